@@ -1,0 +1,1 @@
+"""Decide: everything from a history to an action, without HTTP."""

@@ -1,0 +1,1 @@
+"""The worlds an agent acts in."""
