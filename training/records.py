@@ -1,0 +1,188 @@
+"""The versioned rows that flow between jobs, one JSON object per line.
+
+    collect ─▶ TrajectoryRow ─▶ sft
+    explore ─▶ TreeRow ─▶ label ─▶ LabelRow ─▶ train-qnet
+
+A row that does not match is refused, never repaired. The version rises whenever an
+old reader would misread a new row.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+
+from qnet.types import Message, Role
+
+EXPERT = "expert"
+"""The `source` of what the expert did; any other source is a policy's name."""
+
+ROOT_ID = 0
+"""The root of a `TreeRow`: the task before any action. It is not among the nodes."""
+
+TARGETS = ("q", "avg", "reward")
+Target = Literal["q", "avg", "reward"]
+
+NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MessageRow(_Row):
+    """One turn of the chat."""
+
+    role: Role
+    content: str
+
+    @classmethod
+    def from_message(cls, message: Message) -> Self:
+        """The row of a message."""
+        return cls(role=message.role, content=message.content)
+
+    def to_message(self) -> Message:
+        """The message of this row."""
+        return Message(self.role, self.content)
+
+
+def rows_of(messages: Iterable[Message]) -> tuple[MessageRow, ...]:
+    """The rows of a history."""
+    return tuple(MessageRow.from_message(message) for message in messages)
+
+
+def messages_of(rows: Iterable[MessageRow]) -> tuple[Message, ...]:
+    """The history of these rows."""
+    return tuple(row.to_message() for row in rows)
+
+
+class TaskRow(_Row):
+    """What every row says of the task that it belongs to."""
+
+    task_id: NonEmpty
+    kind: str
+    environment: NonEmpty
+
+
+class TrajectoryRow(TaskRow):
+    """One played episode: written by `collect` and `evaluate`, read by `sft` and `explore`.
+
+    Attributes:
+        messages: the first observation, then actions and observations in turn; the
+            last action's observation included.
+        outcome_reward: the reward at the end, 0 where the episode was cut off.
+        terminated: False where the step limit cut the episode off.
+        steps: actions taken.
+        completion_tokens: tokens generated for the actions; 0 for an expert.
+        source: "expert" or the policy's name.
+        seed: of the sampling, None where nothing was sampled.
+    """
+
+    version: Literal[1] = 1
+    messages: tuple[MessageRow, ...]
+    outcome_reward: FiniteFloat
+    terminated: bool
+    steps: NonNegativeInt
+    completion_tokens: NonNegativeInt = 0
+    source: NonEmpty
+    seed: int | None = None
+
+    @model_validator(mode="after")
+    def _steps_are_the_actions(self) -> Self:
+        if (actions := len(self.actions)) != self.steps:
+            raise ValueError(f"steps is {self.steps}, but the messages hold {actions} actions")
+        return self
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The assistant's replies, in order."""
+        return tuple(row.content for row in self.messages if row.role == "assistant")
+
+
+class NodeRow(_Row):
+    """One action of an exploration tree and what it did.
+
+    Attributes:
+        id: its place in the tree's `nodes`, counted from 1 (0 is the root).
+        parent: the id of the node it follows, smaller than its own.
+        depth: actions from the root, this one included.
+        action: the whole reply ("Thought: … Action: …").
+        reward: 0, or the outcome reward where the episode ended here.
+        terminated: the episode ended here.
+        source: "expert" or the policy's name: who drew it first.
+    """
+
+    id: Annotated[int, Field(ge=1)]
+    parent: NonNegativeInt
+    depth: Annotated[int, Field(ge=1)]
+    action: str
+    observation: str
+    reward: FiniteFloat = 0.0
+    terminated: bool = False
+    source: NonEmpty
+
+
+class TreeRow(TaskRow):
+    """One task's exploration tree (QLASS algorithm 2): `explore` writes it, `label` reads it.
+
+    Attributes:
+        first_observation: what the root's state is: the task and what is seen.
+        nodes: parents before their children, ids 1, 2, 3, …
+        draws: trajectories drawn from the policy, those that brought nothing included.
+        completion_tokens: tokens generated for them.
+    """
+
+    version: Literal[1] = 1
+    first_observation: str
+    nodes: tuple[NodeRow, ...]
+    draws: NonNegativeInt
+    completion_tokens: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _nodes_form_a_tree(self) -> Self:
+        depths = {ROOT_ID: 0}
+        for expected_id, node in enumerate(self.nodes, start=1):
+            if node.id != expected_id:
+                raise ValueError(f"node {expected_id} has the id {node.id}")
+            if node.parent not in depths:
+                raise ValueError(f"node {node.id} comes before its parent {node.parent}")
+            if node.depth != depths[node.parent] + 1:
+                raise ValueError(f"node {node.id} has depth {node.depth}, not its parent's + 1")
+            depths[node.id] = node.depth
+        return self
+
+
+class LabelRow(TaskRow):
+    """One root-to-leaf path of a labelled tree: `label` writes it, `train-qnet` reads it.
+
+    The paths of a tree overlap. A node's label stands in the first path that holds it
+    and is null in the later ones, so that each node counts once in the loss. Nodes of
+    the same task and the same parent id are siblings: candidates for one state.
+
+    Attributes:
+        target: how the labels were computed.
+        messages: the first observation, then actions and observations in turn, up to
+            the leaf's action.
+        q_values: one per assistant message; null where an earlier path owns the node.
+        node_ids: one per assistant message.
+        parent_ids: one per assistant message, 0 for the root.
+    """
+
+    version: Literal[1] = 1
+    target: Target
+    messages: tuple[MessageRow, ...]
+    q_values: tuple[FiniteFloat | None, ...]
+    node_ids: tuple[Annotated[int, Field(ge=1)], ...]
+    parent_ids: tuple[NonNegativeInt, ...]
+
+    @model_validator(mode="after")
+    def _one_label_per_action(self) -> Self:
+        actions = sum(row.role == "assistant" for row in self.messages)
+        lengths = {len(self.q_values), len(self.node_ids), len(self.parent_ids)}
+        if lengths != {actions}:
+            raise ValueError(
+                f"{actions} assistant messages need as many q_values, node_ids and "
+                f"parent_ids, got {len(self.q_values)}, {len(self.node_ids)} and "
+                f"{len(self.parent_ids)}"
+            )
+        return self
