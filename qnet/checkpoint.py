@@ -1,0 +1,221 @@
+"""The contract between training and the server: weights, tokenizer and a manifest.
+
+A checkpoint is a directory with `model.safetensors`, `config.json`, the tokenizer and
+`manifest.json`. Loading checks every file against its sha256 and refuses what does not match,
+saying what and why. No pickle, no remote code. A policy may also be any Hugging Face causal LM
+folder without a manifest.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from qnet.errors import CheckpointError
+from qnet.model import QNet
+from qnet.rendering import RENDERER_VERSION, Renderer
+
+MANIFEST = "manifest.json"
+Kind = Literal["policy", "qnet", "implicit-q"]
+
+
+class Manifest(BaseModel):
+    """What a checkpoint says about itself.
+
+    Attributes:
+        name: the name it is served under.
+        read_at: where Q is read; a policy leaves it empty.
+        target: what Q was regressed on: q, avg or reward.
+        label_range: lowest and highest label seen in training.
+        trunk_sha256: hash of the weights that the trunk started from.
+        data_sha256: hash of the training rows.
+        metrics: what training measured.
+        versions: of the packages that wrote it.
+        files: sha256 of each file in the directory.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: Literal[1] = 1
+    kind: Kind
+    name: str
+    renderer_version: str = RENDERER_VERSION
+    environment: str = ""
+    read_at: Literal["", "last_token"] = ""
+    target: str = ""
+    label_range: tuple[float, float] | None = None
+    trunk_sha256: str = ""
+    data_sha256: str = ""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPolicy:
+    """A policy ready to sample from; the manifest is None for a plain Hugging Face folder."""
+
+    name: str
+    model: PreTrainedModel
+    renderer: Renderer
+    manifest: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedQNet:
+    """A Q model ready to score with."""
+
+    name: str
+    model: QNet
+    renderer: Renderer
+    manifest: Manifest
+
+
+def embedded_path(kind: Literal["policy", "qnet"]) -> Path:
+    """Where the models that ship with QGuide lie."""
+    return Path(str(resources.files("qnet") / "embedded" / kind))
+
+
+def sha256_of(path: Path) -> str:
+    """The file's sha256 in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def save_checkpoint(
+    directory: Path,
+    *,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    manifest: Manifest,
+) -> Manifest:
+    """Write weights, tokenizer and manifest; the manifest gets the files' hashes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    written = sorted(p for p in directory.iterdir() if p.is_file() and p.name != MANIFEST)
+    complete = manifest.model_copy(
+        update={
+            "files": {path.name: sha256_of(path) for path in written},
+            "versions": {name: version(name) for name in ("torch", "transformers")},
+        }
+    )
+    text = json.dumps(complete.model_dump(mode="json"), indent=2)
+    (directory / MANIFEST).write_text(text + "\n")
+    return complete
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The verified manifest of a checkpoint, or None where the folder has none.
+
+    Raises:
+        CheckpointError: no such folder, a manifest that does not parse, a file that is missing
+            or differs from its hash, or another renderer version.
+    """
+    if not (directory / "config.json").is_file():
+        raise CheckpointError(f"{directory} holds no config.json; name a checkpoint folder")
+    path = directory / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        manifest = Manifest.model_validate_json(path.read_text())
+    except ValidationError as error:
+        raise CheckpointError(f"{path} is not a manifest this version reads: {error}") from error
+    if manifest.renderer_version != RENDERER_VERSION:
+        raise CheckpointError(
+            f"{directory} was trained with renderer {manifest.renderer_version}; this is renderer "
+            f"{RENDERER_VERSION}, which makes other tokens; train it again"
+        )
+    _verify_files(directory, manifest)
+    return manifest
+
+
+def load_policy(
+    directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> LoadedPolicy:
+    """A causal LM and its renderer.
+
+    Raises:
+        CheckpointError: see `read_manifest`; also a manifest of another kind, weights that do
+            not fit the configuration or are not finite.
+    """
+    manifest = read_manifest(directory)
+    _expect_kind(directory, manifest, "policy")
+    model = _load_model(AutoModelForCausalLM, directory, dtype)
+    name = manifest.name if manifest else directory.name
+    return LoadedPolicy(name, model.to(device).eval(), load_renderer(directory), manifest)
+
+
+def load_qnet(
+    directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> LoadedQNet:
+    """A QNet and its renderer.
+
+    Raises:
+        CheckpointError: see `load_policy`; a QNet without a manifest is refused.
+    """
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise CheckpointError(f"{directory} has no {MANIFEST}; a Q model needs one: train it again")
+    _expect_kind(directory, manifest, "qnet")
+    model: QNet = _load_model(QNet, directory, dtype)
+    return LoadedQNet(manifest.name, model.to(device).eval(), load_renderer(directory), manifest)
+
+
+def load_renderer(directory: Path) -> Renderer:
+    """The renderer of a checkpoint's tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(
+        directory, local_files_only=True, trust_remote_code=False
+    )
+    return Renderer(tokenizer)
+
+
+def _load_model(model_class: Any, directory: Path, dtype: torch.dtype) -> Any:
+    try:
+        model, report = model_class.from_pretrained(
+            directory,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"{directory} does not load: {error}") from error
+    missing = sorted(report["missing_keys"])
+    if missing or report["mismatched_keys"]:
+        raise CheckpointError(
+            f"{directory}: weights do not fit config.json (missing {missing[:3]}, "
+            f"mismatched {sorted(report['mismatched_keys'])[:3]})"
+        )
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise CheckpointError(f"{directory}: {name} holds values that are not finite")
+    return model
+
+
+def _verify_files(directory: Path, manifest: Manifest) -> None:
+    for name, expected in manifest.files.items():
+        path = directory / name
+        if Path(name).name != name or not path.is_file():
+            raise CheckpointError(f"{directory}: {name} is in the manifest but not in the folder")
+        if sha256_of(path) != expected:
+            raise CheckpointError(
+                f"{directory}: {name} differs from its sha256 in {MANIFEST}; copy it again"
+            )
+
+
+def _expect_kind(directory: Path, manifest: Manifest | None, kind: Kind) -> None:
+    if manifest is not None and manifest.kind != kind:
+        raise CheckpointError(f"{directory} is a {manifest.kind}, not a {kind}")

@@ -1,0 +1,193 @@
+"""The only place where messages become tokens: SFT, Q training and serving all use it.
+
+A conversation is cut at the turns and every piece is tokenised on its own, so the tokens of a
+history are always a prefix of the tokens of any history that extends it. That is what lets a
+server keep what it computed at the last step, and what makes training and serving agree.
+
+    encode_history(h) + encode_candidate(a)  is a prefix of  encode_episode(h + (a, …))
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from qnet.errors import MalformedHistoryError, RenderingError
+from qnet.types import History, Message
+
+RENDERER_VERSION = "1"
+
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}"
+    "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""For tokenizers of base models, which bring no chat template."""
+
+_PROBE = (
+    Message("user", "one"),
+    Message("assistant", "two"),
+    Message("user", "three"),
+    Message("assistant", "four"),
+)
+_CACHED_PIECES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedEpisode:
+    """A whole conversation as tokens.
+
+    Attributes:
+        token_ids: every token, in order.
+        action_spans: [start, end) of each assistant message, its end-of-turn token included;
+            Q(s, a) is read at `end - 1`.
+    """
+
+    token_ids: list[int]
+    action_spans: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One message as text: what opens it, what the speaker says, what closes it."""
+
+    opening: str
+    said: str
+    closing: str
+
+
+class Renderer:
+    """Turns messages into tokens with the model's own chat template."""
+
+    version = RENDERER_VERSION
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if tokenizer.eos_token_id is None:
+            raise RenderingError("the tokenizer has no end-of-turn (eos) token; set eos_token")
+        self.tokenizer = tokenizer
+        self._eos: str = str(tokenizer.eos_token)
+        self._template: str = tokenizer.chat_template or PLAIN_TEMPLATE
+        self._special = frozenset(str(token) for token in tokenizer.all_special_tokens)
+        self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._prompt = self._generation_prompt(_PROBE[:1])
+        self._turns_stand_alone = self._probe()
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end an assistant's turn."""
+        return (int(self.tokenizer.eos_token_id),)
+
+    def encode_history(self, history: History) -> list[int]:
+        """Tokens of the state, up to and including the assistant's generation prompt.
+
+        Raises:
+            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
+            RenderingError: the chat template rewrites earlier turns.
+        """
+        token_ids = self.encode_episode(history).token_ids
+        return token_ids + list(self._encode(self._generation_prompt(history)))
+
+    def encode_candidate(self, message: Message) -> list[int]:
+        """Tokens of an assistant's reply after `encode_history`, end-of-turn included."""
+        self._check(message)
+        history = _PROBE[:1]
+        return list(self._encode(self._assistant_turn(history, message).said))
+
+    def encode_episode(self, messages: Sequence[Message]) -> RenderedEpisode:
+        """Tokens of a conversation and where its actions stand.
+
+        Raises:
+            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
+            RenderingError: the chat template rewrites earlier turns.
+        """
+        token_ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for turn, message in zip(self._turns(messages), messages, strict=True):
+            token_ids += self._encode(turn.opening)
+            start = len(token_ids)
+            token_ids += self._encode(turn.said)
+            if message.role == "assistant":
+                spans.append((start, len(token_ids)))
+            token_ids += self._encode(turn.closing)
+        return RenderedEpisode(token_ids, spans)
+
+    def decode_reply(self, token_ids: Sequence[int]) -> Message:
+        """The assistant's message that these generated tokens say."""
+        text = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return Message("assistant", str(text).strip())
+
+    def _turns(self, messages: Sequence[Message]) -> list[_Turn]:
+        for message in messages:
+            self._check(message)
+        if self._turns_stand_alone:
+            return [self._turn((), message) for message in messages]
+        return [self._turn(messages[:k], message) for k, message in enumerate(messages)]
+
+    def _turn(self, before: Sequence[Message], message: Message) -> _Turn:
+        if message.role == "assistant":
+            return self._assistant_turn(before, message)
+        return _Turn("", self._segment(before, message), "")
+
+    def _assistant_turn(self, before: Sequence[Message], message: Message) -> _Turn:
+        segment = self._segment(() if self._turns_stand_alone else before, message)
+        prompt = self._generation_prompt(before)
+        if not segment.startswith(prompt):
+            raise RenderingError(
+                f"the chat template opens an assistant turn with {segment[: len(prompt)]!r} but "
+                f"prompts for one with {prompt!r}; use a template where the two agree"
+            )
+        said, eos, closing = segment[len(prompt) :].partition(self._eos)
+        return _Turn(prompt, said + self._eos, closing if eos else "")
+
+    def _segment(self, before: Sequence[Message], message: Message) -> str:
+        head = self._render(before)
+        whole = self._render([*before, message])
+        if not whole.startswith(head):
+            raise RenderingError(
+                "the chat template rewrites earlier turns when a new one arrives; "
+                "use a template whose rendering only ever grows"
+            )
+        return whole[len(head) :]
+
+    def _generation_prompt(self, history: Sequence[Message]) -> str:
+        if getattr(self, "_turns_stand_alone", False):
+            return self._prompt
+        return self._render(history, prompt=True)[len(self._render(history)) :]
+
+    def _render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
+        if not messages:
+            return ""
+        rows = [{"role": m.role, "content": m.content} for m in messages]
+        text = self.tokenizer.apply_chat_template(
+            rows, chat_template=self._template, tokenize=False, add_generation_prompt=prompt
+        )
+        return str(text)
+
+    def _probe(self) -> bool:
+        """True where a turn's text depends on nothing but the turn."""
+        self._turns_stand_alone = False
+        try:
+            alone = "".join(self._render([message]) for message in _PROBE)
+        except Exception:  # templates raise their own errors on a conversation they refuse
+            return False
+        return alone == self._render(_PROBE)
+
+    def _check(self, message: Message) -> None:
+        for token in self._special:
+            if token in message.content:
+                raise MalformedHistoryError(
+                    f"a {message.role} message holds the control token {token!r}, which would "
+                    "forge a turn; remove it"
+                )
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        if not text:
+            return ()
+        cached = self._tokens.get(text)
+        if cached is None:
+            cached = tuple(self.tokenizer.encode(text, add_special_tokens=False))
+            self._tokens[text] = cached
+            if len(self._tokens) > _CACHED_PIECES:
+                self._tokens.popitem(last=False)
+        return cached
