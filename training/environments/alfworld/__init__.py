@@ -1,0 +1,1 @@
+"""ALFWorld: household games in text, their engines, games and expert."""

@@ -1,0 +1,77 @@
+"""Reads the facts, names and goal of an ALFWorld game's PDDL text.
+
+Only the flat facts matter here, so three regular expressions stand in for a planner's
+parser. Identifiers are lower-cased, as the planner does before it names or sorts them.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+Facts = dict[str, set[tuple[str, ...]]]
+"""Arguments of each predicate's true facts; predicates and arguments in lower case."""
+
+_COMMENT = re.compile(r";[^\n]*")
+_ATOM = re.compile(r"\(\s*([a-z]\w*)((?:\s+[\w?]+)+)\s*\)")
+_RECEPTACLE_TYPE = re.compile(r"\(\s*receptacletype\s+\?r\s+(\w+)\s*\)")
+_TYPE_SUFFIX = "type"
+
+
+def split_problem(problem: str) -> tuple[Facts, Facts]:
+    """Facts of the initial state, and the atoms that the goal mentions.
+
+    Raises:
+        ValueError: the text has no `(:init` followed by a `(:goal`.
+    """
+    text = _COMMENT.sub("", problem).lower()
+    _, init_marker, rest = text.partition("(:init")
+    init, goal_marker, goal = rest.partition("(:goal")
+    if not init_marker or not goal_marker:
+        raise ValueError("the PDDL problem lacks '(:init' or '(:goal'")
+    return _atoms(init), _atoms(goal)
+
+
+def _atoms(text: str) -> Facts:
+    facts: Facts = defaultdict(set)
+    for predicate, arguments in _ATOM.findall(text):
+        facts[predicate].add(tuple(arguments.split()))
+    return facts
+
+
+def appliance_kinds(domain: str, action: str) -> frozenset[str]:
+    """Receptacle kinds that an action's precondition asks for ("CleanObject": sinks)."""
+    text = _COMMENT.sub("", domain).lower()
+    _, _, body = text.partition(f"(:action {action.lower()}\n")
+    precondition = body.partition(":effect")[0]
+    return frozenset(kind(name) for name in _RECEPTACLE_TYPE.findall(precondition))
+
+
+def kind(type_name: str) -> str:
+    """The bare kind of a PDDL type: "desklamptype" is a "desklamp"."""
+    return type_name.removesuffix(_TYPE_SUFFIX)
+
+
+def entity_names(facts: Facts) -> dict[str, str]:
+    """Textual names of all entities, as alfworld's `Demangler` gives them.
+
+    Ids are sorted and each base name counts down, so the first "drawer" in the order
+    is the one with the highest number. The order spans objects, receptacles and
+    locations alike.
+    """
+    ids = {argument for rows in facts.values() for row in rows for argument in row}
+    return _numbered(sorted(entity for entity in ids if "_bar_" in entity))
+
+
+def _numbered(sorted_ids: Iterable[str]) -> dict[str, str]:
+    bases = {entity: _base_name(entity) for entity in sorted_ids}
+    left = Counter(bases.values())
+    names = {}
+    for entity, base in bases.items():
+        names[entity] = f"{base} {left[base]}"
+        left[base] -= 1
+    return names
+
+
+def _base_name(entity: str) -> str:
+    base = entity.split("_bar_", 1)[0]
+    return base + "basin" if "basin" in entity else base
