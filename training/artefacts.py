@@ -1,0 +1,224 @@
+"""Where a job's output lies and how it survives a kill.
+
+    <output>/config.json     the resolved configuration; a resume must match it
+    <output>/rows.jsonl      the job's records, one per line, flushed one by one
+    <output>/metrics.jsonl   numbers about the run, one object per line
+
+A line that a kill cut off was never written: readers pass over it and the next writer
+drops it. Its task is simply done again.
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from qnet.errors import ConfigError, RecordError
+
+Row = TypeVar("Row", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The files of one job's run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.json"
+
+    @property
+    def rows(self) -> Path:
+        """The records."""
+        return self.path / "rows.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """The metrics."""
+        return self.path / "metrics.jsonl"
+
+
+def open_run(
+    folder: Path, config: BaseModel, *, may_change: Set[str] = frozenset({"output"})
+) -> RunFolder:
+    """Start a run in `folder`, or take up the one that was started there.
+
+    Args:
+        folder: made if it is missing.
+        config: written to `config.json` by a new run, compared with it by a resumed one.
+        may_change: top-level fields that do not change the rows, such as `parallel`.
+
+    Raises:
+        ConfigError: the run there has another configuration.
+    """
+    run = RunFolder(folder)
+    resolved = config.model_dump(mode="json")
+    if run.config.exists():
+        _refuse_other_config(run, resolved, may_change)
+        return run
+    if run.rows.exists():
+        raise ConfigError(
+            f"{run.rows} exists without its config.json, so it cannot be resumed; "
+            "choose another output folder or remove it"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = run.config.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(resolved, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(run.config)
+    return run
+
+
+def _refuse_other_config(
+    run: RunFolder, resolved: Mapping[str, object], may_change: Set[str]
+) -> None:
+    try:
+        before = dict(_flat(json.loads(run.config.read_text(encoding="utf-8"))))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{run.config} is not JSON ({error}); remove {run.path}") from error
+    now = dict(_flat(resolved))
+    missing = object()
+    differences = [
+        f"{name} = {before.get(name)!r} then, {now.get(name)!r} now"
+        for name in sorted(before | now)
+        if name.split(".")[0] not in may_change
+        and before.get(name, missing) != now.get(name, missing)
+    ]
+    if differences:
+        raise ConfigError(
+            f"the run in {run.path} was started under another configuration: "
+            f"{'; '.join(differences)}; use its values or another output folder"
+        )
+
+
+def _flat(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+class JsonlWriter:
+    """Appends rows to a file, each on disk before `write` returns.
+
+    The file is locked while it is open: two runs into one folder would mix their rows.
+
+    Raises:
+        ConfigError: another process has the file open for writing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` for appending and drop a line that a kill cut off."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise ConfigError(
+                f"{path} is being written by another process; wait for it to end "
+                "or choose another output folder"
+            ) from error
+        self._drop_torn_line()
+
+    def _drop_torn_line(self) -> None:
+        self._file.seek(0)
+        whole = 0
+        for line in self._file:
+            if line.endswith(b"\n"):
+                whole += len(line)
+            elif _is_json(line):
+                self._file.write(b"\n")
+                return
+        self._file.truncate(whole)
+
+    def write(self, row: BaseModel | Mapping[str, object]) -> None:
+        """Append one row."""
+        text = row.model_dump_json() if isinstance(row, BaseModel) else json.dumps(row)
+        self._file.write(text.encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file and give up its lock."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        """The writer itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def read_rows(path: Path, row_type: type[Row]) -> Iterator[Row]:
+    """The rows of a file, checked one by one.
+
+    Raises:
+        RecordError: the file is missing, or a line is no `row_type`.
+    """
+    for number, line in _lines(path):
+        try:
+            yield row_type.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the row"
+            raise RecordError(
+                f"{path}, line {number}: {place}: {first['msg']}; a {row_type.__name__} "
+                "was expected: read another file, or write this one again with its job"
+            ) from error
+
+
+def finished_task_ids(path: Path) -> set[str]:
+    """The tasks that have a row in `path`; none where there is no such file yet.
+
+    Raises:
+        RecordError: a line is no JSON object with a `task_id`.
+    """
+    if not path.exists():
+        return set()
+    return {_task_id(path, number, line) for number, line in _lines(path)}
+
+
+def _task_id(path: Path, number: int, line: bytes) -> str:
+    try:
+        return str(json.loads(line)["task_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{path}, line {number}: no JSON object with a task_id; remove the line and "
+            "resume: its task is done again"
+        ) from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    if not path.is_file():
+        raise RecordError(f"{path} does not exist; run the job that writes it first")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n") or _is_json(line):
+                yield number, line
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def rows_path(path: Path) -> Path:
+    """The rows that a configuration names: a file, or a run folder that holds them."""
+    return RunFolder(path).rows if path.is_dir() else path
