@@ -117,7 +117,7 @@ class Game:
 
     def __post_init__(self) -> None:
         """Refuse a game that the engine could only misread."""
-        names = [entity.name for entity in (*self.receptacles, *self.items)]
+        names = [r.name for r in self.receptacles] + [item.name for item in self.items]
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
             raise InvalidGameError(f"names used twice: {', '.join(twice)}; number them apart")
@@ -237,7 +237,10 @@ def _placing_kind(atoms: pddl.Facts) -> GoalKind:
 
 
 def _pairs(facts: pddl.Facts, predicate: str) -> dict[str, str]:
-    return {first: second for first, second in facts[predicate]}
+    rows = facts[predicate]
+    if any(len(row) != 2 for row in rows):
+        raise ValueError(f"a {predicate} without exactly two arguments")
+    return {row[0]: row[1] for row in rows}
 
 
 def _receptacles(facts: pddl.Facts, names: Mapping[str, str]) -> tuple[Receptacle, ...]:

@@ -1,0 +1,162 @@
+"""The process in which real TextWorld engines live.
+
+Run by `textworld.EnginePool`, never by hand and never imported: the planner library
+rewrites `sys.argv`, may call `sys.exit` on a bad game and leaks memory, so its owner
+starts a new process now and then. Requests and replies are JSON lines on stdin and
+stdout; end of input ends the process, also where its parent died.
+
+    {"op": "reset", "session": 1, "game": "…/game.tw-pddl"}  -> {"observation", "won"}
+    {"op": "step", "session": 1, "action": "look"}    -> {"observation", "won", "valid"}
+    {"op": "admissible", "session": 1}                       -> {"actions"}
+    {"op": "close", "session": 1}                            -> {}
+
+The engine is TextWorld's own `PddlEnv` under alfworld's own names. Only repeated work
+is taken out, by remembering it: a game's translation (TextWorld makes four of them
+before the first step), parsed grammar texts, and the wording of each command.
+"""
+
+import json
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import fast_downward
+from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+from textworld import EnvInfos, logic
+from textworld.envs.pddl import PddlEnv, textgen
+
+REMEMBERED_TRANSLATIONS = 256
+IDLE_ENGINES = 8
+
+
+class _MemoisedParser:
+    """A grammar parser that parses each text once; its models are only ever read."""
+
+    def __init__(self, parser: Any) -> None:
+        self.parse = cache(parser.parse)
+
+
+def remember_repeated_work() -> None:
+    """Memoise translation and parsing in this process.
+
+    The second translation of `PddlState` serves plan search alone, which is never
+    asked for here, so it may be the first one again.
+    """
+    translate = lru_cache(REMEMBERED_TRANSLATIONS)(fast_downward.pddl2sas)
+
+    def pddl2sas(domain: str, problem: str, **_: bool) -> Any:
+        return translate(domain, problem)
+
+    fast_downward.pddl2sas = pddl2sas
+    textgen._PARSER = _MemoisedParser(textgen._PARSER)
+    logic._PARSER = _MemoisedParser(logic._PARSER)
+
+
+class Engine:
+    """One PddlEnv with a library of its own, loaded with one game."""
+
+    def __init__(self, game: str) -> None:
+        self.game = game
+        self._pddl = PddlEnv(EnvInfos(won=True, admissible_commands=True))
+        self._env = AlfredDemangler(self._pddl)
+        self._env.load(game)
+        self._remember_commands()
+
+    def _remember_commands(self) -> None:
+        """A command's words depend on its arguments alone, never on the state."""
+        grammar = self._pddl._logic.grammar
+        templates = {action.template for action in self._pddl._logic.actions.values()}
+        derive, known = grammar.derive, {}
+
+        def remembered(start: str, context: dict[str, Any]) -> str:
+            if start not in templates:
+                return derive(start, context)
+            key = (start, *(variable.name for variable in context["mapping"].values()))
+            if key not in known:
+                known[key] = derive(start, context)
+            return known[key]
+
+        grammar.derive = remembered
+
+    def reset(self) -> dict[str, Any]:
+        self._state = self._env.reset()
+        return {"observation": self._state.feedback, "won": bool(self._state["won"])}
+
+    def step(self, action: str) -> dict[str, Any]:
+        self._state, _, _ = self._env.step(action)
+        return {
+            "observation": self._state.feedback,
+            "won": bool(self._state["won"]),
+            "valid": self._pddl._last_action is not None,
+        }
+
+    def admissible(self) -> dict[str, Any]:
+        return {"actions": self._state["admissible_commands"]}
+
+    def close(self) -> None:
+        fast_downward.close_lib(self._pddl.downward_lib)
+
+
+class Sessions:
+    """Running episodes by number, and idle engines that keep their game loaded."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, Engine] = {}
+        self._idle: OrderedDict[int, Engine] = OrderedDict()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        session = request["session"]
+        match request["op"]:
+            case "reset":
+                self.close(session)
+                engine = self._idle_with(request["game"]) or Engine(request["game"])
+                self._running[session] = engine
+                return engine.reset()
+            case "step":
+                return self._running[session].step(request["action"])
+            case "admissible":
+                return self._running[session].admissible()
+            case "close":
+                self.close(session)
+                return {}
+        raise ValueError(f"unknown op {request['op']!r}")
+
+    def close(self, session: int) -> None:
+        engine = self._running.pop(session, None)
+        if engine is None:
+            return
+        self._idle[id(engine)] = engine
+        if len(self._idle) > IDLE_ENGINES:
+            self._idle.popitem(last=False)[1].close()
+
+    def _idle_with(self, game: str) -> Engine | None:
+        for key, engine in self._idle.items():
+            if engine.game == game:
+                return self._idle.pop(key)
+        return None
+
+
+def serve(read: Callable[[], str], write: Callable[[str], None]) -> None:
+    """Answer requests until the input ends; an engine's failure is a reply too."""
+    sessions = Sessions()
+    while line := read():
+        try:
+            reply = sessions.answer(json.loads(line))
+        except (Exception, SystemExit) as error:  # the planner exits on games it dislikes
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        write(json.dumps(reply) + "\n")
+
+
+def main() -> None:
+    """Keep stdout for replies alone; whatever the planner prints goes nowhere."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    remember_repeated_work()
+    serve(sys.stdin.readline, replies.write)
+
+
+if __name__ == "__main__":
+    main()
