@@ -1,0 +1,52 @@
+"""Consistent renamings of an episode, so that a policy learns to copy rather than to remember.
+
+Three hundred demonstrations name the same apples in the same places; a model trained from scratch
+learns them by heart. Renaming the words of a group among themselves, the same way in the whole
+episode, keeps every relation between task, observation and action and changes every name.
+"""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.types import Message
+
+Episode = Sequence[Message]
+
+
+class Augmentation(BaseModel):
+    """What may be renamed.
+
+    Attributes:
+        probability: of renaming an episode at all; the rest stays as it is.
+        groups: words that may take each other's place, for example all object types.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    probability: float = Field(default=0.0, ge=0, le=1)
+    groups: tuple[tuple[str, ...], ...] = ()
+
+
+def build_augmenter(config: Augmentation) -> Callable[[Episode, random.Random], Episode]:
+    """A function from an episode to the episode under new names."""
+    words = [word for group in config.groups for word in group]
+    if not words or config.probability == 0:
+        return lambda episode, rng: episode
+    ordered = sorted(words, key=len, reverse=True)
+    pattern = re.compile(r"\b(" + "|".join(map(re.escape, ordered)) + r")\b")
+
+    def augment(episode: Episode, rng: random.Random) -> Episode:
+        if rng.random() >= config.probability:
+            return episode
+        renamed: dict[str, str] = {}
+        for group in config.groups:
+            renamed |= dict(zip(group, rng.sample(group, len(group)), strict=True))
+        return [
+            Message(m.role, pattern.sub(lambda match: renamed[match[0]], m.content))
+            for m in episode
+        ]
+
+    return augment

@@ -1,0 +1,180 @@
+"""Behaviour cloning: negative log-likelihood of the expert's action tokens (methods.md, 1).
+
+    qguide sft --config training/configs/alfworld/sft.toml
+
+reads trajectory rows, writes a policy checkpoint. Either an LLM folder is fine-tuned (`base`) or a
+small Llama is trained from scratch with a tokenizer of its own (`architecture`).
+"""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from qnet.checkpoint import Manifest, save_checkpoint, sha256_of
+from qnet.errors import ConfigError
+from qnet.rendering import Renderer
+from qnet.types import Message
+from training.artefacts import RunFolder, open_run, read_rows
+from training.augmentation import Augmentation, build_augmenter
+from training.batching import Sequence1D, pad_column, pad_ids, plan_steps
+from training.loop import Loop, Loss, Optimization
+from training.records import TrajectoryRow
+from training.tokenizer import train_tokenizer
+
+
+class Architecture(BaseModel):
+    """A Llama of our own, for training from scratch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vocab_size: int = Field(default=1024, ge=300)
+    hidden_size: int = Field(default=192, ge=16)
+    intermediate_size: int = Field(default=512, ge=16)
+    layers: int = Field(default=4, ge=1)
+    heads: int = Field(default=6, ge=1)
+    context: int = Field(default=2048, ge=64)
+
+
+class SftConfig(BaseModel):
+    """What `qguide sft` reads.
+
+    Attributes:
+        trajectories: run folders of `collect` (or of finished episodes).
+        base: a Hugging Face causal LM folder; None trains `architecture` from scratch.
+        observation_weight: loss weight of observation tokens; the papers' is 0. From scratch a
+            little of it teaches the world's language.
+        augmentation: consistent renamings per episode and epoch, drawn anew each time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trajectories: tuple[Path, ...]
+    output: Path
+    name: str = "policy"
+    environment: str = ""
+    base: Path | None = None
+    architecture: Architecture = Architecture()
+    optimization: Optimization = Optimization()
+    observation_weight: float = Field(default=0.0, ge=0)
+    augmentation: Augmentation = Augmentation()
+    max_length: int = Field(default=4096, ge=32)
+    seed: int = 0
+
+
+def run_sft(config: SftConfig) -> Manifest:
+    """Train and write the policy checkpoint to `config.output / "checkpoint"`."""
+    run = open_run(config.output, config)
+    torch.manual_seed(config.seed)
+    episodes = [
+        tuple(m.to_message() for m in row.messages)
+        for folder in config.trajectories
+        for row in read_rows(RunFolder(folder).rows, TrajectoryRow)
+    ]
+    if not episodes:
+        raise ConfigError(f"no trajectories in {config.trajectories}; run `qguide collect` first")
+    model, tokenizer = build_model(config, episodes)
+    renderer = Renderer(tokenizer)
+    sequences, steps = _plan(config, renderer, episodes)
+    loop = Loop(model, config.optimization, output=run.path)
+    loop.run(
+        steps, lambda batch: sft_loss(model, [sequences[i] for i in batch]), name=f"sft {config.name}"
+    )
+    manifest = Manifest(
+        kind="policy",
+        name=config.name,
+        environment=config.environment,
+        data_sha256=sha256_of(RunFolder(config.trajectories[0]).rows),
+        metrics={"episodes": len(episodes), "steps": len(steps)},
+    )
+    return save_checkpoint(
+        config.output / "checkpoint", model=model, tokenizer=tokenizer, manifest=manifest
+    )
+
+
+def build_model(
+    config: SftConfig, episodes: Sequence[Sequence[Message]]
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model to train and its tokenizer: `config.base`, or a fresh Llama."""
+    if config.base is not None:
+        model = AutoModelForCausalLM.from_pretrained(
+            config.base, local_files_only=True, use_safetensors=True, dtype=torch.float32
+        )
+        return model, AutoTokenizer.from_pretrained(config.base, local_files_only=True)
+    shape = config.architecture
+    texts = (message.content for episode in episodes[:2000] for message in episode)
+    tokenizer = train_tokenizer(texts, vocab_size=shape.vocab_size)
+    llama = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LlamaForCausalLM(llama), tokenizer
+
+
+def sft_sequence(
+    renderer: Renderer, episode: Sequence[Message], *, observation_weight: float
+) -> Sequence1D:
+    """Tokens of one episode; the column `weight` is 1 on action tokens."""
+    rendered = renderer.encode_episode(episode)
+    weight = [observation_weight] * len(rendered.token_ids)
+    for start, end in rendered.action_spans:
+        weight[start:end] = [1.0] * (end - start)
+    return Sequence1D(rendered.token_ids, {"weight": weight})
+
+
+def sft_loss(model: PreTrainedModel, rows: Sequence[Sequence1D]) -> Loss:
+    """Weighted sum of -log pi(token | all before it); logits only where the weight is not 0."""
+    ids_BT = pad_ids(rows)
+    weight_BT = pad_column(rows, "weight")[:, 1:]
+    hidden_BTD: Tensor = model.base_model(input_ids=ids_BT[:, :-1], use_cache=False)[0]
+    chosen = weight_BT > 0
+    logits_NV = model.get_output_embeddings()(hidden_BTD[chosen]).float()
+    nll_N = torch.nn.functional.cross_entropy(logits_NV, ids_BT[:, 1:][chosen], reduction="none")
+    weight_N = weight_BT[chosen]
+    return Loss((nll_N * weight_N).sum(), float(weight_N.sum()))
+
+
+def _plan(
+    config: SftConfig, renderer: Renderer, episodes: Sequence[Sequence[Message]]
+) -> tuple[list[Sequence1D], list[list[list[int]]]]:
+    """Every epoch's sequences (augmented anew) and the steps over them."""
+    rng = random.Random(config.seed)
+    augmenter = build_augmenter(config.augmentation)
+    sequences: list[Sequence1D] = []
+    steps: list[list[list[int]]] = []
+    for _ in range(config.optimization.epochs):
+        first = len(sequences)
+        for episode in episodes:
+            sequence = sft_sequence(
+                renderer, augmenter(episode, rng), observation_weight=config.observation_weight
+            )
+            if len(sequence.token_ids) <= config.max_length:
+                sequences.append(sequence)
+        epoch = plan_steps(
+            [len(s.token_ids) for s in sequences[first:]],
+            batch_tokens=config.optimization.batch_tokens,
+            micro_batch_tokens=config.optimization.micro_batch_tokens,
+            rng=rng,
+        )
+        steps += [[[first + i for i in batch] for batch in step] for step in epoch]
+    return sequences, steps

@@ -1,0 +1,255 @@
+"""Regress a QNet on labelled exploration trees (QLASS, equation 11 and appendix A.2.2).
+
+    qguide train-qnet --config training/configs/alfworld/train_qnet.toml
+
+reads label rows, writes a QNet checkpoint. Before any episode is played, `sibling_accuracy` on
+held-back tasks says whether the net can rank the actions that an agent chooses among: the share of
+sibling pairs with different labels that Q puts in the right order (a tie counts half).
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from qnet.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
+from qnet.errors import ConfigError
+from qnet.model import PAPER_HEAD_WIDTH, QNet
+from qnet.rendering import Renderer
+from training.algorithms.regression import LossOn, regression_columns
+from training.artefacts import RunFolder, open_run, read_rows
+from training.batching import Sequence1D, pad_column, pad_ids, plan_steps
+from training.loop import Loop, Loss, Optimization
+from training.records import LabelRow, messages_of
+
+
+class TrainQNetConfig(BaseModel):
+    """What `qguide train-qnet` reads.
+
+    Attributes:
+        labels: run folders of `label`.
+        trunk: the SFT policy's folder.
+        loss_on: the positions that carry the label; `all` is the paper's.
+        ranking_weight: weight of -log sigmoid((Q(s, a) - Q(s, a')) / ranking_scale) over sibling
+            pairs with q(a) > q(a'); ours, 0 is the paper.
+        min_gap: siblings whose labels differ by less are no pair.
+        validation_fraction: share of tasks held back for `sibling_accuracy`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    labels: tuple[Path, ...]
+    trunk: Path
+    output: Path
+    name: str = "qnet"
+    environment: str = ""
+    freeze_trunk: bool = False
+    head_width: int = Field(default=PAPER_HEAD_WIDTH, ge=1)
+    loss_on: LossOn = "all"
+    ranking_weight: float = Field(default=0.0, ge=0)
+    ranking_scale: float = Field(default=0.1, gt=0)
+    min_gap: float = Field(default=0.02, gt=0)
+    optimization: Optimization = Optimization(epochs=2)
+    max_length: int = Field(default=4096, ge=32)
+    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one action's Q is read: a row of a tree's batch and the position in it."""
+
+    row: int
+    position: int
+    q_value: float
+
+
+@dataclass(frozen=True, slots=True)
+class TreeBatch:
+    """The paths of one tree, and the sibling pairs (better, worse) among their actions."""
+
+    rows: list[Sequence1D]
+    pairs: list[tuple[Place, Place]]
+
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens that go through the trunk."""
+        return len(self.rows) * max(len(row.token_ids) for row in self.rows)
+
+
+def run_train_qnet(config: TrainQNetConfig) -> Manifest:
+    """Train and write the QNet checkpoint to `config.output / "checkpoint"`."""
+    run = open_run(config.output, config)
+    torch.manual_seed(config.seed)
+    renderer = load_renderer(config.trunk)
+    training, held_back = _read_trees(config, renderer)
+    qnet = QNet.from_trunk(config.trunk, head_width=config.head_width)
+    qnet.trunk.requires_grad_(not config.freeze_trunk)
+    epoch_steps = _plan(config, training)
+    loop = Loop(qnet, config.optimization, output=run.path)
+    loop.run(
+        [step for epoch in epoch_steps for step in epoch],
+        lambda indices: _loss_of_trees(qnet, [training[i] for i in indices], config),
+        name=f"train-qnet {config.name}",
+        on_epoch=lambda epoch: _validate(qnet, held_back),
+        steps_per_epoch=len(epoch_steps[0]),
+    )
+    manifest = _manifest(config, training, metrics=_validate(qnet, held_back))
+    return save_checkpoint(
+        config.output / "checkpoint", model=qnet, tokenizer=renderer.tokenizer, manifest=manifest
+    )
+
+
+def qnet_loss(qnet: QNet, batch: TreeBatch, config: TrainQNetConfig) -> Loss:
+    """Weighted squared error on every labelled position, plus the sibling ranking term."""
+    q_BT = qnet(pad_ids(batch.rows))
+    weight_BT = pad_column(batch.rows, "weight")
+    target_BT = pad_column(batch.rows, "target")
+    total = (weight_BT * (q_BT - target_BT) ** 2).sum()
+    if config.ranking_weight and batch.pairs:
+        margin_P = (_read(q_BT, [a for a, _ in batch.pairs]) - _read(q_BT, [b for _, b in batch.pairs]))
+        ranking = -torch.nn.functional.logsigmoid(margin_P / config.ranking_scale)
+        total = total + config.ranking_weight * ranking.sum()
+    return Loss(total, float(weight_BT.sum()))
+
+
+def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_gap: float) -> list[tuple[Place, Place]]:
+    """All (better, worse) pairs among actions of the same parent.
+
+    Args:
+        places: (parent id, place) of every labelled action of a tree.
+        min_gap: smallest difference of labels that makes a pair.
+    """
+    families: dict[int, list[Place]] = defaultdict(list)
+    for parent, place in places:
+        families[parent].append(place)
+    return [
+        (better, worse)
+        for siblings in families.values()
+        for better in siblings
+        for worse in siblings
+        if better.q_value - worse.q_value >= min_gap
+    ]
+
+
+@torch.no_grad()
+def sibling_accuracy(qnet: QNet, trees: Sequence[TreeBatch]) -> float:
+    """Share of sibling pairs that Q puts in the right order; a tie counts half; nan without pairs."""
+    right, pairs = 0.0, 0
+    for tree in trees:
+        if tree.pairs:
+            q_BT = qnet(pad_ids(tree.rows))
+            margin_P = _read(q_BT, [a for a, _ in tree.pairs]) - _read(q_BT, [b for _, b in tree.pairs])
+            right += float((margin_P > 0).sum()) + 0.5 * float((margin_P == 0).sum())
+            pairs += len(tree.pairs)
+    return right / pairs if pairs else float("nan")
+
+
+def build_tree_batch(
+    renderer: Renderer, rows: Sequence[LabelRow], *, loss_on: LossOn, min_gap: float, max_length: int
+) -> TreeBatch:
+    """Tokens, targets and sibling pairs of one tree; paths over `max_length` are left out."""
+    sequences: list[Sequence1D] = []
+    places: list[tuple[int, Place]] = []
+    for row in rows:
+        rendered = renderer.encode_episode(messages_of(row.messages))
+        if len(rendered.token_ids) > max_length:
+            continue
+        columns = regression_columns(
+            len(rendered.token_ids), rendered.action_spans, row.q_values, loss_on=loss_on
+        )
+        for parent, (_, end), q in zip(row.parent_ids, rendered.action_spans, row.q_values, strict=True):
+            if q is not None:
+                places.append((parent, Place(len(sequences), end - 1, q)))
+        sequences.append(Sequence1D(rendered.token_ids, columns))
+    return TreeBatch(sequences, sibling_pairs(places, min_gap=min_gap))
+
+
+def _read(q_BT: Tensor, places: Sequence[Place]) -> Tensor:
+    rows = torch.tensor([place.row for place in places])
+    positions = torch.tensor([place.position for place in places])
+    return q_BT[rows, positions]
+
+
+def _loss_of_trees(qnet: QNet, trees: Sequence[TreeBatch], config: TrainQNetConfig) -> Loss:
+    parts = [qnet_loss(qnet, tree, config) for tree in trees]
+    total = torch.stack([part.total for part in parts]).sum()
+    return Loss(total, sum(part.weight for part in parts))
+
+
+def _validate(qnet: QNet, held_back: Sequence[TreeBatch]) -> dict[str, float]:
+    qnet.eval()
+    pairs = sum(len(tree.pairs) for tree in held_back)
+    if not pairs:
+        return {}
+    return {"sibling_accuracy": sibling_accuracy(qnet, held_back), "sibling_pairs": pairs}
+
+
+def _read_trees(
+    config: TrainQNetConfig, renderer: Renderer
+) -> tuple[list[TreeBatch], list[TreeBatch]]:
+    """Training trees and held-back trees, disjoint by task."""
+    rows: dict[tuple[str, Path], list[LabelRow]] = defaultdict(list)
+    for folder in config.labels:
+        for row in read_rows(RunFolder(folder).rows, LabelRow):
+            rows[row.task_id, folder].append(row)
+    if not rows:
+        raise ConfigError(f"no labels in {config.labels}; run `qguide label` first")
+    task_ids = sorted({task_id for task_id, _ in rows})
+    random.Random(config.seed).shuffle(task_ids)
+    held_back_ids = set(task_ids[: round(len(task_ids) * config.validation_fraction)])
+    training: list[TreeBatch] = []
+    held_back: list[TreeBatch] = []
+    for (task_id, _), paths in sorted(rows.items()):
+        tree = build_tree_batch(
+            renderer,
+            paths,
+            loss_on=config.loss_on,
+            min_gap=config.min_gap,
+            max_length=config.max_length,
+        )
+        if tree.rows:
+            (held_back if task_id in held_back_ids else training).append(tree)
+    return training, held_back
+
+
+def _plan(config: TrainQNetConfig, trees: Sequence[TreeBatch]) -> list[list[list[list[int]]]]:
+    rng = random.Random(config.seed)
+    optimization = config.optimization
+    return [
+        plan_steps(
+            [tree.padded_tokens for tree in trees],
+            batch_tokens=optimization.batch_tokens,
+            micro_batch_tokens=optimization.micro_batch_tokens,
+            rng=rng,
+        )
+        for _ in range(optimization.epochs)
+    ]
+
+
+def _manifest(
+    config: TrainQNetConfig, trees: Sequence[TreeBatch], *, metrics: dict[str, float]
+) -> Manifest:
+    labels = [t for tree in trees for row in tree.rows for t in row.columns["target"]]
+    weights = config.trunk / "model.safetensors"
+    target: Literal["q", "avg", "reward"] = "q"
+    for row in read_rows(RunFolder(config.labels[0]).rows, LabelRow):
+        target = row.target
+        break
+    return Manifest(
+        kind="qnet",
+        name=config.name,
+        environment=config.environment,
+        read_at="last_token",
+        target=target,
+        label_range=(min(labels), max(labels)),
+        trunk_sha256=sha256_of(weights) if weights.is_file() else "",
+        data_sha256=sha256_of(RunFolder(config.labels[0]).rows),
+        metrics=metrics,
+    )
