@@ -12,16 +12,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
+from qnet.errors import RecordError
 from qnet.types import Message, Role
-
-EXPERT = "expert"
-"""The `source` of what the expert did; any other source is a policy's name."""
-
-ROOT_ID = 0
-"""The root of a `TreeRow`: the task before any action. It is not among the nodes."""
-
-TARGETS = ("q", "avg", "reward")
-Target = Literal["q", "avg", "reward"]
+from training.algorithms.labelling import Target
+from training.algorithms.tree import EXPERT as EXPERT
+from training.algorithms.tree import ROOT_ID, Node, Step, Tree, tree_of
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 
@@ -98,6 +93,32 @@ class TrajectoryRow(TaskRow):
         """The assistant's replies, in order."""
         return tuple(row.content for row in self.messages if row.role == "assistant")
 
+    def to_steps(self) -> tuple[Step, ...]:
+        """Actions with their observations; the outcome stands on the last.
+
+        Raises:
+            RecordError: the messages do not end with the last action's observation, or
+                actions and observations do not take turns.
+        """
+        turns = self.messages[1:]
+        roles = [row.role for row in self.messages]
+        if roles != ["user", *["assistant", "user"] * self.steps]:
+            raise RecordError(
+                f"the trajectory of {self.task_id} does not alternate between observations "
+                f"and actions (its roles are {', '.join(roles)}); collect it again"
+            )
+        return tuple(
+            Step(
+                action.content,
+                observation.content,
+                reward=self.outcome_reward if number == self.steps else 0.0,
+                terminated=self.terminated and number == self.steps,
+            )
+            for number, (action, observation) in enumerate(
+                zip(turns[::2], turns[1::2], strict=True), start=1
+            )
+        )
+
 
 class NodeRow(_Row):
     """One action of an exploration tree and what it did.
@@ -121,6 +142,25 @@ class NodeRow(_Row):
     terminated: bool = False
     source: NonEmpty
 
+    @classmethod
+    def from_node(cls, node: Node) -> Self:
+        """The row of a node."""
+        return cls(
+            id=node.id,
+            parent=node.parent,
+            depth=node.depth,
+            action=node.step.action,
+            observation=node.step.observation,
+            reward=node.step.reward,
+            terminated=node.step.terminated,
+            source=node.source,
+        )
+
+    def to_node(self) -> Node:
+        """The node of this row."""
+        step = Step(self.action, self.observation, self.reward, self.terminated)
+        return Node(self.id, self.parent, self.depth, step, self.source)
+
 
 class TreeRow(TaskRow):
     """One task's exploration tree (QLASS algorithm 2): `explore` writes it, `label` reads it.
@@ -128,14 +168,16 @@ class TreeRow(TaskRow):
     Attributes:
         first_observation: what the root's state is: the task and what is seen.
         nodes: parents before their children, ids 1, 2, 3, …
-        draws: trajectories drawn from the policy, those that brought nothing included.
-        completion_tokens: tokens generated for them.
+        draws: trajectories drawn from the policy.
+        misses: times that none of the candidates for a first action was new.
+        completion_tokens: tokens drawn, those of discarded candidates included.
     """
 
     version: Literal[1] = 1
     first_observation: str
     nodes: tuple[NodeRow, ...]
     draws: NonNegativeInt
+    misses: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
 
     @model_validator(mode="after")
@@ -150,6 +192,10 @@ class TreeRow(TaskRow):
                 raise ValueError(f"node {node.id} has depth {node.depth}, not its parent's + 1")
             depths[node.id] = node.depth
         return self
+
+    def to_tree(self) -> Tree:
+        """The tree of this row."""
+        return tree_of(self.first_observation, [node.to_node() for node in self.nodes])
 
 
 class LabelRow(TaskRow):

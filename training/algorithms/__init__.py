@@ -1,0 +1,1 @@
+"""The papers' algorithms: values in, values out. No files, no models, no clocks here."""

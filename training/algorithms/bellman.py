@@ -1,0 +1,83 @@
+"""Labels for the nodes of an exploration tree.
+
+`bellman_backup` is QLASS's (equation 7, algorithm 3); `average_outcome` and
+`branch_outcome` are what figure 4 of QLASS compares it with. All return one value per
+node id; the root has no action and so no label.
+"""
+
+from collections.abc import Mapping
+
+from qnet.errors import EmptyTreeError
+from training.algorithms.tree import Tree
+
+
+def bellman_backup(tree: Tree, *, gamma: float) -> dict[int, float]:
+    """Q-value of every node, children before parents.
+
+    Q(s, a) = r + gamma * max_a' Q(s', a'); a leaf keeps its reward.
+    (QLASS, equation 7 and algorithm 3.)
+
+    Args:
+        tree: rewards in [0, 1], 0 but at the end, give Q in [0, 1].
+        gamma: discount per environment step, in [0, 1].
+
+    Raises:
+        EmptyTreeError: the root has no children.
+    """
+    _require_nodes(tree)
+    q: dict[int, float] = {}
+    for node in reversed(tree.nodes):
+        best = max((q[child] for child in tree.children[node.id]), default=0.0)
+        q[node.id] = node.step.reward + gamma * best
+    return q
+
+
+def normalize(q_values: Mapping[int, float]) -> dict[int, float]:
+    """Min-max over one tree: q <- (q - q_min) / (q_max - q_min) (QLASS algorithm 3).
+
+    Where all are equal they stay as they are (ours: the published code writes 0, which
+    labels a tree of nothing but successes as failure).
+    """
+    low, high = min(q_values.values()), max(q_values.values())
+    if low == high:
+        return dict(q_values)
+    return {node_id: (q - low) / (high - low) for node_id, q in q_values.items()}
+
+
+def average_outcome(tree: Tree) -> dict[int, float]:
+    """Mean reward of the leaves at or below every node (Math-Shepherd; target `avg`).
+
+    Raises:
+        EmptyTreeError: the root has no children.
+    """
+    _require_nodes(tree)
+    totals: dict[int, float] = {}
+    counts: dict[int, int] = {}
+    for node in reversed(tree.nodes):
+        below = tree.children[node.id]
+        totals[node.id] = sum(totals[child] for child in below) if below else node.step.reward
+        counts[node.id] = sum(counts[child] for child in below) if below else 1
+    return {node_id: totals[node_id] / counts[node_id] for node_id in totals}
+
+
+def branch_outcome(tree: Tree) -> dict[int, float]:
+    """The outcome of its branch, copied to every step (target `reward`).
+
+    A node that several branches share takes the outcome of the one that brought it.
+
+    Raises:
+        EmptyTreeError: the root has no children.
+    """
+    _require_nodes(tree)
+    outcomes: dict[int, float] = {}
+    for node in reversed(tree.nodes):
+        below = tree.children[node.id]
+        outcomes[node.id] = outcomes[below[0]] if below else node.step.reward
+    return outcomes
+
+
+def _require_nodes(tree: Tree) -> None:
+    if not tree.nodes:
+        raise EmptyTreeError(
+            "the tree has no action below its root; explore its task again with more draws"
+        )

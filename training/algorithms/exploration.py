@@ -1,0 +1,280 @@
+"""Growing an exploration tree from a policy's own trajectories (QLASS algorithm 2).
+
+Two things differ from the letter of the algorithm. A draw from a node must begin with
+an action that its children do not have yet: independent samples of a trained policy
+mostly repeat each other, and a tree that does not branch has no siblings to compare
+(ours). And the number of trajectories is bounded; where an expert is there, half of
+them are kept for its branch, because nodes on a way that succeeds teach the most (ours).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Literal
+
+from qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qnet.types import Candidate, History, SampleRequest, Sampling
+from training.algorithms.seeding import derive_seed
+from training.algorithms.tree import (
+    EXPERT,
+    ROOT_ID,
+    Step,
+    Tree,
+    find_child,
+    merge_branch,
+    path_history,
+)
+from training.environments.base import Environment, parse_action
+from training.rollout import EnvironmentCall, Process
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """How a tree grows; the defaults are QLASS's on ALFWorld where it gives any.
+
+    Attributes:
+        width: children that make a node full (W).
+        depth: the deepest node that is expanded (D); trajectories go on below it.
+        max_steps: actions from the root at which a trajectory is cut off.
+        max_draws: most trajectories per tree.
+        candidates: first actions drawn at once to find one that is new.
+        temperature: of all draws but those that the next two fields govern.
+        branch_temperature: of first actions; None takes `temperature`.
+        greedy_rollout: draw what follows the first action at temperature 0.
+        max_tokens: most completion tokens of one action.
+        stop_on_zero: an outcome of 0 expands nothing on its branch.
+        expand: which waiting node comes next, the oldest or a random one.
+    """
+
+    width: int = 2
+    depth: int = 8
+    max_steps: int = 40
+    max_draws: int = 48
+    candidates: int = 4
+    temperature: float = 0.7
+    branch_temperature: float | None = None
+    greedy_rollout: bool = False
+    max_tokens: int = 128
+    stop_on_zero: bool = True
+    expand: Literal["queue", "random"] = "queue"
+
+    @property
+    def first_action(self) -> float:
+        """Temperature of the action that begins a draw."""
+        return self.temperature if self.branch_temperature is None else self.branch_temperature
+
+    @property
+    def later_actions(self) -> float:
+        """Temperature of the actions after it."""
+        return 0.0 if self.greedy_rollout else self.temperature
+
+
+@dataclass(frozen=True, slots=True)
+class ExploredTree:
+    """A finished tree and what it cost.
+
+    Attributes:
+        draws: trajectories drawn.
+        misses: times that no candidate for a first action was new.
+        completion_tokens: tokens drawn, those of discarded candidates included.
+    """
+
+    tree: Tree
+    draws: int
+    misses: int
+    completion_tokens: int
+
+
+def explore_task(
+    make: Callable[[], Environment],
+    *,
+    task_id: str,
+    exploration: Exploration,
+    source: str,
+    seed: int,
+    expert: Sequence[Step] = (),
+) -> Process[ExploredTree]:
+    """Explore one task; a process for `run_processes`.
+
+    Args:
+        make: a fresh, single-use episode of the task; the same one every time.
+        task_id: names the task in the seeds of its draws.
+        exploration: how the tree grows.
+        source: the policy's name, for the nodes that it brings.
+        seed: the job's.
+        expert: the expert's trajectory, merged and expanded after the policy's own.
+
+    Raises:
+        EnvironmentFailureError: an episode replayed differently.
+    """
+    first_observation: str = yield EnvironmentCall(partial(_first_observation, make))
+    search = _Search(Tree(first_observation), exploration, seed, task_id)
+    search.push((ROOT_ID,))
+    own_draws = exploration.max_draws // 2 if expert else exploration.max_draws
+    yield from _expand(search, make, source, most_draws=own_draws)
+    if expert:
+        search.tree, branch = merge_branch(search.tree, expert, source=EXPERT)
+        search.push(branch, first=True)
+        yield from _expand(search, make, source, most_draws=exploration.max_draws)
+    return ExploredTree(search.tree, search.draws, search.misses, search.completion_tokens)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The state of one exploration: the tree, the queue E and the counts."""
+
+    tree: Tree
+    exploration: Exploration
+    seed: int
+    task_id: str
+    waiting: list[int] = field(default_factory=list)
+    misses_in_a_row: dict[int, int] = field(default_factory=dict)
+    draws: int = 0
+    misses: int = 0
+    completion_tokens: int = 0
+
+    def push(self, node_ids: Sequence[int], *, first: bool = False) -> None:
+        new = [node_id for node_id in node_ids if self._is_open(node_id)]
+        self.waiting = new + self.waiting if first else self.waiting + new
+
+    def pop(self) -> int | None:
+        """The next node with room for a child, or None when there is none left."""
+        while self.waiting:
+            chosen = 0
+            if self.exploration.expand == "random":
+                pick = Random(self.draw_seed("pick"))
+                chosen = pick.randrange(len(self.waiting))
+            if self._is_open(node_id := self.waiting.pop(chosen)):
+                return node_id
+        return None
+
+    def draw_seed(self, part: str | int) -> int:
+        return derive_seed(self.seed, self.task_id, self.draws + self.misses, part)
+
+    def count_miss(self, node_id: int) -> None:
+        self.misses += 1
+        self.misses_in_a_row[node_id] = self.misses_in_a_row.get(node_id, 0) + 1
+
+    def count_draw(self, node_id: int) -> None:
+        self.draws += 1
+        self.misses_in_a_row[node_id] = 0
+
+    def _is_open(self, node_id: int) -> bool:
+        depth, limits = self.tree.depth(node_id), self.exploration
+        return (
+            len(self.tree.children[node_id]) < limits.width
+            and depth <= limits.depth
+            and depth < limits.max_steps
+            and self.misses_in_a_row.get(node_id, 0) < limits.width
+            and not (node_id != ROOT_ID and self.tree.node(node_id).step.terminated)
+        )
+
+
+def _expand(
+    search: _Search, make: Callable[[], Environment], source: str, *, most_draws: int
+) -> Process[None]:
+    """QLASS algorithm 2, the loop over E."""
+    while search.draws < most_draws and (node_id := search.pop()) is not None:
+        first = yield from _draw_first_action(search, node_id)
+        if first is None:
+            search.count_miss(node_id)
+        else:
+            steps = yield from _roll_out(search, node_id, first, make)
+            search.count_draw(node_id)
+            search.tree, branch = merge_branch(search.tree, steps, at=node_id, source=source)
+            if steps[-1].reward != 0 or not search.exploration.stop_on_zero:
+                search.push(branch)
+        search.push((node_id,))
+
+
+def _draw_first_action(search: _Search, node_id: int) -> Process[str | None]:
+    """The first candidate that no child of the node does already."""
+    settings = search.exploration
+    n = settings.candidates if search.tree.children[node_id] else 1
+    candidates = yield from _sample(
+        search, search.tree.history(node_id), n=n, temperature=settings.first_action, step=0
+    )
+    replies = (candidate.message.content for candidate in candidates if candidate.finished)
+    return next(
+        (reply for reply in replies if find_child(search.tree, node_id, reply) is None), None
+    )
+
+
+def _roll_out(
+    search: _Search, node_id: int, reply: str, make: Callable[[], Environment]
+) -> Process[list[Step]]:
+    """Take `reply` after the node and let the policy play on to the end.
+
+    A history that outgrows the policy's context cuts the trajectory off.
+    """
+    settings = search.exploration
+    before = [node.step for node in search.tree.path(node_id)]
+    first_observation = search.tree.first_observation
+    environment: Environment = yield EnvironmentCall(
+        partial(_replay, make, first_observation, before)
+    )
+    steps: list[Step] = []
+    try:
+        while True:
+            result = yield EnvironmentCall(partial(environment.step, parse_action(reply)))
+            steps.append(Step(reply, result.observation, result.reward, result.terminated))
+            if result.terminated or len(before) + len(steps) >= settings.max_steps:
+                return steps
+            candidates = yield from _sample(
+                search,
+                path_history(first_observation, before + steps),
+                n=1,
+                temperature=settings.later_actions,
+                step=len(steps),
+            )
+            if not candidates:
+                return steps
+            reply = candidates[0].message.content
+    finally:
+        environment.close()
+
+
+def _sample(
+    search: _Search, history: History, *, n: int, temperature: float, step: int
+) -> Process[list[Candidate]]:
+    """Candidates after `history`; none where it leaves the policy no room for a reply."""
+    sampling = Sampling(temperature, search.exploration.max_tokens, search.draw_seed(step))
+    try:
+        candidates: list[Candidate] = yield SampleRequest(history, n, sampling)
+    except HistoryTooLongError:
+        return []
+    search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
+    return candidates
+
+
+def _first_observation(make: Callable[[], Environment]) -> str:
+    environment = make()
+    try:
+        return environment.reset()
+    finally:
+        environment.close()
+
+
+def _replay(
+    make: Callable[[], Environment], first_observation: str, steps: Sequence[Step]
+) -> Environment:
+    """A fresh episode in which `steps` were taken."""
+    environment = make()
+    try:
+        _require_same(environment.reset(), first_observation, "at the start")
+        for number, step in enumerate(steps, start=1):
+            result = environment.step(parse_action(step.action))
+            _require_same(result.observation, step.observation, f"after {number} actions")
+    except BaseException:
+        environment.close()
+        raise
+    return environment
+
+
+def _require_same(now: str, before: str, when: str) -> None:
+    if now != before:
+        raise EnvironmentFailureError(
+            f"a replayed episode differs {when}: {now!r} instead of {before!r}; trees need "
+            "a deterministic environment, and an expert's trajectory its own game"
+        )

@@ -1,0 +1,163 @@
+"""The exploration tree as a value (QLASS section 3.2 and algorithm 2).
+
+A node is an action and what it did; its state is the path that leads to it. The root,
+id 0, is the task before any action. Ids count the actions in the order in which they
+were merged, so parents come before their children and siblings stand oldest first.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from qnet.types import History, Message
+from training.environments.base import observation_message, parse_action
+
+ROOT_ID = 0
+"""The task before any action. It is not among a tree's nodes."""
+
+EXPERT = "expert"
+"""The `source` of what the expert did; any other source is a policy's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One action of a trajectory and what it did.
+
+    Attributes:
+        action: the whole reply.
+        reward: 0, or the outcome reward on the last step.
+    """
+
+    action: str
+    observation: str
+    reward: float = 0.0
+    terminated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An action in its place in the tree.
+
+    Attributes:
+        depth: actions from the root, this one included.
+        source: "expert" or the policy's name: whose trajectory brought it first.
+    """
+
+    id: int
+    parent: int
+    depth: int
+    step: Step
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A task's explored actions.
+
+    Attributes:
+        first_observation: the root's state.
+        nodes: node `id` at index `id - 1`.
+        children: ids of the children of node `id` at index `id`, oldest first.
+    """
+
+    first_observation: str
+    nodes: tuple[Node, ...] = ()
+    children: tuple[tuple[int, ...], ...] = ((),)
+
+    def node(self, node_id: int) -> Node:
+        """The node of an id other than the root's."""
+        return self.nodes[node_id - 1]
+
+    def depth(self, node_id: int) -> int:
+        """Actions from the root to the node."""
+        return 0 if node_id == ROOT_ID else self.node(node_id).depth
+
+    def path(self, node_id: int) -> tuple[Node, ...]:
+        """The nodes from the root, itself left out, to `node_id`."""
+        nodes: list[Node] = []
+        while node_id != ROOT_ID:
+            nodes.append(self.node(node_id))
+            node_id = nodes[-1].parent
+        return tuple(reversed(nodes))
+
+    def history(self, node_id: int) -> History:
+        """The state after `node_id`: what the policy sees before its next action."""
+        return path_history(self.first_observation, [node.step for node in self.path(node_id)])
+
+    def leaves(self) -> Iterator[Node]:
+        """The nodes without children, in the order of a depth-first walk."""
+        waiting = [*reversed(self.children[ROOT_ID])]
+        while waiting:
+            node_id = waiting.pop()
+            waiting.extend(reversed(self.children[node_id]))
+            if not self.children[node_id]:
+                yield self.node(node_id)
+
+
+def tree_of(first_observation: str, nodes: Sequence[Node]) -> Tree:
+    """The tree that these nodes, parents before children, make up."""
+    children: list[tuple[int, ...]] = [() for _ in range(len(nodes) + 1)]
+    for node in nodes:
+        children[node.parent] += (node.id,)
+    return Tree(first_observation, tuple(nodes), tuple(children))
+
+
+def path_history(first_observation: str, steps: Sequence[Step]) -> History:
+    """The chat after these steps."""
+    messages = [observation_message(first_observation)]
+    for step in steps:
+        messages += [Message("assistant", step.action), observation_message(step.observation)]
+    return tuple(messages)
+
+
+def action_key(reply: str) -> str:
+    """What makes two replies the same action: the bare action, whatever was thought.
+
+    Siblings that differ in their thoughts alone lead to the same state, and their
+    labels would tell a Q model nothing. A reply without a marker is its own key.
+    """
+    return parse_action(reply) or reply.strip()
+
+
+def find_child(tree: Tree, node_id: int, action: str) -> int | None:
+    """The child of a node that does the same as `action`, or None."""
+    key = action_key(action)
+    return next(
+        (
+            child
+            for child in tree.children[node_id]
+            if action_key(tree.node(child).step.action) == key
+        ),
+        None,
+    )
+
+
+def merge_branch(
+    tree: Tree, steps: Sequence[Step], *, at: int = ROOT_ID, source: str
+) -> tuple[Tree, tuple[int, ...]]:
+    """Add a trajectory below node `at`; the part that is there already is shared.
+
+    Environments are deterministic, so equal actions from one node are one node, and
+    the first of two such replies is kept. Merging the same branch twice changes nothing.
+
+    Returns:
+        The new tree, and the ids of the branch's nodes in order, shared ones included.
+    """
+    nodes, children = list(tree.nodes), list(tree.children)
+    branch: list[int] = []
+    parent, shared = at, True
+    for step in steps:
+        known = find_child(tree, parent, step.action) if shared else None
+        if known is None:
+            shared, known = False, len(nodes) + 1
+            nodes.append(Node(known, parent, tree.depth(at) + len(branch) + 1, step, source))
+            children[parent] += (known,)
+            children.append(())
+        branch.append(known)
+        parent = known
+    return Tree(tree.first_observation, tuple(nodes), tuple(children)), tuple(branch)
+
+
+def branching_fraction(tree: Tree) -> float:
+    """The share of nodes with children, the root among them, that have at least two."""
+    widths = [len(children) for children in tree.children if children]
+    return sum(width >= 2 for width in widths) / len(widths) if widths else 0.0
