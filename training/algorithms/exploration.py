@@ -8,24 +8,16 @@ them are kept for its branch, because nodes on a way that succeeds teach the mos
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Literal
 
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
-from qnet.types import Candidate, History, SampleRequest, Sampling
-from training.algorithms.seeding import derive_seed
-from training.algorithms.tree import (
-    EXPERT,
-    ROOT_ID,
-    Step,
-    Tree,
-    find_child,
-    merge_branch,
-    path_history,
-)
-from training.environments.base import Environment, parse_action
+from qnet.types import Candidate, SampleRequest, Sampling
+from training.algorithms.tree import EXPERT, ROOT_ID, Step, Tree, find_child, merge_branch
+from training.environments.base import Environment
+from training.episode import derived_seed, first_reply, play_episode, seeded
 from training.rollout import EnvironmentCall, Process
 
 
@@ -60,14 +52,15 @@ class Exploration:
     expand: Literal["queue", "random"] = "queue"
 
     @property
-    def first_action(self) -> float:
-        """Temperature of the action that begins a draw."""
-        return self.temperature if self.branch_temperature is None else self.branch_temperature
+    def first_action(self) -> Sampling:
+        """How the action that begins a trajectory is drawn."""
+        hot = self.branch_temperature
+        return Sampling(self.temperature if hot is None else hot, self.max_tokens)
 
     @property
-    def later_actions(self) -> float:
-        """Temperature of the actions after it."""
-        return 0.0 if self.greedy_rollout else self.temperature
+    def later_actions(self) -> Sampling:
+        """How the actions after it are drawn."""
+        return Sampling(0.0 if self.greedy_rollout else self.temperature, self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +136,16 @@ class _Search:
         while self.waiting:
             chosen = 0
             if self.exploration.expand == "random":
-                pick = Random(self.draw_seed("pick"))
+                pick = Random(derived_seed(*self.seed_parts, "pick"))
                 chosen = pick.randrange(len(self.waiting))
             if self._is_open(node_id := self.waiting.pop(chosen)):
                 return node_id
         return None
 
-    def draw_seed(self, part: str | int) -> int:
-        return derive_seed(self.seed, self.task_id, self.draws + self.misses, part)
+    @property
+    def seed_parts(self) -> tuple[int | str, ...]:
+        """What the next draw's seeds derive from."""
+        return self.seed, self.task_id, self.draws + self.misses
 
     def count_miss(self, node_id: int) -> None:
         self.misses += 1
@@ -176,11 +171,11 @@ def _expand(
 ) -> Process[None]:
     """QLASS algorithm 2, the loop over E."""
     while search.draws < most_draws and (node_id := search.pop()) is not None:
-        first = yield from _draw_first_action(search, node_id)
-        if first is None:
+        reply = yield from _draw_first_action(search, node_id)
+        if reply is None:
             search.count_miss(node_id)
         else:
-            steps = yield from _roll_out(search, node_id, first, make)
+            steps = yield from _roll_out(search, node_id, reply, make)
             search.count_draw(node_id)
             search.tree, branch = merge_branch(search.tree, steps, at=node_id, source=source)
             if steps[-1].reward != 0 or not search.exploration.stop_on_zero:
@@ -189,12 +184,15 @@ def _expand(
 
 
 def _draw_first_action(search: _Search, node_id: int) -> Process[str | None]:
-    """The first candidate that no child of the node does already."""
+    """The first candidate that no child of the node does already, or None."""
     settings = search.exploration
+    sampling = replace(settings.first_action, seed=derived_seed(*search.seed_parts, "first"))
     n = settings.candidates if search.tree.children[node_id] else 1
-    candidates = yield from _sample(
-        search, search.tree.history(node_id), n=n, temperature=settings.first_action, step=0
-    )
+    try:
+        candidates: list[Candidate] = yield SampleRequest(search.tree.history(node_id), n, sampling)
+    except HistoryTooLongError:
+        return None
+    search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
     replies = (candidate.message.content for candidate in candidates if candidate.finished)
     return next(
         (reply for reply in replies if find_child(search.tree, node_id, reply) is None), None
@@ -203,49 +201,24 @@ def _draw_first_action(search: _Search, node_id: int) -> Process[str | None]:
 
 def _roll_out(
     search: _Search, node_id: int, reply: str, make: Callable[[], Environment]
-) -> Process[list[Step]]:
+) -> Process[tuple[Step, ...]]:
     """Take `reply` after the node and let the policy play on to the end.
 
     A history that outgrows the policy's context cuts the trajectory off.
     """
     settings = search.exploration
-    before = [node.step for node in search.tree.path(node_id)]
-    first_observation = search.tree.first_observation
-    environment: Environment = yield EnvironmentCall(
-        partial(_replay, make, first_observation, before)
+    before = tuple(node.step for node in search.tree.path(node_id))
+    episode = yield from play_episode(
+        make,
+        first_reply(seeded(settings.later_actions, *search.seed_parts)),
+        max_steps=settings.max_steps,
+        prefix=[*(step.action for step in before), reply],
     )
-    steps: list[Step] = []
-    try:
-        while True:
-            result = yield EnvironmentCall(partial(environment.step, parse_action(reply)))
-            steps.append(Step(reply, result.observation, result.reward, result.terminated))
-            if result.terminated or len(before) + len(steps) >= settings.max_steps:
-                return steps
-            candidates = yield from _sample(
-                search,
-                path_history(first_observation, before + steps),
-                n=1,
-                temperature=settings.later_actions,
-                step=len(steps),
-            )
-            if not candidates:
-                return steps
-            reply = candidates[0].message.content
-    finally:
-        environment.close()
-
-
-def _sample(
-    search: _Search, history: History, *, n: int, temperature: float, step: int
-) -> Process[list[Candidate]]:
-    """Candidates after `history`; none where it leaves the policy no room for a reply."""
-    sampling = Sampling(temperature, search.exploration.max_tokens, search.draw_seed(step))
-    try:
-        candidates: list[Candidate] = yield SampleRequest(history, n, sampling)
-    except HistoryTooLongError:
-        return []
-    search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
-    return candidates
+    _require_same(episode.first_observation, search.tree.first_observation, "at the start")
+    for number, (now, then) in enumerate(zip(episode.steps, before, strict=False), start=1):
+        _require_same(now.observation, then.observation, f"after {number} actions")
+    search.completion_tokens += episode.completion_tokens
+    return episode.steps[len(before) :]
 
 
 def _first_observation(make: Callable[[], Environment]) -> str:
@@ -254,22 +227,6 @@ def _first_observation(make: Callable[[], Environment]) -> str:
         return environment.reset()
     finally:
         environment.close()
-
-
-def _replay(
-    make: Callable[[], Environment], first_observation: str, steps: Sequence[Step]
-) -> Environment:
-    """A fresh episode in which `steps` were taken."""
-    environment = make()
-    try:
-        _require_same(environment.reset(), first_observation, "at the start")
-        for number, step in enumerate(steps, start=1):
-            result = environment.step(parse_action(step.action))
-            _require_same(result.observation, step.observation, f"after {number} actions")
-    except BaseException:
-        environment.close()
-        raise
-    return environment
 
 
 def _require_same(now: str, before: str, when: str) -> None:

@@ -1,0 +1,65 @@
+"""Trees written down by hand, replayed through every target."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qnet.errors import EmptyTreeError
+from training.algorithms.labelling import Target, label_tree, labelled_paths
+from training.algorithms.tree import Tree, branching_fraction
+from training.records import TreeRow
+
+GOLDEN = sorted((Path(__file__).parents[3] / "data" / "trees").glob("*.json"))
+TARGETS: tuple[Target, ...] = ("q", "avg", "reward")
+
+
+def load(path: Path) -> tuple[dict[str, Any], Tree]:
+    golden = json.loads(path.read_text(encoding="utf-8"))
+    return golden, TreeRow.model_validate(golden["tree"]).to_tree()
+
+
+def by_id(labels: dict[str, float]) -> dict[int, float]:
+    return {int(node_id): label for node_id, label in labels.items()}
+
+
+def test_there_are_golden_trees() -> None:
+    assert len(GOLDEN) == 3
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+@pytest.mark.parametrize("target", TARGETS)
+def test_labels_equal_the_ones_computed_by_hand(path: Path, target: Target) -> None:
+    golden, tree = load(path)
+    labels = label_tree(tree, target=target, gamma=golden["gamma"], normalized=False)
+    assert labels == pytest.approx(by_id(golden[target]))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_normalised_labels_equal_the_ones_computed_by_hand(path: Path) -> None:
+    golden, tree = load(path)
+    labels = label_tree(tree, target="q", gamma=golden["gamma"], normalized=True)
+    assert labels == pytest.approx(by_id(golden["normalized"]))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_paths_and_their_owners_are_the_ones_written_down(path: Path) -> None:
+    golden, tree = load(path)
+    labels = label_tree(tree, target="q", gamma=golden["gamma"], normalized=False)
+    paths = list(labelled_paths(tree, labels))
+    assert [[node.id for node in each.nodes] for each in paths] == golden["paths"]
+    owned = [[q_value is not None for q_value in each.q_values] for each in paths]
+    assert owned == golden["owned"]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_the_branching_fraction_counts_the_root(path: Path) -> None:
+    golden, tree = load(path)
+    assert branching_fraction(tree) == pytest.approx(golden["branching_fraction"])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_tree_without_actions_has_no_labels(target: Target) -> None:
+    with pytest.raises(EmptyTreeError, match="more draws"):
+        label_tree(Tree("nothing yet"), target=target, gamma=0.9, normalized=True)
