@@ -136,16 +136,35 @@ def load_game(path: Path) -> Game:
     Raises:
         InvalidGameError: the file is not such a game, or is written for another grammar.
     """
+    data = _read_json(path)
+    try:
+        return parse_game(data)
+    except InvalidGameError as error:
+        raise InvalidGameError(f"{path}: {error}") from error
+
+
+def scan_game(path: Path) -> tuple[bool, GoalKind]:
+    """Whether a game file is marked solvable, and its goal type, without the whole game.
+
+    Raises:
+        InvalidGameError: the file is not such a game.
+    """
+    data = _read_json(path)
+    try:
+        goal = _goal(pddl.goal_atoms(_text(data, "pddl_problem")))
+    except (InvalidGameError, ValueError) as error:
+        raise InvalidGameError(f"{path}: {error}") from error
+    return data.get("solvable") is True, goal.kind
+
+
+def _read_json(path: Path) -> dict[str, object]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidGameError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(data, dict):
         raise InvalidGameError(f"{path} holds a {type(data).__name__}, not a JSON object")
-    try:
-        return parse_game(data)
-    except InvalidGameError as error:
-        raise InvalidGameError(f"{path}: {error}") from error
+    return data
 
 
 def parse_game(data: Mapping[str, object]) -> Game:
@@ -156,7 +175,7 @@ def parse_game(data: Mapping[str, object]) -> Game:
     """
     domain, grammar, problem = (_text(data, key) for key in _REQUIRED_KEYS)
     try:
-        facts, goal_atoms = pddl.split_problem(problem)
+        facts, goal = pddl.initial_facts(problem), pddl.goal_atoms(problem)
     except ValueError as error:
         raise InvalidGameError(f"{error}; unpack the game again") from error
     names = pddl.entity_names(facts)
@@ -165,7 +184,7 @@ def parse_game(data: Mapping[str, object]) -> Game:
     try:
         return Game(
             task=_task(grammar),
-            goal=_goal(goal_atoms),
+            goal=_goal(goal),
             start=names[_single(facts, "atlocation")[1]],
             receptacles=_receptacles(facts, names),
             items=_items(facts, names),

@@ -17,18 +17,31 @@ _RECEPTACLE_TYPE = re.compile(r"\(\s*receptacletype\s+\?r\s+(\w+)\s*\)")
 _TYPE_SUFFIX = "type"
 
 
-def split_problem(problem: str) -> tuple[Facts, Facts]:
-    """Facts of the initial state, and the atoms that the goal mentions.
+def initial_facts(problem: str) -> Facts:
+    """Facts of the initial state.
 
     Raises:
         ValueError: the text has no `(:init` followed by a `(:goal`.
     """
+    return _atoms(_sections(problem)[0])
+
+
+def goal_atoms(problem: str) -> Facts:
+    """The atoms that the goal mentions, variables included.
+
+    Raises:
+        ValueError: the text has no `(:init` followed by a `(:goal`.
+    """
+    return _atoms(_sections(problem)[1])
+
+
+def _sections(problem: str) -> tuple[str, str]:
     text = _COMMENT.sub("", problem).lower()
     _, init_marker, rest = text.partition("(:init")
     init, goal_marker, goal = rest.partition("(:goal")
     if not init_marker or not goal_marker:
         raise ValueError("the PDDL problem lacks '(:init' or '(:goal'")
-    return _atoms(init), _atoms(goal)
+    return init, goal
 
 
 def _atoms(text: str) -> Facts:

@@ -59,6 +59,7 @@ class Engine:
     """One PddlEnv with a library of its own, loaded with one game."""
 
     def __init__(self, game: str) -> None:
+        """Load the game; `reset` begins an episode."""
         self.game = game
         self._pddl = PddlEnv(EnvInfos(won=True, admissible_commands=True))
         self._env = AlfredDemangler(self._pddl)
@@ -69,7 +70,8 @@ class Engine:
         """A command's words depend on its arguments alone, never on the state."""
         grammar = self._pddl._logic.grammar
         templates = {action.template for action in self._pddl._logic.actions.values()}
-        derive, known = grammar.derive, {}
+        derive: Callable[..., str] = grammar.derive
+        known: dict[tuple[str, ...], str] = {}
 
         def remembered(start: str, context: dict[str, Any]) -> str:
             if start not in templates:
@@ -82,10 +84,12 @@ class Engine:
         grammar.derive = remembered
 
     def reset(self) -> dict[str, Any]:
+        """Begin anew."""
         self._state = self._env.reset()
         return {"observation": self._state.feedback, "won": bool(self._state["won"])}
 
     def step(self, action: str) -> dict[str, Any]:
+        """Take one action."""
         self._state, _, _ = self._env.step(action)
         return {
             "observation": self._state.feedback,
@@ -94,9 +98,11 @@ class Engine:
         }
 
     def admissible(self) -> dict[str, Any]:
+        """What could be done now."""
         return {"actions": self._state["admissible_commands"]}
 
     def close(self) -> None:
+        """Unload the library, and with it what it leaked."""
         fast_downward.close_lib(self._pddl.downward_lib)
 
 
@@ -104,10 +110,12 @@ class Sessions:
     """Running episodes by number, and idle engines that keep their game loaded."""
 
     def __init__(self) -> None:
+        """Begin without any."""
         self._running: dict[int, Engine] = {}
         self._idle: OrderedDict[int, Engine] = OrderedDict()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The reply to one request; see the module's docstring."""
         session = request["session"]
         match request["op"]:
             case "reset":
@@ -125,6 +133,7 @@ class Sessions:
         raise ValueError(f"unknown op {request['op']!r}")
 
     def close(self, session: int) -> None:
+        """End an episode and keep its engine for the next one of the game."""
         engine = self._running.pop(session, None)
         if engine is None:
             return
@@ -139,7 +148,7 @@ class Sessions:
         return None
 
 
-def serve(read: Callable[[], str], write: Callable[[str], None]) -> None:
+def serve(read: Callable[[], str], write: Callable[[str], object]) -> None:
     """Answer requests until the input ends; an engine's failure is a reply too."""
     sessions = Sessions()
     while line := read():

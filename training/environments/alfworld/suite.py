@@ -1,0 +1,118 @@
+"""ALFWorld's tasks: game files below a folder, or games that a generator draws."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from qnet.errors import ConfigError, EnvironmentFailureError
+from training.environments.alfworld.engine import PythonEnvironment
+from training.environments.alfworld.game import Game, load_game, scan_game
+from training.environments.alfworld.textworld import EnginePool, TextWorldEnvironment
+from training.environments.base import Task
+
+EngineName = Literal["python", "textworld"]
+GAME_FILE = "game.tw-pddl"
+GENERATED = "generated:"
+CACHED_GAMES = 512
+
+
+class AlfWorldSuite:
+    """See `training.environments.base.Suite`."""
+
+    def __init__(
+        self, name: str, tasks: Sequence[Task], engine: EngineName = "python", *, processes: int = 2
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            name: what results call it.
+            tasks: sources are paths of game files, or "generated:SEED".
+            engine: the Python twin, or the real one.
+            processes: worker processes of the real engine.
+        """
+        self.name = name
+        self.tasks = tasks
+        self._engine = engine
+        self._load = lru_cache(CACHED_GAMES)(_load)
+        self._pool = EnginePool(processes=processes)
+
+    def make(self, task: Task) -> PythonEnvironment | TextWorldEnvironment:
+        """A fresh, single-use episode of `task`.
+
+        Raises:
+            InvalidGameError: its game file cannot be played.
+            EnvironmentFailureError: a generated game was asked of the real engine.
+        """
+        if self._engine == "python":
+            return PythonEnvironment(self._load(task.source))
+        if task.source.startswith(GENERATED):
+            raise EnvironmentFailureError(
+                f"{task.id} has no game file for TextWorld; write it out first or take"
+                " engine=python"
+            )
+        return TextWorldEnvironment(self._pool, Path(task.source))
+
+    def close(self) -> None:
+        """Stop worker processes; safe to call twice."""
+        self._pool.close()
+
+
+def build_alfworld_suite(
+    games_dir: Path, engine: EngineName = "python", limit: int | None = None, *, processes: int = 2
+) -> AlfWorldSuite:
+    """The solvable games anywhere below a folder, sorted by id.
+
+    Args:
+        games_dir: a split, a folder of splits, one task's folder or one trial's.
+        engine: "python" or "textworld".
+        limit: at most so many, spread evenly over the sorted list (and so over the
+            goal types, by which ids begin); None takes all.
+        processes: worker processes of the real engine.
+
+    Raises:
+        ConfigError: no solvable game is there, or two have the same id.
+        InvalidGameError: a game file is malformed.
+    """
+    tasks = sorted(_scan(games_dir), key=lambda task: task.id)
+    if not tasks:
+        raise ConfigError(f"no solvable {GAME_FILE} below {games_dir}; unpack the games there")
+    for first, second in pairwise(tasks):
+        if first.id == second.id:
+            raise ConfigError(f"{first.source} and {second.source} are one task; name one's folder")
+    return AlfWorldSuite(games_dir.name, _spread(tasks, limit), engine, processes=processes)
+
+
+def build_generated_suite(first_seed: int, count: int) -> AlfWorldSuite:
+    """Games of the seeds `first_seed` … `first_seed + count - 1`, in the Python engine."""
+    tasks = [_generated_task(seed) for seed in range(first_seed, first_seed + count)]
+    return AlfWorldSuite(f"generated-{first_seed}-{count}", tasks)
+
+
+def _scan(games_dir: Path) -> list[Task]:
+    tasks = []
+    for path in games_dir.rglob(GAME_FILE):
+        solvable, kind = scan_game(path)
+        if solvable:
+            tasks.append(Task("/".join(path.resolve().parts[-3:-1]), kind, str(path)))
+    return tasks
+
+
+def _spread(tasks: list[Task], limit: int | None) -> list[Task]:
+    if limit is None or limit >= len(tasks):
+        return tasks
+    return [tasks[index * len(tasks) // limit] for index in range(limit)]
+
+
+def _generated_task(seed: int) -> Task:
+    source = f"{GENERATED}{seed}"
+    return Task(source, _load(source).goal.kind, source)
+
+
+def _load(source: str) -> Game:
+    if not source.startswith(GENERATED):
+        return load_game(Path(source))
+    from training.environments.alfworld.generator import generate_game
+
+    return generate_game(int(source.removeprefix(GENERATED)))
