@@ -57,7 +57,7 @@ class Timings:
 def run_processes(
     processes: Iterable[tuple[str, Process[T]]],
     *,
-    policy: BatchPolicy,
+    policy: BatchPolicy | None = None,
     scorer: Scorer | None = None,
     parallel: int,
     environment_threads: int = 0,
@@ -69,7 +69,7 @@ def run_processes(
     Args:
         processes: (name, process), the name being the task's id or what else a report
             needs; taken one by one as places become free.
-        policy: answers the sample requests.
+        policy: answers the sample requests; an expert's episodes make none.
         scorer: answers the score requests, if any process makes them.
         parallel: most processes alive at the same time.
         environment_threads: how many environment calls run beside each other; 0 runs them
@@ -102,7 +102,7 @@ class _Rounds(Generic[T]):
 
     def __init__(
         self,
-        policy: BatchPolicy,
+        policy: BatchPolicy | None,
         scorer: Scorer | None,
         environment_threads: int,
         on_done: Callable[[str, T, Timings], None],
@@ -176,6 +176,8 @@ class _Rounds(Generic[T]):
         waiting, self._sampling = self._sampling, []
         if not waiting:
             return
+        if self._policy is None:
+            raise ConfigError("a process asks for candidates, but the run has no policy; name one")
         start = perf_counter()
         answers = _answer_all([request for _, request in waiting], self._policy.sample_batch)
         shares = _shares(perf_counter() - start, [_generated_tokens(a) for a in answers])

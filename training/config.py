@@ -1,0 +1,99 @@
+"""From a job's TOML file and its `--set` overrides to a checked configuration.
+
+    qguide sft --config sft.toml --set optimization.epochs=3 --set output=runs/sft
+
+A value after `=` is read as TOML (3, 0.5, true, ["a", "b"]); what is no TOML is a string.
+Relative paths are meant from where the command runs.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from qnet.errors import ConfigError
+
+C = TypeVar("C", bound=BaseModel)
+
+
+def load_config(kind: type[C], path: Path | None, overrides: Sequence[str] = ()) -> C:
+    """The configuration of a job.
+
+    Args:
+        kind: the job's configuration class.
+        path: its TOML file; None starts from the defaults.
+        overrides: "field=value" or "table.field=value", later ones winning.
+
+    Raises:
+        ConfigError: the file cannot be read, or a field is missing, unknown or wrong.
+    """
+    values = read_toml(path) if path is not None else {}
+    for override in overrides:
+        _apply(values, override)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        place = str(path) if path is not None else "the options"
+        problems = "\n".join(f"  {_explain(problem, kind)}" for problem in error.errors())
+        raise ConfigError(f"{place} is no {kind.__name__}:\n{problems}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigError: there is no such file, or it is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; give --config an existing file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}; correct it there") from error
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    name, equals, text = override.partition("=")
+    *tables, field = name.strip().split(".")
+    if not equals or not all((*tables, field)):
+        raise ConfigError(f"--set {override!r} is not of the form field=value or table.field=value")
+    table = values
+    for part in tables:
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {override!r}: {part} is {inner!r}, not a table; set it whole")
+        table = inner
+    table[field] = _parse(text.strip())
+
+
+def _parse(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if parsed.keys() == {"value"} else text
+
+
+def _explain(problem: ErrorDetails, kind: type[BaseModel]) -> str:
+    """One line: the field, its value, what is wrong, and what to do."""
+    name = ".".join(str(part) for part in problem["loc"]) or kind.__name__
+    match problem["type"]:
+        case "extra_forbidden":
+            known = ", ".join(_fields_at(kind, problem["loc"][:-1]))
+            return f"{name}: there is no such field; there are {known}"
+        case "missing":
+            return f"{name}: is missing; write it in the file or add --set {name}=…"
+    value = repr(problem["input"])
+    shown = value if len(value) <= 80 else value[:77] + "..."
+    return f"{name} = {shown}: {problem['msg'].lower()}; change it or add --set {name}=…"
+
+
+def _fields_at(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    model: Any = kind
+    for part in path:
+        field = getattr(model, "model_fields", {}).get(part)
+        model = field.annotation if field is not None else None
+    return sorted(getattr(model, "model_fields", {}))
