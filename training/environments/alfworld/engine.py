@@ -3,9 +3,10 @@
 It plays the same games word for word (`qguide parity alfworld` proves it) some thousand
 times faster, because it keeps a handful of sets instead of a planner's state.
 
-Two habits of the real engine look like bugs and are kept on purpose: an object may lie
-in two receptacles at once, and something that was taken from one receptacle and put
-into another at the same place is from then on seen "next to" them.
+Three habits of the real engine look like bugs and are kept on purpose: an object may
+lie in two receptacles at once; something that was taken from one receptacle and put
+into another at the same place is from then on seen "next to" them; and only what is in
+the hand can be examined (a comma in the games' PDDL types voids the other case).
 """
 
 from collections.abc import Iterable
@@ -84,10 +85,8 @@ class PythonEnvironment:
         for item_name in self._contents[name]:
             if self._items[item_name].toggleable:
                 yield f"use {item_name}"
-            if self._accessible(receptacle):
-                yield f"examine {item_name}"
-                if self._held is None and self._items[item_name].pickupable:
-                    yield f"take {item_name} from {name}"
+            if self._takeable(item_name, receptacle):
+                yield f"take {item_name} from {name}"
 
     def _actions_with(self, held: Item) -> Iterable[str]:
         yield f"examine {held.name}"
@@ -135,13 +134,9 @@ class PythonEnvironment:
 
     def _take(self, item_name: str, receptacle_name: str) -> str | None:
         receptacle = self._reachable(receptacle_name)
-        if (
-            receptacle is None
-            or self._held is not None
-            or item_name not in self._contents[receptacle_name]
-            or not self._items[item_name].pickupable
-            or not self._accessible(receptacle)
-        ):
+        if receptacle is None or item_name not in self._contents[receptacle_name]:
+            return None
+        if not self._takeable(item_name, receptacle):
             return None
         self._contents[receptacle_name].remove(item_name)
         self._taken_from.add((item_name, receptacle_name))
@@ -204,8 +199,8 @@ class PythonEnvironment:
         receptacle = self._reachable(name)
         if receptacle is not None:
             return self._describe(receptacle)
-        item = self._items.get(name)
-        if item is None or not (item is self._held or self._visible(name)):
+        item = self._held_as(name)
+        if item is None:
             return None
         if item.inner is not None:
             return f"This is a normal {name}. In it, you see {_listing(item.inner)}."
@@ -256,11 +251,9 @@ class PythonEnvironment:
     def _accessible(self, receptacle: Receptacle) -> bool:
         return not receptacle.openable or receptacle.name in self._opened
 
-    def _visible(self, item_name: str) -> bool:
-        return any(
-            item_name in self._contents[receptacle.name] and self._accessible(receptacle)
-            for receptacle in self._here
-        )
+    def _takeable(self, item_name: str, receptacle: Receptacle) -> bool:
+        empty_handed = self._held is None and self._items[item_name].pickupable
+        return empty_handed and self._accessible(receptacle)
 
     def _fits(self, item: Item, receptacle: Receptacle) -> bool:
         pair = (receptacle.kind, item.kind)
