@@ -1,0 +1,179 @@
+"""Expert trajectories: what behaviour cloning learns from.
+
+    qguide collect --config training/configs/alfworld/collect.toml
+
+plays the observation-only expert over a suite of games and writes trajectory rows. Tasks
+that brought none are named in `skipped.jsonl`, so that a resumed run does not play them again.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+
+from qnet.errors import ConfigError, QGuideError
+from qnet.types import History
+from training.artefacts import JsonlWriter, finished_task_ids, open_run
+from training.environments.base import Task
+from training.episode import Choice, Chooser, Episode, play_episode
+from training.progress import ProgressBar
+from training.records import EXPERT, TrajectoryRow, rows_of
+from training.rollout import ModelRequest, Process, Timings, run_processes
+from training.tasks import EnvironmentConfig, SelectedSuite, build_selected_suite
+
+
+class CollectConfig(BaseModel):
+    """What `qguide collect` reads.
+
+    Attributes:
+        max_steps: actions after which an episode is cut off.
+        only_won: keep trajectories with the full reward alone.
+        parallel: episodes at the same time; the rows do not depend on it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment: EnvironmentConfig = EnvironmentConfig()
+    output: Path
+    max_steps: int = Field(default=40, ge=1)
+    only_won: bool = True
+    parallel: int = Field(default=4, ge=1)
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a run of `collect` did.
+
+    Attributes:
+        failed: task id and error of each task whose environment failed.
+    """
+
+    episodes: int = 0
+    won: int = 0
+    kept: int = 0
+    steps: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Expert(Protocol):
+    """One episode's expert: it sees what an agent sees."""
+
+    def reply(self, observation: str) -> str:
+        """The next ReAct reply."""
+        ...
+
+
+def run_collect(config: CollectConfig, *, console: Console | None = None) -> Collected:
+    """Play every task that has not been played yet."""
+    run = open_run(config.output, config, may_change={"output", "parallel"})
+    suite = build_selected_suite(config.environment)
+    build_expert = expert_builder(config.environment)
+    skipped_path = run.path / "skipped.jsonl"
+    finished = finished_task_ids(run.rows) | finished_task_ids(skipped_path)
+    waiting = [task for task in suite.tasks if task.id not in finished]
+    collected = Collected()
+    try:
+        with (
+            JsonlWriter(run.rows) as rows,
+            JsonlWriter(skipped_path) as skipped,
+            ProgressBar(
+                "collect",
+                total=len(suite.tasks),
+                done=len(suite.tasks) - len(waiting),
+                console=console,
+            ) as bar,
+        ):
+            run_processes(
+                _episodes(suite, waiting, build_expert, config.max_steps),
+                parallel=config.parallel,
+                environment_threads=config.environment.threads,
+                on_done=_keeper(config, {t.id: t for t in waiting}, rows, skipped, collected, bar),
+                on_failure=lambda task_id, error: _note(collected, task_id, error, bar),
+            )
+    finally:
+        suite.close()
+    with JsonlWriter(run.metrics) as metrics:
+        metrics.write({name: getattr(collected, name) for name in ("episodes", "won", "kept")})
+    return collected
+
+
+def expert_builder(environment: EnvironmentConfig) -> Callable[[], Expert]:
+    """Makes a fresh expert for each episode.
+
+    Raises:
+        ConfigError: the environment has no expert.
+    """
+    if environment.name != "alfworld":
+        raise ConfigError(f"environment {environment.name!r} has no expert; collect from alfworld")
+    from training.environments.alfworld.expert import Expert as AlfWorldExpert
+
+    return AlfWorldExpert
+
+
+def expert_chooser(expert: Expert) -> Chooser:
+    """The expert as an agent that asks no model."""
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
+        yield from ()
+        return Choice(expert.reply(history[-1].content), completion_tokens=0)
+
+    return choose
+
+
+def _episodes(
+    suite: SelectedSuite, tasks: list[Task], build_expert: Callable[[], Expert], max_steps: int
+) -> Iterator[tuple[str, Process[Episode]]]:
+    for task in tasks:
+        chooser = expert_chooser(build_expert())
+        yield task.id, play_episode(partial(suite.make, task), chooser, max_steps=max_steps)
+
+
+def _keeper(
+    config: CollectConfig,
+    tasks: dict[str, Task],
+    rows: JsonlWriter,
+    skipped: JsonlWriter,
+    collected: Collected,
+    bar: ProgressBar,
+) -> Callable[[str, Episode, Timings], None]:
+    """Writes a finished episode where it belongs and counts it."""
+
+    def keep(task_id: str, episode: Episode, spent: Timings) -> None:
+        won = episode.reward >= 1.0
+        collected.episodes += 1
+        collected.won += won
+        if won or not config.only_won:
+            rows.write(trajectory_row(tasks[task_id], config.environment.name, episode))
+            collected.kept += 1
+        else:
+            skipped.write({"task_id": task_id, "reward": episode.reward})
+        bar.advance(f"{collected.won}/{collected.episodes} won")
+
+    return keep
+
+
+def trajectory_row(
+    task: Task, environment: str, episode: Episode, *, source: str = EXPERT, seed: int | None = None
+) -> TrajectoryRow:
+    """The row of a played episode."""
+    return TrajectoryRow(
+        task_id=task.id,
+        kind=task.kind,
+        environment=environment,
+        messages=rows_of(episode.messages),
+        outcome_reward=episode.reward,
+        terminated=episode.terminated,
+        steps=len(episode.steps),
+        completion_tokens=episode.completion_tokens,
+        source=source,
+        seed=seed,
+    )
+
+
+def _note(collected: Collected, task_id: str, error: QGuideError, bar: ProgressBar) -> None:
+    collected.failed.append((task_id, str(error)))
+    bar.advance(f"{len(collected.failed)} failed")

@@ -1,0 +1,51 @@
+"""One progress bar for every job that counts finished tasks."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class ProgressBar:
+    """A bar on stderr with the job's name, its count, times and a note."""
+
+    def __init__(
+        self, name: str, *, total: int, done: int = 0, console: Console | None = None
+    ) -> None:
+        """Show nothing yet; entering the context starts the bar at `done` of `total`."""
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console or Console(stderr=True),
+        )
+        self._task = self._progress.add_task(name, total=total, completed=done, note="")
+
+    def advance(self, note: str = "") -> None:
+        """One more is done."""
+        self._progress.update(self._task, advance=1, note=note)
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop; the last state stays on the screen."""
+        self._progress.stop()
