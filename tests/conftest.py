@@ -1,0 +1,28 @@
+"""What tests of several rooms share: the real games, where they are at hand."""
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+_DATA = Path(os.environ.get("QGUIDE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def real_games_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ALFWorld's 140 valid_seen games, unpacked; skips where QGUIDE_DATA lacks them."""
+    archive = _DATA / "alfworld" / "games_valid_seen.tar.xz"
+    if not archive.is_file():
+        pytest.skip(f"no real games: {archive} is missing; set QGUIDE_DATA")
+    folder = tmp_path_factory.mktemp("alfworld")
+    with tarfile.open(archive) as games:
+        games.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def textworld_installed() -> None:
+    """Skips where the real engine is not installed."""
+    pytest.importorskip("textworld")
+    pytest.importorskip("alfworld")
