@@ -116,10 +116,14 @@ def run_parity(
 
 
 def random_walk(rng: random.Random) -> Choose:
-    """Any admissible action, and now and then one that means nothing."""
+    """A random verb, then any of its actions; now and then one that means nothing.
+
+    By verb first, because most admissible actions only go somewhere.
+    """
 
     def choose(_: str, admissible: list[str]) -> str:
-        action = rng.choice(admissible)
+        verb = rng.choice(sorted({action.split()[0] for action in admissible}))
+        action = rng.choice([action for action in admissible if action.split()[0] == verb])
         if rng.random() >= _INVALID_SHARE:
             return action
         words = action.split()
