@@ -30,6 +30,7 @@ class PythonEnvironment:
         self._items = {item.name: item for item in game.items}
         self._rank = {item.name: rank for rank, item in enumerate(game.items)}
         self._started = False
+        self.won = False
 
     def reset(self) -> str:
         """The room and the task."""
