@@ -27,11 +27,13 @@ class Sampling:
         temperature: 0 is greedy; the papers draw candidates at 0.7.
         max_tokens: most completion tokens of one candidate.
         seed: makes the draws repeatable; None draws from fresh entropy.
+        first_greedy: the first candidate is drawn at temperature 0, the others as said.
     """
 
     temperature: float = 0.7
     max_tokens: int = 128
     seed: int | None = None
+    first_greedy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class Candidate:
 
     Attributes:
         message: the assistant's reply (the whole ReAct step).
-        completion_tokens: tokens generated for it, the end-of-turn token included.
+        completion_tokens: tokens generated for it, the end-of-turn token included; 0 for the
+            copy of a candidate that could only be drawn once.
         logprob: sum of log pi(token) at temperature 1, or None if unknown.
         finished: False where max_tokens cut it off.
     """

@@ -1,0 +1,224 @@
+"""Attention over packed tokens: no padding, histories stored once, in-place key/value slabs.
+
+A forward pass takes one row of tokens that belong to many conversations. Which tokens see which
+is a `Plan`: a list of pieces, each with the slab of its conversation. It reaches this function
+through the model's keyword arguments, so any transformers trunk with pluggable attention works.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+PACKED_ATTENTION = "qguide_packed"
+_GROWTH = 256
+_ROWS_AT_ONCE = 128
+
+
+class Slab:
+    """Keys and values of one conversation, (heads, columns, head size) per layer.
+
+    Columns are written in place; a column says nothing about its position, which the keys
+    already carry.
+    """
+
+    __slots__ = ("_capacity", "keys", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self._capacity = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, the spare columns included."""
+        return sum(t.nbytes for t in (*self.keys, *self.values))
+
+    def reserve(self, columns: int) -> None:
+        """Make room for `columns` in all."""
+        if columns <= self._capacity:
+            return
+        self._capacity = -(-columns // _GROWTH) * _GROWTH
+        self.keys = [self._grown(t) for t in self.keys]
+        self.values = [self._grown(t) for t in self.values]
+
+    def write(self, layer: int, column: int, key_HTD: Tensor, value_HTD: Tensor) -> None:
+        """Put a layer's new keys and values at `column` and after."""
+        if layer == len(self.keys):
+            self.keys.append(self._empty(key_HTD))
+            self.values.append(self._empty(value_HTD))
+        end = column + key_HTD.shape[1]
+        self.keys[layer][:, column:end] = key_HTD
+        self.values[layer][:, column:end] = value_HTD
+
+    def move(self, columns: list[int], to: int) -> None:
+        """Copy scattered columns to `to` and after."""
+        if not columns:
+            return
+        source = torch.tensor(columns)
+        for slab in (*self.keys, *self.values):
+            slab[:, to : to + len(columns)] = slab[:, source.to(slab.device)]
+
+    def clone(self, columns: int) -> "Slab":
+        """A slab of its own that starts with the first `columns` of this one."""
+        copy = Slab()
+        copy.reserve(columns)
+        for mine, theirs in ((self.keys, copy.keys), (self.values, copy.values)):
+            for slab in mine:
+                theirs.append(copy._empty(slab))
+                theirs[-1][:, :columns] = slab[:, :columns]
+        return copy
+
+    def _empty(self, like_HTD: Tensor) -> Tensor:
+        heads, _, size = like_HTD.shape
+        return like_HTD.new_empty((heads, self._capacity, size))
+
+    def _grown(self, slab_HTD: Tensor) -> Tensor:
+        grown = self._empty(slab_HTD)
+        grown[:, : slab_HTD.shape[1]] = slab_HTD
+        return grown
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """New tokens of one conversation, in one forward pass.
+
+    Attributes:
+        slab: where the conversation's keys and values lie.
+        token_ids: the new tokens.
+        positions: their positions.
+        column: their keys and values go here and after.
+        context: columns below it are seen by every token.
+        bias: added to the scores of the columns from `context` to the last new one, (tokens,
+            columns), 0 or -inf; None where `context == column` and the tokens see each other
+            causally.
+        read: which of the tokens' outputs the caller wants.
+    """
+
+    slab: Slab
+    token_ids: list[int]
+    positions: list[int]
+    column: int
+    context: int
+    bias: Tensor | None = None
+    read: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The pieces of one forward pass, in the order of their tokens."""
+
+    pieces: list[Piece]
+    _starts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        starts = [0]
+        for piece in self.pieces:
+            piece.slab.reserve(piece.column + len(piece.token_ids))
+            starts.append(starts[-1] + len(piece.token_ids))
+        object.__setattr__(self, "_starts", starts)
+
+    @property
+    def spans(self) -> list[tuple[Piece, int, int]]:
+        """Each piece and the rows of the packed batch that are its tokens."""
+        return list(zip(self.pieces, self._starts, self._starts[1:], strict=False))
+
+    @property
+    def read_rows(self) -> list[int]:
+        """The rows of the packed batch whose outputs are wanted."""
+        return [start + row for piece, start, _ in self.spans for row in piece.read]
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    plan: Plan | None = None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of a packed row under `plan`; without one, the stock SDPA attention.
+
+    Args:
+        query: (1, H, N, D); key and value: (1, Hkv, N, D), positions already applied.
+
+    Returns:
+        (1, N, H, D) and no weights.
+    """
+    if plan is None:
+        stock: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+        return stock
+    _refuse_unknown(kwargs)
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    query_HND = query[0] * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    out_NHD = query.new_empty((query.shape[2], query.shape[1], value.shape[-1]))
+    spans = plan.spans
+    for piece, start, end in spans:
+        piece.slab.write(layer, piece.column, key[0, :, start:end], value[0, :, start:end])
+    for piece, start, end in spans:
+        _attend(piece, layer, query_HND[:, start:end], out_NHD[start:end], kwargs)
+    return out_NHD.unsqueeze(0), None
+
+
+def _attend(
+    piece: Piece, layer: int, query_HTD: Tensor, out_THD: Tensor, kwargs: dict[str, Any]
+) -> None:
+    """One piece, its rows in chunks so that the scores stay small."""
+    keys_KCD, values_KCD = piece.slab.keys[layer], piece.slab.values[layer]
+    rows = query_HTD.shape[1]
+    for first in range(0, rows, _ROWS_AT_ONCE):
+        last = min(rows, first + _ROWS_AT_ONCE)
+        if piece.bias is None:
+            context, visible = piece.column + first, piece.column + last
+            bias = _causal(last - first, query_HTD)
+        else:
+            context, visible = piece.context, piece.column + rows
+            bias = piece.bias[first:last]
+        window = kwargs.get("sliding_window")
+        assert window is None or visible <= window, "the context is limited to the window"
+        out_THD[first:last] = _dense(
+            query_HTD[:, first:last], keys_KCD[:, :visible], values_KCD[:, :visible], bias, context
+        )
+
+
+def _dense(
+    query_HTD: Tensor, keys_KCD: Tensor, values_KCD: Tensor, bias_TC: Tensor | None, context: int
+) -> Tensor:
+    """Attention of T rows over C columns, the query heads of a KV head folded into the rows."""
+    heads, rows, size = query_HTD.shape
+    kv_heads = keys_KCD.shape[0]
+    folded = query_HTD.reshape(kv_heads, heads // kv_heads * rows, size)
+    scores = torch.bmm(folded, keys_KCD.transpose(1, 2))
+    if bias_TC is not None:
+        scores.view(kv_heads, -1, rows, scores.shape[-1])[..., context:] += bias_TC
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values_KCD.dtype)
+    mixed = torch.bmm(weights, values_KCD)
+    return mixed.view(heads, rows, mixed.shape[-1]).transpose(0, 1)
+
+
+def _causal(rows: int, like: Tensor) -> Tensor | None:
+    """What hides the later ones among `rows` new tokens; nothing to hide from a single one."""
+    if rows == 1:
+        return None
+    return like.new_full((rows, rows), float("-inf")).triu(1)
+
+
+def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+    for name in ("softcap", "s_aux", "position_bias"):
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(f"packed attention knows no {name}")
+
+
+def register() -> None:
+    """Make the packed attention known to transformers; safe to call again."""
+    ALL_ATTENTION_FUNCTIONS.register(PACKED_ATTENTION, packed_attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(PACKED_ATTENTION, sdpa_mask)

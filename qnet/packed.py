@@ -1,0 +1,210 @@
+"""Runs a transformers model on packed pieces of many conversations.
+
+What the policy and the scorer share: the prefix store, the cutting of long histories into
+forward passes, and a self-check at load that refuses an architecture whose packed outputs
+differ from its ordinary ones.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from qnet.attention import PACKED_ATTENTION, Piece, Plan, register
+from qnet.errors import CheckpointError
+from qnet.kvstore import Entry, PrefixStore
+from qnet.model import QNet
+
+Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
+"""Outputs at the given rows of a (1, N) batch, or at all of them."""
+
+_UNBOUNDED = 2**31
+_PROBE_TOKENS = 12
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
+_HALF_TOLERANCE = 0.1
+
+
+class PackedModel:
+    """A model, the prefixes it remembers, and forward passes over packed pieces.
+
+    Args:
+        read: how outputs are read: `logits_of(model)` or `q_of(qnet)`.
+        trunk: the module whose attention is packed.
+        cache_bytes: budget of the prefixes kept between calls.
+        tokens_per_forward: longest packed row of one forward pass.
+
+    Raises:
+        CheckpointError: the architecture's packed outputs differ from its ordinary ones.
+    """
+
+    def __init__(
+        self,
+        trunk: PreTrainedModel,
+        read: Reader,
+        *,
+        cache_bytes: int,
+        tokens_per_forward: int,
+    ) -> None:
+        register()
+        self.context = context_length(trunk.config)
+        self.store = PrefixStore(cache_bytes=cache_bytes)
+        self._read = read
+        self._device = trunk.device
+        self._tokens_per_forward = tokens_per_forward
+        self._adopt(trunk.eval())
+
+    @contextmanager
+    def lease(self, histories: Sequence[list[int]], *, spare: int) -> Iterator[list[Entry]]:
+        """Entries for these histories, kept afterwards, or dropped after a failure.
+
+        Args:
+            spare: how many last tokens are computed again even where they are known.
+        """
+        entries = [
+            self.store.lease(token_ids, at_most=len(token_ids) - spare) for token_ids in histories
+        ]
+        try:
+            yield entries
+        except BaseException:
+            for entry in entries:
+                self.store.discard(entry)
+            raise
+        for entry in entries:
+            self.store.commit(entry)
+
+    @torch.inference_mode()
+    def run(self, pieces: Iterable[Piece]) -> Tensor:
+        """The outputs at every piece's `read` tokens, (reads, …), in order."""
+        outputs = []
+        for batch in pack(pieces, self._tokens_per_forward):
+            plan = Plan(batch)
+            inputs = self._inputs(batch)
+            rows = torch.tensor(plan.read_rows, dtype=torch.long, device=self._device)
+            outputs.append(self._read(rows, {**inputs, "plan": plan}))
+        return torch.cat(outputs)
+
+    def _inputs(self, pieces: Sequence[Piece]) -> dict[str, Tensor]:
+        tokens = [token for piece in pieces for token in piece.token_ids]
+        positions = [position for piece in pieces for position in piece.positions]
+        return {
+            "input_ids": torch.tensor([tokens], device=self._device),
+            "position_ids": torch.tensor([positions], device=self._device),
+            # A 4D mask is passed through as it is, so none is built for the packed row.
+            "attention_mask": torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self._device),
+        }
+
+    def _adopt(self, trunk: PreTrainedModel) -> None:
+        """Pack the trunk's attention and make sure that its outputs stay what they were."""
+        _refuse_shifting_positions(trunk.config)
+        try:
+            trunk.set_attn_implementation(PACKED_ATTENTION)
+            difference = self._probe(int(trunk.config.vocab_size))
+        except Exception as error:  # a foreign architecture can fail in any way
+            raise CheckpointError(_unsupported(trunk, str(error))) from error
+        if not difference <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE):
+            raise CheckpointError(_unsupported(trunk, f"outputs differ by {difference:.2g}"))
+
+    @torch.inference_mode()
+    def _probe(self, vocab_size: int) -> float:
+        """How far packed outputs are from ordinary ones, relative to the largest."""
+        length = min(_PROBE_TOKENS, self.context)
+        tokens = [(7 * i + 1) % vocab_size for i in range(length)]
+        expected = self._read(None, {"input_ids": torch.tensor([tokens], device=self._device)})
+        entry = Entry()
+        head = history_piece(entry, tokens[: length // 2])
+        entry.token_ids = head.token_ids
+        tail = history_piece(entry, tokens)
+        found = self.run(replace(p, read=tuple(range(len(p.token_ids)))) for p in (head, tail))
+        scale = max(1.0, float(expected.float().abs().max()))
+        return float((expected.float() - found.float()).abs().max()) / scale
+
+
+def logits_of(model: PreTrainedModel) -> Reader:
+    """Reads a causal LM's next-token logits, (rows, vocabulary)."""
+
+    def read(rows: Tensor | None, inputs: dict[str, Any]) -> Tensor:
+        keep = 0 if rows is None else rows
+        logits: Tensor = model(**inputs, use_cache=False, logits_to_keep=keep).logits[0]
+        return logits
+
+    return read
+
+
+def q_of(qnet: QNet) -> Reader:
+    """Reads a QNet's values, (rows)."""
+
+    def read(rows: Tensor | None, inputs: dict[str, Any]) -> Tensor:
+        hidden_ND = qnet.trunk(**inputs, use_cache=False).last_hidden_state[0]
+        q: Tensor = qnet.head(hidden_ND if rows is None else hidden_ND[rows])
+        return q
+
+    return read
+
+
+def history_piece(entry: Entry, token_ids: list[int], *, read_last: bool = False) -> Piece:
+    """What of a history its entry does not know yet."""
+    known, length = len(entry.token_ids), len(token_ids)
+    read = (length - known - 1,) if read_last else ()
+    positions = list(range(known, length))
+    return Piece(entry.slab, token_ids[known:], positions, known, known, read=read)
+
+
+def pack(pieces: Iterable[Piece], tokens_per_forward: int) -> Iterator[list[Piece]]:
+    """Batches of pieces in order; a long history is cut, candidates never are."""
+    batch: list[Piece] = []
+    room = tokens_per_forward
+    for piece in pieces:
+        for part in _parts(piece, tokens_per_forward):
+            if batch and len(part.token_ids) > room:
+                yield batch
+                batch, room = [], tokens_per_forward
+            batch.append(part)
+            room -= len(part.token_ids)
+    if batch:
+        yield batch
+
+
+def _parts(piece: Piece, size: int) -> Iterator[Piece]:
+    if piece.bias is not None or len(piece.token_ids) <= size:
+        if piece.token_ids:
+            yield piece
+        return
+    for start in range(0, len(piece.token_ids), size):
+        end = min(start + size, len(piece.token_ids))
+        yield Piece(
+            piece.slab,
+            piece.token_ids[start:end],
+            piece.positions[start:end],
+            piece.column + start,
+            piece.column + start,
+            read=tuple(row - start for row in piece.read if start <= row < end),
+        )
+
+
+def context_length(config: PretrainedConfig) -> int:
+    """Most tokens that the packed path takes: the positions, or a sliding window if smaller."""
+    limits = [getattr(config, "max_position_embeddings", None)]
+    if getattr(config, "use_sliding_window", True):
+        limits.append(getattr(config, "sliding_window", None))
+    return min((int(limit) for limit in limits if limit), default=_UNBOUNDED)
+
+
+def _refuse_shifting_positions(config: PretrainedConfig) -> None:
+    """Rope types whose angles depend on the longest sequence make cached keys wrong."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        raise CheckpointError(
+            f"rope_type is {rope['rope_type']!r}, whose angles change with the length, so keys "
+            "cannot be kept between steps; serve this model through an OpenAI-compatible server"
+        )
+
+
+def _unsupported(trunk: PreTrainedModel, reason: str) -> str:
+    return (
+        f"{type(trunk).__name__} does not run on packed tokens ({reason}); "
+        "serve this model through an OpenAI-compatible server"
+    )

@@ -1,0 +1,155 @@
+"""An in-process transformers policy: all candidates of all histories in one lockstep batch."""
+
+import secrets
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+from qnet.checkpoint import LoadedPolicy
+from qnet.decoding import Draw, DrawsAfter, draw
+from qnet.errors import HistoryTooLongError
+from qnet.packed import PackedModel, logits_of
+from qnet.types import Candidate, SampleRequest, Sampling
+
+DEFAULT_CACHE_BYTES = 2 * 1024**3
+DEFAULT_TOKENS_PER_FORWARD = 2048
+DEFAULT_MAX_ROWS = 512
+
+
+class LocalPolicy:
+    """Draws from a causal LM in this process. Synchronous; the caller owns the device.
+
+    Args:
+        cache_bytes: for the histories kept between steps; with many episodes in lockstep it has
+            to hold all of them, or every step starts cold.
+        tokens_per_forward: longest packed row while reading histories.
+        max_rows: most candidates drawn at once.
+
+    Attributes:
+        history_tokens: of the distinct histories drawn after, so far.
+        prefill_tokens: how many of them had to be computed; the rest came from the cache.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedPolicy,
+        *,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
+        max_rows: int = DEFAULT_MAX_ROWS,
+    ) -> None:
+        self.name = loaded.name
+        self._renderer = loaded.renderer
+        self._stop = frozenset(loaded.renderer.stop_token_ids)
+        self._max_rows = max_rows
+        self.history_tokens = 0
+        self.prefill_tokens = 0
+        self._packed = PackedModel(
+            loaded.model,
+            logits_of(loaded.model),
+            cache_bytes=cache_bytes,
+            tokens_per_forward=max(tokens_per_forward, max_rows),
+        )
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        """Candidates of each request, in order.
+
+        The same seed gives the same candidates, whatever else is in the batch (up to float
+        rounding). At temperature 0 the only answer is drawn once; its copies cost 0 tokens.
+
+        Raises:
+            HistoryTooLongError: a history leaves no room for a reply.
+        """
+        histories = [tuple(self._encode(request)) for request in requests]
+        draws = [
+            self._new_draws(request, token_ids)
+            for request, token_ids in zip(requests, histories, strict=True)
+        ]
+        for wave in _waves(_jobs(histories, draws), self._max_rows):
+            self.history_tokens += sum(len(job.token_ids) for job in wave)
+            self.prefill_tokens += draw(self._packed, wave, self._stop)
+        return [
+            self._candidates(request, drawn)
+            for request, drawn in zip(requests, draws, strict=True)
+        ]
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of keys and values kept for later steps."""
+        return self._packed.store.nbytes
+
+    def _encode(self, request: SampleRequest) -> list[int]:
+        token_ids = self._renderer.encode_history(request.history)
+        if len(token_ids) + 1 > self._packed.context:
+            raise HistoryTooLongError(
+                f"history has {len(token_ids):,} tokens; {self.name} takes "
+                f"{self._packed.context:,} with the reply; shorten the history"
+            )
+        return token_ids
+
+    def _new_draws(self, request: SampleRequest, token_ids: Sequence[int]) -> list[Draw]:
+        sampling = request.sampling
+        length = min(sampling.max_tokens, self._packed.context - len(token_ids))
+        if sampling.temperature == 0:
+            return [Draw(0.0, torch.zeros(length))]
+        uniforms = _uniforms(token_ids, request.n, sampling, length)
+        greedy = [sampling.first_greedy and i == 0 for i in range(request.n)]
+        return [
+            Draw(0.0 if cold else sampling.temperature, row)
+            for cold, row in zip(greedy, uniforms, strict=True)
+        ]
+
+    def _candidates(self, request: SampleRequest, draws: Sequence[Draw]) -> list[Candidate]:
+        drawn = [
+            Candidate(
+                message=self._renderer.decode_reply(d.token_ids),
+                completion_tokens=len(d.token_ids),
+                logprob=d.logprob,
+                finished=d.stopped,
+            )
+            for d in draws
+        ]
+        first = drawn[0]
+        copy = Candidate(first.message, 0, first.logprob, first.finished)
+        return drawn + [copy] * (request.n - len(drawn))
+
+
+def _uniforms(token_ids: Sequence[int], n: int, sampling: Sampling, length: int) -> Tensor:
+    """A stream of random numbers for each candidate, (n, length).
+
+    The history is part of the seed: a job that plays with one seed gets unrelated draws at
+    every step of every episode.
+    """
+    if sampling.seed is None:
+        seed = secrets.randbits(63)
+    else:
+        digest = blake2b(array("q", [sampling.seed, *token_ids]).tobytes(), digest_size=8)
+        seed = int.from_bytes(digest.digest(), "little") >> 1
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand((n, length), generator=generator, dtype=torch.float64)
+
+
+def _jobs(
+    histories: Sequence[tuple[int, ...]], draws: Sequence[list[Draw]]
+) -> list[DrawsAfter]:
+    """One job per distinct history: equal ones are computed once."""
+    jobs: dict[tuple[int, ...], DrawsAfter] = {}
+    for token_ids, new in zip(histories, draws, strict=True):
+        jobs.setdefault(token_ids, DrawsAfter(list(token_ids), [])).draws.extend(new)
+    return list(jobs.values())
+
+
+def _waves(jobs: Sequence[DrawsAfter], max_rows: int) -> list[list[DrawsAfter]]:
+    """Jobs in batches of at most `max_rows` draws; one large job is a batch of its own."""
+    waves: list[list[DrawsAfter]] = []
+    rows = max_rows + 1
+    for job in jobs:
+        rows += len(job.draws)
+        if rows > max_rows:
+            waves.append([])
+            rows = len(job.draws)
+        waves[-1].append(job)
+    return waves

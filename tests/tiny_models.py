@@ -1,0 +1,81 @@
+"""Random models of a few thousand parameters, made in memory."""
+
+import functools
+from typing import Any
+
+import torch
+from transformers import (
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.models.auto import AutoModelForCausalLM
+
+from qnet.checkpoint import LoadedPolicy, LoadedQNet, Manifest
+from qnet.model import QNet, QNetConfig
+from qnet.rendering import Renderer
+from training.tokenizer import train_tokenizer
+
+WORDS = ("go", "to", "desk", "take", "mug", "from", "shelf", "open", "Action", ":", "you", "see")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "gpt2")
+CONTEXT = 256
+
+
+@functools.cache
+def renderer() -> Renderer:
+    """A renderer whose tokenizer knows the words above."""
+    return Renderer(train_tokenizer([" ".join(WORDS)] * 5, vocab_size=320))
+
+
+def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> PretrainedConfig:
+    """Two layers, four heads, two key/value heads where the architecture has them."""
+    vocab_size = len(renderer().tokenizer)
+    if architecture == "gpt2":
+        ends = {"bos_token_id": 0, "eos_token_id": 0}
+        return GPT2Config(
+            vocab_size=vocab_size, n_embd=32, n_layer=2, n_head=4, n_positions=context, **ends
+        )
+    kinds = {
+        "llama": LlamaConfig,
+        "qwen2": Qwen2Config,
+        "qwen3": Qwen3Config,
+        "mistral": MistralConfig,
+    }
+    shape: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": context,
+    }
+    return kinds[architecture](**(shape | more))
+
+
+def policy_model(architecture: str = "llama", **more: Any) -> LoadedPolicy:
+    """A random causal LM."""
+    model = AutoModelForCausalLM.from_config(config_of(architecture, **more))
+    return LoadedPolicy("tiny-policy", _lively(model), renderer(), None)
+
+
+def q_model(architecture: str = "llama", **more: Any) -> LoadedQNet:
+    """A random QNet."""
+    trunk = config_of(architecture, **more).to_dict()
+    qnet = QNet(QNetConfig(trunk=trunk, head_width=16))
+    return LoadedQNet("tiny-q", _lively(qnet), renderer(), Manifest(kind="qnet", name="tiny-q"))
+
+
+def _lively(model: Any) -> Any:
+    """Weights large enough that every token matters to the output."""
+    generator = torch.Generator().manual_seed(0)
+    assert isinstance(model, PreTrainedModel)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.15, generator=generator)
+    return model.eval()
