@@ -13,6 +13,8 @@ from functools import partial
 from random import Random
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qnet.types import Candidate, SampleRequest, Sampling
 from training.algorithms.tree import EXPERT, ROOT_ID, Step, Tree, find_child, merge_branch
@@ -21,8 +23,7 @@ from training.episode import derived_seed, first_reply, play_episode, seeded
 from training.rollout import EnvironmentCall, Process
 
 
-@dataclass(frozen=True, slots=True)
-class Exploration:
+class Exploration(BaseModel):
     """How a tree grows; the defaults are QLASS's on ALFWorld where it gives any.
 
     Attributes:
@@ -30,36 +31,39 @@ class Exploration:
         depth: the deepest node that is expanded (D); trajectories go on below it.
         max_steps: actions from the root at which a trajectory is cut off.
         max_draws: most trajectories per tree.
-        candidates: first actions drawn at once to find one that is new.
+        candidates: actions drawn at once to find one that the node's children lack.
         temperature: of all draws but those that the next two fields govern.
-        branch_temperature: of first actions; None takes `temperature`.
-        greedy_rollout: draw what follows the first action at temperature 0.
+        branch_temperature: of these candidates; None takes `temperature`.
+        greedy_rollout: draw everything but these candidates at temperature 0, so that Q
+            says how the greedy agent fares after a deviation.
         max_tokens: most completion tokens of one action.
         stop_on_zero: an outcome of 0 expands nothing on its branch.
         expand: which waiting node comes next, the oldest or a random one.
     """
 
-    width: int = 2
-    depth: int = 8
-    max_steps: int = 40
-    max_draws: int = 48
-    candidates: int = 4
-    temperature: float = 0.7
-    branch_temperature: float | None = None
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(default=2, ge=1)
+    depth: int = Field(default=8, ge=0)
+    max_steps: int = Field(default=40, ge=1)
+    max_draws: int = Field(default=48, ge=1)
+    candidates: int = Field(default=4, ge=1)
+    temperature: float = Field(default=0.7, ge=0)
+    branch_temperature: float | None = Field(default=None, ge=0)
     greedy_rollout: bool = False
-    max_tokens: int = 128
+    max_tokens: int = Field(default=128, ge=1)
     stop_on_zero: bool = True
     expand: Literal["queue", "random"] = "queue"
 
     @property
-    def first_action(self) -> Sampling:
-        """How the action that begins a trajectory is drawn."""
+    def deviating_action(self) -> Sampling:
+        """How a sibling of an action that is there already is drawn."""
         hot = self.branch_temperature
         return Sampling(self.temperature if hot is None else hot, self.max_tokens)
 
     @property
-    def later_actions(self) -> Sampling:
-        """How the actions after it are drawn."""
+    def other_actions(self) -> Sampling:
+        """How all other actions are drawn."""
         return Sampling(0.0 if self.greedy_rollout else self.temperature, self.max_tokens)
 
 
@@ -186,8 +190,10 @@ def _expand(
 def _draw_first_action(search: _Search, node_id: int) -> Process[str | None]:
     """The first candidate that no child of the node does already, or None."""
     settings = search.exploration
-    sampling = replace(settings.first_action, seed=derived_seed(*search.seed_parts, "first"))
-    n = settings.candidates if search.tree.children[node_id] else 1
+    deviates = bool(search.tree.children[node_id])
+    drawn = settings.deviating_action if deviates else settings.other_actions
+    sampling = replace(drawn, seed=derived_seed(*search.seed_parts, "first"))
+    n = settings.candidates if deviates else 1
     try:
         candidates: list[Candidate] = yield SampleRequest(search.tree.history(node_id), n, sampling)
     except HistoryTooLongError:
@@ -210,7 +216,7 @@ def _roll_out(
     before = tuple(node.step for node in search.tree.path(node_id))
     episode = yield from play_episode(
         make,
-        first_reply(seeded(settings.later_actions, *search.seed_parts)),
+        first_reply(seeded(settings.other_actions, *search.seed_parts)),
         max_steps=settings.max_steps,
         prefix=[*(step.action for step in before), reply],
     )

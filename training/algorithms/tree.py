@@ -161,3 +161,13 @@ def branching_fraction(tree: Tree) -> float:
     """The share of nodes with children, the root among them, that have at least two."""
     widths = [len(children) for children in tree.children if children]
     return sum(width >= 2 for width in widths) / len(widths) if widths else 0.0
+
+
+def merge_trees(trees: Sequence[Tree]) -> Tree:
+    """One tree of several explorations of the same task; equal actions become one node."""
+    merged, *others = trees
+    for other in others:
+        for leaf in other.leaves():
+            steps = [node.step for node in other.path(leaf.id)]
+            merged, _ = merge_branch(merged, steps, source=leaf.source)
+    return merged

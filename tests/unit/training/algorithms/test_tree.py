@@ -1,0 +1,97 @@
+"""Trees of actions: identity, order, histories."""
+
+import pytest
+
+from qnet.types import Message
+from training.algorithms.tree import (
+    ROOT_ID,
+    Step,
+    Tree,
+    action_key,
+    branching_fraction,
+    find_child,
+    merge_branch,
+    merge_trees,
+)
+
+
+def branch(*letters: str, thought: str = "") -> list[Step]:
+    return [Step(f"{thought}Action: {letter}", f"saw {letter}") for letter in letters]
+
+
+def grown(*words: str) -> Tree:
+    tree = Tree("start")
+    for word in words:
+        tree, _ = merge_branch(tree, branch(*word), source="policy")
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("reply", "key"),
+    [
+        ("Thought: a mug.\nAction: take mug 1", "take mug 1"),
+        ("Thought: something else.\nAction: take mug 1", "take mug 1"),
+        (" SELECT 1 ", "SELECT 1"),
+    ],
+)
+def test_the_bare_action_is_what_makes_two_replies_the_same(reply: str, key: str) -> None:
+    assert action_key(reply) == key
+
+
+def test_a_shared_prefix_is_merged_and_the_rest_branches_off() -> None:
+    tree = grown("abc", "abd")
+    assert [node.step.action for node in tree.nodes] == [f"Action: {x}" for x in "abcd"]
+    assert tree.children[2] == (3, 4)
+
+
+def test_the_first_of_two_equal_actions_is_kept() -> None:
+    tree, _ = merge_branch(grown("a"), branch("a", "b", thought="Hm. "), source="expert")
+    assert [(node.step.action, node.source) for node in tree.nodes] == [
+        ("Action: a", "policy"),
+        ("Hm. Action: b", "expert"),
+    ]
+
+
+def test_a_branch_may_begin_inside_the_tree() -> None:
+    tree, ids = merge_branch(grown("ab"), branch("x", "y"), at=1, source="policy")
+    assert ids == (3, 4)
+    assert [node.depth for node in tree.path(4)] == [1, 2, 3]
+
+
+def test_merging_leaves_the_old_tree_as_it_was() -> None:
+    before = grown("ab")
+    merge_branch(before, branch("c"), source="policy")
+    assert before == grown("ab")
+
+
+def test_the_history_of_a_node_is_the_chat_that_leads_there() -> None:
+    tree = grown("ab", "ac")
+    assert tree.history(ROOT_ID) == (Message("user", "start"),)
+    assert tree.history(3) == (
+        Message("user", "start"),
+        Message("assistant", "Action: a"),
+        Message("user", "saw a"),
+        Message("assistant", "Action: c"),
+        Message("user", "saw c"),
+    )
+
+
+def test_children_are_found_by_what_they_do() -> None:
+    tree = grown("ab", "ac")
+    assert find_child(tree, 1, "Thought: or this\nAction: c") == 3
+    assert find_child(tree, 1, "Action: d") is None
+
+
+def test_leaves_come_in_the_order_of_a_walk() -> None:
+    assert [leaf.id for leaf in grown("ab", "c", "ad").leaves()] == [2, 4, 3]
+
+
+def test_a_chain_does_not_branch() -> None:
+    assert branching_fraction(grown("abc")) == 0.0
+    assert branching_fraction(Tree("start")) == 0.0
+    assert branching_fraction(grown("ab", "ac")) == 0.5
+
+
+def test_explorations_of_one_task_become_one_tree() -> None:
+    merged = merge_trees([grown("ab", "ac"), grown("ac", "ad", "e")])
+    assert merged == grown("ab", "ac", "ad", "e")

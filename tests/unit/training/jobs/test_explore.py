@@ -1,0 +1,172 @@
+"""The explore job on corridors, with a policy that wanders."""
+
+import json
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from random import Random
+
+import pytest
+from rich.console import Console
+
+from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
+from qnet.types import Candidate, Message, SampleRequest
+from training.algorithms.exploration import Exploration
+from training.artefacts import JsonlWriter, read_rows
+from training.environments.base import react_reply
+from training.environments.fake import Corridor, CorridorEnvironment
+from training.jobs.explore import ExploreConfig, run_explore
+from training.records import EXPERT, TrajectoryRow, TreeRow, rows_of
+from training.tasks import EnvironmentConfig
+
+ACTIONS = ("go left", "go right", "take key", "open door")
+
+
+class Wanderer:
+    """Any action, whatever it sees; the seed decides."""
+
+    name = "wanderer"
+
+    def __init__(self, *, dies_after: int | None = None) -> None:
+        self.calls = 0
+        self._dies_after = dies_after
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        self.calls += 1
+        if self.calls == self._dies_after:
+            raise KeyboardInterrupt
+        return [self._sample(request) for request in requests]
+
+    def _sample(self, request: SampleRequest) -> list[Candidate]:
+        draw = Random(request.sampling.seed)
+        return [
+            Candidate(Message("assistant", react_reply("", draw.choice(ACTIONS))), 3)
+            for _ in range(request.n)
+        ]
+
+
+def configure(output: Path, *, count: int = 6, **changes: object) -> ExploreConfig:
+    values: dict[str, object] = {
+        "output": output,
+        "environment": EnvironmentConfig(name="fake", count=count),
+        "exploration": Exploration(max_steps=12, max_draws=12, depth=4),
+        "parallel": 4,
+    }
+    return ExploreConfig.model_validate(values | changes)
+
+
+def explore(config: ExploreConfig, policy: Wanderer | None = None) -> list[TreeRow]:
+    run_explore(config, policy=policy or Wanderer(), console=Console(file=StringIO()))
+    return sorted(read_rows(config.output / "rows.jsonl", TreeRow), key=lambda row: row.task_id)
+
+
+def solve(seed: int) -> TrajectoryRow:
+    corridor = Corridor.of_seed(seed)
+    environment = CorridorEnvironment(corridor)
+    messages, result = [Message("user", environment.reset())], None
+    for action in corridor.solution():
+        result = environment.step(action)
+        messages += [
+            Message("assistant", react_reply("", action)),
+            Message("user", result.observation),
+        ]
+    assert result is not None
+    return TrajectoryRow(
+        task_id=f"corridor:{seed}",
+        kind=corridor.kind,
+        environment="fake",
+        messages=rows_of(messages),
+        outcome_reward=result.reward,
+        terminated=result.terminated,
+        steps=len(corridor.solution()),
+        source=EXPERT,
+    )
+
+
+def test_every_task_gets_a_tree_that_really_branches(tmp_path: Path) -> None:
+    rows = explore(configure(tmp_path))
+    assert [row.task_id for row in rows] == [f"corridor:{seed}" for seed in range(6)]
+    assert all(len(row.to_tree().children[0]) == 2 for row in rows)
+    assert {row.environment for row in rows} == {"fake"}
+
+
+def test_trees_do_not_depend_on_how_many_grow_at_once(tmp_path: Path) -> None:
+    alone = explore(configure(tmp_path / "alone", parallel=1))
+    together = explore(configure(tmp_path / "together", parallel=6))
+    assert alone == together
+
+
+def test_another_seed_explores_otherwise(tmp_path: Path) -> None:
+    one = explore(configure(tmp_path / "one", seed=1))
+    assert one != explore(configure(tmp_path / "two", seed=2))
+
+
+def test_a_killed_run_is_resumed_without_losing_or_repeating_a_task(tmp_path: Path) -> None:
+    undisturbed = Wanderer()
+    whole = explore(configure(tmp_path / "whole", parallel=2), undisturbed)
+    config = configure(tmp_path / "killed", parallel=2)
+    with pytest.raises(KeyboardInterrupt):
+        explore(config, Wanderer(dies_after=undisturbed.calls // 2))
+    before = list(read_rows(tmp_path / "killed" / "rows.jsonl", TreeRow))
+    assert 0 < len(before) < len(whole)
+    with (tmp_path / "killed" / "rows.jsonl").open("ab") as file:
+        file.write(b'{"task_id": "corr')
+    assert explore(config) == whole
+
+
+def test_a_finished_run_draws_nothing_more(tmp_path: Path) -> None:
+    explore(configure(tmp_path))
+    policy = Wanderer()
+    explore(configure(tmp_path), policy)
+    assert policy.calls == 0
+
+
+def test_a_resume_with_another_tree_shape_is_refused(tmp_path: Path) -> None:
+    explore(configure(tmp_path))
+    with pytest.raises(ConfigError, match=r"exploration\.width = 2 then, 3 now"):
+        explore(configure(tmp_path, exploration=Exploration(width=3, max_steps=12, max_draws=12)))
+
+
+def test_the_experts_trajectory_is_in_its_tree(tmp_path: Path) -> None:
+    with JsonlWriter(tmp_path / "expert" / "rows.jsonl") as writer:
+        for seed in range(6):
+            writer.write(solve(seed))
+    rows = explore(configure(tmp_path / "trees", expert=(tmp_path / "expert",)))
+    for row in rows:
+        tree = row.to_tree()
+        solution = Corridor.of_seed(int(row.task_id.split(":")[1])).solution()
+        actions = [
+            [node.step.action.removeprefix("Thought: \nAction: ") for node in tree.path(leaf.id)]
+            for leaf in tree.leaves()
+            if leaf.step.reward == 1.0
+        ]
+        assert solution in actions
+
+
+def test_metrics_describe_every_tree_and_the_run(tmp_path: Path) -> None:
+    rows = explore(configure(tmp_path))
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    *trees, last = [json.loads(line) for line in lines]
+    assert {line["task_id"] for line in trees} == {row.task_id for row in rows}
+    assert last["summary"]["nodes"] == sum(len(row.nodes) for row in rows)
+    assert last["summary"]["draws"] == sum(row.draws for row in rows)
+    assert 0.0 < last["summary"]["branching_fraction"] <= 1.0
+
+
+def test_an_expert_of_other_games_fails_its_tasks_and_says_so(tmp_path: Path) -> None:
+    foreign = solve(1).model_copy(update={"task_id": "corridor:0"})
+    with JsonlWriter(tmp_path / "expert" / "rows.jsonl") as writer:
+        writer.write(foreign)
+    config = configure(tmp_path / "trees", expert=(tmp_path / "expert",), count=1)
+    with pytest.raises(EnvironmentFailureError, match="all 1 tasks failed; the first: corridor:0"):
+        explore(config)
+
+
+def test_a_policy_with_no_room_for_the_task_leaves_an_empty_tree(tmp_path: Path) -> None:
+    class Cramped(Wanderer):
+        def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+            raise HistoryTooLongError("history has 900 tokens; cramped takes 8")
+
+    rows = explore(configure(tmp_path, count=1), Cramped())
+    assert rows[0].nodes == ()
+    assert rows[0].misses == 2

@@ -1,0 +1,106 @@
+"""Trees in, labelled paths out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qnet.errors import ConfigError
+from training.artefacts import JsonlWriter, read_rows
+from training.jobs.label import LabelConfig, run_label
+from training.records import LabelRow, TreeRow
+
+GOLDEN = Path(__file__).parents[3] / "data" / "trees"
+
+
+def golden_tree(name: str) -> TreeRow:
+    return TreeRow.model_validate(json.loads((GOLDEN / f"{name}.json").read_text())["tree"])
+
+
+def write_trees(folder: Path, *rows: TreeRow) -> Path:
+    with JsonlWriter(folder / "rows.jsonl") as writer:
+        for row in rows:
+            writer.write(row)
+    return folder
+
+
+def label(tmp_path: Path, config: LabelConfig) -> list[LabelRow]:
+    run_label(config)
+    return list(read_rows(config.output / "rows.jsonl", LabelRow))
+
+
+def test_each_path_becomes_a_row_and_each_node_is_labelled_once(tmp_path: Path) -> None:
+    trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
+    rows = label(tmp_path, LabelConfig(trees=(trees,), output=tmp_path / "labels"))
+    assert [row.q_values for row in rows] == [(0.9, 1.0), (None, 0.9, 1.0), (0.0,)]
+    assert [row.node_ids for row in rows] == [(1, 2), (1, 3, 4), (5,)]
+    assert [row.parent_ids for row in rows] == [(0, 1), (0, 1, 3), (0,)]
+
+
+def test_a_path_ends_with_the_leafs_action(tmp_path: Path) -> None:
+    trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
+    first = label(tmp_path, LabelConfig(trees=(trees,), output=tmp_path / "labels"))[0]
+    assert [row.content for row in first.messages] == [
+        "Home is near.",
+        "Action: a",
+        "one",
+        "Action: b",
+    ]
+
+
+@pytest.mark.parametrize("target", ["avg", "reward"])
+def test_the_ablations_are_targets_too(tmp_path: Path, target: str) -> None:
+    trees = write_trees(tmp_path / "trees", golden_tree("partial_rewards"))
+    config = LabelConfig.model_validate(
+        {"trees": [trees], "output": tmp_path / "labels", "target": target}
+    )
+    golden = json.loads((GOLDEN / "partial_rewards.json").read_text())[target]
+    labelled = {
+        str(node_id): q_value
+        for row in label(tmp_path, config)
+        for node_id, q_value in zip(row.node_ids, row.q_values, strict=True)
+        if q_value is not None
+    }
+    assert labelled == pytest.approx(golden)
+
+
+def test_trees_of_the_same_task_become_one(tmp_path: Path) -> None:
+    tree = golden_tree("two_ways_home")
+    pruned = tree.model_copy(update={"nodes": tree.nodes[:2]})
+    first = write_trees(tmp_path / "first", pruned)
+    second = write_trees(tmp_path / "second", tree)
+    together = label(tmp_path, LabelConfig(trees=(first, second), output=tmp_path / "together"))
+    alone = label(tmp_path, LabelConfig(trees=(second,), output=tmp_path / "alone"))
+    assert together == alone
+
+
+def test_a_killed_run_starts_over_and_comes_out_the_same(tmp_path: Path) -> None:
+    trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
+    config = LabelConfig(trees=(trees,), output=tmp_path / "labels")
+    rows = label(tmp_path, config)
+    (tmp_path / "labels" / "rows.jsonl").unlink()
+    (tmp_path / "labels" / "rows.partial").write_text('{"task_id": "half a ro')
+    assert label(tmp_path, config) == rows
+    assert not (tmp_path / "labels" / "rows.partial").exists()
+
+
+def test_the_statistics_say_what_a_choice_can_use(tmp_path: Path) -> None:
+    trees = write_trees(
+        tmp_path / "trees", golden_tree("two_ways_home"), golden_tree("one_step_success")
+    )
+    config = LabelConfig(trees=(trees,), output=tmp_path / "labels")
+    summary = run_label(config)
+    assert summary["tasks"] == 2
+    assert summary["labels"] == 7
+    assert summary["sibling_groups"] == 3
+    assert summary["tied_sibling_groups"] == 1
+    assert summary["sibling_spread_mean"] == pytest.approx((0.9 + 0.1 + 0.0) / 3)
+    written = json.loads((tmp_path / "labels" / "metrics.jsonl").read_text())
+    assert written["histogram"] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 6]
+
+
+def test_trees_without_actions_are_nothing_to_label(tmp_path: Path) -> None:
+    empty = golden_tree("two_ways_home").model_copy(update={"nodes": ()})
+    trees = write_trees(tmp_path / "trees", empty)
+    with pytest.raises(ConfigError, match="qguide explore"):
+        run_label(LabelConfig(trees=(trees,), output=tmp_path / "labels"))

@@ -1,0 +1,1 @@
+"""One module per job: `qguide <job> --config FILE` reads one kind of record, writes the next."""

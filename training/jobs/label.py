@@ -1,0 +1,153 @@
+"""Label exploration trees (QLASS algorithm 3 and its ablations; methods.md, 3).
+
+    qguide label --config training/configs/alfworld/label.toml
+
+reads tree rows, writes label rows: one per root-to-leaf path, each node labelled once.
+Trees of the same task, from several explorations, become one. It takes seconds, so a
+killed run starts over; its rows appear all at once.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.progress import track
+
+from qnet.errors import ConfigError
+from training.algorithms.labelling import Target, label_tree, labelled_paths, sibling_groups
+from training.algorithms.tree import Tree, branching_fraction, merge_trees, path_history
+from training.artefacts import JsonlWriter, open_run, read_rows, rows_path
+from training.records import LabelRow, TaskRow, TreeRow, rows_of
+
+HISTOGRAM_BINS = 10
+
+
+class LabelConfig(BaseModel):
+    """What `qguide label` reads.
+
+    Attributes:
+        trees: run folders of `explore`.
+        output: the run folder to write.
+        target: `q` is the paper's; `avg` and `reward` are its ablations.
+        gamma: discount per step, for `q`.
+        normalize: min-max per tree, for `q`; the paper does.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trees: tuple[Path, ...] = Field(min_length=1)
+    output: Path
+    target: Target = "q"
+    gamma: float = Field(default=0.9, ge=0, le=1)
+    normalize: bool = True
+
+
+def run_label(config: LabelConfig) -> dict[str, object]:
+    """Write the label rows; returns the statistics that `metrics.jsonl` gets too.
+
+    Raises:
+        ConfigError: there is no tree with an action.
+        RecordError: a row is no tree.
+    """
+    run = open_run(config.output, config)
+    statistics = _Statistics()
+    unfinished = run.rows.with_suffix(".partial")
+    unfinished.unlink(missing_ok=True)
+    with JsonlWriter(unfinished) as writer:
+        tasks = _read_tasks(config.trees)
+        for task, tree in track(tasks, "label", total=len(tasks), transient=True):
+            labels = label_tree(
+                tree, target=config.target, gamma=config.gamma, normalized=config.normalize
+            )
+            statistics.add(tree, labels)
+            for row in label_rows(task, tree, labels, target=config.target):
+                writer.write(row)
+    unfinished.replace(run.rows)
+    summary = statistics.summary()
+    with JsonlWriter(run.metrics) as metrics:
+        metrics.write({"target": config.target, **summary})
+    return summary
+
+
+def label_rows(
+    task: TaskRow, tree: Tree, labels: Mapping[int, float], *, target: Target
+) -> Iterator[LabelRow]:
+    """The rows of one labelled tree, up to each leaf's action."""
+    for path in labelled_paths(tree, labels):
+        history = path_history(tree.first_observation, [node.step for node in path.nodes])
+        yield LabelRow(
+            task_id=task.task_id,
+            kind=task.kind,
+            environment=task.environment,
+            target=target,
+            messages=rows_of(history[:-1]),
+            q_values=path.q_values,
+            node_ids=tuple(node.id for node in path.nodes),
+            parent_ids=tuple(node.parent for node in path.nodes),
+        )
+
+
+def _read_tasks(folders: Sequence[Path]) -> list[tuple[TaskRow, Tree]]:
+    """Every task with at least one action, its trees merged."""
+    trees: dict[str, list[Tree]] = defaultdict(list)
+    tasks: dict[str, TaskRow] = {}
+    for folder in folders:
+        for row in read_rows(rows_path(folder), TreeRow):
+            if row.nodes:
+                tasks.setdefault(row.task_id, row)
+                trees[row.task_id].append(row.to_tree())
+    if not tasks:
+        raise ConfigError(
+            f"no tree with an action in {', '.join(map(str, folders))}; run `qguide explore` first"
+        )
+    return [(task, merge_trees(trees[task_id])) for task_id, task in tasks.items()]
+
+
+class _Statistics:
+    """What the labels look like: the spread within siblings is all that a choice can use."""
+
+    def __init__(self) -> None:
+        self._labels: list[float] = []
+        self._spreads: list[float] = []
+        self._branching: list[float] = []
+        self._solved = 0
+
+    def add(self, tree: Tree, labels: Mapping[int, float]) -> None:
+        self._labels += labels.values()
+        self._branching.append(branching_fraction(tree))
+        self._solved += any(node.step.reward > 0 for node in tree.nodes)
+        for group in sibling_groups(tree):
+            values = [labels[node_id] for node_id in group]
+            self._spreads.append(max(values) - min(values))
+
+    def summary(self) -> dict[str, object]:
+        mean = _mean(self._labels)
+        return {
+            "tasks": len(self._branching),
+            "tasks_with_reward": self._solved,
+            "labels": len(self._labels),
+            "label_mean": mean,
+            "label_std": math.sqrt(_mean([(label - mean) ** 2 for label in self._labels])),
+            "label_min": min(self._labels),
+            "label_max": max(self._labels),
+            "histogram": _histogram(self._labels),
+            "branching_fraction": _mean(self._branching),
+            "sibling_groups": len(self._spreads),
+            "tied_sibling_groups": sum(math.isclose(s, 0, abs_tol=1e-9) for s in self._spreads),
+            "sibling_spread_mean": _mean(self._spreads),
+        }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
+
+
+def _histogram(labels: Sequence[float]) -> list[int]:
+    """Counts in equal bins between the lowest and the highest label."""
+    low, width = min(labels), (max(labels) - min(labels)) / HISTOGRAM_BINS
+    counts = [0] * HISTOGRAM_BINS
+    for label in labels:
+        counts[min(int((label - low) / width), HISTOGRAM_BINS - 1) if width else 0] += 1
+    return counts
