@@ -5,6 +5,7 @@ A process is a generator. It yields what it needs and is sent the answer:
     candidates = yield SampleRequest(history, n, sampling)      list[Candidate]
     result = yield ScoreRequest(history, messages)              ScoreResult
     value = yield EnvironmentCall(lambda: environment.step(a))  what the function returned
+    spent = yield TimingsRequest()                              Timings
 
 `run_processes` keeps many of them alive and answers all that wait for the policy in one
 `sample_batch` and all that wait for the scorer in one `score`. A need that cannot be met is
@@ -13,7 +14,7 @@ raised inside the process that asked, so it can be caught there.
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -30,8 +31,13 @@ class EnvironmentCall:
     function: Callable[[], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class TimingsRequest:
+    """Asks what the process has cost so far; the answer is a copy of its `Timings`."""
+
+
 ModelRequest = SampleRequest | ScoreRequest
-Need = ModelRequest | EnvironmentCall
+Need = ModelRequest | EnvironmentCall | TimingsRequest
 Process = Generator[Need, Any, T]
 
 
@@ -52,6 +58,14 @@ class Timings:
     def total_s(self) -> float:
         """All of it."""
         return self.policy_s + self.scorer_s + self.environment_s
+
+    def since(self, before: "Timings") -> "Timings":
+        """What was spent after `before` was taken."""
+        return Timings(
+            self.policy_s - before.policy_s,
+            self.scorer_s - before.scorer_s,
+            self.environment_s - before.environment_s,
+        )
 
 
 def run_processes(
@@ -155,14 +169,16 @@ class _Rounds(Generic[T]):
                 self._alive.remove(alive)
                 self._on_failure(alive.name, error)
                 return
-            if isinstance(need, EnvironmentCall) and self._pool is None:
+            if isinstance(need, TimingsRequest):
+                answer = _Answer(replace(alive.spent))
+            elif isinstance(need, EnvironmentCall) and self._pool is None:
                 answer, seconds = _call(need)
                 alive.spent.environment_s += seconds
             else:
                 self._enqueue(alive, need)
                 waits = True
 
-    def _enqueue(self, alive: _Alive[T], need: Need) -> None:
+    def _enqueue(self, alive: _Alive[T], need: ModelRequest | EnvironmentCall) -> None:
         match need:
             case SampleRequest():
                 self._sampling.append((alive, need))

@@ -37,6 +37,8 @@ class EnvironmentConfig(BaseModel):
         task_ids: a file of ids, one per line; only these are played.
         shuffle_seed: shuffles the tasks before `slice` cuts; None keeps them sorted by id.
         slice: "first:end" of the tasks, counted from 0.
+        limit: at most so many of what the slice leaves, spread evenly over it: over tasks
+            sorted by id that is over the goal types too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +52,7 @@ class EnvironmentConfig(BaseModel):
     task_ids: Path | None = None
     shuffle_seed: int | None = None
     slice: Slice = ":"
+    limit: int | None = Field(default=None, ge=1)
 
     @property
     def threads(self) -> int:
@@ -57,7 +60,7 @@ class EnvironmentConfig(BaseModel):
         return 2 * self.processes if self.engine == "textworld" else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SelectedSuite:
     """Some tasks of a suite; see `training.environments.base.Suite`."""
 
@@ -96,6 +99,7 @@ def build_selected_suite(config: EnvironmentConfig) -> SelectedSuite:
         task_ids=read_task_ids(config.task_ids) if config.task_ids else None,
         shuffle_seed=config.shuffle_seed,
         cut=config.slice,
+        limit=config.limit,
     )
     return SelectedSuite(suite.name, tasks, suite)
 
@@ -106,14 +110,16 @@ def select_tasks(
     task_ids: Sequence[str] | None = None,
     shuffle_seed: int | None = None,
     cut: str = ":",
+    limit: int | None = None,
 ) -> list[Task]:
-    """Filter by id, then shuffle, then cut.
+    """Filter by id, then shuffle, then cut, then thin out.
 
     Args:
         tasks: in any order: the result depends on their ids alone if they are shuffled.
         task_ids: which to keep; None keeps all.
         shuffle_seed: None leaves the order as it is.
         cut: "first:end", counted from 0; either may be left out.
+        limit: at most so many, spread evenly over the rest.
 
     Raises:
         ConfigError: an id names no task, or nothing is left.
@@ -127,6 +133,8 @@ def select_tasks(
     selected = list(tasks[first:end])
     if not selected:
         raise ConfigError(f"slice {cut!r} leaves none of {len(tasks)} tasks; choose another")
+    if limit is not None and limit < len(selected):
+        selected = [selected[index * len(selected) // limit] for index in range(limit)]
     return selected
 
 

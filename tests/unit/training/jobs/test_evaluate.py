@@ -1,0 +1,255 @@
+"""The whole evaluation on the fake environment, with a policy and a scorer that are rules."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from rich.console import Console
+
+from qnet.errors import ConfigError, EnvironmentFailureError
+from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
+from training.artefacts import read_rows
+from training.environments.base import StepResult, Task, parse_action, react_reply
+from training.environments.fake import CorridorEnvironment, CorridorSuite
+from training.evaluation.records import METHODS, EpisodeRow, Results
+from training.jobs.evaluate import EvaluateConfig, run_evaluate
+from training.tasks import EnvironmentConfig
+
+ACTIONS = ("go left", "go right", "take key", "open door")
+
+
+class Wanderer:
+    """Draws any action; greedily it always goes right."""
+
+    name = "wanderer"
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        self.requests += len(requests)
+        return [self._draw(request) for request in requests]
+
+    def _draw(self, request: SampleRequest) -> list[Candidate]:
+        sampling = request.sampling
+        rng = Random(sampling.seed)
+        cold = [
+            sampling.temperature == 0 or (sampling.first_greedy and i == 0)
+            for i in range(request.n)
+        ]
+        actions = ["go right" if c else rng.choice(ACTIONS) for c in cold]
+        return [Candidate(Message("assistant", react_reply("Hm.", a)), 4) for a in actions]
+
+
+class Patient:
+    """Likes what changes something: keys and doors first, then away from the last wall."""
+
+    name = "patient"
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        return [
+            ScoreResult(
+                tuple(self._q(request, parse_action(c.content)) for c in request.candidates), 7
+            )
+            for request in requests
+        ]
+
+    def _q(self, request: ScoreRequest, action: str) -> float:
+        seen = request.history[-1].content
+        if action == "take key":
+            return 1.0 if "a key" in seen else -1.0
+        if action == "open door":
+            return 1.0 if "a door" in seen else -1.0
+        walls = [m.content for m in request.history if "Nothing happens" in m.content]
+        return 0.5 if (action == "go left") == bool(len(walls) % 2) else 0.0
+
+
+QUIET = Console(quiet=True)
+
+
+def evaluate(
+    output: Path, *, policy: Wanderer | None = None, tasks: int = 8, **changes: object
+) -> Results:
+    values: dict[str, object] = {
+        "output": output,
+        "environment": EnvironmentConfig(name="fake", count=tasks),
+        "max_steps": 12,
+        **changes,
+    }
+    return run_evaluate(
+        EvaluateConfig.model_validate(values),
+        policy=policy or Wanderer(),
+        scorer=Patient(),
+        console=QUIET,
+    )
+
+
+def rows_of(output: Path) -> list[EpisodeRow]:
+    return list(read_rows(output / "episodes.jsonl", EpisodeRow))
+
+
+def untimed(rows: Sequence[EpisodeRow]) -> set[str]:
+    times = {"wall_time_s", "policy_time_s", "scorer_time_s", "environment_time_s"}
+    return {row.model_dump_json(exclude=times) for row in rows}
+
+
+def test_every_method_and_seed_has_a_row_with_the_promised_fields(tmp_path: Path) -> None:
+    evaluate(tmp_path)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [(row["method"], row["seed"]) for row in results["rows"]] == [
+        (method, seed) for method in METHODS for seed in (0, 1, 2)
+    ]
+    promised = {
+        "mean_reward",
+        "success_rate",
+        "ci95",
+        "episodes",
+        "completion_tokens",
+        "completion_tokens_per_episode",
+        "scored_tokens",
+        "distinct_candidates_per_step",
+        "invalid_action_rate",
+        "wall_time_s",
+        "peeks",
+    }
+    for row in results["rows"]:
+        assert promised <= row.keys()
+        assert row["episodes"] == 8
+        assert row["ci95"][0] <= row["success_rate"] <= row["ci95"][1]
+        assert row["peeks"] == (row["method"] == "best-of-n")
+    assert results["complete"]
+    assert [c["other"] for c in results["comparisons"]] == [
+        "greedy",
+        "sample",
+        "random-of-m",
+        "best-of-n",
+    ]
+    assert (tmp_path / "success_vs_tokens.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_guidance_by_a_good_scorer_beats_a_random_choice_of_the_same_candidates(
+    tmp_path: Path,
+) -> None:
+    results = evaluate(tmp_path, tasks=30, methods=("random-of-m", "q-guided"))
+    random_choice, guided = (summary.success_rate for summary in results.summary)
+    assert guided > random_choice + 0.3
+    assert results.comparisons[0].difference == pytest.approx(guided - random_choice)
+    assert results.comparisons[0].p_value < 0.01
+
+
+def test_greedy_is_played_once_and_stands_in_every_seeds_row(tmp_path: Path) -> None:
+    policy = Wanderer()
+    results = evaluate(tmp_path, policy=policy, methods=("greedy",), tasks=2)
+    assert [row.seed for row in rows_of(tmp_path)] == [None, None]
+    assert [row.deterministic for row in results.rows] == [True] * 3
+    assert len({row.completion_tokens for row in results.rows}) == 1
+
+
+def test_best_of_n_spends_what_the_guided_episode_of_its_seed_spent(tmp_path: Path) -> None:
+    evaluate(tmp_path)
+    rows = {(row.method, row.seed, row.task_id): row for row in rows_of(tmp_path)}
+    several = 0
+    for (method, seed, task_id), row in rows.items():
+        if method == "best-of-n":
+            budget = rows["q-guided", seed, task_id].completion_tokens
+            *before, last = (t.completion_tokens for t in row.trajectories)
+            assert sum(before) < budget <= sum(before) + last
+            assert row.reward == max(t.reward for t in row.trajectories)
+            several += len(row.trajectories) > 1
+    assert several > 10
+
+
+def test_best_of_n_without_guidance_draws_as_many_trajectories_as_candidates(
+    tmp_path: Path,
+) -> None:
+    evaluate(tmp_path, methods=("best-of-n",), candidates=3)
+    assert {len(row.trajectories) for row in rows_of(tmp_path)} == {3}
+
+
+def test_results_depend_neither_on_parallel_nor_on_the_order_of_tasks(tmp_path: Path) -> None:
+    evaluate(tmp_path / "one", parallel=1)
+    evaluate(tmp_path / "many", parallel=32)
+    assert untimed(rows_of(tmp_path / "one")) == untimed(rows_of(tmp_path / "many"))
+
+
+class Mortal(Wanderer):
+    """Dies after some requests, as a killed process would."""
+
+    def __init__(self, lives: int) -> None:
+        super().__init__()
+        self.lives = lives
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        if self.requests > self.lives:
+            raise KeyboardInterrupt
+        return super().sample_batch(requests)
+
+
+def test_a_killed_evaluation_goes_on_without_repeating_an_episode(tmp_path: Path) -> None:
+    evaluate(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(tmp_path / "killed", policy=Mortal(400), parallel=3)
+    before = rows_of(tmp_path / "killed")
+    assert 0 < len(before) < 8 * 13
+    results = evaluate(tmp_path / "killed", parallel=5)
+    after = rows_of(tmp_path / "killed")
+    assert after[: len(before)] == before
+    assert len(after) == 8 * 13
+    assert results.complete
+    assert untimed(after) == untimed(rows_of(tmp_path / "whole"))
+
+
+def test_a_finished_evaluation_asks_no_model_again(tmp_path: Path) -> None:
+    first = evaluate(tmp_path)
+    idle = Wanderer()
+    again = evaluate(tmp_path, policy=idle)
+    assert idle.requests == 0
+    assert (again.rows, again.comparisons) == (first.rows, first.comparisons)
+
+
+def test_another_configuration_is_refused(tmp_path: Path) -> None:
+    evaluate(tmp_path, methods=("greedy",))
+    with pytest.raises(ConfigError, match="candidates"):
+        evaluate(tmp_path, methods=("greedy",), candidates=2)
+
+
+def test_an_engine_that_fails_costs_its_episodes_and_a_resume_plays_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = CorridorSuite.make
+
+    def fragile(self: CorridorSuite, task: Task) -> CorridorEnvironment:
+        if task.id == "corridor:3":
+            raise EnvironmentFailureError("corridor:3 has collapsed")
+        return make(self, task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CorridorSuite, "make", fragile)
+        results = evaluate(tmp_path)
+    assert not results.complete
+    assert {failure.task_id for failure in results.failures} == {"corridor:3"}
+    assert {row.episodes for row in results.rows} == {7}
+    assert evaluate(tmp_path).complete
+
+
+def test_the_guided_agent_plays_the_same_whatever_the_reward_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = CorridorEnvironment.step
+
+    def thankless(self: CorridorEnvironment, action: str) -> StepResult:
+        return replace(step(self, action), reward=0.0)
+
+    evaluate(tmp_path / "paid", methods=("q-guided",))
+    with monkeypatch.context() as patch:
+        patch.setattr(CorridorEnvironment, "step", thankless)
+        results = evaluate(tmp_path / "unpaid", methods=("q-guided",))
+    paid, unpaid = (
+        {(row.task_id, row.seed): row.actions for row in rows_of(tmp_path / name)}
+        for name in ("paid", "unpaid")
+    )
+    assert paid == unpaid
+    assert results.summary[0].mean_reward == 0.0

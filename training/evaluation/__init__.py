@@ -1,0 +1,1 @@
+"""Playing methods against each other on the same tasks, and saying honestly what was seen."""

@@ -1,0 +1,194 @@
+"""From episodes to the figures of `results.json`. Values in, values out."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from training.episode import derived_seed
+from training.evaluation.records import (
+    DETERMINISTIC,
+    METHODS,
+    PEEKING,
+    Comparison,
+    EpisodeRow,
+    MethodName,
+    MethodRow,
+    MethodSummary,
+)
+from training.evaluation.statistics import bootstrap_interval, sign_flip_p_value, wilson_interval
+
+NOTES = {
+    "ci95 of rows": "Wilson score interval of success_rate over tasks",
+    "ci95 of summary": "percentile bootstrap of success_rate over tasks, seeds averaged per task",
+    "comparisons": "difference of mean reward over the tasks and seeds that both methods played; "
+    "ci95: percentile bootstrap over tasks; p_value: two-sided sign-flip permutation test of the "
+    "tasks' mean differences (10,000 flips), so a task's seeds count as one cluster",
+    "greedy": "deterministic: played once per task, the same episodes in every seed's row",
+    "best-of-n": "peeks: it chooses by the true reward among whole trajectories, drawn while "
+    "their completion tokens are below those of the guided episode of the same task and seed "
+    "(the last one may overspend); without q-guided it draws as many trajectories as candidates",
+    "q-guided": "steps whose candidates are all the same are not scored",
+    "wall_time_s": "seconds of the run shared out: a sampling batch by the tokens generated for "
+    "each request, a scoring batch by the tokens that went through the trunk, environment calls "
+    "by their own time (in threads they overlap, so the sum may exceed wall_clock_s)",
+}
+
+Key = tuple[MethodName, int | None, str]
+
+
+def latest(rows: Iterable[EpisodeRow]) -> dict[Key, EpisodeRow]:
+    """One episode for each (method, seed, task): the last one written."""
+    return {(row.method, row.seed, row.task_id): row for row in rows}
+
+
+def method_rows(episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int]) -> list[MethodRow]:
+    """One row per method and seed, in the order of `METHODS`."""
+    rows = []
+    for method in _methods_of(episodes):
+        for seed in seeds:
+            played = _episodes_of(episodes, method, seed)
+            if played:
+                rows.append(_method_row(method, seed, played))
+    return rows
+
+
+def _method_row(method: MethodName, seed: int, played: Sequence[EpisodeRow]) -> MethodRow:
+    count = len(played)
+    successes = sum(row.success for row in played)
+    decisions = max(1, sum(row.decisions for row in played))
+    tokens = sum(row.completion_tokens for row in played)
+    return MethodRow(
+        method=method,
+        seed=seed,
+        mean_reward=sum(row.reward for row in played) / count,
+        success_rate=successes / count,
+        ci95=wilson_interval(successes, count),
+        episodes=count,
+        completion_tokens=tokens,
+        completion_tokens_per_episode=tokens / count,
+        scored_tokens=sum(row.scored_tokens for row in played),
+        distinct_candidates_per_step=sum(row.distinct_candidates for row in played) / decisions,
+        invalid_action_rate=sum(row.invalid_actions for row in played) / decisions,
+        steps_per_episode=sum(row.steps for row in played) / count,
+        too_long_episodes=sum(row.too_long for row in played),
+        wall_time_s=sum(row.wall_time_s for row in played),
+        policy_time_s=sum(row.policy_time_s for row in played),
+        scorer_time_s=sum(row.scorer_time_s for row in played),
+        environment_time_s=sum(row.environment_time_s for row in played),
+        peeks=method in PEEKING,
+        deterministic=method in DETERMINISTIC,
+    )
+
+
+def summarise(episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int]) -> list[MethodSummary]:
+    """One row per method, its seeds averaged."""
+    return [
+        _summary(method, [_episodes_of(episodes, method, seed) for seed in seeds])
+        for method in _methods_of(episodes)
+    ]
+
+
+def _summary(method: MethodName, played_by_seed: Sequence[Sequence[EpisodeRow]]) -> MethodSummary:
+    played = [row for rows in played_by_seed for row in rows]
+    by_task = _means((row.task_id, float(row.success)) for row in played)
+    return MethodSummary(
+        method=method,
+        seeds=sum(bool(rows) for rows in played_by_seed),
+        tasks=len(by_task),
+        mean_reward=sum(row.reward for row in played) / len(played),
+        success_rate=sum(row.success for row in played) / len(played),
+        ci95=bootstrap_interval(list(by_task.values()), _generator("summary", method)),
+        completion_tokens_per_episode=sum(r.completion_tokens for r in played) / len(played),
+        success_by_kind=_means((row.kind, float(row.success)) for row in played),
+        peeks=method in PEEKING,
+    )
+
+
+def compare(
+    episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int], *, method: MethodName = "q-guided"
+) -> list[Comparison]:
+    """`method` against every other one that played the same tasks."""
+    comparisons = []
+    for other in _methods_of(episodes):
+        differences = _task_differences(episodes, seeds, method, other)
+        if other == method or not differences:
+            continue
+        comparisons.append(
+            Comparison(
+                method=method,
+                other=other,
+                difference=sum(differences) / len(differences),
+                ci95=bootstrap_interval(differences, _generator("difference", other)),
+                p_value=sign_flip_p_value(differences, _generator("flips", other)),
+                tasks=len(differences),
+                seeds=len(seeds),
+            )
+        )
+    return comparisons
+
+
+def _task_differences(
+    episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int], method: MethodName, other: MethodName
+) -> list[float]:
+    """Mean over seeds of the reward's difference, for tasks with every episode of both."""
+    differences = []
+    for task_id in sorted({row.task_id for row in episodes.values()}):
+        pairs = [
+            (episodes.get(_key(method, seed, task_id)), episodes.get(_key(other, seed, task_id)))
+            for seed in seeds
+        ]
+        rewards = [a.reward - b.reward for a, b in pairs if a is not None and b is not None]
+        if len(rewards) == len(seeds):
+            differences.append(sum(rewards) / len(rewards))
+    return differences
+
+
+def kinds_of(episodes: Mapping[Key, EpisodeRow]) -> dict[str, int]:
+    """Number of tasks of each goal type, by name."""
+    kinds = {row.task_id: row.kind for row in episodes.values()}
+    return dict(sorted(Counter(kinds.values()).items()))
+
+
+def best_of_n_curve(episodes: Mapping[Key, EpisodeRow]) -> list[tuple[float, float]]:
+    """(tokens per episode, success rate) of the best of the first 1, 2, 3 … trajectories.
+
+    An episode whose budget ended earlier stays where it was.
+    """
+    played = [row for row in episodes.values() if row.trajectories]
+    longest = max((len(row.trajectories) for row in played), default=0)
+    curve = []
+    for n in range(1, longest + 1):
+        first = [row.trajectories[:n] for row in played]
+        tokens = sum(t.completion_tokens for drawn in first for t in drawn)
+        won = sum(max(t.reward for t in drawn) >= 1.0 for drawn in first)
+        curve.append((tokens / len(played), won / len(played)))
+    return curve
+
+
+def _methods_of(episodes: Mapping[Key, EpisodeRow]) -> list[MethodName]:
+    present = {method for method, _, _ in episodes}
+    return [method for method in METHODS if method in present]
+
+
+def _key(method: MethodName, seed: int, task_id: str) -> Key:
+    return method, None if method in DETERMINISTIC else seed, task_id
+
+
+def _episodes_of(
+    episodes: Mapping[Key, EpisodeRow], method: MethodName, seed: int
+) -> list[EpisodeRow]:
+    wanted = None if method in DETERMINISTIC else seed
+    return [row for (m, s, _), row in episodes.items() if m == method and s == wanted]
+
+
+def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for name, value in values:
+        groups[name].append(value)
+    return {name: sum(group) / len(group) for name, group in sorted(groups.items())}
+
+
+def _generator(*parts: str) -> np.random.Generator:
+    """The same figures every time that the same episodes are summed up."""
+    return np.random.default_rng(derived_seed("evaluation", *parts))
