@@ -11,8 +11,9 @@ stdout; end of input ends the process, also where its parent died.
     {"op": "close", "session": 1}                            -> {}
 
 The engine is TextWorld's own `PddlEnv` under alfworld's own names. Only repeated work
-is taken out, by remembering it: a game's translation (TextWorld makes four of them
-before the first step), parsed grammar texts, and the wording of each command.
+is taken out: a game's translation (TextWorld makes four of them before the first
+step), parsed grammar texts and the wording of each command are remembered, and what
+never changes is shared instead of copied.
 """
 
 import json
@@ -39,8 +40,14 @@ class _MemoisedParser:
         self.parse = cache(parser.parse)
 
 
+def _copy_context(context: dict[str, Any]) -> dict[str, Any]:
+    """TextWorld copies the named entities too, on every symbol, though none ever changes."""
+    shallow = {name: dict(context[name]) for name in ("variables", "mapping")}
+    return {**context, **shallow}
+
+
 def remember_repeated_work() -> None:
-    """Memoise translation and parsing in this process.
+    """Spare this process what it would translate, parse or copy again and again.
 
     The second translation of `PddlState` serves plan search alone, which is never
     asked for here, so it may be the first one again.
@@ -51,6 +58,7 @@ def remember_repeated_work() -> None:
         return translate(domain, problem)
 
     fast_downward.pddl2sas = pddl2sas
+    textgen.copy_context = _copy_context
     textgen._PARSER = _MemoisedParser(textgen._PARSER)
     logic._PARSER = _MemoisedParser(logic._PARSER)
 
