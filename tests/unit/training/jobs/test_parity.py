@@ -10,20 +10,21 @@ from training.environments.alfworld import engine
 from training.jobs.parity import Agreement, ParityReport, run_parity
 
 
-def parity(games: Path, episodes: int) -> tuple[ParityReport, str]:
+def parity(games: Path, episodes: int, max_steps: int) -> tuple[ParityReport, str]:
     """A short run and what it printed."""
     console = Console(file=StringIO(), width=120)
-    report = run_parity(games, episodes=episodes, seed=1, max_steps=8, console=console)
+    report = run_parity(games, episodes=episodes, seed=1, max_steps=max_steps, console=console)
     assert isinstance(console.file, StringIO)
     return report, console.file.getvalue()
 
 
 @pytest.mark.usefixtures("textworld_installed")
 def test_the_engines_agree_on_real_games(real_games_dir: Path) -> None:
-    report, printed = parity(real_games_dir, 4)
+    report, printed = parity(real_games_dir, 4, 30)
     assert report.mismatches == []
     assert report.exit_status == 0
     assert (report.episodes, report.won_flags.total) == (4, report.steps + 4)
+    assert report.won == 2  # every other walk is the expert's
     assert "admissible sets" in printed
 
 
@@ -32,7 +33,7 @@ def test_a_difference_is_printed_and_fails_the_run(
     real_games_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_listing", lambda names: "many things")
-    report, printed = parity(real_games_dir, 1)
+    report, printed = parity(real_games_dir, 1, 5)
     assert report.exit_status == 1
     assert report.admissible_sets.rate == 1.0
     assert "many things" in printed
