@@ -7,7 +7,8 @@ Relative paths are meant from where the command runs.
 """
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,26 +20,40 @@ from qnet.errors import ConfigError
 C = TypeVar("C", bound=BaseModel)
 
 
-def load_config(kind: type[C], path: Path | None, overrides: Sequence[str] = ()) -> C:
+def load_config(
+    kind: type[C],
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    options: Mapping[str, object] | None = None,
+) -> C:
     """The configuration of a job.
 
     Args:
         kind: the job's configuration class.
         path: its TOML file; None starts from the defaults.
         overrides: "field=value" or "table.field=value", later ones winning.
+        options: values of command line options by "table.field"; None values are passed over.
+            They win over the file, and `overrides` win over them.
 
     Raises:
         ConfigError: the file cannot be read, or a field is missing, unknown or wrong.
     """
     values = read_toml(path) if path is not None else {}
+    for name, value in (options or {}).items():
+        if value is not None:
+            _set(values, name, value)
     for override in overrides:
-        _apply(values, override)
+        name, equals, text = override.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {override!r} has no value; write field=value")
+        _set(values, name.strip(), _parse(text.strip()))
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        place = str(path) if path is not None else "the options"
+        place = str(path) if path is not None else "what was given"
         problems = "\n".join(f"  {_explain(problem, kind)}" for problem in error.errors())
-        raise ConfigError(f"{place} is no {kind.__name__}:\n{problems}") from error
+        raise ConfigError(f"{place} does not make a {kind.__name__}:\n{problems}") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -55,18 +70,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML: {error}; correct it there") from error
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
-    name, equals, text = override.partition("=")
-    *tables, field = name.strip().split(".")
-    if not equals or not all((*tables, field)):
-        raise ConfigError(f"--set {override!r} is not of the form field=value or table.field=value")
-    table = values
+def _set(values: dict[str, Any], name: str, value: object) -> None:
+    *tables, field = name.split(".")
+    if not all((*tables, field)):
+        raise ConfigError(f"--set {name!r}: a part of the name is empty; write table.field=value")
     for part in tables:
-        inner = table.setdefault(part, {})
+        inner = values.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"--set {override!r}: {part} is {inner!r}, not a table; set it whole")
-        table = inner
-    table[field] = _parse(text.strip())
+            raise ConfigError(f"{name}: {part} is {inner!r}, not a table; set {part} as a whole")
+        values = inner
+    values[field] = value
 
 
 def _parse(text: str) -> Any:
@@ -82,13 +95,14 @@ def _explain(problem: ErrorDetails, kind: type[BaseModel]) -> str:
     name = ".".join(str(part) for part in problem["loc"]) or kind.__name__
     match problem["type"]:
         case "extra_forbidden":
-            known = ", ".join(_fields_at(kind, problem["loc"][:-1]))
-            return f"{name}: there is no such field; there are {known}"
+            known = ", ".join(_fields_at(kind, problem["loc"][:-1])) or "none here"
+            return f"{name}: there is no such field; the fields are: {known}"
         case "missing":
             return f"{name}: is missing; write it in the file or add --set {name}=…"
     value = repr(problem["input"])
     shown = value if len(value) <= 80 else value[:77] + "..."
-    return f"{name} = {shown}: {problem['msg'].lower()}; change it or add --set {name}=…"
+    settable = ".".join(takewhile(lambda part: not part.isdigit(), name.split(".")))
+    return f"{name} = {shown}: {problem['msg'].lower()}; change it or add --set {settable}=…"
 
 
 def _fields_at(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:

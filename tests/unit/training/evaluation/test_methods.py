@@ -1,0 +1,112 @@
+"""How a method chooses, one step at a time."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
+from training.episode import Choice, Chooser
+from training.evaluation.methods import (
+    Play,
+    TieBreak,
+    best_group,
+    deduplicate,
+    greedy,
+    q_guided,
+    random_of_m,
+    sample,
+)
+
+HISTORY = (Message("user", "a task"),)
+PLAY = Play(candidates=4, sampling=Sampling(temperature=0.7))
+
+
+def drawn(*texts: str, logprobs: Sequence[float] = ()) -> list[Candidate]:
+    known = [*logprobs, *[None] * (len(texts) - len(logprobs))]
+    return [
+        Candidate(Message("assistant", text), 10, logprob)
+        for text, logprob in zip(texts, known, strict=True)
+    ]
+
+
+def ask(chooser: Chooser, *answers: Any, step: int = 0) -> tuple[Choice, list[Any]]:
+    """Answer the chooser's requests in turn; returns its choice and the requests."""
+    process, requests = chooser(HISTORY, step), []
+    try:
+        requests.append(next(process))
+        for answer in answers:
+            requests.append(process.send(answer))
+    except StopIteration as end:
+        return end.value, requests
+    raise AssertionError("the chooser wants more answers")
+
+
+def test_guidance_scores_different_replies_once_and_takes_the_best() -> None:
+    choice, requests = ask(
+        q_guided(PLAY, 0, "t"), drawn("a", "b", "a", "c"), ScoreResult((0.1, 0.9, 0.3), 33)
+    )
+    assert [m.content for m in requests[1].candidates] == ["a", "b", "c"]
+    assert choice == Choice("b", completion_tokens=40, distinct_candidates=3, scored_tokens=33)
+
+
+def test_guidance_scores_nothing_where_there_is_nothing_to_choose() -> None:
+    choice, requests = ask(q_guided(PLAY, 0, "t"), drawn("a", "a", "a", "a"))
+    assert not any(isinstance(request, ScoreRequest) for request in requests)
+    assert choice == Choice("a", completion_tokens=40, distinct_candidates=1)
+
+
+def first_request(chooser: Chooser, *, step: int = 0) -> SampleRequest:
+    request = next(chooser(HISTORY, step))
+    assert isinstance(request, SampleRequest)
+    return request
+
+
+def test_guidance_and_random_choice_draw_the_same_candidates() -> None:
+    guided = first_request(q_guided(PLAY, 3, "t"), step=5)
+    assert guided == first_request(random_of_m(PLAY, 3, "t"), step=5)
+    assert guided.n == 4
+
+
+def test_draws_differ_between_seeds_tasks_and_steps() -> None:
+    seeds = {
+        first_request(sample(PLAY, seed, task), step=step).sampling.seed
+        for seed in (0, 1)
+        for task in ("t", "u")
+        for step in (0, 1)
+    }
+    assert len(seeds) == 8
+
+
+def test_greedy_draws_one_candidate_at_temperature_0() -> None:
+    choice, (request,) = ask(greedy(PLAY), drawn("a"))
+    assert (request.n, request.sampling.temperature) == (1, 0.0)
+    assert choice.reply == "a"
+
+
+def test_the_greedy_candidate_is_asked_for_only_where_it_was_wished() -> None:
+    assert not first_request(q_guided(PLAY, 0, "t")).sampling.first_greedy
+    wished = Play(greedy_candidate=True)
+    assert first_request(q_guided(wished, 0, "t")).sampling.first_greedy
+
+
+def test_a_random_choice_follows_how_often_a_reply_was_drawn() -> None:
+    replies = [
+        ask(random_of_m(PLAY, seed, "t"), drawn("a", "a", "a", "b"))[0].reply for seed in range(400)
+    ]
+    assert replies.count("a") == pytest.approx(300, abs=40)
+
+
+@pytest.mark.parametrize(
+    ("tie_break", "expected"), [("first", "a"), ("most-drawn", "b"), ("logprob", "c")]
+)
+def test_a_tie_is_broken_as_said(tie_break: TieBreak, expected: str) -> None:
+    groups = deduplicate(drawn("a", "b", "b", "c", logprobs=[-3.0, -2.0, -2.0, -1.0]))
+    best = best_group(groups, (0.5, 0.5, 0.5), tie_break)
+    assert groups[best][0].message.content == expected
+
+
+@pytest.mark.parametrize("tie_break", ["first", "most-drawn", "logprob"])
+def test_a_tie_break_never_outweighs_q(tie_break: TieBreak) -> None:
+    groups = deduplicate(drawn("a", "b", "b", logprobs=[-3.0, -1.0, -1.0]))
+    assert best_group(groups, (0.51, 0.5), tie_break) == 0

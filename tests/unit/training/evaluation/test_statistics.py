@@ -1,0 +1,72 @@
+"""Intervals and tests agree with closed forms and keep their promises."""
+
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.evaluation.statistics import (
+    bootstrap_interval,
+    sign_flip_p_value,
+    wilson_interval,
+)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_holds_the_rate_and_stays_between_0_and_1(counts: tuple[int, int]) -> None:
+    successes, trials = counts
+    low, high = wilson_interval(successes, trials)
+    assert 0 <= low <= successes / trials <= high <= 1
+    assert low < high
+
+
+def test_wilson_gives_the_textbook_value() -> None:
+    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+
+
+def test_wilson_knows_nothing_without_trials() -> None:
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+def test_the_bootstrap_of_a_proportion_is_close_to_the_normal_interval() -> None:
+    low, high = bootstrap_interval([1.0] * 100 + [0.0] * 100, rng())
+    assert (low, high) == pytest.approx((0.5 - 0.0693, 0.5 + 0.0693), abs=0.006)
+
+
+def test_the_bootstrap_of_a_constant_is_a_point() -> None:
+    assert bootstrap_interval([0.25] * 7, rng()) == (0.25, 0.25)
+
+
+@pytest.mark.parametrize("wins", [5, 8, 10])
+def test_the_sign_flip_test_is_the_sign_test_where_all_differences_are_alike(wins: int) -> None:
+    tail = sum(comb(10, k) for k in range(wins, 11)) / 2**10
+    exact = min(1.0, 2 * tail) if wins > 5 else 1.0
+    p_value = sign_flip_p_value([1.0] * wins + [-1.0] * (10 - wins), rng())
+    assert p_value == pytest.approx(exact, abs=0.015)
+
+
+def test_tasks_without_a_difference_change_no_p_value() -> None:
+    differences = [1.0, 1.0, 0.5, -0.5, 1.0, 1.0, 1.0]
+    assert sign_flip_p_value(differences, rng()) == sign_flip_p_value(
+        differences + [0.0] * 50, rng()
+    )
+
+
+def test_no_difference_at_all_has_p_1() -> None:
+    assert sign_flip_p_value([0.0] * 9, rng()) == 1.0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
+def test_a_p_value_is_never_0_and_does_not_depend_on_who_is_called_first(
+    differences: list[float],
+) -> None:
+    p_value = sign_flip_p_value(differences, rng(), permutations=1000)
+    assert 0 < p_value <= 1
+    assert p_value == sign_flip_p_value([-d for d in differences], rng(), permutations=1000)
