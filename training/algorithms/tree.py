@@ -157,9 +157,18 @@ def merge_branch(
     return Tree(tree.first_observation, tuple(nodes), tuple(children)), tuple(branch)
 
 
-def branching_fraction(tree: Tree) -> float:
-    """The share of nodes with children, the root among them, that have at least two."""
-    widths = [len(children) for children in tree.children if children]
+def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:
+    """The share of nodes with children, the root among them, that have at least two.
+
+    Args:
+        tree: any; one without actions does not branch.
+        depth: leaves deeper nodes out, which exploration never expands; None counts all.
+    """
+    widths = [
+        len(children)
+        for node_id, children in enumerate(tree.children)
+        if children and (depth is None or tree.depth(node_id) <= depth)
+    ]
     return sum(width >= 2 for width in widths) / len(widths) if widths else 0.0
 
 

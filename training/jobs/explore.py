@@ -7,9 +7,9 @@ Many trees grow at once, so that the policy samples in batches. Each draw's seed
 from (seed, task, draw): neither `parallel` nor a resume changes a tree.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -20,6 +20,7 @@ from rich.console import Console
 from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy
 from training.algorithms.exploration import Exploration, ExploredTree, explore_task
+from training.algorithms.labelling import sibling_groups
 from training.algorithms.tree import Step, branching_fraction
 from training.artefacts import (
     JsonlWriter,
@@ -29,13 +30,15 @@ from training.artefacts import (
     rows_path,
 )
 from training.environments.base import Task
-from training.models import EMBEDDED, Inference, build_policy
+from training.models import EMBEDDED, Inference, build_policy, model_folder, weights_sha256
 from training.progress import ProgressBar
 from training.records import NodeRow, TrajectoryRow, TreeRow
 from training.rollout import Process, Timings, run_processes
 from training.tasks import EnvironmentConfig, SelectedSuite, build_selected_suite
 
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
+MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})
+"""The figures of a tree whose mean over trees is reported; the others are added up."""
 
 
 class ExploreConfig(BaseModel):
@@ -64,6 +67,12 @@ class ExploreConfig(BaseModel):
     seed: int = 0
 
 
+class _ResolvedConfig(ExploreConfig):
+    """What `config.json` holds: a policy trained again under the same name is another one."""
+
+    policy_sha256: str
+
+
 def run_explore(
     config: ExploreConfig, *, policy: BatchPolicy | None = None, console: Console | None = None
 ) -> dict[str, float]:
@@ -81,41 +90,29 @@ def run_explore(
         ConfigError: the run folder belongs to another configuration.
         EnvironmentFailureError: no task could be explored.
     """
-    run = open_run(config.output, config, may_change=MAY_CHANGE)
-    suite = build_selected_suite(config.environment)
+    policy_sha256 = "" if policy else weights_sha256(model_folder(config.policy, "policy"))
+    resolved = _ResolvedConfig(**dict(config), policy_sha256=policy_sha256)
+    run = open_run(config.output, resolved, may_change=MAY_CHANGE)
     policy = policy or build_policy(config.policy, config.inference)
-    tasks = {task.id: task for task in suite.tasks}
-    tally = _Tally()
     with (
-        closing(suite),
+        closing(build_selected_suite(config.environment)) as suite,
         JsonlWriter(run.rows) as rows,
         JsonlWriter(run.metrics) as metrics,
     ):
-        finished = finished_task_ids(run.rows) & tasks.keys()
+        finished = finished_task_ids(run.rows)
         waiting = [task for task in suite.tasks if task.id not in finished]
-        with ProgressBar("explore", total=len(tasks), done=len(finished), console=console) as bar:
-
-            def on_done(task_id: str, explored: ExploredTree, timings: Timings) -> None:
-                rows.write(tree_row(tasks[task_id], config.environment.name, explored))
-                metrics.write({"task_id": task_id, **tally.add(explored, timings)})
-                bar.advance(tally.headline())
-
-            def on_failure(task_id: str, error: QGuideError) -> None:
-                tally.failures.append(f"{task_id}: {error}")
-                metrics.write({"task_id": task_id, "error": str(error)})
-                bar.advance(f"{len(tally.failures)} failed, the last one {task_id}")
-
+        done = len(suite.tasks) - len(waiting)
+        with ProgressBar("explore", total=len(suite.tasks), done=done, console=console) as bar:
+            recorder = _Recorder(config, {task.id: task for task in waiting}, rows, metrics, bar)
             run_processes(
                 _processes(config, suite, waiting, policy.name),
                 policy=policy,
                 parallel=config.parallel,
                 environment_threads=config.environment.threads,
-                on_done=on_done,
-                on_failure=on_failure,
+                on_done=recorder.on_done,
+                on_failure=recorder.on_failure,
             )
-        summary = tally.summary()
-        metrics.write({"summary": summary})
-    return summary
+        return recorder.close()
 
 
 def tree_row(task: Task, environment: str, explored: ExploredTree) -> TreeRow:
@@ -159,75 +156,87 @@ def _best_trajectories(folders: Sequence[Path]) -> dict[str, tuple[Step, ...]]:
     return {task_id: row.to_steps() for task_id, row in best.items()}
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What this run has explored so far."""
+class _Recorder:
+    """Writes each tree as it is finished, and counts what this run has explored."""
 
-    started: float = field(default_factory=monotonic)
-    trees: int = 0
-    nodes: int = 0
-    draws: int = 0
-    misses: int = 0
-    completion_tokens: int = 0
-    branching: float = 0.0
-    leaf_reward: float = 0.0
-    policy_s: float = 0.0
-    environment_s: float = 0.0
-    failures: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        config: ExploreConfig,
+        tasks: Mapping[str, Task],
+        rows: JsonlWriter,
+        metrics: JsonlWriter,
+        bar: ProgressBar,
+    ) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._rows = rows
+        self._metrics = metrics
+        self._bar = bar
+        self._started = monotonic()
+        self._trees = 0
+        self._failures: list[str] = []
+        self._totals: dict[str, float] = defaultdict(float)
 
-    def add(self, explored: ExploredTree, timings: Timings) -> dict[str, float]:
-        """Count a tree; returns its own figures."""
-        rewards = [leaf.step.reward for leaf in explored.tree.leaves()]
-        figures = {
-            "nodes": len(explored.tree.nodes),
-            "leaves": len(rewards),
-            "branching_fraction": branching_fraction(explored.tree),
-            "mean_leaf_reward": sum(rewards) / len(rewards) if rewards else 0.0,
-            "draws": explored.draws,
-            "misses": explored.misses,
-            "completion_tokens": explored.completion_tokens,
-        }
-        self.trees += 1
-        self.nodes += len(explored.tree.nodes)
-        self.draws += explored.draws
-        self.misses += explored.misses
-        self.completion_tokens += explored.completion_tokens
-        self.branching += figures["branching_fraction"]
-        self.leaf_reward += figures["mean_leaf_reward"]
-        self.policy_s += timings.policy_s
-        self.environment_s += timings.environment_s
-        return figures
-
-    def headline(self) -> str:
-        """The figures that say how the run goes, in one line."""
-        figures = self.summary()
-        return (
-            f"explore  branching {figures['branching_fraction']:.2f}  "
-            f"reward {figures['mean_leaf_reward']:.2f}  {figures['draws_per_s']:.1f} draws/s"
+    def on_done(self, task_id: str, explored: ExploredTree, timings: Timings) -> None:
+        task = self._tasks[task_id]
+        self._rows.write(tree_row(task, self._config.environment.name, explored))
+        figures = tree_figures(explored, depth=self._config.exploration.depth)
+        self._metrics.write({"task_id": task_id, **figures})
+        self._trees += 1
+        spent = {"policy_s": timings.policy_s, "environment_s": timings.environment_s}
+        for name, figure in (figures | spent).items():
+            self._totals[name] += figure
+        summary = self._summary()
+        self._bar.advance(
+            f"branching {summary['expanded_branching_fraction']:.2f}  "
+            f"reward {summary['mean_leaf_reward']:.2f}  {summary['draws_per_s']:.1f} draws/s"
         )
 
-    def summary(self) -> dict[str, float]:
-        """Figures of the run.
+    def on_failure(self, task_id: str, error: QGuideError) -> None:
+        self._failures.append(f"{task_id}: {error}")
+        self._metrics.write({"task_id": task_id, "error": str(error)})
+        self._bar.advance(f"{len(self._failures)} failed, the last one {task_id}")
+
+    def close(self) -> dict[str, float]:
+        """Write the run's figures.
 
         Raises:
-            EnvironmentFailureError: every tree failed.
+            EnvironmentFailureError: every task failed.
         """
-        if self.failures and not self.trees:
+        if self._failures and not self._trees:
             raise EnvironmentFailureError(
-                f"all {len(self.failures)} tasks failed; the first: {self.failures[0]}"
+                f"all {len(self._failures)} tasks failed; the first: {self._failures[0]}"
             )
-        seconds, trees = monotonic() - self.started, max(1, self.trees)
-        return {
-            "trees": self.trees,
-            "failures": len(self.failures),
-            "nodes": self.nodes,
-            "branching_fraction": self.branching / trees,
-            "mean_leaf_reward": self.leaf_reward / trees,
-            "draws": self.draws,
-            "misses": self.misses,
-            "completion_tokens": self.completion_tokens,
-            "wall_time_s": seconds,
-            "draws_per_s": self.draws / seconds,
-            "policy_s": self.policy_s,
-            "environment_s": self.environment_s,
-        }
+        self._metrics.write({"summary": self._summary()})
+        return self._summary()
+
+    def _summary(self) -> dict[str, float]:
+        seconds = monotonic() - self._started
+        figures: dict[str, float] = {"trees": self._trees, "failures": len(self._failures)}
+        for name, total in self._totals.items():
+            figures[name] = total / self._trees if name in MEANS else total
+        figures["wall_time_s"] = seconds
+        figures["draws_per_s"] = self._totals["draws"] / seconds
+        return figures
+
+
+def tree_figures(explored: ExploredTree, *, depth: int) -> dict[str, float]:
+    """What `metrics.jsonl` says of a tree.
+
+    Args:
+        explored: the tree and its cost.
+        depth: of the deepest node that was expanded.
+    """
+    tree = explored.tree
+    rewards = [leaf.step.reward for leaf in tree.leaves()]
+    return {
+        "nodes": len(tree.nodes),
+        "leaves": len(rewards),
+        "sibling_groups": sum(1 for _ in sibling_groups(tree)),
+        "branching_fraction": branching_fraction(tree),
+        "expanded_branching_fraction": branching_fraction(tree, depth=depth),
+        "mean_leaf_reward": sum(rewards) / len(rewards) if rewards else 0.0,
+        "draws": explored.draws,
+        "misses": explored.misses,
+        "completion_tokens": explored.completion_tokens,
+    }

@@ -92,6 +92,12 @@ def test_a_chain_does_not_branch() -> None:
     assert branching_fraction(grown("ab", "ac")) == 0.5
 
 
+def test_nodes_too_deep_to_be_expanded_may_be_left_out() -> None:
+    tree = grown("abcd", "e")
+    assert branching_fraction(tree) == 0.25
+    assert branching_fraction(tree, depth=0) == 1.0
+
+
 def test_explorations_of_one_task_become_one_tree() -> None:
     merged = merge_trees([grown("ab", "ac"), grown("ac", "ad", "e")])
     assert merged == grown("ab", "ac", "ad", "e")

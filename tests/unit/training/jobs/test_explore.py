@@ -7,10 +7,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 from rich.console import Console
 
+from qnet.checkpoint import Manifest, save_checkpoint
 from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
+from qnet.policies.local import LocalPolicy
 from qnet.types import Candidate, Message, SampleRequest
+from tests.tiny_models import policy_model
 from training.algorithms.exploration import Exploration
 from training.artefacts import JsonlWriter, read_rows
 from training.environments.base import react_reply
@@ -170,3 +174,49 @@ def test_a_policy_with_no_room_for_the_task_leaves_an_empty_tree(tmp_path: Path)
     rows = explore(configure(tmp_path, count=1), Cramped())
     assert rows[0].nodes == ()
     assert rows[0].misses == 2
+
+
+def test_a_transformers_policy_explores_the_same_tree_alone_and_in_a_batch(tmp_path: Path) -> None:
+    def grow(name: str, parallel: int) -> list[TreeRow]:
+        config = configure(
+            tmp_path / name,
+            count=3,
+            parallel=parallel,
+            exploration=Exploration(
+                width=6, depth=0, max_steps=2, max_draws=2, max_tokens=64, temperature=5.0
+            ),
+        )
+        policy = LocalPolicy(policy_model(context=1024))
+        run_explore(config, policy=policy, console=Console(file=StringIO()))
+        rows = read_rows(config.output / "rows.jsonl", TreeRow)
+        return sorted(rows, key=lambda row: row.task_id)
+
+    together = grow("together", parallel=3)
+    assert sum(len(row.nodes) for row in together) >= 3
+    assert grow("alone", parallel=1) == together
+
+
+def test_a_policy_trained_again_is_another_policy(tmp_path: Path) -> None:
+    loaded = policy_model(context=512)
+    config = configure(
+        tmp_path / "trees",
+        count=1,
+        policy=str(tmp_path / "policy"),
+        exploration=Exploration(max_steps=1, max_draws=1, max_tokens=4),
+    )
+
+    def save() -> None:
+        save_checkpoint(
+            tmp_path / "policy",
+            model=loaded.model,
+            tokenizer=loaded.renderer.tokenizer,
+            manifest=Manifest(kind="policy", name="tiny"),
+        )
+
+    save()
+    run_explore(config, console=Console(file=StringIO()))
+    with torch.no_grad():
+        next(loaded.model.parameters()).add_(1.0)
+    save()
+    with pytest.raises(ConfigError, match="policy_sha256"):
+        run_explore(config, console=Console(file=StringIO()))
