@@ -40,9 +40,8 @@ class HouseMemory:
     def read(self, action: str, observation: str, *, deliberate: bool) -> None:
         """Take in what an action brought about.
 
-        Args:
-            deliberate: the action was expected to work, so a failure says that what is
-                remembered was wrong.
+        A `deliberate` action was expected to work, so its failure says that what is
+        remembered was wrong.
         """
         if observation.strip() == NOTHING_HAPPENS:
             self._read_failure(action, deliberate=deliberate)
@@ -66,14 +65,6 @@ class HouseMemory:
         """Begin to look everywhere anew."""
         self.contents.clear()
         self.refused.clear()
-
-    def place_of(self, kind: str) -> tuple[str, str] | None:
-        """The first object of a kind that was seen and is still there: (object, receptacle)."""
-        for receptacle, items in self.contents.items():
-            for item in items:
-                if kind_of(item) == kind:
-                    return item, receptacle
-        return None
 
     def seen_at(self, receptacle: str | None, kind: str) -> str | None:
         """The first object of a kind in a receptacle as last seen."""

@@ -91,6 +91,10 @@ class Statistics:
         holding, total = self.finds.get(item, {}).get(receptacle, (0, 0))
         return holding / total if total else 0.0
 
+    def fullness(self, receptacle: str) -> float:
+        """How many kinds of items a receptacle of this kind holds, on average over their games."""
+        return sum(self.find_rate(item, receptacle) for item in self.finds)
+
     def is_openable(self, receptacle: str) -> bool:
         """Whether receptacles of this kind mostly have to be opened."""
         counts = self.receptacles.get(receptacle, {})
