@@ -30,7 +30,7 @@ class Draw:
     """
 
     temperature: float
-    uniforms: Tensor
+    uniforms: list[float]
     token_ids: list[int] = field(default_factory=list)
     logprob: float = 0.0
     stopped: bool = False
@@ -123,9 +123,7 @@ def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozens
     return computed
 
 
-def _prefill(
-    model: PackedModel, jobs: Sequence[DrawsAfter], entries: Sequence[Entry]
-) -> Tensor:
+def _prefill(model: PackedModel, jobs: Sequence[DrawsAfter], entries: Sequence[Entry]) -> Tensor:
     """Next-token logits of every history, (jobs, vocabulary)."""
     pieces = [
         history_piece(entry, job.token_ids, read_last=True)
@@ -141,8 +139,8 @@ def _extend(rows: Sequence[Draw], logits_RV: Tensor, stop_token_ids: frozenset[i
     """One more token for each row."""
     logits_RV = logits_RV.float()
     tokens_R = _choose(rows, logits_RV)
-    logprobs_R = (
-        logits_RV.gather(1, tokens_R[:, None]).squeeze(1) - torch.logsumexp(logits_RV, dim=1)
+    logprobs_R = logits_RV.gather(1, tokens_R[:, None]).squeeze(1) - torch.logsumexp(
+        logits_RV, dim=1
     )
     for row, token, logprob in zip(rows, tokens_R.tolist(), logprobs_R.tolist(), strict=True):
         row.token_ids.append(token)
@@ -159,10 +157,11 @@ def _choose(rows: Sequence[Draw], logits_RV: Tensor) -> Tensor:
     device = logits_RV.device
     index = torch.tensor(hot, device=device)
     temperatures = torch.tensor([rows[i].temperature for i in hot], device=device)
-    uniforms = torch.stack([rows[i].uniforms[len(rows[i].token_ids)] for i in hot])
+    randoms = [rows[i].uniforms[len(rows[i].token_ids)] for i in hot]
+    uniforms = torch.tensor(randoms, device=device, dtype=torch.float64)
     probs = torch.softmax(logits_RV[index] / temperatures[:, None], dim=1)
     cumulative = probs.cumsum(dim=1, dtype=torch.float64)
-    target = uniforms.to(device)[:, None] * cumulative[:, -1:]
+    target = uniforms[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
     tokens_R[index] = drawn.clamp_(max=logits_RV.shape[1] - 1)
     return tokens_R

@@ -5,7 +5,7 @@ tolerance and computes only what is new: the history's unknown tokens once, then
 candidates side by side, each seeing the history and itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qnet.attention import Piece
 from qnet.checkpoint import LoadedQNet
-from qnet.errors import HistoryTooLongError
+from qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qnet.kvstore import Branch, Entry
 from qnet.packed import PackedModel, context_length, history_piece, q_of
 from qnet.types import ScoreRequest, ScoreResult
@@ -49,6 +49,7 @@ class NaiveScorer:
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: a request has no candidates.
         """
         return [self._score(request) for request in requests]
 
@@ -95,7 +96,10 @@ class SharedPrefixScorer:
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: a request has no candidates.
         """
+        if not requests:
+            return []
         rendered = [_render(self._loaded, r, self._packed.context) for r in requests]
         with self._packed.lease([r.history for r in rendered], spare=0) as entries:
             known = [len(entry.token_ids) for entry in entries]
@@ -105,10 +109,44 @@ class SharedPrefixScorer:
         return _results(rendered, known, q_values)
 
 
+class ScriptedScorer:
+    """A scorer without a model, for demos and tests: Q of the first keyword that is said.
+
+    Args:
+        q_of_keyword: looked up in its order; a candidate with none of them has `otherwise`.
+    """
+
+    def __init__(
+        self,
+        q_of_keyword: Mapping[str, float],
+        *,
+        otherwise: float = 0.0,
+        name: str = "scripted",
+    ) -> None:
+        self.name = name
+        self._q_of_keyword = dict(q_of_keyword)
+        self._otherwise = otherwise
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate; a word counts as a token."""
+        return [self._score(request) for request in requests]
+
+    def _score(self, request: ScoreRequest) -> ScoreResult:
+        said = [message.content for message in request.candidates]
+        words = sum(len(m.content.split()) for m in (*request.history, *request.candidates))
+        return ScoreResult(tuple(map(self._q, said)), computed_tokens=words)
+
+    def _q(self, said: str) -> float:
+        found = (q for keyword, q in self._q_of_keyword.items() if keyword in said)
+        return next(found, self._otherwise)
+
+
 def _render(loaded: LoadedQNet, request: ScoreRequest, context: int) -> _Rendered:
+    if not request.candidates:
+        raise InvalidCandidatesError("there are 0 candidates to score; give at least 1")
     history = loaded.renderer.encode_history(request.history)
     encoded = [tuple(loaded.renderer.encode_candidate(c)) for c in request.candidates]
-    longest = len(history) + max(map(len, encoded), default=0)
+    longest = len(history) + max(map(len, encoded))
     if longest > context:
         raise HistoryTooLongError(
             f"history and candidate have {longest:,} tokens; {loaded.name} takes {context:,}; "

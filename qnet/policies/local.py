@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 import torch
-from torch import Tensor
 
+from qnet.batching import DeviceThread, DeviceWorker
 from qnet.checkpoint import LoadedPolicy
 from qnet.decoding import Draw, DrawsAfter, draw
-from qnet.errors import HistoryTooLongError
+from qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
 from qnet.packed import PackedModel, logits_of
-from qnet.types import Candidate, SampleRequest, Sampling
+from qnet.types import Candidate, History, SampleRequest, Sampling
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048
@@ -20,9 +20,13 @@ DEFAULT_MAX_ROWS = 512
 
 
 class LocalPolicy:
-    """Draws from a causal LM in this process. Synchronous; the caller owns the device.
+    """Draws from a causal LM in this process.
+
+    `sample_batch` is for jobs, which own the device; `sample` for the server, where the device
+    thread does. One object serves one of them.
 
     Args:
+        thread: runs `sample`; without one only `sample_batch` can be used.
         cache_bytes: for the histories kept between steps; with many episodes in lockstep it has
             to hold all of them, or every step starts cold.
         tokens_per_forward: longest packed row while reading histories.
@@ -37,6 +41,7 @@ class LocalPolicy:
         self,
         loaded: LoadedPolicy,
         *,
+        thread: DeviceThread | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
         max_rows: int = DEFAULT_MAX_ROWS,
@@ -45,6 +50,7 @@ class LocalPolicy:
         self._renderer = loaded.renderer
         self._stop = frozenset(loaded.renderer.stop_token_ids)
         self._max_rows = max_rows
+        self._worker = DeviceWorker(thread, self.sample_batch) if thread else None
         self.history_tokens = 0
         self.prefill_tokens = 0
         self._packed = PackedModel(
@@ -54,6 +60,17 @@ class LocalPolicy:
             tokens_per_forward=max(tokens_per_forward, max_rows),
         )
 
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """Draw `n` candidates on the device thread, in whichever micro-batch they fall into.
+
+        Raises:
+            HistoryTooLongError: the history leaves no room for a reply.
+            ScorerUnavailableError: the device thread is dead or its queue full.
+        """
+        if self._worker is None:
+            raise ConfigError(f"{self.name} has no device thread; build it with thread=")
+        return await self._worker.submit(SampleRequest(history, n, sampling))
+
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order.
 
@@ -62,6 +79,7 @@ class LocalPolicy:
 
         Raises:
             HistoryTooLongError: a history leaves no room for a reply.
+            InvalidCandidatesError: a request asks for none.
         """
         histories = [tuple(self._encode(request)) for request in requests]
         draws = [
@@ -72,8 +90,7 @@ class LocalPolicy:
             self.history_tokens += sum(len(job.token_ids) for job in wave)
             self.prefill_tokens += draw(self._packed, wave, self._stop)
         return [
-            self._candidates(request, drawn)
-            for request, drawn in zip(requests, draws, strict=True)
+            self._candidates(request, drawn) for request, drawn in zip(requests, draws, strict=True)
         ]
 
     @property
@@ -91,10 +108,12 @@ class LocalPolicy:
         return token_ids
 
     def _new_draws(self, request: SampleRequest, token_ids: Sequence[int]) -> list[Draw]:
+        if request.n < 1:
+            raise InvalidCandidatesError(f"n is {request.n}; draw at least 1 candidate")
         sampling = request.sampling
         length = min(sampling.max_tokens, self._packed.context - len(token_ids))
         if sampling.temperature == 0:
-            return [Draw(0.0, torch.zeros(length))]
+            return [Draw(0.0, [0.0] * length)]
         uniforms = _uniforms(token_ids, request.n, sampling, length)
         greedy = [sampling.first_greedy and i == 0 for i in range(request.n)]
         return [
@@ -117,8 +136,10 @@ class LocalPolicy:
         return drawn + [copy] * (request.n - len(drawn))
 
 
-def _uniforms(token_ids: Sequence[int], n: int, sampling: Sampling, length: int) -> Tensor:
-    """A stream of random numbers for each candidate, (n, length).
+def _uniforms(
+    token_ids: Sequence[int], n: int, sampling: Sampling, length: int
+) -> list[list[float]]:
+    """A stream of `length` random numbers for each of n candidates.
 
     The history is part of the seed: a job that plays with one seed gets unrelated draws at
     every step of every episode.
@@ -129,12 +150,13 @@ def _uniforms(token_ids: Sequence[int], n: int, sampling: Sampling, length: int)
         digest = blake2b(array("q", [sampling.seed, *token_ids]).tobytes(), digest_size=8)
         seed = int.from_bytes(digest.digest(), "little") >> 1
     generator = torch.Generator().manual_seed(seed)
-    return torch.rand((n, length), generator=generator, dtype=torch.float64)
+    streams: list[list[float]] = torch.rand(
+        (n, length), generator=generator, dtype=torch.float64
+    ).tolist()
+    return streams
 
 
-def _jobs(
-    histories: Sequence[tuple[int, ...]], draws: Sequence[list[Draw]]
-) -> list[DrawsAfter]:
+def _jobs(histories: Sequence[tuple[int, ...]], draws: Sequence[list[Draw]]) -> list[DrawsAfter]:
     """One job per distinct history: equal ones are computed once."""
     jobs: dict[tuple[int, ...], DrawsAfter] = {}
     for token_ids, new in zip(histories, draws, strict=True):

@@ -13,7 +13,7 @@ def job(length: int, draws: int, *, temperature: float = 1.0, tokens: int = 10) 
         (draws, tokens), generator=torch.Generator().manual_seed(length), dtype=torch.float64
     )
     token_ids = [(i * i + length) % 300 for i in range(length)]
-    return DrawsAfter(token_ids, [Draw(temperature, row) for row in uniforms])
+    return DrawsAfter(token_ids, [Draw(temperature, row) for row in uniforms.tolist()])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

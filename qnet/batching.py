@@ -1,0 +1,201 @@
+"""The one thread that owns the device, and the asynchronous way to it.
+
+Requests of all kinds wait in one bounded queue. The thread takes the oldest and, with it, the
+others that wait for the same work, as one micro-batch. There is no polling and no waiting for a
+batch to fill: while one runs, the next one gathers.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from typing import Any, Generic, TypeVar
+
+from qnet.errors import ScorerUnavailableError
+from qnet.types import Scorer, ScoreRequest, ScoreResult
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+DEFAULT_MAX_WAITING = 256
+DEFAULT_MAX_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request in the queue, and where its result goes."""
+
+    worker: "DeviceWorker[Any, Any]"
+    request: Any
+    future: "Future[Any]" = field(default_factory=Future)
+
+
+class DeviceThread:
+    """One thread that runs everything that needs the device, so that nothing fights for it.
+
+    Args:
+        max_waiting: requests that may wait; one more is refused.
+    """
+
+    def __init__(self, *, max_waiting: int = DEFAULT_MAX_WAITING) -> None:
+        self._max_waiting = max_waiting
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = Condition()
+        self._closed = False
+        self._thread = Thread(target=self._run, name="qguide-device", daemon=True)
+        self._thread.start()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether requests are being served."""
+        return self._thread.is_alive() and not self._closed
+
+    def close(self) -> None:
+        """Fail what waits and stop after the running batch; safe to call twice."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def put(self, waiting: _Waiting) -> None:
+        """Queue a request.
+
+        Raises:
+            ScorerUnavailableError: the thread is dead or the queue full.
+        """
+        with self._changed:
+            self._waiting = deque(w for w in self._waiting if not w.future.cancelled())
+            if self._closed:
+                raise ScorerUnavailableError("the device thread is dead; restart the server")
+            if len(self._waiting) >= self._max_waiting:
+                raise ScorerUnavailableError(
+                    f"{len(self._waiting):,} requests wait for the device, the most there may be; "
+                    "try again later"
+                )
+            self._waiting.append(waiting)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            while batch := self._next_batch():
+                batch[0].worker.run(batch)
+        finally:
+            with self._changed:
+                self._closed = True
+                waiting, self._waiting = self._waiting, deque()
+            _fail(waiting, ScorerUnavailableError("the device thread is dead; restart the server"))
+
+    def _next_batch(self) -> list[_Waiting]:
+        """The oldest request and those that wait for the same work; empty once closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._waiting)
+            if self._closed:
+                return []
+            worker = self._waiting[0].worker
+            batch = [w for w in self._waiting if w.worker is worker][: worker.max_batch]
+            taken = set(map(id, batch))
+            self._waiting = deque(w for w in self._waiting if id(w) not in taken)
+            return batch
+
+
+class DeviceWorker(Generic[Request, Result]):
+    """One kind of work on the device thread: a synchronous batch function, awaited one by one.
+
+    Args:
+        run_batch: results of a batch of requests, in order.
+        max_batch: most requests of one micro-batch.
+    """
+
+    def __init__(
+        self,
+        thread: DeviceThread,
+        run_batch: Callable[[Sequence[Request]], Sequence[Result]],
+        *,
+        max_batch: int = DEFAULT_MAX_BATCH,
+    ) -> None:
+        self.thread = thread
+        self.max_batch = max_batch
+        self._run_batch = run_batch
+
+    async def submit(self, request: Request, *, timeout_s: float | None = None) -> Result:
+        """The request's result, from whichever micro-batch it falls into.
+
+        Raises:
+            ScorerUnavailableError: the thread is dead, its queue full or `timeout_s` past.
+        """
+        waiting = _Waiting(self, request)
+        self.thread.put(waiting)
+        try:
+            result: Result = await asyncio.wait_for(asyncio.wrap_future(waiting.future), timeout_s)
+        except TimeoutError as error:
+            raise ScorerUnavailableError(
+                f"the device gave no answer within {timeout_s} s; allow more or try again later"
+            ) from error
+        return result
+
+    def run(self, batch: Sequence[_Waiting]) -> None:
+        """Serve a batch on the device thread; cancelled requests cost nothing."""
+        live = [w for w in batch if w.future.set_running_or_notify_cancel()]
+        try:
+            self._serve(live)
+        except BaseException:
+            dead = ScorerUnavailableError("the device thread died of this batch")
+            _fail([w for w in live if not w.future.done()], dead)
+            raise
+
+    def _serve(self, live: Sequence[_Waiting]) -> None:
+        if not live:
+            return
+        try:
+            results = self._run_batch([w.request for w in live])
+        except Exception as error:  # a batch's failure is its callers' answer, not the thread's end
+            if len(live) == 1:
+                live[0].future.set_exception(error)
+                return
+            for waiting in live:
+                self._serve([waiting])
+            return
+        for waiting, result in zip(live, results, strict=True):
+            waiting.future.set_result(result)
+
+
+class ScoringWorker:
+    """A synchronous scorer, awaited one request at a time and run in micro-batches.
+
+    Args:
+        timeout_s: how long a request may take, its waiting included; None for ever.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        thread: DeviceThread,
+        *,
+        max_batch: int = DEFAULT_MAX_BATCH,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.name = scorer.name
+        self._timeout_s = timeout_s
+        self._worker = DeviceWorker(thread, scorer.score, max_batch=max_batch)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether requests are being served."""
+        return self._worker.thread.healthy
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Q of each candidate of one request.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            ScorerUnavailableError: the thread is dead, its queue full or the time up.
+        """
+        return await self._worker.submit(request, timeout_s=self._timeout_s)
+
+
+def _fail(waiting: Sequence[_Waiting] | deque[_Waiting], error: Exception) -> None:
+    for one in waiting:
+        if not one.future.cancelled():
+            one.future.set_exception(error)

@@ -1,0 +1,35 @@
+"""A policy without a model, for demos and tests: it says what its script says."""
+
+from collections.abc import Sequence
+
+from qnet.types import Candidate, History, Message, SampleRequest, Sampling
+
+DEFAULT_REPLIES = (
+    "Thought: I should look around first.\nAction: look",
+    "Thought: I should check what I carry.\nAction: inventory",
+    "Thought: The desk is a good place to start.\nAction: go to desk 1",
+)
+
+
+class ScriptedPolicy:
+    """Candidate k of turn t is reply t + k of the script, round and round."""
+
+    def __init__(self, replies: Sequence[str] = DEFAULT_REPLIES, *, name: str = "scripted") -> None:
+        self.name = name
+        self._replies = tuple(replies)
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """The next `n` replies of the script."""
+        return self._draw(history, n)
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        """The next replies of the script for each request."""
+        return [self._draw(request.history, request.n) for request in requests]
+
+    def _draw(self, history: History, n: int) -> list[Candidate]:
+        turn = sum(message.role == "assistant" for message in history)
+        replies = [self._replies[(turn + k) % len(self._replies)] for k in range(n)]
+        return [
+            Candidate(Message("assistant", reply), completion_tokens=len(reply.split()))
+            for reply in replies
+        ]

@@ -1,0 +1,77 @@
+"""From a history to an action: sample, score, select."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from qnet.agent import act
+from qnet.batching import DeviceThread, ScoringWorker
+from qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qnet.policies.local import LocalPolicy
+from qnet.policies.scripted import ScriptedPolicy
+from qnet.scoring import NaiveScorer, ScriptedScorer, SharedPrefixScorer
+from qnet.types import Message, Sampling, ScoreRequest
+from tests.tiny_models import WORDS, policy_model, q_model
+
+TASK = (Message("user", "put a mug in shelf 1"),)
+
+
+@pytest.fixture
+def thread() -> Iterator[DeviceThread]:
+    thread = DeviceThread()
+    yield thread
+    thread.close()
+
+
+async def test_the_candidate_with_the_highest_q_is_the_action(thread: DeviceThread) -> None:
+    scorer = ScoringWorker(ScriptedScorer({"inventory": 0.2, "desk": 0.9}), thread)
+    decision = await act(TASK, ScriptedPolicy(), scorer, num_candidates=3, sampling=Sampling())
+    assert decision.action.content.endswith("go to desk 1")
+    assert decision.q_values == (0.0, 0.2, 0.9)
+    assert (decision.chosen, decision.reason) == (2, "highest_q")
+
+
+async def test_identical_candidates_are_scored_once_and_still_have_their_q(
+    thread: DeviceThread,
+) -> None:
+    policy = ScriptedPolicy(["Action: look"])
+    scorer = ScoringWorker(ScriptedScorer({"look": 0.7}), thread)
+    decision = await act(TASK, policy, scorer, num_candidates=4, sampling=Sampling())
+    assert decision.q_values == (0.7,) * 4
+    assert (decision.distinct_candidates, decision.reason) == (1, "only_candidate")
+    words = len(TASK[0].content.split()) + 2
+    assert decision.usage.scored_tokens == words
+
+
+async def test_real_models_give_the_q_of_the_plain_scorer(thread: DeviceThread) -> None:
+    loaded = q_model()
+    policy = LocalPolicy(policy_model(), thread=thread)
+    scorer = ScoringWorker(SharedPrefixScorer(loaded), thread)
+    sampling = Sampling(temperature=1.0, max_tokens=8, seed=5)
+    history = (Message("user", " ".join(WORDS * 3)),)
+    for _ in range(3):
+        decision = await act(history, policy, scorer, num_candidates=3, sampling=sampling)
+        drawn = tuple(candidate.message for candidate in decision.candidates)
+        [plain] = NaiveScorer(loaded).score([ScoreRequest(history, drawn)])
+        assert decision.q_values == pytest.approx(plain.q_values, abs=1e-5)
+        assert decision.chosen == plain.q_values.index(max(plain.q_values))
+        assert decision.usage.completion_tokens == sum(
+            candidate.completion_tokens for candidate in decision.candidates
+        )
+        assert decision.timings.sample_ms > 0 < decision.timings.score_ms
+        history = (*history, decision.action, Message("user", "you see desk"))
+    assert decision.usage.cached_tokens > len(WORDS) * 3
+
+
+async def test_fewer_than_one_candidate_is_refused(thread: DeviceThread) -> None:
+    scorer = ScoringWorker(ScriptedScorer({}), thread)
+    with pytest.raises(InvalidCandidatesError, match="num_candidates is 0"):
+        await act(TASK, ScriptedPolicy(), scorer, num_candidates=0, sampling=Sampling())
+
+
+async def test_a_history_that_does_not_fit_is_the_callers_error(thread: DeviceThread) -> None:
+    policy = LocalPolicy(policy_model(context=32), thread=thread)
+    scorer = ScoringWorker(ScriptedScorer({}), thread)
+    long = (Message("user", " ".join(WORDS * 9)),)
+    with pytest.raises(HistoryTooLongError, match="shorten the history"):
+        await act(long, policy, scorer, num_candidates=2, sampling=Sampling())
