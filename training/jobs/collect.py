@@ -44,9 +44,12 @@ class CollectConfig(BaseModel):
     parallel: int = Field(default=4, ge=1)
 
 
+FIGURES = ("episodes", "won", "kept", "steps")
+
+
 @dataclass(slots=True)
 class Collected:
-    """What a run of `collect` did.
+    """What a run of `collect` did; a resumed run counts its own episodes alone.
 
     Attributes:
         failed: task id and error of each task whose environment failed.
@@ -97,7 +100,7 @@ def run_collect(config: CollectConfig, *, console: Console | None = None) -> Col
     finally:
         suite.close()
     with JsonlWriter(run.metrics) as metrics:
-        metrics.write({name: getattr(collected, name) for name in ("episodes", "won", "kept")})
+        metrics.write({name: getattr(collected, name) for name in FIGURES})
     return collected
 
 
@@ -146,6 +149,7 @@ def _keeper(
         won = episode.reward >= 1.0
         collected.episodes += 1
         collected.won += won
+        collected.steps += len(episode.steps)
         if won or not config.only_won:
             rows.write(trajectory_row(tasks[task_id], config.environment.name, episode))
             collected.kept += 1

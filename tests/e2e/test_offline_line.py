@@ -1,0 +1,166 @@
+"""The whole offline line through its commands, with real (tiny) models, on corridors."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from training.__main__ import app
+from training.algorithms.tree import Step, path_history
+from training.artefacts import JsonlWriter, open_run
+from training.environments.base import react_reply
+from training.environments.fake import Corridor, CorridorSuite
+from training.records import EXPERT, TrajectoryRow, rows_of
+from training.tasks import EnvironmentConfig
+
+SFT = """
+trajectories = ["{runs}/expert"]
+output = "{runs}/sft"
+[architecture]
+vocab_size = 320
+hidden_size = 32
+intermediate_size = 64
+layers = 2
+heads = 2
+context = 512
+[optimization]
+lr = 0.01
+epochs = 6
+batch_tokens = 2048
+"""
+EXPLORE = """
+output = "{runs}/trees"
+policy = "{runs}/sft/checkpoint"
+expert = ["{runs}/expert"]
+[environment]
+name = "fake"
+count = 6
+[exploration]
+max_steps = 12
+max_draws = 10
+max_tokens = 24
+depth = 4
+"""
+LABEL = """
+trees = ["{runs}/trees"]
+output = "{runs}/labels"
+"""
+TRAIN_QNET = """
+labels = ["{runs}/labels"]
+trunk = "{runs}/sft/checkpoint"
+output = "{runs}/qnet"
+head_width = 16
+validation_fraction = 0.3
+[optimization]
+lr = 0.003
+epochs = 1
+"""
+
+
+def qguide(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def run_job(runs: Path, job: str, text: str) -> None:
+    path = runs / f"{job}.toml"
+    path.write_text(text.format(runs=runs))
+    result = qguide(job, "--config", str(path))
+    assert result.exit_code == 0, result.output
+
+
+def write_solutions(runs: Path, *, count: int) -> None:
+    """What `collect` would write, had corridors an expert."""
+    suite = CorridorSuite(0, count)
+    run = open_run(runs / "expert", EnvironmentConfig(name="fake"))
+    with JsonlWriter(run.rows) as rows:
+        for task in suite.tasks:
+            environment = suite.make(task)
+            first, steps = environment.reset(), []
+            for action in Corridor.of_seed(int(task.source)).solution():
+                done = environment.step(action)
+                reply = react_reply("On.", action)
+                steps.append(Step(reply, done.observation, done.reward, done.terminated))
+            row = TrajectoryRow(
+                task_id=task.id,
+                kind=task.kind,
+                environment="fake",
+                messages=rows_of(path_history(first, steps)),
+                outcome_reward=steps[-1].reward,
+                terminated=True,
+                steps=len(steps),
+                source=EXPERT,
+            )
+            rows.write(row)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    write_solutions(runs, count=40)
+    for job, text in (
+        ("sft", SFT),
+        ("explore", EXPLORE),
+        ("label", LABEL),
+        ("train-qnet", TRAIN_QNET),
+    ):
+        run_job(runs, job, text)
+    return runs
+
+
+def evaluate(trained: Path, output: Path, *more: str) -> Result:
+    options = {
+        "--environment": "fake",
+        "--generated": "100:4",
+        "--policy": f"{trained}/sft/checkpoint",
+        "--qnet": f"{trained}/qnet/checkpoint",
+        "--candidates": "3",
+        "--seeds": "0,1",
+        "--max-steps": "8",
+        "--output": str(output),
+        "--set": "max_tokens=24",
+    }
+    return qguide("evaluate", *[part for pair in options.items() for part in pair], *more)
+
+
+def test_the_line_ends_in_results_for_every_method_and_seed(trained: Path, tmp_path: Path) -> None:
+    result = evaluate(trained, tmp_path / "evaluation")
+    assert result.exit_code == 0, result.output
+    assert "q-guided against the others" in result.output
+    results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
+    assert results["complete"]
+    assert len(results["rows"]) == 10
+    guided = [row for row in results["rows"] if row["method"] == "q-guided"]
+    assert all(row["completion_tokens"] > 0 and row["policy_time_s"] > 0 for row in guided)
+    assert results["config"]["policy_sha256"]
+    assert results["config"]["qnet_sha256"]
+
+
+def test_an_evaluation_is_not_resumed_with_other_candidates(trained: Path, tmp_path: Path) -> None:
+    assert evaluate(trained, tmp_path, "--methods", "greedy").exit_code == 0
+    result = evaluate(trained, tmp_path, "--methods", "greedy", "--candidates", "4")
+    assert result.exit_code == 2
+    assert "candidates = 3 then, 4 now" in " ".join(result.output.split())
+
+
+def test_a_qnet_in_the_policys_place_is_refused_in_words(trained: Path, tmp_path: Path) -> None:
+    result = evaluate(trained, tmp_path, "--policy", f"{trained}/qnet/checkpoint")
+    assert result.exit_code == 1
+    assert "policy" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["collect", "--config", "nowhere.toml"], "nowhere.toml"),
+        (["evaluate", "--output", "out", "--methods", "guess"], "methods.0 = 'guess'"),
+        (["evaluate", "--output", "out", "--generated", "7"], "FIRST:COUNT"),
+        (["parity", "webshop", "--games", "."], "not alfworld"),
+    ],
+)
+def test_a_mistake_is_explained_without_a_traceback(arguments: list[str], message: str) -> None:
+    result = qguide(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output

@@ -1,0 +1,108 @@
+"""Collecting from the expert: won trajectories, each task once, however often it is killed."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from qnet.errors import ConfigError
+from training.artefacts import finished_task_ids, read_rows
+from training.environments.alfworld.engine import PythonEnvironment
+from training.environments.base import StepResult, parse_action
+from training.jobs.collect import CollectConfig, Collected, run_collect
+from training.records import TrajectoryRow
+from training.tasks import EnvironmentConfig, build_selected_suite
+
+
+def configure(output: Path, games: Path | None, **changes: object) -> CollectConfig:
+    values: dict[str, object] = {
+        "output": output,
+        "environment": EnvironmentConfig(games=games, limit=12, count=12),
+    }
+    return CollectConfig.model_validate(values | changes)
+
+
+def collect(config: CollectConfig) -> Collected:
+    return run_collect(config, console=Console(file=StringIO()))
+
+
+def rows_of(config: CollectConfig) -> list[TrajectoryRow]:
+    return list(read_rows(config.output / "rows.jsonl", TrajectoryRow))
+
+
+@pytest.fixture(params=["generated", "real"])
+def games(request: pytest.FixtureRequest) -> Path | None:
+    """None for generated games, the folder of the real ones else."""
+    if request.param == "generated":
+        return None
+    folder: Path = request.getfixturevalue("real_games_dir")
+    return folder
+
+
+def test_every_kept_trajectory_wins_when_its_actions_are_played_again(
+    tmp_path: Path, games: Path | None
+) -> None:
+    config = configure(tmp_path, games)
+    collected = collect(config)
+    rows = rows_of(config)
+    assert collected.kept == len(rows) >= 10
+    suite = build_selected_suite(config.environment)
+    tasks = {task.id: task for task in suite.tasks}
+    for row in rows:
+        environment = suite.make(tasks[row.task_id])
+        seen = [environment.reset()]
+        for reply in row.actions:
+            result = environment.step(parse_action(reply))
+            seen.append(result.observation)
+        assert (result.terminated, result.reward) == (True, 1.0)
+        assert seen == [m.content for m in row.messages if m.role == "user"]
+
+
+def test_lost_episodes_are_named_and_not_played_again(tmp_path: Path, games: Path | None) -> None:
+    config = configure(tmp_path, games, max_steps=6)
+    first = collect(config)
+    assert 0 < first.kept < first.episodes == 12
+    skipped = finished_task_ids(tmp_path / "skipped.jsonl")
+    assert len(skipped) == 12 - first.kept
+    assert collect(config).episodes == 0
+
+
+def test_lost_episodes_are_kept_where_they_are_wanted(tmp_path: Path, games: Path | None) -> None:
+    config = configure(tmp_path, games, max_steps=6, only_won=False)
+    assert collect(config).kept == 12
+    lost = [row for row in rows_of(config) if not row.terminated]
+    assert lost
+    assert all((row.outcome_reward, row.steps) == (0.0, 6) for row in lost)
+
+
+def test_a_killed_collection_goes_on_without_repeating_a_task(
+    tmp_path: Path, games: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(tmp_path / "killed", games, parallel=1)
+    step, lives = PythonEnvironment.step, iter(range(40))
+
+    def mortal(self: PythonEnvironment, action: str) -> StepResult:
+        if next(lives, None) is None:
+            raise KeyboardInterrupt
+        return step(self, action)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PythonEnvironment, "step", mortal)
+        with pytest.raises(KeyboardInterrupt):
+            collect(config)
+    before = rows_of(config)
+    assert before
+    collect(config)
+    whole = configure(tmp_path / "whole", games, parallel=5)
+    collect(whole)
+    after = rows_of(config)
+    assert after[: len(before)] == before
+    assert {row.task_id: row for row in after} == {row.task_id: row for row in rows_of(whole)}
+    assert len({row.task_id for row in after}) == len(after)
+
+
+def test_an_environment_without_an_expert_is_refused(tmp_path: Path) -> None:
+    config = CollectConfig(output=tmp_path, environment=EnvironmentConfig(name="fake"))
+    with pytest.raises(ConfigError, match="no expert"):
+        collect(config)
