@@ -35,18 +35,18 @@ def print_results(results: Results, console: Console) -> None:
 
 def _methods_table(results: Results) -> Table:
     table = Table(title=f"{results.tasks} tasks, seeds averaged")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     for name in (
         "success",
-        "95 % over tasks",
-        "mean reward",
-        "tokens / episode",
-        "distinct / step",
+        "95 % (tasks)",
+        "reward",
+        "tokens each",
+        "distinct",
         "invalid",
         "too long",
-        "s / episode",
+        "s each",
     ):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for summary in results.summary:
         rows = [row for row in results.rows if row.method == summary.method]
         table.add_row(_name(summary), *_cells(summary, rows))
@@ -57,7 +57,7 @@ def _cells(summary: MethodSummary, rows: list[MethodRow]) -> list[str]:
     episodes = sum(row.episodes for row in rows)
     return [
         f"{summary.success_rate:.1%}",
-        f"{summary.ci95[0]:.1%} to {summary.ci95[1]:.1%}",
+        f"{100 * summary.ci95[0]:.1f} to {100 * summary.ci95[1]:.1f}",
         f"{summary.mean_reward:.3f}",
         f"{summary.completion_tokens_per_episode:,.0f}",
         f"{sum(row.distinct_candidates_per_step for row in rows) / len(rows):.2f}",
@@ -126,7 +126,7 @@ def plot_success(results: Results, episodes: Mapping[Key, EpisodeRow], path: Pat
         )
     axes.set_xlabel("completion tokens per episode")
     axes.set_ylabel("success (%)")
-    axes.set_ylim(0, 100)
+    axes.set_ylim(-3, 103)
     axes.set_xlim(left=0)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)

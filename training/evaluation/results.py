@@ -31,7 +31,8 @@ NOTES = {
     "q-guided": "steps whose candidates are all the same are not scored",
     "wall_time_s": "seconds of the run shared out: a sampling batch by the tokens generated for "
     "each request, a scoring batch by the tokens that went through the trunk, environment calls "
-    "by their own time (in threads they overlap, so the sum may exceed wall_clock_s)",
+    "by their own time, the wait for a busy worker included (in threads they overlap, so the sum "
+    "may exceed wall_clock_s); loading a game is no method's time",
 }
 
 Key = tuple[MethodName, int | None, str]

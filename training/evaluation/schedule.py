@@ -5,6 +5,7 @@ seconds to load a game and milliseconds to play a loaded one again.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from qnet.errors import EnvironmentFailureError, QGuideError
@@ -19,7 +20,7 @@ from training.evaluation.records import (
     MethodName,
     TrajectoryCost,
 )
-from training.rollout import Process, Timings, TimingsRequest
+from training.rollout import EnvironmentCall, Process, Timings, TimingsRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Table:
 
 def play_turns(table: Table, turns: Sequence[Turn]) -> Process[None]:
     """Take the turns in order; one that fails leaves the others alone."""
+    yield EnvironmentCall(lambda: _load(table.make))
     for turn in turns:
         before: Timings = yield TimingsRequest()
         try:
@@ -76,6 +78,15 @@ def play_turns(table: Table, turns: Sequence[Turn]) -> Process[None]:
         if turn.method == "q-guided" and turn.seed is not None:
             table.budgets[turn.seed] = row.completion_tokens
         table.on_row(row)
+
+
+def _load(make: Callable[[], Environment]) -> None:
+    """Let the engine load the game, so that no method's time pays for it.
+
+    A game that cannot be loaded is each turn's failure, and reported there.
+    """
+    with suppress(EnvironmentFailureError), closing(make()) as environment:
+        environment.reset()
 
 
 def _take(table: Table, turn: Turn) -> Process[list[Episode]]:
