@@ -71,101 +71,55 @@ class Expert:
         if memory.unclear is not None:
             place = memory.unclear
             return f"I am already at {place}. I examine it.", f"examine {place}"
+        if memory.at is None:
+            return self._begin(memory)
         if held is None:
-            return self._find_item(memory)
+            return self._find_item(memory, memory.at)
         if kind_of(held) != task.item:
-            return self._put_back(memory, held)
+            return _put(held, memory.at, memory, f"I do not need {held}. I put it back.")
         if task.kind == "look_at_obj_in_light":
-            return self._light(memory, held)
-        if task.kind in _TREATMENTS and held not in memory.treated:
-            return self._treat(memory, held)
-        return self._deliver(memory, held)
+            return self._find_lamp(memory, memory.at, held)
+        if task.kind in _TREATMENTS and (_TREATMENTS[task.kind][0], held) not in memory.treated:
+            return _treat(memory, held)
+        return _deliver(memory, held)
 
-    def _find_item(self, memory: HouseMemory) -> _Decision:
-        kind, at = memory.task.item, memory.at
-        if at is not None and at in memory.closed and at not in memory.contents:
-            return f"{at} is closed. I open it.", f"open {at}"
-        target = self._target(memory) if memory.task.kind == "pick_two_obj_and_place" else None
-        if at != target and (item := memory.seen_at(at, kind)):
-            if at in memory.closed:
-                return f"{at} is closed. I open it.", f"open {at}"
+    def _find_item(self, memory: HouseMemory, at: str) -> _Decision:
+        kind = memory.task.item
+        home = _target(memory) if memory.task.kind == "pick_two_obj_and_place" else None
+        item = memory.seen_at(at, kind)
+        if at == home and item:
+            return self._search(memory, kind, f"One {kind} is done.", home)
+        if memory.is_shut(at, kind):
+            return _open(at)
+        if item:
             return f"{item} is here. I take it.", f"take {item} from {at}"
-        done = target is not None and at == target and memory.seen_at(at, kind)
-        news = f"One {kind} is done." if done else f"No {kind} at {at}."
-        if place := self._known(memory, kind, target):
-            return f"{news} {place[0]} is at {place[1]}.", f"go to {place[1]}"
-        return self._search(memory, kind, news)
+        return self._search(memory, kind, f"No {kind} at {at}.", home)
 
-    def _known(self, memory: HouseMemory, kind: str, without: str | None) -> tuple[str, str] | None:
-        for receptacle in memory.contents:
-            item = memory.seen_at(receptacle, kind)
-            if item and receptacle not in (without, memory.at):
-                return item, receptacle
-        return None
-
-    def _search(self, memory: HouseMemory, kind: str, news: str) -> _Decision:
-        plan = self._plan(memory, kind)
-        place = next_receptacle(plan, memory.receptacles, memory.contents)
-        if place is None:
-            memory.forget_contents()
-            here = (memory.at,) if memory.at else ()
-            place = next_receptacle(plan, memory.receptacles, here) or ""
-        return f"{news} Next is {place}.", f"go to {place}"
-
-    def _light(self, memory: HouseMemory, held: str) -> _Decision:
-        kind, at = memory.task.target, memory.at
-        if at is not None and at in memory.closed and at not in memory.contents:
-            return f"{at} is closed. I open it.", f"open {at}"
+    def _find_lamp(self, memory: HouseMemory, at: str, held: str) -> _Decision:
+        kind = memory.task.target
+        if memory.is_shut(at, kind):
+            return _open(at)
         if lamp := memory.seen_at(at, kind):
             return f"{lamp} is here. I use it.", f"use {lamp}"
-        just_taken = self._action.startswith("take ")
-        news = f"I hold {held}." if just_taken else f"No {kind} at {at}."
-        if place := self._known(memory, kind, None):
-            return f"{news} {place[0]} is at {place[1]}.", f"go to {place[1]}"
-        if just_taken:
-            plan = self._plan(memory, kind)
-            news = f"{news} I need one {kind}. {_announce(plan)}".rstrip()
-        return self._search(memory, kind, news)
+        if not self._action.startswith("take "):
+            return self._search(memory, kind, f"No {kind} at {at}.")
+        plan = _announce(self._plan(memory, kind))
+        return self._search(memory, kind, f"I hold {held}.", plan=f"I need one {kind}. {plan}")
 
-    def _treat(self, memory: HouseMemory, held: str) -> _Decision:
-        verb, state, kind = _TREATMENTS[memory.task.kind]
-        place = self._first_of(memory, kind)
-        if memory.at == place:
-            return f"{place} is here. I {verb} {held}.", f"{verb} {held} with {place}"
-        return f"I hold {held}. It must be {state}. Next is {place}.", f"go to {place}"
-
-    def _deliver(self, memory: HouseMemory, held: str) -> _Decision:
-        target = self._target(memory)
-        if memory.at != target:
-            treatment = _TREATMENTS.get(memory.task.kind)
-            news = f"{held} is {treatment[1]}." if treatment else f"I hold {held}."
-            return f"{news} It goes to {target}.", f"go to {target}"
-        if target in memory.closed:
-            return f"{target} is closed. I open it.", f"open {target}"
-        return f"{target} is here. I put {held}.", f"put {held} in/on {target}"
-
-    def _put_back(self, memory: HouseMemory, held: str) -> _Decision:
-        at = memory.at or memory.receptacles[0]
-        if at in memory.closed:
-            return f"{at} is closed. I open it.", f"open {at}"
-        return f"I do not need {held}. I put it back.", f"put {held} in/on {at}"
-
-    def _target(self, memory: HouseMemory) -> str:
-        """Where to deliver: where one already is, else the first listed."""
-        task = memory.task
-        places = self._all_of(memory, task.target)
-        if task.kind == "pick_two_obj_and_place":
-            for place in places:
-                if memory.seen_at(place, task.item):
-                    return place
-        return next((place for place in places if place not in memory.refused), places[0])
-
-    def _first_of(self, memory: HouseMemory, kind: str) -> str:
-        places = self._all_of(memory, kind)
-        return next((place for place in places if place not in memory.refused), places[0])
-
-    def _all_of(self, memory: HouseMemory, kind: str) -> list[str]:
-        return [name for name in memory.receptacles if kind_of(name) == kind] or [f"{kind} 1"]
+    def _search(
+        self, memory: HouseMemory, kind: str, news: str, home: str | None = None, plan: str = ""
+    ) -> _Decision:
+        """Go where one was seen, `home` excepted; else on to the next place."""
+        for place in memory.contents:
+            item = memory.seen_at(place, kind)
+            if item and place not in (home, memory.at):
+                return f"{news} {item} is at {place}.", f"go to {place}"
+        kinds = self._plan(memory, kind)
+        next_place = next_receptacle(kinds, memory.receptacles, memory.contents)
+        if next_place is None:
+            memory.forget_contents()
+            next_place = next_receptacle(kinds, memory.receptacles, (memory.at or "",)) or ""
+        return f"{news} {plan}Next is {next_place}.", f"go to {next_place}"
 
     def _plan(self, memory: HouseMemory, kind: str) -> tuple[str, ...]:
         plan = search_plan(kind, memory.receptacles, self._statistics)
@@ -173,6 +127,47 @@ class Expert:
             # What already lay in a target would have won the game before it began.
             return tuple(place for place in plan if place != memory.task.target)
         return plan
+
+
+def _treat(memory: HouseMemory, held: str) -> _Decision:
+    verb, state, kind = _TREATMENTS[memory.task.kind]
+    place = _first(memory, kind)
+    if memory.at == place:
+        return f"{place} is here. I {verb} {held}.", f"{verb} {held} with {place}"
+    return f"I hold {held}. It must be {state}. Next is {place}.", f"go to {place}"
+
+
+def _deliver(memory: HouseMemory, held: str) -> _Decision:
+    target = _target(memory)
+    if memory.at == target:
+        return _put(held, target, memory, f"{target} is here. I put {held}.")
+    treatment = _TREATMENTS.get(memory.task.kind)
+    news = f"{held} is {treatment[1]}." if treatment else f"I hold {held}."
+    return f"{news} It goes to {target}.", f"go to {target}"
+
+
+def _target(memory: HouseMemory) -> str:
+    """Where to deliver: for two, where one already is; else the first that is listed."""
+    task = memory.task
+    if task.kind == "pick_two_obj_and_place":
+        for place in memory.all_of(task.target):
+            if memory.seen_at(place, task.item):
+                return place
+    return _first(memory, task.target)
+
+
+def _first(memory: HouseMemory, kind: str) -> str:
+    """The first receptacle of a kind that has not failed yet."""
+    places = memory.all_of(kind) or [f"{kind} 1"]
+    return next((place for place in places if place not in memory.refused), places[0])
+
+
+def _put(held: str, place: str, memory: HouseMemory, thought: str) -> _Decision:
+    return _open(place) if place in memory.closed else (thought, f"put {held} in/on {place}")
+
+
+def _open(place: str) -> _Decision:
+    return f"{place} is closed. I open it.", f"open {place}"
 
 
 def _announce(plan: tuple[str, ...]) -> str:

@@ -9,6 +9,8 @@ from training.environments.alfworld.observation import (
     read_task,
 )
 
+_UNDONE_BY = {"heat": "cool", "cool": "heat"}
+
 
 class HouseMemory:
     """Facts of one episode, kept up to date by `read`.
@@ -22,7 +24,7 @@ class HouseMemory:
         at: the receptacle that the agent stands before.
         unclear: a receptacle that is right here but was not described.
         held: the object in hand.
-        treated: objects that were cleaned, heated or cooled.
+        treated: (verb, object) of what was cleaned, heated or cooled and still is.
     """
 
     def __init__(self, observation: str) -> None:
@@ -35,7 +37,7 @@ class HouseMemory:
         self.at: str | None = None
         self.unclear: str | None = None
         self.held: str | None = None
-        self.treated: set[str] = set()
+        self.treated: set[tuple[str, str]] = set()
 
     def read(self, action: str, observation: str, *, deliberate: bool) -> None:
         """Take in what an action brought about.
@@ -57,6 +59,8 @@ class HouseMemory:
             self.held = None
             self.contents[target] = (*self.contents.get(target, ()), item)
         elif scene.treated is not None:
+            verb, item = scene.treated
+            self.treated.discard((_UNDONE_BY.get(verb, ""), item))
             self.treated.add(scene.treated)
         elif action.startswith("close "):
             self.closed.add(action.removeprefix("close "))
@@ -65,6 +69,15 @@ class HouseMemory:
         """Begin to look everywhere anew."""
         self.contents.clear()
         self.refused.clear()
+
+    def is_shut(self, receptacle: str, kind: str) -> bool:
+        """Whether a receptacle has to be opened to look for, or take, a kind of object."""
+        unseen = receptacle not in self.contents
+        return receptacle in self.closed and (unseen or bool(self.seen_at(receptacle, kind)))
+
+    def all_of(self, kind: str) -> list[str]:
+        """The receptacles of a kind in the room's order."""
+        return [name for name in self.receptacles if kind_of(name) == kind]
 
     def seen_at(self, receptacle: str | None, kind: str) -> str | None:
         """The first object of a kind in a receptacle as last seen."""
@@ -95,7 +108,12 @@ class HouseMemory:
         elif verb == "examine":
             self.unclear = None
             self.contents[rest] = ()
+        elif verb == "open":
+            self.closed.discard(rest)
+            self.contents[rest] = ()
         elif verb == "take":
             self._remove(*rest.split(" from ", 1))
+        elif verb == "use" and self.at is not None:
+            self._remove(rest, self.at)
         elif self.at is not None:
             self.refused.add(self.at)

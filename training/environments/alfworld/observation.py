@@ -13,7 +13,7 @@ _OPEN = re.compile(rf"(?:On the ({_NAME}), |The ({_NAME}) is open\. In it, )you 
 _CLOSED = re.compile(rf"The ({_NAME}) is closed\.")
 _TAKEN = re.compile(rf"You pick up the ({_NAME}) from the ({_NAME})\.")
 _PUT = re.compile(rf"You put the ({_NAME}) in/on the ({_NAME})\.")
-_TREATED = re.compile(rf"You (?:clean|heat|cool) the ({_NAME}) using the {_NAME}\.")
+_TREATED = re.compile(rf"You (clean|heat|cool) the ({_NAME}) using the {_NAME}\.")
 
 _TASKS: tuple[tuple[GoalKind, re.Pattern[str]], ...] = (
     ("look_at_obj_in_light", re.compile(r"examine (?:the|an?) (\w+) with the (\w+)")),
@@ -54,14 +54,14 @@ class Scene:
         contents: the objects seen in it; None where it is closed.
         taken: (object, receptacle) of what was picked up.
         put: (object, receptacle) of what was put down.
-        treated: the object that was cleaned, heated or cooled.
+        treated: (verb, object) of what was cleaned, heated or cooled.
     """
 
     receptacle: str | None = None
     contents: tuple[str, ...] | None = None
     taken: tuple[str, str] | None = None
     put: tuple[str, str] | None = None
-    treated: str | None = None
+    treated: tuple[str, str] | None = None
 
 
 def kind_of(name: str) -> str:
@@ -102,5 +102,5 @@ def read_scene(observation: str) -> Scene:
     if match := _PUT.search(observation):
         return Scene(put=(match[1], match[2]))
     if match := _TREATED.search(observation):
-        return Scene(treated=match[1])
+        return Scene(treated=(match[1], match[2]))
     return Scene()

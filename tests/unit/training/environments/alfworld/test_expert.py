@@ -177,6 +177,37 @@ def test_a_target_that_takes_nothing_is_exchanged() -> None:
     assert parse_action(expert.reply("Nothing happens.")) == "go to desk 1"
 
 
+def test_a_lamp_that_does_not_work_is_given_up() -> None:
+    expert = Expert()
+    for observation, _ in LAMP_NOT_SEEN_YET:
+        expert.reply(observation)
+    assert parse_action(expert.reply("Nothing happens.")) == "go to bed 1"
+
+
+def test_a_door_that_does_not_open_is_given_up() -> None:
+    expert = Expert()
+    for observation, _ in HEAT[:4]:
+        expert.reply(observation)
+    assert parse_action(expert.reply("Nothing happens.")) == "go to sinkbasin 1"
+
+
+def test_what_another_agent_cooled_must_be_heated_again() -> None:
+    expert = Expert()
+    for observation, _ in HEAT[:7]:
+        expert.reply(observation)
+    expert.reply("You heat the apple 2 using the microwave 1.")
+    expert.follow("Thought: Back.\nAction: cool apple 2 with fridge 1")
+    again = parse_action(expert.reply("You cool the apple 2 using the fridge 1."))
+    assert again == "heat apple 2 with microwave 1"
+
+
+def test_it_begins_from_whatever_another_agent_began_with() -> None:
+    expert = Expert()
+    first = expert.reply(SIMPLE[0][0])
+    expert.follow("Thought: What do I carry?\nAction: inventory")
+    assert expert.reply("You are not carrying anything.") == first
+
+
 def test_it_goes_on_from_what_another_agent_did() -> None:
     expert = Expert()
     expert.reply(SIMPLE[0][0])

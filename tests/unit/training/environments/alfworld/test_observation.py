@@ -69,7 +69,7 @@ def test_the_room_lists_its_receptacles_and_not_the_task() -> None:
         ),
         ("You pick up the cd 1 from the safe 1.", Scene(taken=("cd 1", "safe 1"))),
         ("You put the cd 1 in/on the safe 1.", Scene(put=("cd 1", "safe 1"))),
-        ("You heat the egg 1 using the microwave 1.", Scene(treated="egg 1")),
+        ("You heat the egg 1 using the microwave 1.", Scene(treated=("heat", "egg 1"))),
         ("You are carrying: a cd 1.", Scene()),
         ("This is a normal box 1. In it, you see a cd 1.", Scene()),
     ],
