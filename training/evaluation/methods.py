@@ -13,7 +13,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
-from qnet.types import Candidate, History, SampleRequest, Sampling, ScoreRequest, ScoreResult
+from qnet.selection import distinct, select
+from qnet.types import (
+    Candidate,
+    History,
+    Message,
+    SampleRequest,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+)
 from training.episode import Choice, Chooser, derived_seed, first_reply, seeded
 from training.rollout import ModelRequest
 
@@ -64,7 +73,7 @@ def random_of_m(play: Play, seed: int, task_id: str) -> Chooser:
             history, play.candidates, sampling_at(step)
         )
         pick = Random(derived_seed(seed, task_id, step, "pick")).randrange(len(candidates))
-        return _choice(candidates, candidates[pick])
+        return _choice(candidates, candidates[pick].message)
 
     return choose
 
@@ -80,52 +89,47 @@ def q_guided(play: Play, seed: int, task_id: str) -> Chooser:
         candidates: list[Candidate] = yield SampleRequest(
             history, play.candidates, sampling_at(step)
         )
-        distinct = deduplicate(candidates)
-        if len(distinct) == 1:
-            return _choice(candidates, candidates[0])
-        messages = tuple(group[0].message for group in distinct)
-        scored: ScoreResult = yield ScoreRequest(history, messages)
-        best = best_group(distinct, scored.q_values, play.tie_break)
-        return _choice(candidates, distinct[best][0], scored_tokens=scored.computed_tokens)
+        different = distinct([candidate.message for candidate in candidates]).messages
+        if len(different) == 1:
+            return _choice(candidates, different[0])
+        scored: ScoreResult = yield ScoreRequest(history, different)
+        best = best_message(candidates, different, scored.q_values, play.tie_break)
+        return _choice(candidates, best, scored_tokens=scored.computed_tokens)
 
     return choose
 
 
-def deduplicate(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
-    """Candidates with the same reply in one group, in the order of their first draw."""
-    groups: dict[str, list[Candidate]] = {}
-    for candidate in candidates:
-        groups.setdefault(candidate.message.content, []).append(candidate)
-    return list(groups.values())
+def best_message(
+    candidates: Sequence[Candidate],
+    different: Sequence[Message],
+    q_values: Sequence[float],
+    tie_break: TieBreak,
+) -> Message:
+    """The message of highest Q; the earliest where the tie-break leaves several.
+
+    Raises:
+        ScorerUnavailableError: a Q-value is not a finite number.
+    """
+    highest = q_values[select(different, q_values).chosen]
+    tied = [message for message, q in zip(different, q_values, strict=True) if q == highest]
+    return max(tied, key=lambda message: _preference(message, candidates, tie_break))
 
 
-def best_group(
-    groups: Sequence[Sequence[Candidate]], q_values: Sequence[float], tie_break: TieBreak
-) -> int:
-    """Index of the highest Q; the earliest where the tie-break leaves several."""
-
-    def rank(index: int) -> tuple[float, float, int]:
-        return q_values[index], _preference(groups[index], tie_break), -index
-
-    return max(range(len(groups)), key=rank)
-
-
-def _preference(group: Sequence[Candidate], tie_break: TieBreak) -> float:
+def _preference(message: Message, candidates: Sequence[Candidate], tie_break: TieBreak) -> float:
+    drawn = [candidate for candidate in candidates if candidate.message == message]
     match tie_break:
         case "first":
             return 0.0
         case "most-drawn":
-            return float(len(group))
+            return float(len(drawn))
         case "logprob":
-            return float("-inf") if group[0].logprob is None else group[0].logprob
+            return float("-inf") if drawn[0].logprob is None else drawn[0].logprob
 
 
-def _choice(
-    candidates: Sequence[Candidate], chosen: Candidate, *, scored_tokens: int = 0
-) -> Choice:
+def _choice(candidates: Sequence[Candidate], chosen: Message, *, scored_tokens: int = 0) -> Choice:
     return Choice(
-        reply=chosen.message.content,
+        reply=chosen.content,
         completion_tokens=sum(candidate.completion_tokens for candidate in candidates),
-        distinct_candidates=len(deduplicate(candidates)),
+        distinct_candidates=len({candidate.message for candidate in candidates}),
         scored_tokens=scored_tokens,
     )

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
+from qnet.errors import ScorerUnavailableError
 from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from training.episode import Choice, Chooser
 from training.evaluation.methods import (
     Play,
     TieBreak,
-    best_group,
-    deduplicate,
     greedy,
     q_guided,
     random_of_m,
@@ -101,12 +100,22 @@ def test_a_random_choice_follows_how_often_a_reply_was_drawn() -> None:
     ("tie_break", "expected"), [("first", "a"), ("most-drawn", "b"), ("logprob", "c")]
 )
 def test_a_tie_is_broken_as_said(tie_break: TieBreak, expected: str) -> None:
-    groups = deduplicate(drawn("a", "b", "b", "c", logprobs=[-3.0, -2.0, -2.0, -1.0]))
-    best = best_group(groups, (0.5, 0.5, 0.5), tie_break)
-    assert groups[best][0].message.content == expected
+    candidates = drawn("a", "b", "b", "c", logprobs=[-3.0, -2.0, -2.0, -1.0])
+    choice, _ = ask(
+        q_guided(Play(tie_break=tie_break), 0, "t"), candidates, ScoreResult((0.5, 0.5, 0.5), 9)
+    )
+    assert choice.reply == expected
 
 
 @pytest.mark.parametrize("tie_break", ["first", "most-drawn", "logprob"])
 def test_a_tie_break_never_outweighs_q(tie_break: TieBreak) -> None:
-    groups = deduplicate(drawn("a", "b", "b", logprobs=[-3.0, -1.0, -1.0]))
-    assert best_group(groups, (0.51, 0.5), tie_break) == 0
+    candidates = drawn("a", "b", "b", logprobs=[-3.0, -1.0, -1.0])
+    choice, _ = ask(
+        q_guided(Play(tie_break=tie_break), 0, "t"), candidates, ScoreResult((0.51, 0.5), 9)
+    )
+    assert choice.reply == "a"
+
+
+def test_a_q_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ScorerUnavailableError, match="nan"):
+        ask(q_guided(PLAY, 0, "t"), drawn("a", "b"), ScoreResult((float("nan"), 0.5), 9))
