@@ -70,6 +70,7 @@ class Renderer:
         self._template: str = tokenizer.chat_template or PLAIN_TEMPLATE
         self._special = frozenset(str(token) for token in tokenizer.all_special_tokens)
         self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._known_turns: OrderedDict[Message, _Turn] = OrderedDict()
         self._prompt = self._generation_prompt(_PROBE[:1])
         self._turns_stand_alone = self._probe()
 
@@ -121,8 +122,16 @@ class Renderer:
         for message in messages:
             self._check(message)
         if self._turns_stand_alone:
-            return [self._turn((), message) for message in messages]
+            return [self._standing_turn(message) for message in messages]
         return [self._turn(messages[:k], message) for k, message in enumerate(messages)]
+
+    def _standing_turn(self, message: Message) -> _Turn:
+        turn = self._known_turns.get(message)
+        if turn is None:
+            turn = self._known_turns[message] = self._turn((), message)
+            if len(self._known_turns) > _CACHED_PIECES:
+                self._known_turns.popitem(last=False)
+        return turn
 
     def _turn(self, before: Sequence[Message], message: Message) -> _Turn:
         if message.role == "assistant":

@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.progress import Progress
 from torch import Tensor, nn
 
+from training.muon import Muon
+
 STATE = "training_state.pt"
 
 
@@ -73,7 +75,7 @@ def build_optimizers(
     hidden = [p for n, p in trainable if p.ndim == 2 and "layers" in n]
     chosen = {id(p) for p in hidden}
     rest = [p for _, p in trainable if id(p) not in chosen]
-    muon = torch.optim.Muon(
+    muon = Muon(
         hidden, lr=optimization.muon_lr, weight_decay=optimization.weight_decay
     )
     return [muon, _adamw(rest, optimization)]
@@ -178,3 +180,10 @@ class Loop:
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.step = int(state["step"])
+        self._drop_metrics_after(self.step)
+
+    def _drop_metrics_after(self, step: int) -> None:
+        path = self.output / "metrics.jsonl"
+        if path.is_file():
+            rows = path.read_text().splitlines()[:step]
+            path.write_text("".join(f"{row}\n" for row in rows))

@@ -1,0 +1,141 @@
+"""A checkpoint is served only when every byte and shape of it is what its manifest says."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from qnet.checkpoint import (
+    MANIFEST,
+    Manifest,
+    load_policy,
+    load_qnet,
+    save_checkpoint,
+    sha256_of,
+)
+from qnet.errors import CheckpointError
+from qnet.model import QNet
+from training.tokenizer import train_tokenizer
+
+
+@pytest.fixture
+def policy_folder(tmp_path: Path) -> Path:
+    tokenizer = train_tokenizer(["go to desk 1"] * 5, vocab_size=300)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    manifest = Manifest(kind="policy", name="tiny")
+    save_checkpoint(
+        tmp_path / "policy",
+        model=LlamaForCausalLM(config),
+        tokenizer=tokenizer,
+        manifest=manifest,
+    )
+    return tmp_path / "policy"
+
+
+@pytest.fixture
+def qnet_folder(policy_folder: Path) -> Path:
+    folder = policy_folder.parent / "qnet"
+    save_checkpoint(
+        folder,
+        model=QNet.from_trunk(policy_folder, head_width=16),
+        tokenizer=load_policy(policy_folder).renderer.tokenizer,
+        manifest=Manifest(kind="qnet", name="q", read_at="last_token"),
+    )
+    return folder
+
+
+def reseal(folder: Path) -> None:
+    """Make the manifest's hashes true again after a change."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"] = {name: sha256_of(folder / name) for name in manifest["files"]}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_a_qnet_scores_the_same_after_the_way_through_its_folder(qnet_folder: Path) -> None:
+    ids = torch.arange(20)[None]
+    first, second = load_qnet(qnet_folder), load_qnet(qnet_folder)
+    assert torch.equal(first.model(ids), second.model(ids))
+    assert first.model(ids).shape == (1, 20)
+    assert first.manifest.read_at == "last_token"
+
+
+def test_the_trunk_of_a_new_qnet_is_the_policy(policy_folder: Path, qnet_folder: Path) -> None:
+    ids = torch.arange(20)[None]
+    policy, qnet = load_policy(policy_folder), load_qnet(qnet_folder)
+    hidden = policy.model.base_model(ids).last_hidden_state
+    assert torch.equal(hidden, qnet.model.trunk(ids).last_hidden_state)
+
+
+def test_a_changed_byte_is_refused(qnet_folder: Path) -> None:
+    with (qnet_folder / "config.json").open("a") as file:
+        file.write(" ")
+    with pytest.raises(CheckpointError, match=r"config\.json differs from its sha256"):
+        load_qnet(qnet_folder)
+
+
+def test_a_missing_file_is_refused(qnet_folder: Path) -> None:
+    (qnet_folder / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is in the manifest"):
+        load_qnet(qnet_folder)
+
+
+def test_weights_that_are_not_finite_are_refused(qnet_folder: Path) -> None:
+    weights = load_file(qnet_folder / "model.safetensors")
+    weights["head.out.bias"] = torch.tensor([float("nan")])
+    save_file(weights, qnet_folder / "model.safetensors", metadata={"format": "pt"})
+    reseal(qnet_folder)
+    with pytest.raises(CheckpointError, match=r"head\.out\.bias holds values that are not finite"):
+        load_qnet(qnet_folder)
+
+
+def test_missing_weights_are_refused(qnet_folder: Path) -> None:
+    weights = load_file(qnet_folder / "model.safetensors")
+    del weights["head.out.bias"]
+    save_file(weights, qnet_folder / "model.safetensors", metadata={"format": "pt"})
+    reseal(qnet_folder)
+    with pytest.raises(CheckpointError, match="weights do not fit"):
+        load_qnet(qnet_folder)
+
+
+def test_a_policy_is_not_taken_for_a_qnet(policy_folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="is a policy, not a qnet"):
+        load_qnet(policy_folder)
+
+
+def test_another_renderer_version_is_refused(qnet_folder: Path) -> None:
+    manifest = json.loads((qnet_folder / MANIFEST).read_text()) | {"renderer_version": "0"}
+    (qnet_folder / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="renderer 0"):
+        load_qnet(qnet_folder)
+
+
+def test_a_hugging_face_folder_without_a_manifest_is_a_policy(policy_folder: Path) -> None:
+    (policy_folder / MANIFEST).unlink()
+    loaded = load_policy(policy_folder)
+    assert loaded.manifest is None
+    assert loaded.name == "policy"
+
+
+def test_a_qnet_without_a_manifest_is_refused(qnet_folder: Path) -> None:
+    (qnet_folder / MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match=r"has no manifest\.json"):
+        load_qnet(qnet_folder)
+
+
+def test_a_manifest_that_names_files_elsewhere_is_refused(qnet_folder: Path) -> None:
+    manifest = json.loads((qnet_folder / MANIFEST).read_text())
+    manifest["files"]["../policy/config.json"] = "0"
+    (qnet_folder / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="not in the folder"):
+        load_qnet(qnet_folder)

@@ -1,0 +1,163 @@
+"""The two trainers: they learn, they can be killed, and what they write can be served."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from qnet.checkpoint import load_policy, load_qnet
+from qnet.errors import ConfigError
+from qnet.types import Message
+from training.artefacts import JsonlWriter, RunFolder, open_run
+from training.jobs.sft import Architecture, SftConfig, run_sft
+from training.jobs.train_qnet import (
+    TrainQNetConfig,
+    build_tree_batch,
+    qnet_loss,
+    run_train_qnet,
+    sibling_accuracy,
+)
+from training.loop import Optimization
+from training.records import LabelRow, TrajectoryRow, rows_of
+
+TINY = Architecture(
+    vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128
+)
+
+
+def episode(color: str) -> tuple[Message, ...]:
+    return (
+        Message("user", f"Say {color}."),
+        Message("assistant", f"Action: {color}"),
+    )
+
+
+@pytest.fixture
+def trajectories(tmp_path: Path) -> Path:
+    run = open_run(tmp_path / "trajectories", Architecture())
+    with JsonlWriter(run.rows) as rows:
+        for number in range(40):
+            rows.write(
+                TrajectoryRow(
+                    task_id=f"t{number}",
+                    kind="say",
+                    environment="echo",
+                    messages=rows_of(episode(("red", "blue")[number % 2])),
+                    outcome_reward=1.0,
+                    terminated=True,
+                    steps=1,
+                    source="expert",
+                )
+            )
+    return run.path
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    """Trees in which echoing the asked color is worth 1 and the other one 0."""
+    run = open_run(tmp_path / "labels", Architecture())
+    with JsonlWriter(run.rows) as rows:
+        for number in range(40):
+            asked = ("red", "blue")[number % 2]
+            for node, said in enumerate(("red", "blue"), start=1):
+                rows.write(
+                    LabelRow(
+                        task_id=f"t{number}",
+                        kind="say",
+                        environment="echo",
+                        target="q",
+                        messages=rows_of((episode(asked)[0], episode(said)[1])),
+                        q_values=(float(said == asked),),
+                        node_ids=(node,),
+                        parent_ids=(0,),
+                    )
+                )
+    return run.path
+
+
+def sft_config(trajectories: Path, output: Path, **changes: object) -> SftConfig:
+    fields: dict[str, object] = {
+        "trajectories": (trajectories,),
+        "output": output,
+        "architecture": TINY,
+        "optimization": Optimization(
+            optimizer="muon", lr=5e-3, muon_lr=0.02, epochs=40, batch_tokens=256
+        ),
+    }
+    return SftConfig.model_validate(fields | changes)
+
+
+def test_sft_learns_to_answer_and_qnet_learns_to_rank(
+    tmp_path: Path, trajectories: Path, labels: Path
+) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft"))
+    policy = load_policy(tmp_path / "sft" / "checkpoint")
+    for color in ("red", "blue"):
+        ids = policy.renderer.encode_history(episode(color)[:1])
+        reply = policy.model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
+        assert policy.renderer.decode_reply(reply[0, len(ids) :]) == episode(color)[1]
+
+    config = TrainQNetConfig(
+        labels=(labels,),
+        trunk=tmp_path / "sft" / "checkpoint",
+        output=tmp_path / "qnet",
+        head_width=32,
+        loss_on="last",
+        ranking_weight=0.1,
+        validation_fraction=0.2,
+        optimization=Optimization(lr=3e-3, epochs=20, batch_tokens=256),
+    )
+    manifest = run_train_qnet(config)
+    assert manifest.metrics["sibling_accuracy"] == 1.0
+    assert manifest.label_range == (0.0, 1.0)
+    assert load_qnet(tmp_path / "qnet" / "checkpoint").manifest == manifest
+
+
+def test_starting_a_finished_run_again_changes_nothing(tmp_path: Path, trajectories: Path) -> None:
+    config = sft_config(trajectories, tmp_path / "sft")
+    first = run_sft(config)
+    metrics = RunFolder(tmp_path / "sft").metrics.read_text()
+    assert run_sft(config).files == first.files
+    assert RunFolder(tmp_path / "sft").metrics.read_text() == metrics
+
+
+def test_a_run_is_not_resumed_under_another_config(tmp_path: Path, trajectories: Path) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft"))
+    with pytest.raises(ConfigError, match="seed"):
+        run_sft(sft_config(trajectories, tmp_path / "sft", seed=1))
+
+
+def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
+    tmp_path: Path, trajectories: Path
+) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft", seed=3))
+    renderer = load_policy(tmp_path / "sft" / "checkpoint").renderer
+    rows = [
+        LabelRow(
+            task_id="t",
+            kind="say",
+            environment="echo",
+            target="q",
+            messages=rows_of((episode("red")[0], episode(said)[1])),
+            q_values=(q,),
+            node_ids=(node,),
+            parent_ids=(0,),
+        )
+        for node, said, q in ((1, "red", 1.0), (2, "blue", 0.0))
+    ]
+    tree = build_tree_batch(renderer, rows, loss_on="last", min_gap=0.1, max_length=64)
+
+    class Told:
+        """Says what it is told at every position of each row."""
+
+        def __init__(self, *values: float) -> None:
+            self.values = torch.tensor(values)
+
+        def __call__(self, ids_BT: torch.Tensor) -> torch.Tensor:
+            return self.values[:, None].expand(ids_BT.shape)
+
+    config = TrainQNetConfig(labels=(), trunk=tmp_path, output=tmp_path)
+    assert float(qnet_loss(Told(1.0, 0.0), tree, config).total) == 0.0  # type: ignore[arg-type]
+    assert float(qnet_loss(Told(0.0, 1.0), tree, config).total) == 2.0  # type: ignore[arg-type]
+    assert sibling_accuracy(Told(0.3, 0.2), [tree]) == 1.0  # type: ignore[arg-type]
+    assert sibling_accuracy(Told(0.2, 0.2), [tree]) == 0.5  # type: ignore[arg-type]
