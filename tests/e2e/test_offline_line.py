@@ -35,11 +35,11 @@ policy = "{runs}/sft/checkpoint"
 expert = ["{runs}/expert"]
 [environment]
 name = "fake"
-count = 6
+count = 4
 [exploration]
-max_steps = 12
-max_draws = 10
-max_tokens = 24
+max_steps = 8
+max_draws = 6
+max_tokens = 16
 depth = 4
 """
 LABEL = """
@@ -111,14 +111,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evaluate(trained: Path, output: Path, *more: str) -> Result:
     options = {
         "--environment": "fake",
-        "--generated": "100:4",
+        "--generated": "100:2",
         "--policy": f"{trained}/sft/checkpoint",
         "--qnet": f"{trained}/qnet/checkpoint",
-        "--candidates": "3",
+        "--candidates": "2",
         "--seeds": "0,1",
-        "--max-steps": "8",
+        "--max-steps": "5",
         "--output": str(output),
-        "--set": "max_tokens=24",
+        "--set": "max_tokens=16",
     }
     return qguide("evaluate", *[part for pair in options.items() for part in pair], *more)
 
@@ -140,7 +140,7 @@ def test_an_evaluation_is_not_resumed_with_other_candidates(trained: Path, tmp_p
     assert evaluate(trained, tmp_path, "--methods", "greedy").exit_code == 0
     result = evaluate(trained, tmp_path, "--methods", "greedy", "--candidates", "4")
     assert result.exit_code == 2
-    assert "candidates = 3 then, 4 now" in " ".join(result.output.split())
+    assert "candidates = 2 then, 4 now" in " ".join(result.output.split())
 
 
 def test_a_qnet_in_the_policys_place_is_refused_in_words(trained: Path, tmp_path: Path) -> None:
