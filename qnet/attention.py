@@ -16,7 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 PACKED_ATTENTION = "qguide_packed"
 _GROWTH = 256
-_ROWS_AT_ONCE = 128
+_ROWS_AT_ONCE = 64
 
 
 class Slab:

@@ -35,9 +35,14 @@ def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> Pret
     """Two layers, four heads, two key/value heads where the architecture has them."""
     vocab_size = len(renderer().tokenizer)
     if architecture == "gpt2":
-        ends = {"bos_token_id": 0, "eos_token_id": 0}
         return GPT2Config(
-            vocab_size=vocab_size, n_embd=32, n_layer=2, n_head=4, n_positions=context, **ends
+            vocab_size=vocab_size,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=context,
+            bos_token_id=0,
+            eos_token_id=0,
         )
     kinds = {
         "llama": LlamaConfig,
@@ -54,7 +59,8 @@ def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> Pret
         "num_key_value_heads": 2,
         "max_position_embeddings": context,
     }
-    return kinds[architecture](**(shape | more))
+    config: PretrainedConfig = kinds[architecture](**(shape | more))
+    return config
 
 
 def policy_model(architecture: str = "llama", **more: Any) -> LoadedPolicy:

@@ -10,7 +10,7 @@ from qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring import NaiveScorer, ScriptedScorer, SharedPrefixScorer
-from qnet.types import Message, Sampling, ScoreRequest
+from qnet.types import History, Message, Sampling, ScoreRequest
 from tests.tiny_models import WORDS, policy_model, q_model
 
 TASK = (Message("user", "put a mug in shelf 1"),)
@@ -48,7 +48,7 @@ async def test_real_models_give_the_q_of_the_plain_scorer(thread: DeviceThread) 
     policy = LocalPolicy(policy_model(), thread=thread)
     scorer = ScoringWorker(SharedPrefixScorer(loaded), thread)
     sampling = Sampling(temperature=1.0, max_tokens=8, seed=5)
-    history = (Message("user", " ".join(WORDS * 3)),)
+    history: History = (Message("user", " ".join(WORDS * 3)),)
     for _ in range(3):
         decision = await act(history, policy, scorer, num_candidates=3, sampling=sampling)
         drawn = tuple(candidate.message for candidate in decision.candidates)

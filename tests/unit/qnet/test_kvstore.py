@@ -75,6 +75,15 @@ def test_a_held_entry_is_copied_not_shared(store: PrefixStore) -> None:
     assert columns(second) == list(range(40))
 
 
+def test_two_continuations_at_once_do_not_write_into_each_other(store: PrefixStore) -> None:
+    stored(store, list(range(40)))
+    one, other = ([*range(40), *new] for new in ([71, 72], [81, 82]))
+    entries = [store.lease(token_ids, at_most=42) for token_ids in (one, other)]
+    for entry, token_ids in zip(entries, (one, other), strict=True):
+        fill(entry, token_ids)
+    assert [columns(entry) for entry in entries] == [one, other]
+
+
 def test_the_last_tokens_can_be_asked_for_again(store: PrefixStore) -> None:
     first = stored(store, list(range(40)))
     again = store.lease(list(range(40)), at_most=39)

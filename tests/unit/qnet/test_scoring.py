@@ -92,6 +92,16 @@ def test_two_branches_of_one_history_in_one_batch_score_as_alone() -> None:
     assert all(result.cached_tokens > 32 for result in results)
 
 
+def test_rows_beyond_one_chunk_of_attention_see_what_they_should() -> None:
+    loaded = q_model(context=512)
+    requests = [
+        ScoreRequest(history(200, start=n), (said(*range(n, n + 90)), said(n), said(*range(40))))
+        for n in range(2)
+    ]
+    fast, naive = SharedPrefixScorer(loaded), NaiveScorer(loaded)
+    assert_equal(fast.score(requests), naive.score(requests))
+
+
 def test_histories_longer_than_a_forward_pass_are_cut() -> None:
     loaded = q_model()
     requests = [ScoreRequest(history(n, start=n), (said(1), said(2, 3))) for n in (150, 3, 70)]

@@ -1,6 +1,7 @@
 """The local policy draws what the model says, whoever shares the batch."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -27,11 +28,12 @@ def says(candidates: list[Candidate]) -> list[str]:
 def test_greedy_draws_are_those_of_transformers_generate(architecture: str) -> None:
     loaded = policy_model(architecture)
     policy = LocalPolicy(loaded)
+    model: Any = loaded.model
     histories = [history(n, start=n) for n in (3, 40, 17)]
     drawn = policy.sample_batch([SampleRequest(h, 1, GREEDY) for h in histories])
     for h, candidates in zip(histories, drawn, strict=True):
         prompt = torch.tensor([renderer().encode_history(h)])
-        reply = loaded.model.generate(
+        reply = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=12,
