@@ -33,7 +33,9 @@ def plan_steps(
     Sequences of similar length share a micro-batch (with some noise, so that epochs differ);
     micro-batches are shuffled into steps of about `batch_tokens`.
     """
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i] * rng.uniform(1 - noise, 1 + noise))
+    order = sorted(
+        range(len(lengths)), key=lambda i: lengths[i] * rng.uniform(1 - noise, 1 + noise)
+    )
     micro_batches: list[list[int]] = []
     current: list[int] = []
     for index in order:

@@ -29,8 +29,8 @@ class Optimization(BaseModel):
     Attributes:
         optimizer: "muon" orthogonalises the updates of matrices (embeddings and vectors stay
             with AdamW); it learns faster from scratch.
-        batch_tokens: tokens of one optimizer step, padding included.
-        micro_batch_tokens: tokens that go through the model at once.
+        batch_tokens: an optimizer step takes micro-batches until it has so many tokens.
+        micro_batch_tokens: most tokens that go through the model at once, padding included.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,9 +65,7 @@ def cosine_with_warmup(step: int, *, steps: int, warmup_ratio: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
 
 
-def build_optimizers(
-    model: nn.Module, optimization: Optimization
-) -> list[torch.optim.Optimizer]:
+def build_optimizers(model: nn.Module, optimization: Optimization) -> list[torch.optim.Optimizer]:
     """AdamW alone, or Muon for the hidden matrices and AdamW for the rest."""
     trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     if optimization.optimizer == "adamw":
@@ -75,9 +73,7 @@ def build_optimizers(
     hidden = [p for n, p in trainable if p.ndim == 2 and "layers" in n]
     chosen = {id(p) for p in hidden}
     rest = [p for _, p in trainable if id(p) not in chosen]
-    muon = Muon(
-        hidden, lr=optimization.muon_lr, weight_decay=optimization.weight_decay
-    )
+    muon = Muon(hidden, lr=optimization.muon_lr, weight_decay=optimization.weight_decay)
     return [muon, _adamw(rest, optimization)]
 
 

@@ -89,7 +89,9 @@ def run_sft(config: SftConfig) -> Manifest:
     sequences, steps = _plan(config, renderer, episodes)
     loop = Loop(model, config.optimization, output=run.path)
     loop.run(
-        steps, lambda batch: sft_loss(model, [sequences[i] for i in batch]), name=f"sft {config.name}"
+        steps,
+        lambda batch: sft_loss(model, [sequences[i] for i in batch]),
+        name=f"sft {config.name}",
     )
     manifest = Manifest(
         kind="policy",

@@ -9,8 +9,7 @@ sibling pairs with different labels that Q puts in the right order (a tie counts
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -22,11 +21,12 @@ from qnet.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
 from qnet.errors import ConfigError
 from qnet.model import PAPER_HEAD_WIDTH, QNet
 from qnet.rendering import Renderer
-from training.algorithms.regression import LossOn, regression_columns
+from training.algorithms.regression import LossOn
 from training.artefacts import RunFolder, open_run, read_rows
-from training.batching import Sequence1D, pad_column, pad_ids, plan_steps
+from training.batching import pad_column, pad_ids, plan_steps
 from training.loop import Loop, Loss, Optimization
-from training.records import LabelRow, messages_of
+from training.records import LabelRow
+from training.tree_batches import Pair, Place, TreeBatch, build_tree_batch
 
 
 class TrainQNetConfig(BaseModel):
@@ -61,28 +61,6 @@ class TrainQNetConfig(BaseModel):
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one action's Q is read: a row of a tree's batch and the position in it."""
-
-    row: int
-    position: int
-    q_value: float
-
-
-@dataclass(frozen=True, slots=True)
-class TreeBatch:
-    """The paths of one tree, and the sibling pairs (better, worse) among their actions."""
-
-    rows: list[Sequence1D]
-    pairs: list[tuple[Place, Place]]
-
-    @property
-    def padded_tokens(self) -> int:
-        """Tokens that go through the trunk."""
-        return len(self.rows) * max(len(row.token_ids) for row in self.rows)
-
-
 def run_train_qnet(config: TrainQNetConfig) -> Manifest:
     """Train and write the QNet checkpoint to `config.output / "checkpoint"`."""
     run = open_run(config.output, config)
@@ -113,62 +91,26 @@ def qnet_loss(qnet: QNet, batch: TreeBatch, config: TrainQNetConfig) -> Loss:
     target_BT = pad_column(batch.rows, "target")
     total = (weight_BT * (q_BT - target_BT) ** 2).sum()
     if config.ranking_weight and batch.pairs:
-        margin_P = (_read(q_BT, [a for a, _ in batch.pairs]) - _read(q_BT, [b for _, b in batch.pairs]))
+        margin_P = _margins(q_BT, batch.pairs)
         ranking = -torch.nn.functional.logsigmoid(margin_P / config.ranking_scale)
         total = total + config.ranking_weight * ranking.sum()
     return Loss(total, float(weight_BT.sum()))
 
 
-def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_gap: float) -> list[tuple[Place, Place]]:
-    """All (better, worse) pairs among actions of the same parent.
-
-    Args:
-        places: (parent id, place) of every labelled action of a tree.
-        min_gap: smallest difference of labels that makes a pair.
-    """
-    families: dict[int, list[Place]] = defaultdict(list)
-    for parent, place in places:
-        families[parent].append(place)
-    return [
-        (better, worse)
-        for siblings in families.values()
-        for better in siblings
-        for worse in siblings
-        if better.q_value - worse.q_value >= min_gap
-    ]
-
-
 @torch.no_grad()
 def sibling_accuracy(qnet: QNet, trees: Sequence[TreeBatch]) -> float:
-    """Share of sibling pairs that Q puts in the right order; a tie counts half; nan without pairs."""
+    """Share of sibling pairs that Q puts in the right order; nan where there are none."""
     right, pairs = 0.0, 0
     for tree in trees:
         if tree.pairs:
-            q_BT = qnet(pad_ids(tree.rows))
-            margin_P = _read(q_BT, [a for a, _ in tree.pairs]) - _read(q_BT, [b for _, b in tree.pairs])
+            margin_P = _margins(qnet(pad_ids(tree.rows)), tree.pairs)
             right += float((margin_P > 0).sum()) + 0.5 * float((margin_P == 0).sum())
             pairs += len(tree.pairs)
     return right / pairs if pairs else float("nan")
 
 
-def build_tree_batch(
-    renderer: Renderer, rows: Sequence[LabelRow], *, loss_on: LossOn, min_gap: float, max_length: int
-) -> TreeBatch:
-    """Tokens, targets and sibling pairs of one tree; paths over `max_length` are left out."""
-    sequences: list[Sequence1D] = []
-    places: list[tuple[int, Place]] = []
-    for row in rows:
-        rendered = renderer.encode_episode(messages_of(row.messages))
-        if len(rendered.token_ids) > max_length:
-            continue
-        columns = regression_columns(
-            len(rendered.token_ids), rendered.action_spans, row.q_values, loss_on=loss_on
-        )
-        for parent, (_, end), q in zip(row.parent_ids, rendered.action_spans, row.q_values, strict=True):
-            if q is not None:
-                places.append((parent, Place(len(sequences), end - 1, q)))
-        sequences.append(Sequence1D(rendered.token_ids, columns))
-    return TreeBatch(sequences, sibling_pairs(places, min_gap=min_gap))
+def _margins(q_BT: Tensor, pairs: Sequence[Pair]) -> Tensor:
+    return _read(q_BT, [a for a, _ in pairs]) - _read(q_BT, [b for _, b in pairs])
 
 
 def _read(q_BT: Tensor, places: Sequence[Place]) -> Tensor:

@@ -9,9 +9,9 @@ from qnet.errors import MalformedHistoryError, RenderingError
 from qnet.rendering import Renderer
 from qnet.types import Message
 from training.jobs.sft import sft_sequence
-from training.jobs.train_qnet import build_tree_batch
 from training.records import LabelRow, rows_of
 from training.tokenizer import train_tokenizer
+from training.tree_batches import build_tree_batch
 
 HISTORY = (
     Message("user", "You see a drawer 1. Your task is to: find it."),

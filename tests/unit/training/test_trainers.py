@@ -12,13 +12,13 @@ from training.artefacts import JsonlWriter, RunFolder, open_run
 from training.jobs.sft import Architecture, SftConfig, run_sft
 from training.jobs.train_qnet import (
     TrainQNetConfig,
-    build_tree_batch,
     qnet_loss,
     run_train_qnet,
     sibling_accuracy,
 )
 from training.loop import Optimization
 from training.records import LabelRow, TrajectoryRow, rows_of
+from training.tree_batches import build_tree_batch
 
 TINY = Architecture(
     vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128
@@ -81,7 +81,12 @@ def sft_config(trajectories: Path, output: Path, **changes: object) -> SftConfig
         "output": output,
         "architecture": TINY,
         "optimization": Optimization(
-            optimizer="muon", lr=5e-3, muon_lr=0.02, epochs=40, batch_tokens=256
+            optimizer="muon",
+            lr=5e-3,
+            muon_lr=0.02,
+            epochs=30,
+            batch_tokens=256,
+            micro_batch_tokens=256,
         ),
     }
     return SftConfig.model_validate(fields | changes)
@@ -105,7 +110,7 @@ def test_sft_learns_to_answer_and_qnet_learns_to_rank(
         loss_on="last",
         ranking_weight=0.1,
         validation_fraction=0.2,
-        optimization=Optimization(lr=3e-3, epochs=20, batch_tokens=256),
+        optimization=Optimization(lr=3e-3, epochs=8, batch_tokens=256, micro_batch_tokens=256),
     )
     manifest = run_train_qnet(config)
     assert manifest.metrics["sibling_accuracy"] == 1.0

@@ -1,0 +1,62 @@
+# QGuide's commands; `make help` lists them. Only python3 (with venv), pip and make are needed.
+
+PYTHON ?= python3
+VENV ?= .venv
+HOST ?= 127.0.0.1
+PORT ?= 8000
+# Where pip finds torch; empty leaves pip's own choice. For the CPU build:
+#   TORCH_INDEX=https://download.pytorch.org/whl/cpu make setup
+TORCH_INDEX ?=
+
+bin := $(VENV)/bin
+pip := $(bin)/python -m pip
+install := $(pip) install --quiet --disable-pip-version-check --constraint constraints.txt
+inputs := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check format clean
+
+help: ## what this file can do
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
+
+setup: $(VENV)/.installed ## the virtual environment; does nothing when it is up to date
+
+serve: setup ## the server on HOST:PORT with the embedded models, on the CPU
+	$(bin)/qguide serve --host $(HOST) --port $(PORT)
+
+test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld ## the whole test suite
+	$(bin)/python -m pytest $(PYTEST_ARGS)
+
+check: setup $(VENV)/.installed-dev ## lint, format and types
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+
+format: setup $(VENV)/.installed-dev ## let ruff put the code into its shape
+	$(bin)/ruff check --fix
+	$(bin)/ruff format
+
+clean: ## remove the virtual environment and the caches
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+
+$(bin)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch comes first and alone, so that its index is used for nothing else and nothing that
+# depends on it pulls another build.
+$(VENV)/.installed: $(inputs) | $(bin)/python
+	$(install) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(install) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(install) --editable '.[dev]'
+	@touch $@
+
+# The real ALFWorld engine is compiled on installation. Without a C compiler its tests are
+# skipped; the Python engine, which everything else uses, needs none of it.
+$(VENV)/.installed-alfworld: $(VENV)/.installed
+	@$(install) --editable '.[alfworld]' 2> $(VENV)/alfworld.log \
+		|| echo "note: the alfworld extra did not install (see $(VENV)/alfworld.log);" \
+			"tests of the real engine are skipped"
+	@touch $@
