@@ -174,6 +174,36 @@ def generate(
         _show("generate", {"games": count, "first_seed": first_seed, "output": output})
 
 
+@app.command()
+def play(
+    games: Annotated[Path | None, typer.Option(help="Folder of game files.")] = None,
+    generated: Annotated[int, typer.Option(min=0, help="Seed of a generated game.")] = 0,
+    task: Annotated[int, typer.Option(min=0, help="Which game of the folder.")] = 0,
+    url: Annotated[str, typer.Option(help="Where the server is.")] = "http://127.0.0.1:8000",
+    candidates: Annotated[int, typer.Option(min=1, help="M.")] = 5,
+    temperature: Annotated[float, typer.Option(min=0, help="Of the draws.")] = 0.7,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    max_steps: Annotated[int, typer.Option(min=1, help="Most actions.")] = 40,
+) -> None:
+    """Play one episode against a running server, showing candidates, Q and the choice."""
+    with _errors_without_traceback():
+        from training.jobs.play import PlayConfig, run_play
+        from training.tasks import EnvironmentConfig
+
+        run_play(
+            PlayConfig(
+                environment=EnvironmentConfig(games=games, first_seed=generated, count=1),
+                url=url,
+                task=task,
+                num_candidates=candidates,
+                temperature=temperature,
+                seed=seed,
+                max_steps=max_steps,
+            ),
+            console=Console(),
+        )
+
+
 def _require_alfworld(environment: str) -> None:
     if environment != "alfworld":
         raise ConfigError(f"environment {environment!r} is not alfworld, the only one there is")

@@ -85,8 +85,8 @@ def sft_config(trajectories: Path, output: Path, **changes: object) -> SftConfig
             lr=5e-3,
             muon_lr=0.02,
             epochs=30,
-            batch_tokens=256,
-            micro_batch_tokens=256,
+            batch_tokens=90,
+            micro_batch_tokens=100,
         ),
     }
     return SftConfig.model_validate(fields | changes)
@@ -110,7 +110,7 @@ def test_sft_learns_to_answer_and_qnet_learns_to_rank(
         loss_on="last",
         ranking_weight=0.1,
         validation_fraction=0.2,
-        optimization=Optimization(lr=3e-3, epochs=8, batch_tokens=256, micro_batch_tokens=256),
+        optimization=Optimization(lr=3e-3, epochs=8, batch_tokens=90, micro_batch_tokens=100),
     )
     manifest = run_train_qnet(config)
     assert manifest.metrics["sibling_accuracy"] == 1.0

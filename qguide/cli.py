@@ -1,0 +1,6 @@
+"""`qguide`: every offline job, and `serve`."""
+
+from server.__main__ import serve
+from training.__main__ import app
+
+app.command()(serve)

@@ -1,0 +1,1 @@
+"""The HTTP shell around `qnet`; it holds no algorithms."""

@@ -1,0 +1,26 @@
+"""What routes ask for, as named types."""
+
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from server.models import Models
+from server.settings import Settings
+from server.telemetry import Telemetry
+
+
+def _settings(request: Request) -> Settings:
+    return cast(Settings, request.app.state.settings)
+
+
+def _models(request: Request) -> Models:
+    return cast(Models, request.app.state.models)
+
+
+def _telemetry(request: Request) -> Telemetry:
+    return cast(Telemetry, request.app.state.telemetry)
+
+
+SettingsDep = Annotated[Settings, Depends(_settings)]
+ModelsDep = Annotated[Models, Depends(_models)]
+TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]

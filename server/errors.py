@@ -1,0 +1,82 @@
+"""Which error becomes which status: one table, and the handlers that read it."""
+
+from http import HTTPStatus
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from qnet.errors import (
+    HistoryTooLongError,
+    InvalidCandidatesError,
+    InvalidRequestError,
+    MalformedHistoryError,
+    QGuideError,
+    RenderingError,
+    ScorerUnavailableError,
+    UnknownModelError,
+)
+
+RETRY_AFTER_S = 1
+
+TABLE: dict[type[QGuideError], tuple[int, str]] = {
+    UnknownModelError: (404, "unknown_model"),
+    HistoryTooLongError: (400, "history_too_long"),
+    InvalidCandidatesError: (400, "invalid_candidates"),
+    MalformedHistoryError: (400, "malformed_history"),
+    InvalidRequestError: (400, "invalid_request"),
+    RenderingError: (400, "rendering_failed"),
+    ScorerUnavailableError: (503, "scorer_unavailable"),
+}
+"""The most special class first."""
+
+_log = structlog.get_logger(__name__)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every error in one shape, without internals."""
+    app.add_exception_handler(QGuideError, _known)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unknown)
+
+
+def error_response(request: Request, status: int, code: str, message: str) -> JSONResponse:
+    """The body of every error; 429 and 503 say when to come back."""
+    request_id = getattr(request.state, "request_id", "")
+    return JSONResponse(
+        {"error": {"code": code, "message": message, "request_id": request_id}},
+        status_code=status,
+        headers={"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None,
+    )
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    for kind, (status, code) in TABLE.items():
+        if isinstance(error, kind):
+            return error_response(request, status, code, str(error))
+    return await _unknown(request, error)
+
+
+async def _malformed(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, RequestValidationError):
+        return await _unknown(request, error)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return error_response(request, 422, "malformed_body", f"{place}: {first['msg']}")
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, HTTPException):
+        return await _unknown(request, error)
+    code = HTTPStatus(error.status_code).name.lower()
+    return error_response(request, error.status_code, code, str(error.detail))
+
+
+async def _unknown(request: Request, error: Exception) -> JSONResponse:
+    _log.error("request_failed", path=request.url.path, exc_info=error)
+    return error_response(
+        request, 500, "internal_error", "the server failed; its log has this request's id"
+    )

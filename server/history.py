@@ -1,0 +1,65 @@
+"""From the messages of a request to a history that makes sense."""
+
+from collections.abc import Sequence
+
+from qnet.errors import InvalidCandidatesError, MalformedHistoryError
+from qnet.types import History, Message
+from server.schemas import ChatMessage
+
+
+def to_history(messages: Sequence[ChatMessage]) -> History:
+    """The history of a request.
+
+    Raises:
+        MalformedHistoryError: no message, an empty one, the agent speaking twice in a row or
+            last, or a system message that is not the first.
+    """
+    if not messages:
+        raise MalformedHistoryError("messages is empty; give at least the task as a user message")
+    for index, message in enumerate(messages):
+        if not message.content.strip():
+            raise MalformedHistoryError(f"messages[{index}] ({message.role}) is empty; remove it")
+        if message.role == "system" and index > 0:
+            raise MalformedHistoryError(f"messages[{index}] is a system message; it comes first")
+        if index and message.role == messages[index - 1].role == "assistant":
+            raise MalformedHistoryError(
+                f"messages[{index - 1}] and messages[{index}] are both the assistant's; put the "
+                "observation between them"
+            )
+    if messages[-1].role == "assistant":
+        raise MalformedHistoryError(
+            "the last message is the assistant's; end with the observation it has to answer"
+        )
+    return tuple(message.to_message() for message in messages)
+
+
+def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Message, ...]:
+    """The candidates of a request, as the assistant's messages.
+
+    Raises:
+        InvalidCandidatesError: none or too many, an empty one, a repeated one, or one that is
+            not the assistant's.
+    """
+    if not 1 <= len(given) <= most:
+        raise InvalidCandidatesError(f"{len(given)} candidates; give 1 to {most}")
+    seen: dict[Message, int] = {}
+    for index, candidate in enumerate(given):
+        message = _to_message(candidate, index)
+        if not message.content.strip():
+            raise InvalidCandidatesError(f"candidates[{index}] is empty; remove it")
+        if message in seen:
+            raise InvalidCandidatesError(
+                f"candidates[{seen[message]}] and candidates[{index}] are equal; send each once"
+            )
+        seen[message] = index
+    return tuple(seen)
+
+
+def _to_message(candidate: str | ChatMessage, index: int) -> Message:
+    if isinstance(candidate, str):
+        return Message("assistant", candidate)
+    if candidate.role != "assistant":
+        raise InvalidCandidatesError(
+            f"candidates[{index}] has the role {candidate.role!r}; a candidate is the assistant's"
+        )
+    return candidate.to_message()

@@ -1,0 +1,47 @@
+"""What an operator configures; read once, from the environment (QGUIDE_…)."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+EMBEDDED = "embedded"
+SCRIPTED = "scripted"
+
+
+class Settings(BaseSettings):
+    """Everything the server needs to start.
+
+    Attributes:
+        policy: "embedded", "scripted" (a fake for demos) or a checkpoint folder.
+        q_models: served name -> "embedded", "scripted" or a checkpoint folder.
+        default_q_model: the one that a request gets which names none; "" takes the first.
+        max_candidates: most candidates of one request.
+        max_body_bytes: a larger request body is refused with 413.
+        max_waiting: requests that may wait for the device; one more is answered with 503.
+        cache_bytes: keys and values that each model keeps between requests.
+        timeout_s: a request that takes longer is answered with 503.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="QGUIDE_", frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65_535)
+    policy: str = EMBEDDED
+    q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
+    default_q_model: str = ""
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
+    max_candidates: int = Field(default=64, ge=1)
+    max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
+    max_waiting: int = Field(default=256, ge=1)
+    max_batch: int = Field(default=16, ge=1)
+    cache_bytes: int = Field(default=512 * 1024**2, ge=0)
+    timeout_s: float = Field(default=60.0, gt=0)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    def folder(self, name: str) -> Path | None:
+        """The folder that a model setting names, or None for a fake or an embedded one."""
+        return None if name in (EMBEDDED, SCRIPTED) else Path(name)

@@ -1,0 +1,112 @@
+"""Play one episode in the terminal against a running server, showing what it chooses among.
+
+qguide play --generated 7
+qguide play --games DIR --task 3 --url http://127.0.0.1:8000
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from qnet.errors import QGuideError, ScorerUnavailableError
+from qnet.types import History, Message
+from training.environments.base import parse_action
+from training.tasks import EnvironmentConfig, build_selected_suite
+
+BAR_WIDTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlayConfig:
+    """One episode.
+
+    Attributes:
+        task: which of the environment's tasks, counted from 0.
+        num_candidates: M.
+        seed: of the server's draws, a different one at every step.
+    """
+
+    environment: EnvironmentConfig
+    url: str = "http://127.0.0.1:8000"
+    task: int = 0
+    num_candidates: int = 5
+    temperature: float = 0.7
+    seed: int = 0
+    max_steps: int = 40
+
+
+def run_play(config: PlayConfig, *, console: Console, client: httpx.Client | None = None) -> float:
+    """Play to the end and return the outcome reward.
+
+    Raises:
+        ScorerUnavailableError: the server does not answer, or answers with an error.
+    """
+    http = client or httpx.Client(base_url=config.url, timeout=120)
+    with closing(build_selected_suite(config.environment)) as suite, http:
+        if not 0 <= config.task < len(suite.tasks):
+            raise QGuideError(f"task is {config.task}; there are {len(suite.tasks)}, from 0")
+        task = suite.tasks[config.task]
+        with closing(suite.make(task)) as environment:
+            observation = environment.reset()
+            console.print(Panel(Text(observation), title=task.id))
+            history: History = (Message("user", observation),)
+            for step in range(1, config.max_steps + 1):
+                decision = _ask(http, config, history, step)
+                reply = str(decision["action"])
+                console.print(_candidates_table(decision, step))
+                result = environment.step(parse_action(reply))
+                console.print(Panel(Text(result.observation)))
+                history += (Message("assistant", reply), Message("user", result.observation))
+                if result.terminated:
+                    console.print(f"[bold]reward {result.reward:g} after {step} steps[/bold]")
+                    return result.reward
+    console.print(f"[bold]not done after {config.max_steps} steps[/bold]")
+    return 0.0
+
+
+def _ask(http: httpx.Client, config: PlayConfig, history: History, step: int) -> dict[str, Any]:
+    body = {
+        "messages": [{"role": m.role, "content": m.content} for m in history],
+        "num_candidates": config.num_candidates,
+        "temperature": config.temperature,
+        "seed": config.seed + step,
+    }
+    try:
+        response = http.post("/v1/act", json=body)
+    except httpx.HTTPError as error:
+        raise ScorerUnavailableError(
+            f"no server answers at {config.url} ({error}); start one with `make serve`"
+        ) from error
+    answer: dict[str, Any] = response.json()
+    if response.is_error:
+        raise ScorerUnavailableError(f"the server refused: {answer['error']['message']}")
+    return answer
+
+
+def _candidates_table(decision: dict[str, Any], step: int) -> Table:
+    candidates = decision["candidates"]
+    q_values = [float(candidate["q_value"]) for candidate in candidates]
+    table = Table(title=f"step {step}", show_header=False, title_justify="left")
+    for index, (candidate, q) in enumerate(zip(candidates, q_values, strict=True)):
+        chosen = index == decision["chosen"]
+        table.add_row(
+            "▶" if chosen else "",
+            f"{q:.3f}",
+            _bar(q, q_values),
+            Text(candidate["message"]["content"]),
+            style="bold green" if chosen else None,
+        )
+    return table
+
+
+def _bar(q: float, q_values: Sequence[float]) -> str:
+    """Longer for a higher Q; the lowest of the candidates still shows."""
+    low, high = min(0.0, *q_values), max(1.0, *q_values)
+    return "█" * max(1, round(BAR_WIDTH * (q - low) / (high - low)))
