@@ -46,12 +46,15 @@ class Candidate:
             copy of a candidate that could only be drawn once.
         logprob: sum of log pi(token) at temperature 1, or None if unknown.
         finished: False where max_tokens cut it off.
+        prompt_tokens: of the history it was drawn after, the same for all that were drawn with
+            it; 0 if unknown.
     """
 
     message: Message
     completion_tokens: int
     logprob: float | None = None
     finished: bool = True
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

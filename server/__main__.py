@@ -1,5 +1,6 @@
 """`qguide serve`: start the server."""
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -21,23 +22,36 @@ def serve(
     ] = None,
 ) -> None:
     """Answer /v1/act and /v1/score; every other setting is in QGUIDE_… variables."""
+    # torch's idle threads spin by default, which starves everything else on a small machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
     import uvicorn
 
+    from qnet.errors import QGuideError
     from server.app import create_app
+    from server.models import build_models
     from server.settings import Settings
     from server.telemetry import configure_logging
 
     given: dict[str, Any] = {"host": host, "port": port, "policy": policy}
     if q_model is not None:
         given["q_models"] = {"default": q_model}
+    console = Console(stderr=True)
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        Console(stderr=True).print(str(error), style="red", markup=False)
+        console.print(str(error), style="red", markup=False)
         raise typer.Exit(2) from error
+    try:
+        models = build_models(settings)
+    except QGuideError as error:
+        console.print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(1) from error
+    served = f"{models.policy.name} with {', '.join(models.q_models)}"
+    console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
     configure_logging(settings.log_level)
     uvicorn.run(
-        create_app(settings),
+        create_app(settings, build=lambda _: models),
         host=settings.host,
         port=settings.port,
         access_log=False,

@@ -1,7 +1,5 @@
 """Which error becomes which status: one table, and the handlers that read it."""
 
-from http import HTTPStatus
-
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -32,6 +30,9 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
 }
 """The most special class first."""
 
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_SHOWN_CHARACTERS = 40
+
 _log = structlog.get_logger(__name__)
 
 
@@ -40,7 +41,6 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(QGuideError, _known)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unknown)
 
 
 def error_response(request: Request, status: int, code: str, message: str) -> JSONResponse:
@@ -57,25 +57,29 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
     for kind, (status, code) in TABLE.items():
         if isinstance(error, kind):
             return error_response(request, status, code, str(error))
-    return await _unknown(request, error)
+    return unknown_error_response(request, error)
 
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
-        return await _unknown(request, error)
+        return unknown_error_response(request, error)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    return error_response(request, 422, "malformed_body", f"{place}: {first['msg']}")
+    message = f"{place}: {first['msg']}"
+    if isinstance(first["input"], str | int | float):
+        message += f" (it is {str(first['input'])[:_SHOWN_CHARACTERS]!r})"
+    return error_response(request, 422, "malformed_body", message)
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
-        return await _unknown(request, error)
-    code = HTTPStatus(error.status_code).name.lower()
+        return unknown_error_response(request, error)
+    code = HTTP_CODES.get(error.status_code, "invalid_request")
     return error_response(request, error.status_code, code, str(error.detail))
 
 
-async def _unknown(request: Request, error: Exception) -> JSONResponse:
+def unknown_error_response(request: Request, error: Exception) -> JSONResponse:
+    """What is said of a failure that nobody foresaw: nothing but where to look."""
     _log.error("request_failed", path=request.url.path, exc_info=error)
     return error_response(
         request, 500, "internal_error", "the server failed; its log has this request's id"

@@ -2,18 +2,24 @@
 
 from collections.abc import Sequence
 
-from qnet.errors import InvalidCandidatesError, MalformedHistoryError
+from qnet.errors import HistoryTooLongError, InvalidCandidatesError, MalformedHistoryError
 from qnet.types import History, Message
 from server.schemas import ChatMessage
 
 
-def to_history(messages: Sequence[ChatMessage]) -> History:
+def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
     """The history of a request.
 
     Raises:
+        HistoryTooLongError: more messages than `most`.
         MalformedHistoryError: no message, an empty one, the agent speaking twice in a row or
-            last, or a system message that is not the first.
+            last or first, or a system message that is not the first.
     """
+    if len(messages) > most:
+        raise HistoryTooLongError(
+            f"messages has {len(messages):,} turns; this server takes {most:,}; shorten the "
+            "history or raise QGUIDE_MAX_HISTORY_MESSAGES"
+        )
     if not messages:
         raise MalformedHistoryError("messages is empty; give at least the task as a user message")
     for index, message in enumerate(messages):
@@ -26,9 +32,12 @@ def to_history(messages: Sequence[ChatMessage]) -> History:
                 f"messages[{index - 1}] and messages[{index}] are both the assistant's; put the "
                 "observation between them"
             )
-    if messages[-1].role == "assistant":
+    if next((m.role for m in messages if m.role != "system"), "user") != "user":
+        raise MalformedHistoryError("the first turn is not the user's; begin with the task")
+    if messages[-1].role in ("assistant", "system"):
         raise MalformedHistoryError(
-            "the last message is the assistant's; end with the observation it has to answer"
+            f"the last message is the {messages[-1].role}'s; end with the observation that the "
+            "agent has to answer"
         )
     return tuple(message.to_message() for message in messages)
 

@@ -5,12 +5,12 @@ import uuid
 from time import perf_counter
 
 import structlog
-from fastapi import Request
-from starlette.exceptions import HTTPException
+from fastapi import HTTPException, Request
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.errors import unknown_error_response
 from server.telemetry import Telemetry
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -57,7 +57,10 @@ async def observe(request: Request, call_next: RequestResponseEndpoint) -> Respo
     request.state.request_id = request_id
     started = perf_counter()
     with structlog.contextvars.bound_contextvars(request_id=request_id):
-        response = await call_next(request)
+        try:
+            response = await call_next(request)
+        except Exception as error:  # the last place where the answer can still have the id
+            response = unknown_error_response(request, error)
         route = getattr(request.scope.get("route"), "path", "unknown")
         _log.info(
             "request",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import torch
 
@@ -10,6 +10,7 @@ from qnet.agent import AsyncScorer
 from qnet.batching import DeviceThread, ScoringWorker
 from qnet.checkpoint import Manifest, embedded_path, load_policy, load_qnet
 from qnet.errors import ConfigError, UnknownModelError
+from qnet.packed import context_length
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring import ScriptedScorer, SharedPrefixScorer
@@ -17,15 +18,26 @@ from qnet.types import Policy, Scorer
 from server.settings import EMBEDDED, SCRIPTED, Settings
 
 Model = TypeVar("Model", covariant=True)
+Source = Literal["embedded", "scripted", "checkpoint"]
+
+DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
+"""What the scripted Q model thinks of the scripted policy's replies."""
 
 
 @dataclass(frozen=True)
 class Served(Generic[Model]):
-    """A model under the name it is asked for by, and what its checkpoint says of it."""
+    """A model under the name it is asked for by, and what its checkpoint says of it.
+
+    Attributes:
+        context: most tokens that it takes; None for a fake.
+        manifest: None for a fake, and for a policy from elsewhere.
+    """
 
     name: str
     model: Model
-    manifest: Manifest | None
+    source: Source
+    context: int | None = None
+    manifest: Manifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,28 +97,34 @@ def build_models(settings: Settings) -> Models:
 
 def _build_policy(settings: Settings, thread: DeviceThread) -> Served[Policy]:
     if settings.policy == SCRIPTED:
-        return Served(SCRIPTED, ScriptedPolicy(), None)
+        return Served(SCRIPTED, ScriptedPolicy(), SCRIPTED)
     folder = embedded_path("policy") if settings.policy == EMBEDDED else Path(settings.policy)
     loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
     policy = LocalPolicy(loaded, thread=thread, cache_bytes=settings.cache_bytes)
-    return Served(loaded.name, policy, loaded.manifest)
+    context = context_length(loaded.model.config)
+    source = _source(settings.policy)
+    name = EMBEDDED if source == EMBEDDED else loaded.name
+    return Served(name, policy, source, context, loaded.manifest)
 
 
 def _build_scorer(settings: Settings, name: str, thread: DeviceThread) -> Served[AsyncScorer]:
+    def asynchronous(scorer: Scorer) -> AsyncScorer:
+        return ScoringWorker(
+            scorer, thread, max_batch=settings.max_batch, timeout_s=settings.timeout_s
+        )
+
     source = settings.q_models[name]
-    manifest: Manifest | None = None
-    scorer: Scorer
     if source == SCRIPTED:
-        scorer = ScriptedScorer({})
-    else:
-        folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
-        loaded = load_qnet(folder, dtype=_dtype(settings), device=settings.device)
-        scorer = SharedPrefixScorer(loaded, cache_bytes=settings.cache_bytes)
-        manifest = loaded.manifest
-    worker = ScoringWorker(
-        scorer, thread, max_batch=settings.max_batch, timeout_s=settings.timeout_s
-    )
-    return Served(name, worker, manifest)
+        return Served(name, asynchronous(ScriptedScorer(DEMO_Q)), SCRIPTED)
+    folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
+    loaded = load_qnet(folder, dtype=_dtype(settings), device=settings.device)
+    scorer = asynchronous(SharedPrefixScorer(loaded, cache_bytes=settings.cache_bytes))
+    context = context_length(loaded.model.trunk.config)
+    return Served(name, scorer, _source(source), context, loaded.manifest)
+
+
+def _source(setting: str) -> Source:
+    return EMBEDDED if setting == EMBEDDED else "checkpoint"
 
 
 def _dtype(settings: Settings) -> torch.dtype:

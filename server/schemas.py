@@ -50,20 +50,31 @@ class ScoreRequestBody(_Body):
     q_model: str | None = None
 
 
-class Usage(_Body):
-    """Tokens: generated, computed by the scorer, and found in the scorer's cache."""
+class ScoreUsage(_Body):
+    """Tokens that the scorer computed, and that it found in its cache."""
 
-    completion_tokens: int
     scored_tokens: int
     cached_tokens: int
 
 
-class Timings(_Body):
+class Usage(ScoreUsage):
+    """Also the tokens of the history as the policy reads it, and those it generated."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class ScoreTimings(_Body):
     """Milliseconds per stage, waiting included."""
 
-    sample: float
     score: float
     total: float
+
+
+class Timings(ScoreTimings):
+    """Also the time it took to draw the candidates."""
+
+    sample: float
 
 
 class ScoredCandidate(_Body):
@@ -100,24 +111,23 @@ class ScoreResponse(_Body):
     chosen: int
     reason: Reason
     q_model: str
-    usage: Usage
-    timings_ms: Timings
+    usage: ScoreUsage
+    timings_ms: ScoreTimings
 
 
 class ModelCard(_Body):
-    """A model that is served.
+    """A model that is served, and what its checkpoint says of it."""
 
-    Attributes:
-        metrics: what its training measured.
-    """
-
-    id: str
+    id: str = Field(description="what a request calls it by")
     object: Literal["model"] = "model"
-    kind: Literal["policy", "qnet", "fake"]
+    kind: Literal["policy", "q_model"]
+    source: Literal["embedded", "scripted", "checkpoint"]
     default: bool
+    context: int | None = Field(description="most tokens; null for a fake")
     checkpoint: str | None = Field(description="the name in its manifest")
-    environment: str | None
-    metrics: dict[str, float]
+    environment: str | None = Field(description="what it was trained on")
+    target: str | None = Field(description="what its Q was regressed on: q, avg or reward")
+    metrics: dict[str, float] = Field(description="what its training measured")
 
 
 class ModelList(_Body):

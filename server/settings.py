@@ -1,13 +1,12 @@
 """What an operator configures; read once, from the environment (QGUIDE_…)."""
 
-from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-EMBEDDED = "embedded"
-SCRIPTED = "scripted"
+EMBEDDED: Final = "embedded"
+SCRIPTED: Final = "scripted"
 
 
 class Settings(BaseSettings):
@@ -18,6 +17,7 @@ class Settings(BaseSettings):
         q_models: served name -> "embedded", "scripted" or a checkpoint folder.
         default_q_model: the one that a request gets which names none; "" takes the first.
         max_candidates: most candidates of one request.
+        max_history_messages: most turns of one history; the model's context limits it, too.
         max_body_bytes: a larger request body is refused with 413.
         max_waiting: requests that may wait for the device; one more is answered with 503.
         cache_bytes: keys and values that each model keeps between requests.
@@ -35,13 +35,10 @@ class Settings(BaseSettings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
     max_candidates: int = Field(default=64, ge=1)
+    max_history_messages: int = Field(default=1024, ge=1)
     max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
     max_waiting: int = Field(default=256, ge=1)
     max_batch: int = Field(default=16, ge=1)
     cache_bytes: int = Field(default=512 * 1024**2, ge=0)
     timeout_s: float = Field(default=60.0, gt=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-
-    def folder(self, name: str) -> Path | None:
-        """The folder that a model setting names, or None for a fake or an embedded one."""
-        return None if name in (EMBEDDED, SCRIPTED) else Path(name)

@@ -3,6 +3,7 @@
 import secrets
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 
 import torch
@@ -90,7 +91,8 @@ class LocalPolicy:
             self.history_tokens += sum(len(job.token_ids) for job in wave)
             self.prefill_tokens += draw(self._packed, wave, self._stop)
         return [
-            self._candidates(request, drawn) for request, drawn in zip(requests, draws, strict=True)
+            self._candidates(drawn, n=request.n, prompt_tokens=len(token_ids))
+            for request, token_ids, drawn in zip(requests, histories, draws, strict=True)
         ]
 
     @property
@@ -121,19 +123,19 @@ class LocalPolicy:
             for cold, row in zip(greedy, uniforms, strict=True)
         ]
 
-    def _candidates(self, request: SampleRequest, draws: Sequence[Draw]) -> list[Candidate]:
+    def _candidates(self, draws: Sequence[Draw], *, n: int, prompt_tokens: int) -> list[Candidate]:
         drawn = [
             Candidate(
                 message=self._renderer.decode_reply(d.token_ids),
                 completion_tokens=len(d.token_ids),
                 logprob=d.logprob,
                 finished=d.stopped,
+                prompt_tokens=prompt_tokens,
             )
             for d in draws
         ]
-        first = drawn[0]
-        copy = Candidate(first.message, 0, first.logprob, first.finished)
-        return drawn + [copy] * (request.n - len(drawn))
+        copy = replace(drawn[0], completion_tokens=0)
+        return drawn + [copy] * (n - len(drawn))
 
 
 def _uniforms(

@@ -29,7 +29,12 @@ class ScriptedPolicy:
     def _draw(self, history: History, n: int) -> list[Candidate]:
         turn = sum(message.role == "assistant" for message in history)
         replies = [self._replies[(turn + k) % len(self._replies)] for k in range(n)]
+        words = sum(len(message.content.split()) for message in history)
         return [
-            Candidate(Message("assistant", reply), completion_tokens=len(reply.split()))
+            Candidate(
+                Message("assistant", reply),
+                completion_tokens=len(reply.split()),
+                prompt_tokens=words,
+            )
             for reply in replies
         ]

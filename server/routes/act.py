@@ -31,7 +31,7 @@ async def choose_action(
     started = perf_counter()
     models.check_policy(body.policy)
     scorer = models.q_model(body.q_model)
-    history = to_history(body.messages)
+    history = to_history(body.messages, most=settings.max_history_messages)
     if not 1 <= body.num_candidates <= settings.max_candidates:
         raise InvalidCandidatesError(
             f"num_candidates is {body.num_candidates}; ask for 1 to {settings.max_candidates}"
@@ -88,6 +88,7 @@ def _response(decision: Decision, policy: str, q_model: str, total_ms: float) ->
         policy=policy,
         q_model=q_model,
         usage=Usage(
+            prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             scored_tokens=usage.scored_tokens,
             cached_tokens=usage.cached_tokens,

@@ -8,7 +8,13 @@ from qnet.selection import select
 from qnet.types import ScoreRequest
 from server.dependencies import ModelsDep, SettingsDep, TelemetryDep
 from server.history import to_candidates, to_history
-from server.schemas import Score, ScoreRequestBody, ScoreResponse, Timings, Usage
+from server.schemas import (
+    Score,
+    ScoreRequestBody,
+    ScoreResponse,
+    ScoreTimings,
+    ScoreUsage,
+)
 
 router = APIRouter(prefix="/v1", tags=["guidance"])
 
@@ -20,12 +26,13 @@ async def score_candidates(
     """Score what the caller's agent might say next; nothing is drawn."""
     started = perf_counter()
     scorer = models.q_model(body.q_model)
-    history = to_history(body.messages)
+    history = to_history(body.messages, most=settings.max_history_messages)
     candidates = to_candidates(body.candidates, most=settings.max_candidates)
+    asked = perf_counter()
     result = await scorer.model.score(ScoreRequest(history, candidates))
+    known = perf_counter()
     selection = select(candidates, result.q_values)
-    elapsed_s = perf_counter() - started
-    telemetry.stage_seconds.labels("score").observe(elapsed_s)
+    telemetry.stage_seconds.labels("score").observe(known - asked)
     telemetry.candidates.observe(len(candidates))
     telemetry.count_tokens(completion=0, scored=result.computed_tokens, cached=result.cached_tokens)
     return ScoreResponse(
@@ -33,10 +40,8 @@ async def score_candidates(
         chosen=selection.chosen,
         reason=selection.reason,
         q_model=scorer.name,
-        usage=Usage(
-            completion_tokens=0,
-            scored_tokens=result.computed_tokens,
-            cached_tokens=result.cached_tokens,
+        usage=ScoreUsage(scored_tokens=result.computed_tokens, cached_tokens=result.cached_tokens),
+        timings_ms=ScoreTimings(
+            score=(known - asked) * 1e3, total=(perf_counter() - started) * 1e3
         ),
-        timings_ms=Timings(sample=0.0, score=elapsed_s * 1e3, total=elapsed_s * 1e3),
     )

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from qnet.errors import QGuideError, ScorerUnavailableError
+from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.types import History, Message
 from training.environments.base import parse_action
 from training.tasks import EnvironmentConfig, build_selected_suite
@@ -51,7 +51,7 @@ def run_play(config: PlayConfig, *, console: Console, client: httpx.Client | Non
     http = client or httpx.Client(base_url=config.url, timeout=120)
     with closing(build_selected_suite(config.environment)) as suite, http:
         if not 0 <= config.task < len(suite.tasks):
-            raise QGuideError(f"task is {config.task}; there are {len(suite.tasks)}, from 0")
+            raise ConfigError(f"task is {config.task}; there are {len(suite.tasks)}, from 0")
         task = suite.tasks[config.task]
         with closing(suite.make(task)) as environment:
             observation = environment.reset()

@@ -1,0 +1,65 @@
+"""Servers in this process: with the fakes that ship, or with tiny random models."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from fastapi.testclient import TestClient
+
+from qnet.batching import DeviceThread, ScoringWorker
+from qnet.policies.local import LocalPolicy
+from qnet.scoring import SharedPrefixScorer
+from qnet.types import Policy, Scorer
+from server.app import create_app
+from server.models import Models, Served, build_models
+from server.settings import SCRIPTED, Settings
+from tests.tiny_models import CONTEXT, policy_model, q_model
+
+FAKES = Settings(
+    policy=SCRIPTED, q_models={"demo": SCRIPTED, "other": SCRIPTED}, max_candidates=8, timeout_s=30
+)
+
+Serve = Callable[..., TestClient]
+
+
+def models_of(policy: Policy, scorer: Scorer, thread: DeviceThread) -> Models:
+    """One policy and one Q model on one device thread."""
+    worker = ScoringWorker(scorer, thread, timeout_s=30)
+    return Models(
+        thread=thread,
+        policy=Served(policy.name, policy, "checkpoint", CONTEXT),
+        q_models={scorer.name: Served(scorer.name, worker, "checkpoint", CONTEXT)},
+        default_q_model=scorer.name,
+    )
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts a server for these settings; it stops when the test ends."""
+    with ExitStack() as stack:
+
+        def start(
+            settings: Settings = FAKES, build: Callable[[Settings], Models] = build_models
+        ) -> TestClient:
+            app = create_app(settings, build=build)
+            return stack.enter_context(TestClient(app, raise_server_exceptions=False))
+
+        yield start
+
+
+@pytest.fixture
+def client(serve: Serve) -> TestClient:
+    """A server of fakes."""
+    return serve()
+
+
+@pytest.fixture
+def tiny_client(serve: Serve) -> TestClient:
+    """A server of tiny random models, with the real policy and the real scorer."""
+
+    def build(_: Settings) -> Models:
+        thread = DeviceThread()
+        policy = LocalPolicy(policy_model(), thread=thread)
+        return models_of(policy, SharedPrefixScorer(q_model()), thread)
+
+    return serve(build=build)

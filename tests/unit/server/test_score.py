@@ -1,0 +1,65 @@
+"""POST /v1/score."""
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from qnet.scoring import NaiveScorer
+from qnet.types import Message, ScoreRequest
+from tests.tiny_models import q_model
+
+TASK = [{"role": "user", "content": "you see a desk. " * 8}]
+
+
+def score(client: TestClient, candidates: list[Any], **body: Any) -> Any:
+    return client.post("/v1/score", json={"messages": TASK, "candidates": candidates} | body)
+
+
+def test_texts_and_messages_are_scored_alike(client: TestClient) -> None:
+    said = "Action: go to desk 1"
+    as_text = score(client, ["Action: look", said]).json()
+    as_message = score(client, ["Action: look", {"role": "assistant", "content": said}]).json()
+    assert as_text["scores"] == as_message["scores"]
+    assert as_text["scores"] == [{"index": 0, "q_value": 0.5}, {"index": 1, "q_value": 0.75}]
+    assert (as_text["chosen"], as_text["reason"]) == (1, "highest_q")
+
+
+def test_q_is_what_the_reference_scorer_says(tiny_client: TestClient) -> None:
+    candidates = ["Action: take mug", "Action: open shelf", "go"]
+    answer = score(tiny_client, candidates).json()
+    history = (Message("user", TASK[0]["content"]),)
+    said = tuple(Message("assistant", text) for text in candidates)
+    (expected,) = NaiveScorer(q_model()).score([ScoreRequest(history, said)])
+    q_values = [row["q_value"] for row in answer["scores"]]
+    assert q_values == pytest.approx(expected.q_values, abs=1e-6)
+    assert answer["chosen"] == q_values.index(max(q_values))
+
+
+def test_the_same_history_again_is_in_the_cache(tiny_client: TestClient) -> None:
+    first, again = (score(tiny_client, ["go", "open"]).json()["usage"] for _ in range(2))
+    assert first["cached_tokens"] == 0
+    assert again["cached_tokens"] > 0
+    assert again["scored_tokens"] + again["cached_tokens"] == first["scored_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        ([], "0 candidates; give 1 to 8"),
+        ([str(n) for n in range(9)], "9 candidates; give 1 to 8"),
+        (["go", " \n"], "candidates[1] is empty; remove it"),
+        (["go", "look", "go"], "candidates[0] and candidates[2] are equal; send each once"),
+        (
+            [{"role": "user", "content": "go"}],
+            "candidates[0] has the role 'user'; a candidate is the assistant's",
+        ),
+    ],
+)
+def test_candidates_that_cannot_be_scored_are_explained(
+    client: TestClient, candidates: list[Any], message: str
+) -> None:
+    response = score(client, candidates)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_candidates"
+    assert response.json()["error"]["message"] == message

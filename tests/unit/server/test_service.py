@@ -1,0 +1,131 @@
+"""What surrounds the answers: models, health, metrics, request ids, logs, settings."""
+
+import io
+import json
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import pytest
+import structlog
+from fastapi.testclient import TestClient
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from qguide.cli import app as cli
+from qnet.errors import CheckpointError, ConfigError
+from server.models import build_models
+from server.settings import SCRIPTED, Settings
+from server.telemetry import configure_logging
+from tests.unit.server.conftest import FAKES
+
+BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 3}
+
+
+def test_models_lists_the_policy_and_the_q_models(client: TestClient) -> None:
+    cards = client.get("/v1/models").json()["data"]
+    listed = [(card["kind"], card["id"], card["source"], card["default"]) for card in cards]
+    assert listed == [
+        ("policy", "scripted", "scripted", True),
+        ("q_model", "demo", "scripted", True),
+        ("q_model", "other", "scripted", False),
+    ]
+
+
+def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
+    assert client.get("/docs").status_code == 200
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(paths) == {
+        "/v1/act",
+        "/v1/score",
+        "/v1/models",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    }
+
+
+def test_metrics_count_requests_stages_and_tokens(client: TestClient) -> None:
+    usage = client.post("/v1/act", json=BODY).json()["usage"]
+    client.post("/v1/act", json={})
+    text = client.get("/metrics").text
+    for line in (
+        'qguide_requests_total{route="/v1/act",status="200"} 1.0',
+        'qguide_requests_total{route="/v1/act",status="422"} 1.0',
+        'qguide_stage_seconds_count{stage="sample"} 1.0',
+        'qguide_stage_seconds_count{stage="score"} 1.0',
+        f'qguide_tokens_total{{kind="completion"}} {float(usage["completion_tokens"])}',
+        "qguide_distinct_candidates_sum 3.0",
+    ):
+        assert line in text
+
+
+def test_a_request_keeps_its_id(client: TestClient) -> None:
+    response = client.get("/healthz", headers={"X-Request-ID": "trace-1.a"})
+    assert response.headers["x-request-id"] == "trace-1.a"
+
+
+@pytest.mark.parametrize("given", ["", "two words", "x" * 65, "évil"])
+def test_an_id_that_could_harm_a_log_is_replaced(client: TestClient, given: str) -> None:
+    response = client.get("/healthz", headers={"X-Request-ID": given.encode()})
+    assert response.headers["x-request-id"] != given
+    assert response.headers["x-request-id"].isalnum()
+
+
+def test_logs_are_json_lines_without_prompts(client: TestClient) -> None:
+    with redirect_stderr(io.StringIO()) as written:
+        configure_logging("INFO")
+        try:
+            client.post("/v1/act", json=BODY, headers={"X-Request-ID": "logged"})
+            secret = "a secret place"
+            try:
+                raise RuntimeError("broken")
+            except RuntimeError as error:
+                structlog.get_logger().error(
+                    "request_failed", prompt_chars=len(secret), exc_info=error
+                )
+        finally:
+            structlog.reset_defaults()
+    request, failure = map(json.loads, written.getvalue().splitlines())
+    assert request["request_id"] == "logged"
+    assert (request["route"], request["status"]) == ("/v1/act", 200)
+    assert failure["exception"][0]["exc_type"] == "RuntimeError"
+    assert "secret place" not in written.getvalue()
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QGUIDE_PORT", "9000")
+    monkeypatch.setenv("QGUIDE_Q_MODELS", '{"big": "models/big", "demo": "scripted"}')
+    settings = Settings()
+    assert settings.port == 9000
+    assert list(settings.q_models) == ["big", "demo"]
+
+
+def test_a_setting_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QGUIDE_MAX_CANDIDATES", "0")
+    with pytest.raises(ValidationError, match="max_candidates"):
+        Settings()
+
+
+def test_a_default_that_is_not_served_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'large'; name one of demo, other"):
+        build_models(FAKES.model_copy(update={"default_q_model": "large"}))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
+        build_models(Settings(policy=str(tmp_path), q_models={"demo": SCRIPTED}))
+
+
+def test_serve_says_what_it_cannot_load_without_a_traceback(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["serve", "--policy", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "holds no config.json" in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+def test_the_console_script_knows_every_command() -> None:
+    listed = CliRunner().invoke(cli, ["--help"]).output
+    for command in ("collect", "sft", "explore", "label", "train-qnet", "evaluate", "parity"):
+        assert command in listed
+    assert "play" in listed
+    assert "serve" in listed
