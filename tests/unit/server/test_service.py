@@ -66,7 +66,7 @@ def test_a_request_keeps_its_id(client: TestClient) -> None:
 
 @pytest.mark.parametrize("given", ["", "two words", "x" * 65, "évil"])
 def test_an_id_that_could_harm_a_log_is_replaced(client: TestClient, given: str) -> None:
-    response = client.get("/healthz", headers={"X-Request-ID": given.encode()})
+    response = client.get("/healthz", headers={b"X-Request-ID": given.encode()})
     assert response.headers["x-request-id"] != given
     assert response.headers["x-request-id"].isalnum()
 
