@@ -14,7 +14,7 @@ install := $(pip) install --quiet --disable-pip-version-check --constraint const
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format clean
+.PHONY: help setup serve test check format clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -35,6 +35,20 @@ check: setup $(VENV)/.installed-dev ## lint, format and types
 format: setup $(VENV)/.installed-dev ## let ruff put the code into its shape
 	$(bin)/ruff check --fix
 	$(bin)/ruff format
+
+jobs := training/configs/alfworld/embedded
+embedded-models: setup ## train the models that ship, from seeds alone (about 90 minutes on a CPU)
+	$(bin)/qguide collect --config $(jobs)/collect.toml
+	$(bin)/qguide sft --config $(jobs)/sft.toml
+	$(bin)/qguide collect --config $(jobs)/collect_more.toml
+	$(bin)/qguide sft --config $(jobs)/sft_more.toml
+	$(bin)/qguide explore --config $(jobs)/explore.toml
+	$(bin)/qguide label --config $(jobs)/label.toml
+	$(bin)/qguide train-qnet --config $(jobs)/train_qnet.toml
+	rm -rf qnet/embedded
+	mkdir -p qnet/embedded
+	cp -r runs/embedded/policy/checkpoint qnet/embedded/policy
+	cp -r runs/embedded/qnet/checkpoint qnet/embedded/qnet
 
 clean: ## remove the virtual environment and the caches
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
