@@ -39,6 +39,8 @@ class TrainQNetConfig(BaseModel):
         ranking_weight: weight of -log sigmoid((Q(s, a) - Q(s, a')) / ranking_scale) over sibling
             pairs with q(a) > q(a'); ours, 0 is the paper.
         min_gap: siblings whose labels differ by less are no pair.
+        flat_trees: train on trees whose labels are all equal too, as the paper does; without
+            them (ours) a policy that mostly fails does not drown the contrast in zeros.
         validation_fraction: share of tasks held back for `sibling_accuracy`.
     """
 
@@ -55,6 +57,7 @@ class TrainQNetConfig(BaseModel):
     ranking_weight: float = Field(default=0.0, ge=0)
     ranking_scale: float = Field(default=0.1, gt=0)
     min_gap: float = Field(default=0.02, gt=0)
+    flat_trees: bool = True
     optimization: Optimization = Optimization(epochs=2)
     max_length: int = Field(default=4096, ge=32)
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)
@@ -156,9 +159,13 @@ def _read_trees(
             min_gap=config.min_gap,
             max_length=config.max_length,
         )
-        if tree.rows:
+        if tree.rows and (config.flat_trees or not _is_flat(paths)):
             (held_back if task_id in held_back_ids else training).append(tree)
     return training, held_back
+
+
+def _is_flat(paths: Sequence[LabelRow]) -> bool:
+    return len({q for path in paths for q in path.q_values if q is not None}) < 2
 
 
 def _plan(config: TrainQNetConfig, trees: Sequence[TreeBatch]) -> list[list[list[list[int]]]]:
