@@ -170,7 +170,7 @@ def load_qnet(
     if manifest is None:
         raise CheckpointError(f"{directory} has no {MANIFEST}; a Q model needs one: train it again")
     _expect_kind(directory, manifest, "qnet")
-    model: QNet = _load_model(QNet, directory, dtype)
+    model = _load_model(QNet, directory, dtype)
     return LoadedQNet(manifest.name, model.to(device).eval(), load_renderer(directory), manifest)
 
 

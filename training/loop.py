@@ -140,13 +140,13 @@ class Loop:
         total, weight = 0.0, 0.0
         for micro_batch in micro_batches:
             part = loss(micro_batch)
-            part.total.backward()  # type: ignore[no-untyped-call]
+            part.total.backward()
             total += float(part.total.detach())
             weight += part.weight
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        for parameter in parameters:
-            parameter.grad /= weight
-        nn.utils.clip_grad_norm_(parameters, self.optimization.max_grad_norm)
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(weight)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.optimization.max_grad_norm)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

@@ -18,7 +18,7 @@ def orthogonalise(matrix_NM: Tensor) -> Tensor:
     """About U V^T of the singular value decomposition, by a quintic Newton-Schulz iteration."""
     a, b, c = _COEFFICIENTS
     tall = matrix_NM.shape[0] > matrix_NM.shape[1]
-    x = matrix_NM.T if tall else matrix_NM
+    x: Tensor = matrix_NM.T if tall else matrix_NM
     x = x / (x.norm() + 1e-7)
     for _ in range(_ITERATIONS):
         gram = x @ x.T
@@ -45,14 +45,14 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    self._move(matrix, group)
+                    self._move(matrix, matrix.grad, group)
 
-    def _move(self, matrix: Tensor, group: dict[str, Any]) -> None:
+    def _move(self, matrix: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[matrix]
         if not state:
             state["momentum"] = torch.zeros_like(matrix)
-        velocity = state["momentum"].lerp_(matrix.grad, 1 - group["momentum"])
-        update = orthogonalise(torch.lerp(matrix.grad, velocity, group["momentum"]))
+        velocity = state["momentum"].lerp_(gradient, 1 - group["momentum"])
+        update = orthogonalise(torch.lerp(gradient, velocity, group["momentum"]))
         scale = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
         matrix.mul_(1 - group["lr"] * group["weight_decay"])
         matrix.add_(update, alpha=-group["lr"] * scale)

@@ -13,7 +13,7 @@ from training.loop import STATE, Loop, Loss, Optimization, cosine_with_warmup
 def build(output: Path, **changes: object) -> tuple[nn.Module, Loop]:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
-    optimization = Optimization(lr=0.2, **changes)  # type: ignore[arg-type]
+    optimization = Optimization(lr=0.2, **changes)
     return model, Loop(model, optimization, output=output)
 
 

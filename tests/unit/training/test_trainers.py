@@ -1,6 +1,7 @@
 """The two trainers: they learn, they can be killed, and what they write can be served."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,9 +98,10 @@ def test_sft_learns_to_answer_and_qnet_learns_to_rank(
 ) -> None:
     run_sft(sft_config(trajectories, tmp_path / "sft"))
     policy = load_policy(tmp_path / "sft" / "checkpoint")
+    model: Any = policy.model
     for color in ("red", "blue"):
         ids = policy.renderer.encode_history(episode(color)[:1])
-        reply = policy.model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
+        reply = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
         assert policy.renderer.decode_reply(reply[0, len(ids) :]) == episode(color)[1]
 
     config = TrainQNetConfig(
