@@ -160,18 +160,20 @@ def parity(
 
 @app.command()
 def generate(
-    environment: Annotated[str, typer.Argument(help="alfworld")],
     output: Annotated[Path, typer.Option(help="Folder to write the games into.")],
+    environment: Annotated[str, typer.Argument(help="alfworld")] = "alfworld",
     count: Annotated[int, typer.Option(min=1, help="How many games.")] = 100,
-    first_seed: Annotated[int, typer.Option(min=0, help="Seed of the first game.")] = 0,
+    first_seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first game.")] = 0,
 ) -> None:
     """Write generated games in the format of the real ones."""
     with _errors_without_traceback():
         _require_alfworld(environment)
-        from training.environments.alfworld.generator import generate_games
+        from dataclasses import asdict
 
-        generate_games(output, count, first_seed)
-        _show("generate", {"games": count, "first_seed": first_seed, "output": output})
+        from training.jobs.generate import generate_games
+
+        generated = generate_games(output, count=count, first_seed=first_seed)
+        _show("generate", asdict(generated) | {"output": output})
 
 
 @app.command()

@@ -29,7 +29,7 @@ class EnvironmentConfig(BaseModel):
 
     Attributes:
         name: "alfworld", or "fake" for smoke runs.
-        engine: "python", or "textworld": ALFWorld's own, slow, for real games only.
+        engine: "python", or "textworld": ALFWorld's own, slow.
         games: folder of the game files; without it games are generated.
         first_seed: the first generated game.
         count: how many generated games.

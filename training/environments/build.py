@@ -18,7 +18,7 @@ class SuiteSpec:
     Attributes:
         environment: "alfworld" or "fake".
         games: the folder of ALFWorld's game files; None plays generated games.
-        engine: "python", or "textworld" for real game files only.
+        engine: "python", or "textworld", ALFWorld's own.
         limit: at most so many tasks; for generated and fake ones, how many.
         first_seed: where generated and fake tasks begin.
         processes: worker processes of the textworld engine.
@@ -56,6 +56,4 @@ def _build_alfworld(spec: SuiteSpec, count: int) -> Suite:
 
     if spec.games is not None:
         return build_alfworld_suite(spec.games, spec.engine, spec.limit, processes=spec.processes)
-    if spec.engine != "python":
-        raise ConfigError("engine=textworld plays game files alone; name their folder as games")
-    return build_generated_suite(spec.first_seed, count)
+    return build_generated_suite(spec.first_seed, count, spec.engine, processes=spec.processes)

@@ -8,8 +8,13 @@ seed, so a seed is all that has to be kept of it.
 from collections.abc import Mapping
 from random import Random
 
-from training.environments.alfworld.game import GOAL_KINDS, Game, Goal, GoalKind, Item, Receptacle
-from training.environments.alfworld.statistics import Counts, RoomStatistics, Statistics, load_statistics
+from qnet.errors import EnvironmentFailureError
+from training.environments.alfworld.game import GOAL_KINDS, Game, Goal, Item, Receptacle
+from training.environments.alfworld.statistics import (
+    Counts,
+    Statistics,
+    load_statistics,
+)
 
 NOVELTY = 0.3
 """Share of games whose target receptacle is any that can hold the item, seen so or not."""
@@ -19,19 +24,43 @@ APPLIANCES = {
     "pick_heat_then_place_in_recep": "microwave",
     "pick_cool_then_place_in_recep": "fridge",
 }
+START = "loc 0"
+"""The middle of the room: a place of no receptacle, so nothing ever names it."""
+
 _TRIES = 200
 _JITTER = 0.15
 
 
-def generate_game(seed: int, *, statistics: Statistics | None = None) -> Game:
+def generate_game(seed: int) -> Game:
     """The game of a seed: solvable, not yet won."""
+    return draw_game(seed)[1]
+
+
+def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, Game]:
+    """The kind of room and the game of a seed.
+
+    Args:
+        seed: the same seed gives the same game.
+        statistics: what to draw from; None takes the counts that ship with QGuide.
+
+    Raises:
+        EnvironmentFailureError: the statistics hardly ever allow the goals that they count.
+    """
     known = statistics or load_statistics()
     rng = Random(f"alfworld {seed}")
     for _ in range(_TRIES):
-        game = _Draft(rng, known).game()
+        draft = _Draft(rng, known)
+        game = draft.game()
         if game is not None:
-            return game
-    raise AssertionError(f"no game in {_TRIES} drafts of seed {seed}")
+            return draft.room_kind, game
+    raise EnvironmentFailureError(
+        f"seed {seed}: none of {_TRIES} drafts has room for its goal; count the statistics again"
+        " on games that are solvable"
+    )
+
+
+def _kind(name: str) -> str:
+    return name.split()[0]
 
 
 def _pick(rng: Random, counts: Mapping[str, int]) -> str:
@@ -44,44 +73,44 @@ class _Draft:
     def __init__(self, rng: Random, statistics: Statistics) -> None:
         self.rng = rng
         self.statistics = statistics
-        self.goal, self.room = self._draw_goal()
+        self.room_kind, self.goal = self._draw_goal()
+        self.room = statistics.rooms[self.room_kind]
         self.layout = self._draw_layout()
 
     def game(self) -> Game | None:
-        needed = {self.goal.receptacle_kind, APPLIANCES.get(self.goal.kind)} - {None}
-        if not needed <= set(self.layout):
+        goal = self.goal
+        fixtures = {goal.receptacle_kind, APPLIANCES.get(goal.kind)} - {None}
+        objects = {goal.item_kind, goal.lamp_kind} - {None}
+        if not (fixtures <= self.layout.keys() and objects <= self.room.item_numbers.keys()):
             return None
         receptacles = self._receptacles()
-        contents = {name: [] for name, _, _ in receptacles}
+        contents: dict[str, list[str]] = {name: [] for name, _, _ in receptacles}
         items = self._items(contents)
         if items is None:
             return None
         places = {name: place for name, place, _ in receptacles}
         where = {item: places[name] for name, held in contents.items() for item in held}
-        wording = _pick(self.rng, self.statistics.wordings[self.goal.kind])
-        target = self.goal.receptacle_kind or self.goal.lamp_kind or ""
-        order = {name: index for index, name in enumerate(items)}
         return Game(
-            task=wording.format(item=self.goal.item_kind, target=target),
-            goal=self.goal,
-            start="loc 0",
+            task=self._task(),
+            goal=goal,
+            start=START,
             receptacles=tuple(
-                Receptacle(
-                    name=name,
-                    kind=name.split()[0],
-                    location=place,
-                    openable=openable,
-                    contents=tuple(sorted(contents[name], key=order.__getitem__)),
-                )
+                # Items are named in their final order, so contents are in order too.
+                Receptacle(name, _kind(name), place, openable, contents=tuple(contents[name]))
                 for name, place, openable in receptacles
             ),
-            items=tuple(self._item(name, where.get(name)) for name in items),
+            items=tuple(self._item(name, where[name]) for name in items),
             can_contain=frozenset(
                 (kind, item) for kind, held in self.statistics.can_contain.items() for item in held
             ),
         )
 
-    def _draw_goal(self) -> tuple[Goal, RoomStatistics]:
+    def _task(self) -> str:
+        wording = _pick(self.rng, self.statistics.wordings[self.goal.kind])
+        target = self.goal.receptacle_kind or self.goal.lamp_kind or ""
+        return wording.format(item=self.goal.item_kind, target=target)
+
+    def _draw_goal(self) -> tuple[str, Goal]:
         goals = self.statistics.goals
         kind = self.rng.choice(GOAL_KINDS)
         rooms = {
@@ -92,16 +121,15 @@ class _Draft:
         items = {item: sum(targets.values()) for item, targets in goals[kind][room].items()}
         item = _pick(self.rng, items)
         target = _pick(self.rng, goals[kind][room][item])
-        statistics = self.statistics.rooms[room]
         if kind == "look_at_obj_in_light":
-            return Goal(kind, item, lamp_kind=target), statistics
+            return room, Goal(kind, item, lamp_kind=target)
         if self.rng.random() < NOVELTY:
-            target = self._novel_target(item, statistics) or target
-        return Goal(kind, item, receptacle_kind=target), statistics
+            target = self._novel_target(item, room) or target
+        return room, Goal(kind, item, receptacle_kind=target)
 
-    def _novel_target(self, item: str, room: RoomStatistics) -> str | None:
-        can = self.statistics.can_contain
-        fitting = sorted(k for k in room.receptacle_numbers if item in can.get(k, ()))
+    def _novel_target(self, item: str, room: str) -> str | None:
+        can, numbers = self.statistics.can_contain, self.statistics.rooms[room].receptacle_numbers
+        fitting = sorted(kind for kind in numbers if item in can.get(kind, ()))
         return self.rng.choice(fitting) if fitting else None
 
     def _draw_layout(self) -> Counts:
@@ -120,10 +148,10 @@ class _Draft:
         self.rng.shuffle(free)
         rows: list[tuple[str, str, bool]] = []
         for name in names:
-            kind = name.split()[0]
+            kind = _kind(name)
             counts = self.statistics.receptacles[kind]
             openable = self.rng.random() * counts["all"] < counts.get("openable", 0)
-            twin = rows and rows[-1][0].split()[0] == kind and self._shares(kind)
+            twin = rows and _kind(rows[-1][0]) == kind and self._shares(kind)
             place = rows[-1][1] if twin else f"loc {free.pop()}"
             rows.append((name, place, openable))
         return rows
@@ -160,7 +188,7 @@ class _Draft:
     def _place(self, kind: str, contents: Mapping[str, object]) -> str | None:
         by_kind: dict[str, list[str]] = {}
         for name in contents:
-            by_kind.setdefault(name.split()[0], []).append(name)
+            by_kind.setdefault(_kind(name), []).append(name)
         placements = self.room.placements.get(kind, {})
         wanted = kind == self.goal.item_kind
         weights = {
@@ -172,8 +200,8 @@ class _Draft:
             return None
         return self.rng.choice(by_kind[_pick(self.rng, weights)])
 
-    def _item(self, name: str, place: str | None) -> Item:
-        kind = name.split()[0]
+    def _item(self, name: str, place: str) -> Item:
+        kind = _kind(name)
         counts = self.statistics.items[kind]
 
         def has(trait: str) -> bool:

@@ -1,14 +1,18 @@
 """ALFWorld's tasks: game files below a folder, or games that a generator draws."""
 
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
-from qnet.errors import ConfigError, EnvironmentFailureError
+from qnet.errors import ConfigError
 from training.environments.alfworld.engine import PythonEnvironment
 from training.environments.alfworld.game import Game, load_game, scan_game
+from training.environments.alfworld.game_files import write_game
+from training.environments.alfworld.generator import generate_game
 from training.environments.alfworld.textworld import EnginePool, TextWorldEnvironment
 from training.environments.base import Task
 
@@ -37,26 +41,38 @@ class AlfWorldSuite:
         self._engine = engine
         self._load = lru_cache(CACHED_GAMES)(_load)
         self._pool = EnginePool(processes=processes)
+        self._written: TemporaryDirectory[str] | None = None
+        self._writing = threading.Lock()
 
     def make(self, task: Task) -> PythonEnvironment | TextWorldEnvironment:
         """A fresh, single-use episode of `task`.
 
         Raises:
             InvalidGameError: its game file cannot be played.
-            EnvironmentFailureError: a generated game was asked of the real engine.
         """
         if self._engine == "python":
             return PythonEnvironment(self._load(task.source))
-        if task.source.startswith(GENERATED):
-            raise EnvironmentFailureError(
-                f"{task.id} has no game file for TextWorld; write it out first or take"
-                " engine=python"
-            )
-        return TextWorldEnvironment(self._pool, Path(task.source))
+        return TextWorldEnvironment(self._pool, self._file(task.source))
+
+    def _file(self, source: str) -> Path:
+        """Where a game's file is; a generated one is written when it is first played."""
+        if not source.startswith(GENERATED):
+            return Path(source)
+        with self._writing:
+            if self._written is None:
+                self._written = TemporaryDirectory(prefix="qguide-games-")
+            path = Path(self._written.name) / source.removeprefix(GENERATED) / GAME_FILE
+            if not path.exists():
+                write_game(self._load(source), path)
+        return path
 
     def close(self) -> None:
-        """Stop worker processes; safe to call twice."""
+        """Stop worker processes, remove written games; safe to call twice."""
         self._pool.close()
+        with self._writing:
+            written, self._written = self._written, None
+        if written is not None:
+            written.cleanup()
 
 
 def build_alfworld_suite(
@@ -84,10 +100,13 @@ def build_alfworld_suite(
     return AlfWorldSuite(games_dir.name, _spread(tasks, limit), engine, processes=processes)
 
 
-def build_generated_suite(first_seed: int, count: int) -> AlfWorldSuite:
-    """Games of the seeds `first_seed` … `first_seed + count - 1`, in the Python engine."""
+def build_generated_suite(
+    first_seed: int, count: int, engine: EngineName = "python", *, processes: int = 2
+) -> AlfWorldSuite:
+    """Games of the seeds `first_seed` … `first_seed + count - 1`."""
     tasks = [_generated_task(seed) for seed in range(first_seed, first_seed + count)]
-    return AlfWorldSuite(f"generated-{first_seed}-{count}", tasks)
+    name = f"generated-{first_seed}-{count}"
+    return AlfWorldSuite(name, tasks, engine, processes=processes)
 
 
 def _scan(games_dir: Path) -> list[Task]:
@@ -113,6 +132,4 @@ def _generated_task(seed: int) -> Task:
 def _load(source: str) -> Game:
     if not source.startswith(GENERATED):
         return load_game(Path(source))
-    from training.environments.alfworld.generator import generate_game
-
     return generate_game(int(source.removeprefix(GENERATED)))

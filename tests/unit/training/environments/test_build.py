@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from qnet.errors import ConfigError
+from training.environments.alfworld.textworld import TextWorldEnvironment
 from training.environments.build import DEFAULT_COUNT, SuiteSpec, build_suite
 
 
@@ -20,9 +21,10 @@ def test_alfworld_without_a_folder_is_generated() -> None:
     assert [task.source for task in tasks] == ["generated:3", "generated:4"]
 
 
-def test_textworld_needs_game_files() -> None:
-    with pytest.raises(ConfigError, match="name their folder"):
-        build_suite(SuiteSpec("alfworld", engine="textworld"))
+def test_generated_games_are_for_either_engine() -> None:
+    suite = build_suite(SuiteSpec("alfworld", engine="textworld", limit=1))
+    assert isinstance(suite.make(suite.tasks[0]), TextWorldEnvironment)
+    suite.close()
 
 
 def test_an_empty_folder_is_a_config_error(tmp_path: Path) -> None:

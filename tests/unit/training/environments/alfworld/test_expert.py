@@ -261,5 +261,4 @@ def test_real_games_that_were_never_counted_are_won(real_games_dir: Path) -> Non
 
 
 def test_generated_games_are_won() -> None:
-    pytest.importorskip("training.environments.alfworld.generator", reason="no generator yet")
     assert win_rate(build_generated_suite(first_seed=0, count=100)) >= LEAST_WIN_RATE

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from training.environments.alfworld.suite import (
-    AlfWorldSuite,
-    build_alfworld_suite,
-    build_generated_suite,
-)
-from training.environments.base import Task
+from qnet.errors import ConfigError
+from training.environments.alfworld.suite import build_alfworld_suite, build_generated_suite
 
 
 def test_ids_are_the_same_from_every_level(real_games_dir: Path) -> None:
@@ -58,7 +53,13 @@ def test_generated_games_differ_by_seed_and_repeat_by_seed() -> None:
     assert len(set(rooms)) == 3
 
 
-def test_generated_games_have_no_file_for_textworld() -> None:
-    suite = AlfWorldSuite("generated", [Task("g", "k", "generated:1")], "textworld")
-    with pytest.raises(EnvironmentFailureError, match="engine=python"):
-        suite.make(suite.tasks[0])
+def test_generated_games_are_written_for_textworld_and_gone_afterwards(
+    textworld_installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    real = build_generated_suite(40, 1, "textworld", processes=1)
+    twin = build_generated_suite(40, 1)
+    assert real.make(real.tasks[0]).reset() == twin.make(twin.tasks[0]).reset()
+    assert len(list(tmp_path.rglob("game.tw-pddl"))) == 1
+    real.close()
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,67 @@
+"""Generated games as files, for whatever plays ALFWorld's own.
+
+    qguide generate --count 100 --seed 0 --output DIR
+
+writes them under names like those of the real ones; run again, it goes on where it was:
+
+    pick_heat_then_place_in_recep-Apple-None-Fridge-12/trial_seed00000011/game.tw-pddl
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from training.environments.alfworld.game import Goal
+from training.environments.alfworld.game_files import write_game
+from training.environments.alfworld.generator import draw_game
+from training.environments.alfworld.suite import GAME_FILE
+from training.progress import ProgressBar
+
+_TRIAL = re.compile(r"trial_seed(\d+)")
+_FIRST_SCENES = {"kitchen": 1, "living room": 201, "bedroom": 301, "bathroom": 401}
+_SCENES = 30
+"""ALFWorld's scenes of each kind of room; files of a scene are told apart by seed alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What a run wrote.
+
+    Attributes:
+        written: games of this run.
+        kept: games that were already there.
+    """
+
+    written: int
+    kept: int
+
+
+def generate_games(
+    output: Path, *, count: int, first_seed: int = 0, console: Console | None = None
+) -> Generated:
+    """Write the games of `count` seeds from `first_seed` on, but for those already in `output`."""
+    wanted = range(first_seed, first_seed + count)
+    there = set(_seeds_in(output)) & set(wanted)
+    with ProgressBar("generate", total=count, done=len(there), console=console) as bar:
+        for seed in wanted:
+            if seed not in there:
+                room, game = draw_game(seed)
+                write_game(game, output / _folder(seed, room, game.goal) / GAME_FILE)
+                bar.advance(game.goal.kind)
+    return Generated(written=count - len(there), kept=len(there))
+
+
+def _seeds_in(output: Path) -> Iterator[int]:
+    for path in output.glob(f"*/*/{GAME_FILE}"):
+        if match := _TRIAL.fullmatch(path.parent.name):
+            yield int(match[1])
+
+
+def _folder(seed: int, room: str, goal: Goal) -> str:
+    target = goal.receptacle_kind or goal.lamp_kind or ""
+    scene = _FIRST_SCENES[room] + seed % _SCENES
+    task = f"{goal.kind}-{goal.item_kind.capitalize()}-None-{target.capitalize()}-{scene}"
+    return f"{task}/trial_seed{seed:08d}"
