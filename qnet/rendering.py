@@ -186,7 +186,7 @@ class Renderer:
         for token in self._special:
             if token in message.content:
                 raise MalformedHistoryError(
-                    f"a {message.role} message holds the control token {token!r}, which would "
+                    f"the {message.role}'s message holds the control token {token!r}, which would "
                     "forge a turn; remove it"
                 )
 

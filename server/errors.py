@@ -31,6 +31,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
 """The most special class first."""
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+UNREADABLE = "the body is no JSON in UTF-8, or nested too deeply; send one object"
 _SHOWN_CHARACTERS = 40
 
 _log = structlog.get_logger(__name__)
@@ -64,6 +65,9 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         return unknown_error_response(request, error)
     first = error.errors()[0]
+    if isinstance(first["input"], bytes):
+        message = "the body is not declared as JSON; send Content-Type: application/json"
+        return error_response(request, 422, "malformed_body", message)
     place = ".".join(str(part) for part in first["loc"])
     message = f"{place}: {first['msg']}"
     if isinstance(first["input"], str | int | float):
@@ -74,6 +78,8 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
 async def _http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         return unknown_error_response(request, error)
+    if error.status_code == 400:  # FastAPI's answer to a body that no parser could read
+        return error_response(request, 422, "malformed_body", UNREADABLE)
     code = HTTP_CODES.get(error.status_code, "invalid_request")
     return error_response(request, error.status_code, code, str(error.detail))
 

@@ -12,8 +12,8 @@ def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
 
     Raises:
         HistoryTooLongError: more messages than `most`.
-        MalformedHistoryError: no message, an empty one, the agent speaking twice in a row or
-            last or first, or a system message that is not the first.
+        MalformedHistoryError: no message, an empty or broken one, the agent speaking twice in a
+            row or last or first, or a system message that is not the first.
     """
     if len(messages) > most:
         raise HistoryTooLongError(
@@ -23,8 +23,8 @@ def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
     if not messages:
         raise MalformedHistoryError("messages is empty; give at least the task as a user message")
     for index, message in enumerate(messages):
-        if not message.content.strip():
-            raise MalformedHistoryError(f"messages[{index}] ({message.role}) is empty; remove it")
+        if defect := _defect(message.content):
+            raise MalformedHistoryError(f"messages[{index}] ({message.role}) {defect}")
         if message.role == "system" and index > 0:
             raise MalformedHistoryError(f"messages[{index}] is a system message; it comes first")
         if index and message.role == messages[index - 1].role == "assistant":
@@ -46,22 +46,33 @@ def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Mes
     """The candidates of a request, as the assistant's messages.
 
     Raises:
-        InvalidCandidatesError: none or too many, an empty one, a repeated one, or one that is
-            not the assistant's.
+        InvalidCandidatesError: none or too many, an empty or broken one, a repeated one, or one
+            that is not the assistant's.
     """
     if not 1 <= len(given) <= most:
         raise InvalidCandidatesError(f"{len(given)} candidates; give 1 to {most}")
     seen: dict[Message, int] = {}
     for index, candidate in enumerate(given):
         message = _to_message(candidate, index)
-        if not message.content.strip():
-            raise InvalidCandidatesError(f"candidates[{index}] is empty; remove it")
+        if defect := _defect(message.content):
+            raise InvalidCandidatesError(f"candidates[{index}] {defect}")
         if message in seen:
             raise InvalidCandidatesError(
                 f"candidates[{seen[message]}] and candidates[{index}] are equal; send each once"
             )
         seen[message] = index
     return tuple(seen)
+
+
+def _defect(text: str) -> str | None:
+    """What keeps a text from being said, and the remedy; JSON can spell half a character."""
+    if not text.strip():
+        return "is empty; remove it"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"holds half a character (a lone surrogate) at {error.start}; send whole ones"
+    return None
 
 
 def _to_message(candidate: str | ChatMessage, index: int) -> Message:

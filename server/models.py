@@ -55,7 +55,7 @@ class Models:
         Raises:
             UnknownModelError: no such Q model is served.
         """
-        wanted = name or self.default_q_model
+        wanted = self.default_q_model if name is None else name
         if wanted not in self.q_models:
             raise UnknownModelError(
                 f"there is no Q model {wanted!r}; served are {', '.join(sorted(self.q_models))}"

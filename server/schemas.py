@@ -7,11 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from qnet.selection import Reason
 from qnet.types import Message, Role
 
-Temperature = Annotated[float, Field(ge=0, le=5)]
+Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Strict: `true` is no number of candidates. NaN and infinity are no temperatures.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class ChatMessage(_Body):

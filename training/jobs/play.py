@@ -84,10 +84,23 @@ def _ask(http: httpx.Client, config: PlayConfig, history: History, step: int) ->
         raise ScorerUnavailableError(
             f"no server answers at {config.url} ({error}); start one with `make serve`"
         ) from error
-    answer: dict[str, Any] = response.json()
     if response.is_error:
-        raise ScorerUnavailableError(f"the server refused: {answer['error']['message']}")
+        raise ScorerUnavailableError(f"the server refused: {_refusal(response)}")
+    try:
+        answer: dict[str, Any] = response.json()
+    except ValueError as error:
+        raise ScorerUnavailableError(
+            f"what answers at {config.url} is no QGuide server; give its address with --url"
+        ) from error
     return answer
+
+
+def _refusal(response: httpx.Response) -> str:
+    """What the server said; something in front of it may have answered in its place."""
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status_code} {response.reason_phrase}"
 
 
 def _candidates_table(decision: dict[str, Any], step: int) -> Table:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import structlog
 from fastapi.testclient import TestClient
 
 from qnet.batching import DeviceThread
@@ -189,15 +190,22 @@ def test_a_wrong_address_has_the_same_shape(client: TestClient, path: str, code:
 
 def test_an_unforeseen_failure_tells_nothing_but_its_id(serve: Serve) -> None:
     client = serve(build=served(BrokenScorer({})))
-    response = client.post(
-        "/v1/act", json={"messages": [USER]}, headers={"X-Request-ID": "find-me"}
-    )
+    # Captured, because structlog's renderer for terminals takes seconds for a traceback.
+    with structlog.testing.capture_logs(
+        processors=[structlog.contextvars.merge_contextvars]
+    ) as logged:
+        response = client.post(
+            "/v1/act", json={"messages": [USER]}, headers={"X-Request-ID": "find-me"}
+        )
     assert response.status_code == 500
     assert response.headers["x-request-id"] == "find-me"
     assert response.json()["error"]["code"] == "internal_error"
     assert response.json()["error"]["request_id"] == "find-me"
     assert "secret" not in response.text
     assert "ZeroDivision" not in response.text
+    (failure,) = (line for line in logged if line["event"] == "request_failed")
+    assert failure["request_id"] == "find-me"
+    assert isinstance(failure["exc_info"], ZeroDivisionError)
     failures = 'qguide_requests_total{route="/v1/act",status="500"} 1.0'
     assert failures in client.get("/metrics").text
 
