@@ -85,7 +85,10 @@ class DeviceThread:
             with self._changed:
                 self._closed = True
                 waiting, self._waiting = self._waiting, deque()
-            _fail(waiting, ScorerUnavailableError("the device thread is dead; restart the server"))
+            # Claimed first: a caller that cancels in between would leave the rest without answer.
+            uncancelled = [w for w in waiting if w.future.set_running_or_notify_cancel()]
+            dead = ScorerUnavailableError("the device thread is dead; restart the server")
+            _fail(uncancelled, dead)
 
     def _next_batch(self) -> list[_Waiting]:
         """The oldest request and those that wait for the same work; empty once closed."""
@@ -195,7 +198,6 @@ class ScoringWorker:
         return await self._worker.submit(request, timeout_s=self._timeout_s)
 
 
-def _fail(waiting: Sequence[_Waiting] | deque[_Waiting], error: Exception) -> None:
-    for one in waiting:
-        if not one.future.cancelled():
-            one.future.set_exception(error)
+def _fail(running: Sequence[_Waiting], error: Exception) -> None:
+    for one in running:
+        one.future.set_exception(error)

@@ -172,6 +172,25 @@ async def test_a_closed_thread_fails_what_waits(thread: DeviceThread, gated: Gat
         await waiting
 
 
+async def test_a_request_cancelled_while_the_thread_closes_keeps_no_other_waiting(
+    thread: DeviceThread, gated: Gated
+) -> None:
+    worker = DeviceWorker(thread, gated)
+    running = asyncio.create_task(worker.submit(3))
+    await gated.is_busy()
+    cancelled, waiting = (asyncio.create_task(worker.submit(n)) for n in (1, 2))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    closing = asyncio.create_task(asyncio.to_thread(thread.close))
+    while thread.healthy:
+        await asyncio.sleep(0.001)
+    gated.gate.set()
+    await closing
+    assert await running == 6
+    with pytest.raises(ScorerUnavailableError, match="dead"):
+        await asyncio.wait_for(waiting, 10)
+
+
 async def test_a_scorer_is_awaited_one_request_at_a_time(thread: DeviceThread) -> None:
     worker = ScoringWorker(ScriptedScorer({"look": 1.0}, name="q"), thread)
     request = ScoreRequest((Message("user", "go"),), (Message("assistant", "look"),))
