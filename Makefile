@@ -37,7 +37,7 @@ format: setup $(VENV)/.installed-dev ## let ruff put the code into its shape
 	$(bin)/ruff format
 
 jobs := training/configs/alfworld/embedded
-embedded-models: setup ## train the models that ship, from seeds alone (about 90 minutes on a CPU)
+embedded-models: setup ## train the models that ship, from seeds alone (over an hour on a CPU)
 	$(bin)/qguide collect --config $(jobs)/collect.toml
 	$(bin)/qguide sft --config $(jobs)/sft.toml
 	$(bin)/qguide explore --config $(jobs)/explore.toml

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 # Tiny models gain nothing from a second thread, and on a busy machine two that wait for each other
-# are a hundred times slower than one.
+# are many times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _DATA = Path(os.environ.get("QGUIDE_DATA", Path(__file__).parents[2] / "shared" / "data"))
