@@ -1,6 +1,7 @@
 """Muon: momentum whose matrix updates are orthogonalised (Jordan and others, 2024).
 
-torch.optim.Muon does the same in bfloat16, which CPUs without bfloat16 units emulate slowly; here it stays in the gradient's own dtype.
+torch.optim.Muon does the same in bfloat16, which CPUs without bfloat16 units emulate slowly; here
+it stays in the gradient's own dtype.
 """
 
 from collections.abc import Callable, Iterable
