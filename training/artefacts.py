@@ -9,8 +9,9 @@ drops it. Its task is simply done again.
 """
 
 import fcntl
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -222,3 +223,12 @@ def _is_json(line: bytes) -> bool:
 def rows_path(path: Path) -> Path:
     """The rows that a configuration names: a file, or a run folder that holds them."""
     return RunFolder(path).rows if path.is_dir() else path
+
+
+def sha256_of_rows(folders: Iterable[Path]) -> str:
+    """One hash in hex over the rows of several run folders, in their order."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        with RunFolder(folder).rows.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

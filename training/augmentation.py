@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qnet.types import Message
 
 Episode = Sequence[Message]
+Augmenter = Callable[[Episode, random.Random], Episode]
 
 
 class Augmentation(BaseModel):
@@ -30,7 +31,7 @@ class Augmentation(BaseModel):
     groups: tuple[tuple[str, ...], ...] = ()
 
 
-def build_augmenter(config: Augmentation) -> Callable[[Episode, random.Random], Episode]:
+def build_augmenter(config: Augmentation) -> Augmenter:
     """A function from an episode to the episode under new names."""
     words = [word for group in config.groups for word in group]
     if not words or config.probability == 0:

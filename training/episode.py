@@ -23,12 +23,14 @@ class Choice:
     Attributes:
         distinct_candidates: how many different replies it chose among.
         scored_tokens: tokens that went through the Q model's trunk.
+        mistaken: a mistake made on purpose, not to be imitated.
     """
 
     reply: str
     completion_tokens: int
     distinct_candidates: int = 1
     scored_tokens: int = 0
+    mistaken: bool = False
 
 
 Chooser = Callable[[History, int], Generator[ModelRequest, Any, Choice]]

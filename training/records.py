@@ -71,6 +71,7 @@ class TrajectoryRow(TaskRow):
         completion_tokens: tokens generated for the actions; 0 for an expert.
         source: "expert" or the policy's name.
         seed: of the sampling, None where nothing was sampled.
+        mistakes: the actions, counted from 0, that SFT must not imitate.
     """
 
     version: Literal[1] = 1
@@ -81,6 +82,7 @@ class TrajectoryRow(TaskRow):
     completion_tokens: NonNegativeInt = 0
     source: NonEmpty
     seed: int | None = None
+    mistakes: tuple[NonNegativeInt, ...] = ()
 
     @model_validator(mode="after")
     def _steps_are_the_actions(self) -> Self:

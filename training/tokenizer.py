@@ -4,7 +4,8 @@ Byte-level BPE: any text can be written, and where the training text is an envir
 closed vocabulary, every word of it becomes one token.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -19,12 +20,24 @@ WORD_PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]|\s"
 """Words, numbers, single marks and single spaces: "Thought:" is the same two tokens anywhere."""
 
 
-def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over `texts`, with one token per role and one for the end of a turn."""
+def train_tokenizer(
+    texts: Iterable[str], *, vocab_size: int, phrases: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over `texts`, with one token per role and one for the end of a turn.
+
+    Args:
+        texts: what the merges are counted on.
+        vocab_size: most tokens; the 256 bytes are among them.
+        phrases: set phrases of the environment, ", a" or "You arrive at loc": each may become one
+            token wherever it ends at a word's end. Fewer tokens are less to train on, to sample
+            and to score.
+    """
+    longest_first = sorted(phrases, key=len, reverse=True)
+    fixed = "".join(re.escape(phrase) + r"(?!\p{L})|" for phrase in longest_first)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORD_PATTERN), behavior="isolated"),
+            pre_tokenizers.Split(Regex(fixed + WORD_PATTERN), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,7 +20,7 @@ from qnet.errors import ConfigError, QGuideError
 from qnet.types import History
 from training.artefacts import JsonlWriter, finished_task_ids, open_run
 from training.environments.base import Task
-from training.episode import Choice, Chooser, Episode, play_episode
+from training.episode import Choice, Chooser, Episode, derived_seed, play_episode
 from training.progress import ProgressBar
 from training.records import EXPERT, TrajectoryRow, rows_of
 from training.rollout import ModelRequest, Process, Timings, run_processes
@@ -32,6 +33,9 @@ class CollectConfig(BaseModel):
     Attributes:
         max_steps: actions after which an episode is cut off.
         only_won: keep trajectories with the full reward alone.
+        mistakes: probability that a step is a plausible mistake of the expert's, which SFT does
+            not imitate: what it learns is the way back.
+        seed: of the mistakes.
         parallel: episodes at the same time; the rows do not depend on it.
     """
 
@@ -41,6 +45,8 @@ class CollectConfig(BaseModel):
     output: Path
     max_steps: int = Field(default=40, ge=1)
     only_won: bool = True
+    mistakes: float = Field(default=0.0, ge=0, lt=1)
+    seed: int = 0
     parallel: int = Field(default=4, ge=1)
 
 
@@ -69,6 +75,10 @@ class Expert(Protocol):
         """The next ReAct reply."""
         ...
 
+    def deviate(self, rng: Random) -> str:
+        """A mistake in place of the last reply."""
+        ...
+
 
 def run_collect(config: CollectConfig, *, console: Console | None = None) -> Collected:
     """Play every task that has not been played yet."""
@@ -91,7 +101,7 @@ def run_collect(config: CollectConfig, *, console: Console | None = None) -> Col
             ) as bar,
         ):
             run_processes(
-                _episodes(suite, waiting, build_expert, config.max_steps),
+                _episodes(config, suite, waiting, build_expert),
                 parallel=config.parallel,
                 environment_threads=config.environment.threads,
                 on_done=_keeper(config, {t.id: t for t in waiting}, rows, skipped, collected, bar),
@@ -117,22 +127,31 @@ def expert_builder(environment: EnvironmentConfig) -> Callable[[], Expert]:
     return AlfWorldExpert
 
 
-def expert_chooser(expert: Expert) -> Chooser:
+def expert_chooser(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Chooser:
     """The expert as an agent that asks no model."""
+    rng = Random(seed)
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
         yield from ()
-        return Choice(expert.reply(history[-1].content), completion_tokens=0)
+        reply = expert.reply(history[-1].content)
+        if rng.random() < mistakes:
+            return Choice(expert.deviate(rng), completion_tokens=0, mistaken=True)
+        return Choice(reply, completion_tokens=0)
 
     return choose
 
 
 def _episodes(
-    suite: SelectedSuite, tasks: list[Task], build_expert: Callable[[], Expert], max_steps: int
+    config: CollectConfig,
+    suite: SelectedSuite,
+    tasks: list[Task],
+    build_expert: Callable[[], Expert],
 ) -> Iterator[tuple[str, Process[Episode]]]:
     for task in tasks:
-        chooser = expert_chooser(build_expert())
-        yield task.id, play_episode(partial(suite.make, task), chooser, max_steps=max_steps)
+        chooser = expert_chooser(
+            build_expert(), mistakes=config.mistakes, seed=derived_seed(config.seed, task.id)
+        )
+        yield task.id, play_episode(partial(suite.make, task), chooser, max_steps=config.max_steps)
 
 
 def _keeper(
@@ -175,6 +194,7 @@ def trajectory_row(
         completion_tokens=episode.completion_tokens,
         source=source,
         seed=seed,
+        mistakes=tuple(i for i, choice in enumerate(episode.choices) if choice.mistaken),
     )
 
 

@@ -9,6 +9,7 @@ small Llama is trained from scratch with a tokenizer of its own (`architecture`)
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,20 +23,24 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from qnet.checkpoint import Manifest, save_checkpoint, sha256_of
+from qnet.checkpoint import Manifest, save_checkpoint
 from qnet.errors import ConfigError
 from qnet.rendering import Renderer
 from qnet.types import Message
-from training.artefacts import RunFolder, open_run, read_rows
+from training.artefacts import RunFolder, open_run, read_rows, sha256_of_rows
 from training.augmentation import Augmentation, build_augmenter
 from training.batching import Sequence1D, pad_column, pad_ids, plan_steps
 from training.loop import Loop, Loss, Optimization
-from training.records import TrajectoryRow
+from training.records import TrajectoryRow, messages_of
 from training.tokenizer import train_tokenizer
 
 
 class Architecture(BaseModel):
-    """A Llama of our own, for training from scratch."""
+    """A Llama of our own, for training from scratch.
+
+    Attributes:
+        phrases: set phrases that become one token each.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,6 +50,14 @@ class Architecture(BaseModel):
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=6, ge=1)
     context: int = Field(default=2048, ge=64)
+    phrases: tuple[str, ...] = ()
+
+
+class Demonstration(NamedTuple):
+    """An episode, and which of its actions, counted from 0, are not to be imitated."""
+
+    messages: Sequence[Message]
+    mistakes: tuple[int, ...] = ()
 
 
 class SftConfig(BaseModel):
@@ -78,13 +91,13 @@ def run_sft(config: SftConfig) -> Manifest:
     run = open_run(config.output, config)
     torch.manual_seed(config.seed)
     episodes = [
-        tuple(m.to_message() for m in row.messages)
+        Demonstration(messages_of(row.messages), row.mistakes)
         for folder in config.trajectories
         for row in read_rows(RunFolder(folder).rows, TrajectoryRow)
     ]
     if not episodes:
         raise ConfigError(f"no trajectories in {config.trajectories}; run `qguide collect` first")
-    model, tokenizer = build_model(config, episodes)
+    model, tokenizer = build_model(config, [episode.messages for episode in episodes])
     renderer = Renderer(tokenizer)
     sequences, steps = _plan(config, renderer, episodes)
     loop = Loop(model, config.optimization, output=run.path)
@@ -97,7 +110,7 @@ def run_sft(config: SftConfig) -> Manifest:
         kind="policy",
         name=config.name,
         environment=config.environment,
-        data_sha256=sha256_of(RunFolder(config.trajectories[0]).rows),
+        data_sha256=sha256_of_rows(config.trajectories),
         metrics={"episodes": len(episodes), "steps": len(steps)},
     )
     return save_checkpoint(
@@ -116,7 +129,7 @@ def build_model(
         return model, AutoTokenizer.from_pretrained(config.base, local_files_only=True)
     shape = config.architecture
     texts = (message.content for episode in episodes[:2000] for message in episode)
-    tokenizer = train_tokenizer(texts, vocab_size=shape.vocab_size)
+    tokenizer = train_tokenizer(texts, vocab_size=shape.vocab_size, phrases=shape.phrases)
     llama = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,
@@ -134,13 +147,13 @@ def build_model(
 
 
 def sft_sequence(
-    renderer: Renderer, episode: Sequence[Message], *, observation_weight: float
+    renderer: Renderer, episode: Demonstration, *, observation_weight: float
 ) -> Sequence1D:
-    """Tokens of one episode; the column `weight` is 1 on action tokens."""
-    rendered = renderer.encode_episode(episode)
+    """Tokens of one episode; the column `weight` is 1 on action tokens, 0 on mistaken ones."""
+    rendered = renderer.encode_episode(episode.messages)
     weight = [observation_weight] * len(rendered.token_ids)
-    for start, end in rendered.action_spans:
-        weight[start:end] = [1.0] * (end - start)
+    for number, (start, end) in enumerate(rendered.action_spans):
+        weight[start:end] = [float(number not in episode.mistakes)] * (end - start)
     return Sequence1D(rendered.token_ids, {"weight": weight})
 
 
@@ -157,7 +170,7 @@ def sft_loss(model: PreTrainedModel, rows: Sequence[Sequence1D]) -> Loss:
 
 
 def _plan(
-    config: SftConfig, renderer: Renderer, episodes: Sequence[Sequence[Message]]
+    config: SftConfig, renderer: Renderer, episodes: Sequence[Demonstration]
 ) -> tuple[list[Sequence1D], list[list[list[int]]]]:
     """Every epoch's sequences (augmented anew) and the steps over them."""
     rng = random.Random(config.seed)
@@ -167,9 +180,8 @@ def _plan(
     for _ in range(config.optimization.epochs):
         first = len(sequences)
         for episode in episodes:
-            sequence = sft_sequence(
-                renderer, augmenter(episode, rng), observation_weight=config.observation_weight
-            )
+            renamed = episode._replace(messages=augmenter(episode.messages, rng))
+            sequence = sft_sequence(renderer, renamed, observation_weight=config.observation_weight)
             if len(sequence.token_ids) <= config.max_length:
                 sequences.append(sequence)
         epoch = plan_steps(

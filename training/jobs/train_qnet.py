@@ -10,6 +10,7 @@ sibling pairs with different labels that Q puts in the right order (a tie counts
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -22,11 +23,15 @@ from qnet.errors import ConfigError
 from qnet.model import PAPER_HEAD_WIDTH, QNet
 from qnet.rendering import Renderer
 from training.algorithms.regression import LossOn
-from training.artefacts import RunFolder, open_run, read_rows
+from training.artefacts import RunFolder, open_run, read_rows, sha256_of_rows
+from training.augmentation import Augmentation, Augmenter, build_augmenter
 from training.batching import pad_column, pad_ids, plan_steps
 from training.loop import Loop, Loss, Optimization
-from training.records import LabelRow
+from training.records import LabelRow, messages_of, rows_of
 from training.tree_batches import Pair, Place, TreeBatch, build_tree_batch
+
+TreeRows = Sequence[LabelRow]
+"""The paths of one tree."""
 
 
 class TrainQNetConfig(BaseModel):
@@ -42,6 +47,7 @@ class TrainQNetConfig(BaseModel):
         flat_trees: train on trees whose labels are all equal too, as the paper does; without
             them (ours) a policy that mostly fails does not drown the contrast in zeros.
         validation_fraction: share of tasks held back for `sibling_accuracy`.
+        augmentation: consistent renamings per tree and epoch, drawn anew each time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,6 +67,7 @@ class TrainQNetConfig(BaseModel):
     optimization: Optimization = Optimization(epochs=2)
     max_length: int = Field(default=4096, ge=32)
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)
+    augmentation: Augmentation = Augmentation()
     seed: int = 0
 
 
@@ -69,10 +76,11 @@ def run_train_qnet(config: TrainQNetConfig) -> Manifest:
     run = open_run(config.output, config)
     torch.manual_seed(config.seed)
     renderer = load_renderer(config.trunk)
-    training, held_back = _read_trees(config, renderer)
+    training_rows, held_back_rows = _read_trees(config)
+    held_back = [tree for rows in held_back_rows if (tree := _batch(config, renderer, rows)).rows]
+    training, epoch_steps = _plan(config, renderer, training_rows)
     qnet = QNet.from_trunk(config.trunk, head_width=config.head_width)
     qnet.trunk.requires_grad_(not config.freeze_trunk)
-    epoch_steps = _plan(config, training)
     loop = Loop(qnet, config.optimization, output=run.path)
     loop.run(
         [step for epoch in epoch_steps for step in epoch],
@@ -136,9 +144,7 @@ def _validate(qnet: QNet, held_back: Sequence[TreeBatch]) -> dict[str, float]:
     return {"sibling_accuracy": sibling_accuracy(qnet, held_back), "sibling_pairs": pairs}
 
 
-def _read_trees(
-    config: TrainQNetConfig, renderer: Renderer
-) -> tuple[list[TreeBatch], list[TreeBatch]]:
+def _read_trees(config: TrainQNetConfig) -> tuple[list[TreeRows], list[TreeRows]]:
     """Training trees and held-back trees, disjoint by task."""
     rows: dict[tuple[str, Path], list[LabelRow]] = defaultdict(list)
     for folder in config.labels:
@@ -149,36 +155,56 @@ def _read_trees(
     task_ids = sorted({task_id for task_id, _ in rows})
     random.Random(config.seed).shuffle(task_ids)
     held_back_ids = set(task_ids[: round(len(task_ids) * config.validation_fraction)])
-    training: list[TreeBatch] = []
-    held_back: list[TreeBatch] = []
+    training: list[TreeRows] = []
+    held_back: list[TreeRows] = []
     for (task_id, _), paths in sorted(rows.items()):
-        tree = build_tree_batch(
-            renderer,
-            paths,
-            loss_on=config.loss_on,
-            min_gap=config.min_gap,
-            max_length=config.max_length,
-        )
-        if tree.rows and (config.flat_trees or not _is_flat(paths)):
-            (held_back if task_id in held_back_ids else training).append(tree)
+        if config.flat_trees or not _is_flat(paths):
+            (held_back if task_id in held_back_ids else training).append(paths)
     return training, held_back
+
+
+def _batch(config: TrainQNetConfig, renderer: Renderer, paths: TreeRows) -> TreeBatch:
+    return build_tree_batch(
+        renderer,
+        paths,
+        loss_on=config.loss_on,
+        min_gap=config.min_gap,
+        max_length=config.max_length,
+    )
 
 
 def _is_flat(paths: Sequence[LabelRow]) -> bool:
     return len({q for path in paths for q in path.q_values if q is not None}) < 2
 
 
-def _plan(config: TrainQNetConfig, trees: Sequence[TreeBatch]) -> list[list[list[list[int]]]]:
+def _plan(
+    config: TrainQNetConfig, renderer: Renderer, trees: Sequence[TreeRows]
+) -> tuple[list[TreeBatch], list[list[list[list[int]]]]]:
+    """Every epoch's trees (renamed anew) and, epoch by epoch, the steps over them."""
     rng = random.Random(config.seed)
-    optimization = config.optimization
-    return [
-        plan_steps(
-            [tree.padded_tokens for tree in trees],
-            batch_tokens=optimization.batch_tokens,
-            micro_batch_tokens=optimization.micro_batch_tokens,
+    augment = build_augmenter(config.augmentation)
+    batches: list[TreeBatch] = []
+    epochs: list[list[list[list[int]]]] = []
+    for _ in range(config.optimization.epochs):
+        first = len(batches)
+        renamed = (rename_tree(paths, augment, rng) for paths in trees)
+        batches += [tree for paths in renamed if (tree := _batch(config, renderer, paths)).rows]
+        epoch = plan_steps(
+            [tree.padded_tokens for tree in batches[first:]],
+            batch_tokens=config.optimization.batch_tokens,
+            micro_batch_tokens=config.optimization.micro_batch_tokens,
             rng=rng,
         )
-        for _ in range(optimization.epochs)
+        epochs.append([[[first + i for i in micro] for micro in step] for step in epoch])
+    return batches, epochs
+
+
+def rename_tree(paths: TreeRows, augment: Augmenter, rng: random.Random) -> TreeRows:
+    """The paths of one tree, all under the same new names."""
+    messages = iter(augment([m for row in paths for m in messages_of(row.messages)], rng))
+    return [
+        row.model_copy(update={"messages": rows_of(islice(messages, len(row.messages)))})
+        for row in paths
     ]
 
 
@@ -199,6 +225,6 @@ def _manifest(
         target=target,
         label_range=(min(labels), max(labels)),
         trunk_sha256=sha256_of(weights) if weights.is_file() else "",
-        data_sha256=sha256_of(RunFolder(config.labels[0]).rows),
+        data_sha256=sha256_of_rows(config.labels),
         metrics=metrics,
     )

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 from qnet.errors import MalformedHistoryError, RenderingError
 from qnet.rendering import Renderer
 from qnet.types import Message
-from training.jobs.sft import sft_sequence
+from training.jobs.sft import Demonstration, sft_sequence
 from training.records import LabelRow, rows_of
 from training.tokenizer import train_tokenizer
 from training.tree_batches import build_tree_batch
@@ -56,7 +56,7 @@ def test_action_spans_end_with_the_end_of_turn_token(template: str | None) -> No
 def test_sft_qnet_training_and_serving_agree_token_by_token() -> None:
     renderer = Renderer(tokenizer())
     served = renderer.encode_history(HISTORY) + renderer.encode_candidate(ANSWER)
-    cloned = sft_sequence(renderer, (*HISTORY, ANSWER), observation_weight=0.0)
+    cloned = sft_sequence(renderer, Demonstration((*HISTORY, ANSWER)), observation_weight=0.0)
     label = LabelRow(
         task_id="t",
         kind="k",
@@ -100,3 +100,26 @@ def test_any_text_survives_the_way_through_tokens(text: str) -> None:
     assume("<|" not in text)
     said = Message("assistant", text.strip())
     assert RENDERER.decode_reply(RENDERER.encode_candidate(said)) == said
+
+
+def test_mistaken_actions_carry_no_weight(renderer: Renderer) -> None:
+    conversation = (*HISTORY, ANSWER)
+    rendered = renderer.encode_episode(conversation)
+    (first, last), *others = rendered.action_spans
+    weights = sft_sequence(
+        renderer, Demonstration(conversation, mistakes=(0,)), observation_weight=0.2
+    ).columns["weight"]
+    assert set(weights[first:last]) == {0.0}
+    assert all(set(weights[start:end]) == {1.0} for start, end in others)
+
+
+def test_set_phrases_become_one_token_each() -> None:
+    texts = ["You arrive at loc 3. On the shelf 1, you see a apple 1, and a vase 2."] * 20
+    tokenizer = train_tokenizer(
+        texts, vocab_size=500, phrases=("You arrive at loc", ", a", ", and a", ", you see a")
+    )
+    text = "You arrive at loc 3. On the shelf 1, you see a vase 2, and a apple 1, alone."
+    pieces = [tokenizer.decode([token]) for token in tokenizer(text).input_ids]
+    assert "".join(pieces) == text
+    assert {"You arrive at loc", ", you see a", ", and a"} <= set(pieces)
+    assert ", a" not in pieces

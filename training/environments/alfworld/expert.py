@@ -2,24 +2,20 @@
 
 It knows no more than an agent does: the observations, and how often which objects lie in
 which receptacles (`statistics`). Its replies are a deterministic function of the history,
-short, and of a closed vocabulary; every action is named in the thought before it.
+short, and of a closed vocabulary; every action is named in the thought before it. Every thought
+begins with what is needed and where it goes, so that all that a step depends on was said a few
+lines before it: what stands in the first message alone, a small model forgets.
 """
 
+from random import Random
+
 from training.environments.alfworld.memory import HouseMemory
+from training.environments.alfworld.mistakes import mistake
 from training.environments.alfworld.observation import kind_of
 from training.environments.alfworld.search import next_receptacle, search_plan
 from training.environments.alfworld.statistics import Statistics, load_statistics
+from training.environments.alfworld.treatments import TREATMENTS, Decision
 from training.environments.base import parse_action, react_reply
-
-_TREATMENTS: dict[str, tuple[str, str, str]] = {
-    "pick_clean_then_place_in_recep": ("clean", "clean", "sinkbasin"),
-    "pick_heat_then_place_in_recep": ("heat", "hot", "microwave"),
-    "pick_cool_then_place_in_recep": ("cool", "cool", "fridge"),
-}
-"""Goal kind -> verb, the state it brings, the appliance."""
-
-_Decision = tuple[str, str]
-"""A thought and an action."""
 
 
 class Expert:
@@ -44,8 +40,15 @@ class Expert:
         else:
             self._memory.read(self._action, observation, deliberate=self._deliberate)
             decision = self._decide(self._memory)
-        self._action, self._deliberate = decision[1], True
-        return react_reply(*decision)
+        return self._say(self._memory, decision, deliberate=True)
+
+    def deviate(self, rng: Random) -> str:
+        """A plausible mistake in place of the last reply; the next reply recovers from it.
+
+        Behaviour cloning that has never seen a mistake does not know what to do after one.
+        """
+        assert self._memory is not None, "there is no reply yet to deviate from"
+        return self._say(self._memory, mistake(self._memory, rng), deliberate=False)
 
     def follow(self, reply: str) -> None:
         """Hear that another reply was given than the last one of `self.reply`.
@@ -57,16 +60,17 @@ class Expert:
         self._deliberate = action == self._action
         self._action = action
 
-    def _begin(self, memory: HouseMemory) -> _Decision:
-        task = memory.task
-        number = "two" if task.kind == "pick_two_obj_and_place" else "one"
-        state = f" {_TREATMENTS[task.kind][1]}" if task.kind in _TREATMENTS else ""
-        need = f"I need {number}{state} {task.item} for the {task.target}."
-        plan = self._plan(memory, task.item)
-        place = next_receptacle(plan, memory.receptacles, memory.contents) or ""
-        return f"{need} {_announce(plan)}First is {place}.", f"go to {place}"
+    def _say(self, memory: HouseMemory, decision: Decision, *, deliberate: bool) -> str:
+        thought, action = decision
+        self._action, self._deliberate = action, deliberate
+        return react_reply(f"{_need(memory)} {thought}", action)
 
-    def _decide(self, memory: HouseMemory) -> _Decision:
+    def _begin(self, memory: HouseMemory) -> Decision:
+        plan = self._plan(memory, memory.task.item)
+        place = next_receptacle(plan, memory.receptacles, memory.contents) or ""
+        return f"{_announce(plan)}First is {place}.", f"go to {place}"
+
+    def _decide(self, memory: HouseMemory) -> Decision:
         task, held = memory.task, memory.held
         if memory.unclear is not None:
             place = memory.unclear
@@ -79,11 +83,11 @@ class Expert:
             return _put(held, memory.at, memory, f"I do not need {held}. I put it back.")
         if task.kind == "look_at_obj_in_light":
             return self._find_lamp(memory, memory.at, held)
-        if task.kind in _TREATMENTS and (_TREATMENTS[task.kind][0], held) not in memory.treated:
+        if task.kind in TREATMENTS and (TREATMENTS[task.kind][0], held) not in memory.treated:
             return _treat(memory, held)
         return _deliver(memory, held)
 
-    def _find_item(self, memory: HouseMemory, at: str) -> _Decision:
+    def _find_item(self, memory: HouseMemory, at: str) -> Decision:
         kind = memory.task.item
         home = _target(memory) if memory.task.kind == "pick_two_obj_and_place" else None
         item = memory.seen_at(at, kind)
@@ -95,7 +99,7 @@ class Expert:
             return f"{item} is here. I take it.", f"take {item} from {at}"
         return self._search(memory, kind, f"No {kind} at {at}.", home)
 
-    def _find_lamp(self, memory: HouseMemory, at: str, held: str) -> _Decision:
+    def _find_lamp(self, memory: HouseMemory, at: str, held: str) -> Decision:
         kind = memory.task.target
         if memory.is_shut(at, kind):
             return _open(at)
@@ -104,11 +108,11 @@ class Expert:
         if not self._action.startswith("take "):
             return self._search(memory, kind, f"No {kind} at {at}.")
         plan = _announce(self._plan(memory, kind))
-        return self._search(memory, kind, f"I hold {held}.", plan=f"I need one {kind}. {plan}")
+        return self._search(memory, kind, f"I hold {held}.", plan=plan)
 
     def _search(
         self, memory: HouseMemory, kind: str, news: str, home: str | None = None, plan: str = ""
-    ) -> _Decision:
+    ) -> Decision:
         """Go where one was seen, `home` excepted; else on to the next place."""
         for place in memory.contents:
             item = memory.seen_at(place, kind)
@@ -129,19 +133,28 @@ class Expert:
         return plan
 
 
-def _treat(memory: HouseMemory, held: str) -> _Decision:
-    verb, state, kind = _TREATMENTS[memory.task.kind]
+def _need(memory: HouseMemory) -> str:
+    """The task in the words of this house; light is looked for, so it has no place yet."""
+    task = memory.task
+    number = "two" if task.kind == "pick_two_obj_and_place" else "one"
+    state = f" {TREATMENTS[task.kind][1]}" if task.kind in TREATMENTS else ""
+    target = task.target if task.kind == "look_at_obj_in_light" else _target(memory)
+    return f"I need {number}{state} {task.item} for {target}."
+
+
+def _treat(memory: HouseMemory, held: str) -> Decision:
+    verb, state, kind = TREATMENTS[memory.task.kind]
     place = _first(memory, kind)
     if memory.at == place:
         return f"{place} is here. I {verb} {held}.", f"{verb} {held} with {place}"
     return f"I hold {held}. It must be {state}. Next is {place}.", f"go to {place}"
 
 
-def _deliver(memory: HouseMemory, held: str) -> _Decision:
+def _deliver(memory: HouseMemory, held: str) -> Decision:
     target = _target(memory)
     if memory.at == target:
         return _put(held, target, memory, f"{target} is here. I put {held}.")
-    treatment = _TREATMENTS.get(memory.task.kind)
+    treatment = TREATMENTS.get(memory.task.kind)
     news = f"{held} is {treatment[1]}." if treatment else f"I hold {held}."
     return f"{news} It goes to {target}.", f"go to {target}"
 
@@ -162,11 +175,11 @@ def _first(memory: HouseMemory, kind: str) -> str:
     return next((place for place in places if place not in memory.refused), places[0])
 
 
-def _put(held: str, place: str, memory: HouseMemory, thought: str) -> _Decision:
+def _put(held: str, place: str, memory: HouseMemory, thought: str) -> Decision:
     return _open(place) if place in memory.closed else (thought, f"put {held} in/on {place}")
 
 
-def _open(place: str) -> _Decision:
+def _open(place: str) -> Decision:
     return f"{place} is closed. I open it.", f"open {place}"
 
 

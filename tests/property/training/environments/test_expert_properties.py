@@ -1,6 +1,7 @@
 """Wherever another agent led it, the expert still wins."""
 
 from dataclasses import replace
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,23 @@ def test_the_expert_recovers_from_any_interference(
             action = actions[interferences[step] % len(actions)]
             expert.follow(f"Thought: Let me try.\nAction: {action}")
         result = environment.step(action)
+        if result.terminated:
+            return
+        observation = result.observation
+    raise AssertionError(f"not won in {MAX_STEPS} steps")
+
+
+@given(kind=st.sampled_from(list(GOALS)), mistaken=st.sets(st.integers(0, 30)), rng=st.randoms())
+def test_the_expert_recovers_from_its_own_mistakes(
+    kind: GoalKind, mistaken: set[int], rng: Random
+) -> None:
+    environment, expert = PythonEnvironment(studio(kind)), Expert()
+    observation = environment.reset()
+    for step in range(MAX_STEPS):
+        reply = expert.reply(observation)
+        if step in mistaken:
+            reply = expert.deviate(rng)
+        result = environment.step(parse_action(reply))
         if result.terminated:
             return
         observation = result.observation

@@ -106,3 +106,14 @@ def test_an_environment_without_an_expert_is_refused(tmp_path: Path) -> None:
     config = CollectConfig(output=tmp_path, environment=EnvironmentConfig(name="fake"))
     with pytest.raises(ConfigError, match="no expert"):
         collect(config)
+
+
+def test_mistakes_are_marked_and_recovered_from(tmp_path: Path) -> None:
+    config = configure(tmp_path / "mistaken", None, mistakes=0.3)
+    assert collect(config).kept >= 10
+    rows = rows_of(config)
+    assert sum(len(row.mistakes) for row in rows) > len(rows)
+    assert all(number < row.steps - 1 for row in rows for number in row.mistakes)
+    again = configure(tmp_path / "again", None, mistakes=0.3)
+    collect(again)
+    assert rows_of(again) == rows

@@ -1,6 +1,7 @@
 """The expert plays from texts alone, in words that name each action beforehand."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -129,9 +130,26 @@ def test_each_goal_is_reached_step_by_step(script: Script) -> None:
 
 def test_the_first_thought_states_need_plan_and_first_place() -> None:
     assert Expert().reply(HEAT[0][0]) == (
-        "Thought: I need one hot apple for the cabinet. I search diningtable, countertop, fridge,"
+        "Thought: I need one hot apple for cabinet 2. I search diningtable, countertop, fridge,"
         " sinkbasin, microwave. First is diningtable 1.\nAction: go to diningtable 1"
     )
+
+
+def test_every_thought_begins_with_what_is_needed() -> None:
+    expert = Expert()
+    for observation, _ in TWO:
+        assert expert.reply(observation).startswith("Thought: I need two ")
+
+
+def test_the_expert_takes_its_mistakes_back() -> None:
+    for seed in range(20):
+        expert, rng = Expert(), Random(seed)
+        wanted = expert.reply(SIMPLE[0][0])
+        mistaken = expert.deviate(rng)
+        assert mistaken.startswith("Thought: I need one pencil for desk 2. Next is ")
+        assert expert.reply("Nothing happens.") != mistaken or mistaken.endswith(
+            parse_action(wanted)
+        )
 
 
 def test_every_name_in_an_action_is_in_the_thought_or_the_observation_before() -> None:
