@@ -80,9 +80,9 @@ class HouseMemory:
         return [name for name in self.receptacles if kind_of(name) == kind]
 
     def seen_at(self, receptacle: str | None, kind: str) -> str | None:
-        """The first object of a kind in a receptacle as last seen."""
+        """The last listed object of a kind in a receptacle as last seen."""
         items = self.contents.get(receptacle, ()) if receptacle else ()
-        return next((item for item in items if kind_of(item) == kind), None)
+        return next((item for item in reversed(items) if kind_of(item) == kind), None)
 
     def _see(self, receptacle: str, contents: tuple[str, ...] | None) -> None:
         self.at, self.unclear = receptacle, None

@@ -3,7 +3,7 @@
 from random import Random
 
 from training.environments.alfworld.memory import HouseMemory
-from training.environments.alfworld.observation import kind_of
+from training.environments.alfworld.observation import kind_of, number_of
 from training.environments.alfworld.treatments import TREATMENTS, Decision
 
 
@@ -13,7 +13,7 @@ def mistake(memory: HouseMemory, rng: Random) -> Decision:
     if memory.at is not None:
         choices.append(_misread(memory, memory.at, rng))
         if memory.held is None:
-            choices += _take(memory, memory.at, rng)
+            choices += _take(memory, memory.at)
         else:
             choices += _misuse(memory, memory.at, memory.held, rng)
     return rng.choice(choices)
@@ -23,28 +23,32 @@ def _go_astray(memory: HouseMemory, rng: Random) -> Decision:
     """To any place: one seen before, the target too early, or the one where one stands."""
     targets = memory.all_of(memory.task.target)
     place = rng.choice([*targets[:1], *memory.receptacles]) if memory.receptacles else ""
-    return f"Next is {place}.", f"go to {place}"
+    return f". Not here. Next is {place}.", f"go to {place}"
 
 
-def _take(memory: HouseMemory, at: str, rng: Random) -> list[Decision]:
+def _take(memory: HouseMemory, at: str) -> list[Decision]:
     """Something that is not needed."""
     items = [i for i in memory.contents.get(at, ()) if kind_of(i) != memory.task.item]
-    return [(f"{item} is here. I take it.", f"take {item} from {at}") for item in items[:1]]
+    return [
+        (f" {number_of(item)}. It is here. I take it.", f"take {item} from {at}")
+        for item in items[:1]
+    ]
 
 
 def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Decision]:
     """Put it down here, or a treatment that nobody asked for or that does not work here."""
     verb, _, appliance = rng.choice([*TREATMENTS.values()])
-    places = memory.all_of(appliance) or [at]
+    place = next(iter(memory.all_of(appliance)), at)
+    number = number_of(held)
     return [
-        (f"{at} is here. I put {held}.", f"put {held} in/on {at}"),
-        (f"{places[0]} is here. I {verb} {held}.", f"{verb} {held} with {places[0]}"),
+        (f" {number}. I put it here.", f"put {held} in/on {at}"),
+        (f" {number}. {place} is here. I {verb} it.", f"{verb} {held} with {place}"),
     ]
 
 
 def _misread(memory: HouseMemory, at: str, rng: Random) -> Decision:
     """Take what is not here, or open what does not open."""
-    item = f"{memory.task.item} {rng.randint(1, 4)}"
+    number = rng.randint(1, 4)
     if rng.random() < 0.5:
-        return f"{item} is here. I take it.", f"take {item} from {at}"
-    return f"{at} is closed. I open it.", f"open {at}"
+        return f" {number}. It is here. I take it.", f"take {memory.task.item} {number} from {at}"
+    return f". {at} is closed. I open it.", f"open {at}"

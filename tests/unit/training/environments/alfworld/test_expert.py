@@ -35,7 +35,7 @@ HEAT: Script = [
     ("You arrive at loc 3. On the countertop 1, you see nothing.", "go to fridge 1"),
     ("You arrive at loc 5. The fridge 1 is closed.", "open fridge 1"),
     (
-        "You open the fridge 1. The fridge 1 is open. In it, you see a apple 2, and a apple 1.",
+        "You open the fridge 1. The fridge 1 is open. In it, you see a apple 1, and a apple 2.",
         "take apple 2 from fridge 1",
     ),
     ("You pick up the apple 2 from the fridge 1.", "go to microwave 1"),
@@ -77,7 +77,7 @@ SIMPLE: Script = [
 LAMP_SEEN_BEFORE: Script = [
     (f"{BEDROOM}\n\nYour task is to: examine the cd with the desklamp.", "go to sidetable 1"),
     ("You arrive at loc 4. On the sidetable 1, you see a desklamp 1.", "go to desk 2"),
-    ("You arrive at loc 1. On the desk 2, you see a cd 3, and a cd 2.", "take cd 3 from desk 2"),
+    ("You arrive at loc 1. On the desk 2, you see a cd 2, and a cd 3.", "take cd 3 from desk 2"),
     ("You pick up the cd 3 from the desk 2.", "go to sidetable 1"),
     ("You arrive at loc 4. On the sidetable 1, you see a desklamp 1.", "use desklamp 1"),
 ]
@@ -91,7 +91,7 @@ LAMP_NOT_SEEN_YET: Script = [
 TWO: Script = [
     (f"{BEDROOM}\n\nYour task is to: put two cd in bed.", "go to sidetable 1"),
     ("You arrive at loc 4. On the sidetable 1, you see nothing.", "go to desk 2"),
-    ("You arrive at loc 2. On the desk 2, you see a cd 3, and a cd 1.", "take cd 3 from desk 2"),
+    ("You arrive at loc 2. On the desk 2, you see a cd 1, and a cd 3.", "take cd 3 from desk 2"),
     ("You pick up the cd 3 from the desk 2.", "go to bed 1"),
     ("You arrive at loc 3. On the bed 1, you see a book 1.", "put cd 3 in/on bed 1"),
     ("You put the cd 3 in/on the bed 1.", "go to desk 2"),
@@ -130,7 +130,7 @@ def test_each_goal_is_reached_step_by_step(script: Script) -> None:
 
 def test_the_first_thought_states_need_plan_and_first_place() -> None:
     assert Expert().reply(HEAT[0][0]) == (
-        "Thought: I need one hot apple for cabinet 2. I search diningtable, countertop, fridge,"
+        "Thought: cabinet 2 needs one hot apple. I search diningtable, countertop, fridge,"
         " sinkbasin, microwave. First is diningtable 1.\nAction: go to diningtable 1"
     )
 
@@ -138,18 +138,25 @@ def test_the_first_thought_states_need_plan_and_first_place() -> None:
 def test_every_thought_begins_with_what_is_needed() -> None:
     expert = Expert()
     for observation, _ in TWO:
-        assert expert.reply(observation).startswith("Thought: I need two ")
+        assert " needs two cd" in expert.reply(observation).split(".")[0]
 
 
-def test_the_expert_takes_its_mistakes_back() -> None:
+def test_what_is_sought_comes_last_and_its_number_follows_where_it_is_seen() -> None:
+    expert = Expert()
+    thoughts = [expert.reply(observation).split("\n")[0] for observation, _ in SIMPLE]
+    assert any(". Not here. Next is " in thought for thought in thoughts)
+    assert any("needs one pencil 1. It is here. I take it." in thought for thought in thoughts)
+
+
+def test_after_a_mistake_the_expert_goes_on_with_what_it_wanted() -> None:
     for seed in range(20):
-        expert, rng = Expert(), Random(seed)
-        wanted = expert.reply(SIMPLE[0][0])
-        mistaken = expert.deviate(rng)
-        assert mistaken.startswith("Thought: I need one pencil for desk 2. Next is ")
-        assert expert.reply("Nothing happens.") != mistaken or mistaken.endswith(
-            parse_action(wanted)
-        )
+        expert = Expert()
+        expert.reply(SIMPLE[0][0])
+        mistaken = expert.deviate(Random(seed))
+        assert mistaken.startswith("Thought: desk 2 needs one pencil. Not here. Next is ")
+        place = parse_action(mistaken).removeprefix("go to ")
+        seen = f"You arrive at loc 1. On the {place}, you see a pencil 1."
+        assert parse_action(expert.reply(seen)) == f"take pencil 1 from {place}"
 
 
 def test_every_name_in_an_action_is_in_the_thought_or_the_observation_before() -> None:
