@@ -114,9 +114,16 @@ class Renderer:
         return RenderedEpisode(token_ids, spans)
 
     def decode_reply(self, token_ids: Sequence[int]) -> Message:
-        """The assistant's message that these generated tokens say."""
-        text = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
-        return Message("assistant", str(text).strip())
+        """The assistant's message that these generated tokens say.
+
+        A control token that was spelled letter by letter is left out like a real one, so that
+        what a policy drew can always be scored.
+        """
+        text = str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        while spelled := [token for token in self._special if token in text]:
+            for token in spelled:
+                text = text.replace(token, "")
+        return Message("assistant", text.strip())
 
     def _turns(self, messages: Sequence[Message]) -> list[_Turn]:
         for message in messages:

@@ -102,7 +102,8 @@ def test_any_text_survives_the_way_through_tokens(text: str) -> None:
     assert RENDERER.decode_reply(RENDERER.encode_candidate(said)) == said
 
 
-def test_mistaken_actions_carry_no_weight(renderer: Renderer) -> None:
+def test_mistaken_actions_carry_no_weight() -> None:
+    renderer = Renderer(tokenizer())
     conversation = (*HISTORY, ANSWER)
     rendered = renderer.encode_episode(conversation)
     (first, last), *others = rendered.action_spans
@@ -115,11 +116,24 @@ def test_mistaken_actions_carry_no_weight(renderer: Renderer) -> None:
 
 def test_set_phrases_become_one_token_each() -> None:
     texts = ["You arrive at loc 3. On the shelf 1, you see a apple 1, and a vase 2."] * 20
-    tokenizer = train_tokenizer(
+    fast = train_tokenizer(
         texts, vocab_size=500, phrases=("You arrive at loc", ", a", ", and a", ", you see a")
     )
     text = "You arrive at loc 3. On the shelf 1, you see a vase 2, and a apple 1, alone."
-    pieces = [tokenizer.decode([token]) for token in tokenizer(text).input_ids]
+    pieces = [fast.decode([token]) for token in fast(text).input_ids]
     assert "".join(pieces) == text
     assert {"You arrive at loc", ", you see a", ", and a"} <= set(pieces)
     assert ", a" not in pieces
+
+
+def test_a_drawn_reply_that_spells_a_control_token_can_be_scored() -> None:
+    renderer = Renderer(tokenizer())
+    end = str(renderer.tokenizer.eos_token)
+    letters = [
+        token
+        for letter in f"go {end[:2]}{end}{end[2:]} on"
+        for token in renderer.tokenizer(letter, add_special_tokens=False).input_ids
+    ]
+    reply = renderer.decode_reply(letters)
+    assert reply.content == "go  on"
+    assert renderer.encode_candidate(reply)
