@@ -4,18 +4,20 @@ It knows no more than an agent does: the observations, and how often which objec
 which receptacles (`statistics`). Its replies are a deterministic function of the history,
 short, and of a closed vocabulary; every action is named in the thought before it.
 
-The words are chosen for a small model. Every thought begins with what is needed and for what, so
-that a step depends on nothing that was not said a few lines before: what stands in the first
-message alone is forgotten. And the thing that is looked for comes last in that sentence, because
-"… needs one hot plate" is then to be continued just as the last text that names a plate went on:
-with its number where one was seen, with "Not here" where the last thought had to say so.
+The words are chosen for a small model. A thought begins with what the last text decides: "plate 2
+is here" or "Not here". The name of the thing is likely wherever it is needed and likely wherever
+it was just read, and only where both are true is it the likeliest word: no comparison has to be
+learnt. Then comes what is needed and for what, in the same words every time, so that a step
+depends on nothing that was not said a few lines before; what stands in the first message alone is
+forgotten.
 """
 
+from dataclasses import replace
 from random import Random
 
 from training.environments.alfworld.memory import HouseMemory
 from training.environments.alfworld.mistakes import mistake
-from training.environments.alfworld.observation import kind_of, number_of
+from training.environments.alfworld.observation import kind_of
 from training.environments.alfworld.search import next_receptacle, search_plan
 from training.environments.alfworld.statistics import Statistics, load_statistics
 from training.environments.alfworld.treatments import TREATMENTS, Decision
@@ -65,28 +67,28 @@ class Expert:
         self._action = action
 
     def _say(self, memory: HouseMemory, decision: Decision, *, deliberate: bool) -> str:
-        thought, action = decision
-        self._action, self._deliberate = action, deliberate
-        return react_reply(f"{_need(memory)}{thought}", action)
+        self._action, self._deliberate = decision.action, deliberate
+        thoughts = (decision.seen, _need(memory), decision.intent)
+        return react_reply(" ".join(thought for thought in thoughts if thought), decision.action)
 
     def _begin(self, memory: HouseMemory) -> Decision:
         plan = self._plan(memory, memory.task.item)
         place = next_receptacle(plan, memory.receptacles, memory.contents) or ""
-        return f". {_announce(plan)}First is {place}.", f"go to {place}"
+        return Decision("", f"{_announce(plan)}First is {place}.", f"go to {place}")
 
     def _decide(self, memory: HouseMemory) -> Decision:
         task, held = memory.task, memory.held
         if memory.unclear is not None:
             place = memory.unclear
-            return f". I am already at {place}. I examine it.", f"examine {place}"
+            return Decision(f"I am already at {place}.", "I examine it.", f"examine {place}")
         if memory.at is None:
             return self._begin(memory)
         if held is None:
             return self._find_item(memory, memory.at)
         if kind_of(held) != task.item:
-            return _put(held, memory.at, memory, f". I do not need {held}. I put it back.")
+            return _put(held, memory.at, memory, Decision(f"I hold {held}.", "I put it back.", ""))
         if task.kind == "look_at_obj_in_light":
-            return self._find_lamp(memory, memory.at)
+            return self._find_lamp(memory, memory.at, held)
         if task.kind in TREATMENTS and (TREATMENTS[task.kind][0], held) not in memory.treated:
             return _treat(memory, held)
         return _deliver(memory, held)
@@ -96,37 +98,42 @@ class Expert:
         home = _target(memory) if memory.task.kind == "pick_two_obj_and_place" else None
         item = memory.seen_at(at, kind)
         if at == home and item:
-            return self._search(memory, kind, ". One is done.", home)
+            return self._search(memory, kind, "One is done.", home)
         if memory.is_shut(at, kind):
             return _open(at)
         if item:
-            return f" {number_of(item)}. It is here. I take it.", f"take {item} from {at}"
-        return self._search(memory, kind, ". Not here.", home)
+            return Decision(f"{item} is here.", "I take it.", f"take {item} from {at}")
+        return self._search(memory, kind, "Not here.", home)
 
-    def _find_lamp(self, memory: HouseMemory, at: str) -> Decision:
+    def _find_lamp(self, memory: HouseMemory, at: str, held: str) -> Decision:
         kind = memory.task.target
         if memory.is_shut(at, kind):
             return _open(at)
         if lamp := memory.seen_at(at, kind):
-            return f" {number_of(lamp)}. It is here. I use it.", f"use {lamp}"
+            return Decision(f"{lamp} is here.", "I use it.", f"use {lamp}")
         if self._action.startswith("take "):
-            return self._search(memory, kind, f". {_announce(self._plan(memory, kind))}".rstrip())
-        return self._search(memory, kind, ". Not here.")
+            return self._search(memory, kind, f"I hold {held}.", plan=self._plan(memory, kind))
+        return self._search(memory, kind, "Not here.")
 
     def _search(
-        self, memory: HouseMemory, kind: str, news: str, home: str | None = None
+        self,
+        memory: HouseMemory,
+        kind: str,
+        seen: str,
+        home: str | None = None,
+        plan: tuple[str, ...] = (),
     ) -> Decision:
         """Go where one was seen, `home` excepted; else on to the next place."""
         for place in memory.contents:
             item = memory.seen_at(place, kind)
             if item and place not in (home, memory.at):
-                return f" {number_of(item)}. It is at {place}.", f"go to {place}"
+                return Decision(seen, f"{item} is at {place}.", f"go to {place}")
         kinds = self._plan(memory, kind)
         next_place = next_receptacle(kinds, memory.receptacles, memory.contents)
         if next_place is None:
             memory.forget_contents()
             next_place = next_receptacle(kinds, memory.receptacles, (memory.at or "",)) or ""
-        return f"{news} Next is {next_place}.", f"go to {next_place}"
+        return Decision(seen, f"{_announce(plan)}Next is {next_place}.", f"go to {next_place}")
 
     def _plan(self, memory: HouseMemory, kind: str) -> tuple[str, ...]:
         plan = search_plan(kind, memory.receptacles, self._statistics)
@@ -137,34 +144,32 @@ class Expert:
 
 
 def _need(memory: HouseMemory) -> str:
-    """The task in the words of this house, up to the thing to look for now."""
+    """The task in the words of this house; what to look for now comes last."""
     task, held = memory.task, memory.held
     if task.kind == "look_at_obj_in_light":
         if held is not None and kind_of(held) == task.item:
-            return f"{held} needs one {task.target}"
-        return f"{task.target} needs one {task.item}"
+            return f"{held} needs one {task.target}."
+        return f"{task.target} needs one {task.item}."
     number = "two" if task.kind == "pick_two_obj_and_place" else "one"
     state = f" {TREATMENTS[task.kind][1]}" if task.kind in TREATMENTS else ""
-    return f"{_target(memory)} needs {number}{state} {task.item}"
+    return f"{_target(memory)} needs {number}{state} {task.item}."
 
 
 def _treat(memory: HouseMemory, held: str) -> Decision:
     verb, state, kind = TREATMENTS[memory.task.kind]
     place = _first(memory, kind)
     if memory.at == place:
-        thought = f" {number_of(held)}. {place} is here. I {verb} it."
-        return thought, f"{verb} {held} with {place}"
-    thought = f" {number_of(held)}. I hold it. It must be {state}. Next is {place}."
-    return thought, f"go to {place}"
+        return Decision(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}")
+    return Decision(f"I hold {held}.", f"It must be {state}. Next is {place}.", f"go to {place}")
 
 
 def _deliver(memory: HouseMemory, held: str) -> Decision:
     target = _target(memory)
     if memory.at == target:
-        return _put(held, target, memory, f" {number_of(held)}. I put it here.")
+        return _put(held, target, memory, Decision(f"{target} is here.", f"I put {held}.", ""))
     treatment = TREATMENTS.get(memory.task.kind)
-    news = f"It is {treatment[1]}." if treatment else "I hold it."
-    return f" {number_of(held)}. {news} It goes to {target}.", f"go to {target}"
+    seen = f"{held} is {treatment[1]}." if treatment else f"I hold {held}."
+    return Decision(seen, f"It goes to {target}.", f"go to {target}")
 
 
 def _target(memory: HouseMemory) -> str:
@@ -183,16 +188,14 @@ def _first(memory: HouseMemory, kind: str) -> str:
     return next((place for place in places if place not in memory.refused), places[0])
 
 
-def _put(held: str, place: str, memory: HouseMemory, thought: str) -> Decision:
-    if place not in memory.closed:
-        return thought, f"put {held} in/on {place}"
-    thought, action = _open(place)
-    needed = kind_of(held) == memory.task.item
-    return (f" {number_of(held)}{thought}" if needed else thought), action
+def _put(held: str, place: str, memory: HouseMemory, decision: Decision) -> Decision:
+    if place in memory.closed:
+        return _open(place)
+    return replace(decision, action=f"put {held} in/on {place}")
 
 
 def _open(place: str) -> Decision:
-    return f". {place} is closed. I open it.", f"open {place}"
+    return Decision(f"{place} is closed.", "I open it.", f"open {place}")
 
 
 def _announce(plan: tuple[str, ...]) -> str:

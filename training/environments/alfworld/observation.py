@@ -69,11 +69,6 @@ def kind_of(name: str) -> str:
     return name.rpartition(" ")[0]
 
 
-def number_of(name: str) -> str:
-    """The number in a name: "2" of "soapbar 2"."""
-    return name.rpartition(" ")[2]
-
-
 def read_task(observation: str) -> HouseTask:
     """The task in the first observation.
 

@@ -1,5 +1,7 @@
 """What the expert and its mistakes share: the treatments, and what a decision is."""
 
+from dataclasses import dataclass
+
 TREATMENTS: dict[str, tuple[str, str, str]] = {
     "pick_clean_then_place_in_recep": ("clean", "clean", "sinkbasin"),
     "pick_heat_then_place_in_recep": ("heat", "hot", "microwave"),
@@ -7,5 +9,17 @@ TREATMENTS: dict[str, tuple[str, str, str]] = {
 }
 """Goal kind -> verb, the state it brings, the appliance."""
 
-Decision = tuple[str, str]
-"""A thought and an action."""
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One reply in parts.
+
+    Attributes:
+        seen: what the last observation says of the task; empty before anything was seen.
+        intent: what to do about it.
+        action: the action alone.
+    """
+
+    seen: str
+    intent: str
+    action: str
