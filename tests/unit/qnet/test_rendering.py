@@ -120,7 +120,7 @@ def test_set_phrases_become_one_token_each() -> None:
         texts, vocab_size=500, phrases=("You arrive at loc", ", a", ", and a", ", you see a")
     )
     text = "You arrive at loc 3. On the shelf 1, you see a vase 2, and a apple 1, alone."
-    pieces = [fast.decode([token]) for token in fast(text).input_ids]
+    pieces = [str(fast.decode([token])) for token in fast(text).input_ids]
     assert "".join(pieces) == text
     assert {"You arrive at loc", ", you see a", ", and a"} <= set(pieces)
     assert ", a" not in pieces
