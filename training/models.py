@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qnet.types import BatchPolicy, Scorer
 
 EMBEDDED = "embedded"
+EXPERT = "expert"
 
 
 class Inference(BaseModel):
@@ -34,13 +35,18 @@ def build_policy(name: str, inference: Inference) -> BatchPolicy:
     """The policy of that name.
 
     Args:
-        name: "embedded" for the one that ships with QGuide, or the folder of a checkpoint
-            or of any Hugging Face causal LM.
+        name: "embedded" for the one that ships with QGuide, "expert" for ALFWorld's expert and
+            its mistakes, or the folder of a checkpoint or of any Hugging Face causal LM.
         inference: how it runs.
 
     Raises:
         CheckpointError: the folder holds no policy.
     """
+    if name == EXPERT:
+        from training.environments.alfworld.expert_policy import ExpertPolicy
+
+        return ExpertPolicy()
+
     import torch
 
     from qnet.checkpoint import load_policy

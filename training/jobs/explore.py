@@ -47,7 +47,8 @@ class ExploreConfig(BaseModel):
     Attributes:
         output: the run folder to write, or to resume.
         environment: the tasks to explore.
-        policy: "embedded", or the folder of a policy.
+        policy: "embedded", the folder of a policy, or "expert": its siblings are mistakes that
+            it recovers from.
         inference: how the policy runs.
         expert: run folders of `collect`; a task's best trajectory is merged into its tree.
         exploration: how a tree grows.

@@ -11,7 +11,7 @@ def mistake(memory: HouseMemory, rng: Random) -> Decision:
     """A decision that need not be right, drawn from what there is in the house."""
     choices = [_go_astray(memory, rng)]
     if memory.at is not None:
-        choices.append(_misread(memory, memory.at, rng))
+        choices += _misread(memory, memory.at, rng)
         if memory.held is None:
             choices += _take(memory, memory.at)
         else:
@@ -44,9 +44,10 @@ def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Decisi
     ]
 
 
-def _misread(memory: HouseMemory, at: str, rng: Random) -> Decision:
+def _misread(memory: HouseMemory, at: str, rng: Random) -> list[Decision]:
     """Take what is not here, or open what does not open."""
     item = f"{memory.task.item} {rng.randint(1, 4)}"
-    if rng.random() < 0.5:
-        return Decision(f"{item} is here.", "I take it.", f"take {item} from {at}")
-    return Decision(f"{at} is closed.", "I open it.", f"open {at}")
+    return [
+        Decision(f"{item} is here.", "I take it.", f"take {item} from {at}"),
+        Decision(f"{at} is closed.", "I open it.", f"open {at}"),
+    ]

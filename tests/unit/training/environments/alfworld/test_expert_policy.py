@@ -1,0 +1,46 @@
+"""The expert behind the policy's protocol: right when cold, wrong when hot, always the same."""
+
+from qnet.types import Message, SampleRequest, Sampling
+from training.environments.alfworld.engine import PythonEnvironment
+from training.environments.alfworld.expert import Expert
+from training.environments.alfworld.expert_policy import ExpertPolicy
+from training.environments.alfworld.generator import generate_game
+from training.environments.base import parse_action
+from training.models import Inference, build_policy
+
+COLD, HOT = Sampling(0.0), Sampling(1.0, seed=3)
+
+
+def test_cold_it_plays_like_the_expert() -> None:
+    environment, expert, policy = PythonEnvironment(generate_game(0)), Expert(), ExpertPolicy()
+    history = [Message("user", environment.reset())]
+    won = False
+    while not won:
+        ((drawn,),) = policy.sample_batch([SampleRequest(tuple(history), 1, COLD)])
+        assert drawn.message.content == expert.reply(history[-1].content)
+        result = environment.step(parse_action(drawn.message.content))
+        history += [drawn.message, Message("user", result.observation)]
+        won = result.terminated
+    assert len(history) > 3
+
+
+def test_hot_it_errs_and_the_seed_says_how() -> None:
+    start = (Message("user", PythonEnvironment(generate_game(1)).reset()),)
+    requests = [SampleRequest(start, 6, HOT), SampleRequest(start, 6, HOT)]
+    first, second = ExpertPolicy().sample_batch(requests)
+    assert [c.message for c in first] == [c.message for c in second]
+    assert len({c.message for c in first}) > 1
+
+
+def test_it_recovers_from_what_another_agent_did() -> None:
+    environment = PythonEnvironment(generate_game(2))
+    start = Message("user", environment.reset())
+    strange = Message("assistant", "Action: dance")
+    answer = Message("user", environment.step("dance").observation)
+    histories = [(start,), (start, strange, answer)]
+    before, after = ExpertPolicy().sample_batch([SampleRequest(h, 1, COLD) for h in histories])
+    assert before == after
+
+
+def test_a_job_names_it() -> None:
+    assert isinstance(build_policy("expert", Inference()), ExpertPolicy)
