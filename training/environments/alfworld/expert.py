@@ -16,7 +16,7 @@ from dataclasses import replace
 from random import Random
 
 from training.environments.alfworld.memory import HouseMemory
-from training.environments.alfworld.mistakes import mistake
+from training.environments.alfworld.mistakes import misreading, mistake
 from training.environments.alfworld.observation import kind_of
 from training.environments.alfworld.search import next_receptacle, search_plan
 from training.environments.alfworld.statistics import Statistics, load_statistics
@@ -48,13 +48,19 @@ class Expert:
             decision = self._decide(self._memory)
         return self._say(self._memory, decision, deliberate=True)
 
-    def deviate(self, rng: Random) -> str:
+    def deviate(self, rng: Random, *, misreadings: float = 0.0) -> str:
         """A plausible mistake in place of the last reply; the next reply recovers from it.
 
         Behaviour cloning that has never seen a mistake does not know what to do after one.
+
+        Args:
+            rng: draws it.
+            misreadings: share of mistakes that are drawn from misreadings alone.
         """
         assert self._memory is not None, "there is no reply yet to deviate from"
-        return self._say(self._memory, mistake(self._memory, rng), deliberate=False)
+        misread = misreadings > 0 and rng.random() < misreadings
+        kind = misreading if misread else mistake
+        return self._say(self._memory, kind(self._memory, rng), deliberate=False)
 
     def follow(self, reply: str) -> None:
         """Hear that another reply was given than the last one of `self.reply`.

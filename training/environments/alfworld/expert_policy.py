@@ -6,6 +6,9 @@ from random import Random
 from qnet.types import Candidate, History, Message, SampleRequest
 from training.environments.alfworld.expert import Expert
 
+MISREADINGS = 0.6
+"""A Q model that has hardly seen any takes "it is here" at its word, and argmax finds it."""
+
 
 class ExpertPolicy:
     """At temperature 0 the expert's reply, at any other a mistake in its place.
@@ -27,7 +30,7 @@ def _draw(request: SampleRequest) -> list[Candidate]:
         replies = [wanted] * request.n
     else:
         rng = Random(request.sampling.seed)
-        replies = [expert.deviate(rng) for _ in range(request.n)]
+        replies = [expert.deviate(rng, misreadings=MISREADINGS) for _ in range(request.n)]
     return [Candidate(Message("assistant", reply), completion_tokens=0) for reply in replies]
 
 

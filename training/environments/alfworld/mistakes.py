@@ -19,6 +19,13 @@ def mistake(memory: HouseMemory, rng: Random) -> Decision:
     return rng.choice(choices)
 
 
+def misreading(memory: HouseMemory, rng: Random) -> Decision:
+    """See what is not here, or overlook what is: the mistake that a small policy makes most."""
+    if memory.at is None or memory.held is not None or memory.seen_at(memory.at, memory.task.item):
+        return _go_astray(memory, rng)
+    return _misread(memory, memory.at, rng)[0]
+
+
 def _go_astray(memory: HouseMemory, rng: Random) -> Decision:
     """To any place: one seen before, the target too early, or the one where one stands."""
     targets = memory.all_of(memory.task.target)
