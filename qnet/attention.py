@@ -47,7 +47,13 @@ class Slab:
         self.values = [self._grown(t) for t in self.values]
 
     def write(self, layer: int, column: int, key_HTD: Tensor, value_HTD: Tensor) -> None:
-        """Put a layer's new keys and values at `column` and after."""
+        """Put a layer's new keys and values at `column` and after.
+
+        Raises:
+            NotImplementedError: a layer below this one has no keys.
+        """
+        if layer > len(self.keys):
+            raise NotImplementedError(f"layer {layer} has attention, but one below it has none")
         if layer == len(self.keys):
             self.keys.append(self._empty(key_HTD))
             self.values.append(self._empty(value_HTD))

@@ -23,6 +23,7 @@ Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""
 
 _UNBOUNDED = 2**31
+_LIMITS = ("max_position_embeddings", "attention_chunk_size")
 _PROBE_TOKENS = 12
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 _HALF_TOLERANCE = 0.1
@@ -79,13 +80,16 @@ class PackedModel:
     @torch.inference_mode()
     def run(self, pieces: Iterable[Piece]) -> Tensor:
         """The outputs at every piece's `read` tokens, (reads, …), in order."""
-        outputs = []
+        return torch.cat(list(self.outputs(pieces)))
+
+    @torch.inference_mode()
+    def outputs(self, pieces: Iterable[Piece]) -> Iterator[Tensor]:
+        """What `run` returns, one forward pass after the other."""
         for batch in pack(pieces, self._tokens_per_forward):
             plan = Plan(batch)
             inputs = self._inputs(batch)
             rows = torch.tensor(plan.read_rows, dtype=torch.long, device=self._device)
-            outputs.append(self._read(rows, {**inputs, "plan": plan}))
-        return torch.cat(outputs)
+            yield self._read(rows, {**inputs, "plan": plan})
 
     def _inputs(self, pieces: Sequence[Piece]) -> dict[str, Tensor]:
         tokens = [token for piece in pieces for token in piece.token_ids]
@@ -102,23 +106,26 @@ class PackedModel:
         _refuse_shifting_positions(trunk.config)
         try:
             trunk.set_attn_implementation(PACKED_ATTENTION)
-            difference = self._probe(int(trunk.config.vocab_size))
+            difference = self._probe(trunk)
         except Exception as error:  # a foreign architecture can fail in any way
             raise CheckpointError(_unsupported(trunk, str(error))) from error
         if not difference <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE):
             raise CheckpointError(_unsupported(trunk, f"outputs differ by {difference:.2g}"))
 
     @torch.inference_mode()
-    def _probe(self, vocab_size: int) -> float:
+    def _probe(self, trunk: PreTrainedModel) -> float:
         """How far packed outputs are from ordinary ones, relative to the largest."""
         length = min(_PROBE_TOKENS, self.context)
-        tokens = [(7 * i + 1) % vocab_size for i in range(length)]
+        tokens = [(7 * i + 1) % int(trunk.config.vocab_size) for i in range(length)]
         expected = self._read(None, {"input_ids": torch.tensor([tokens], device=self._device)})
         entry = Entry()
         head = history_piece(entry, tokens[: length // 2])
         entry.token_ids = head.token_ids
         tail = history_piece(entry, tokens)
-        found = self.run(replace(p, read=tuple(range(len(p.token_ids)))) for p in (head, tail))
+        # The tail must see the head, which only the slab still holds, and not its neighbour.
+        neighbour = history_piece(Entry(), tokens[::-1])
+        found = torch.cat([self.run([_read_whole(head)]), self.run([neighbour, _read_whole(tail)])])
+        _require_every_layer(entry, trunk)
         scale = max(1.0, float(expected.float().abs().max()))
         return float((expected.float() - found.float()).abs().max()) / scale
 
@@ -151,6 +158,10 @@ def history_piece(entry: Entry, token_ids: list[int], *, read_last: bool = False
     read = (length - known - 1,) if read_last else ()
     positions = list(range(known, length))
     return Piece(entry.slab, token_ids[known:], positions, known, known, read=read)
+
+
+def _read_whole(piece: Piece) -> Piece:
+    return replace(piece, read=tuple(range(len(piece.token_ids))))
 
 
 def pack(pieces: Iterable[Piece], tokens_per_forward: int) -> Iterator[list[Piece]]:
@@ -186,8 +197,8 @@ def _parts(piece: Piece, size: int) -> Iterator[Piece]:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """Most tokens that the packed path takes: the positions, or a sliding window if smaller."""
-    limits = [getattr(config, "max_position_embeddings", None)]
+    """Most tokens that the packed path takes: the positions, or a layer's window if smaller."""
+    limits = [getattr(config, name, None) for name in _LIMITS]
     if getattr(config, "use_sliding_window", True):
         limits.append(getattr(config, "sliding_window", None))
     return min((int(limit) for limit in limits if limit), default=_UNBOUNDED)
@@ -201,6 +212,13 @@ def _refuse_shifting_positions(config: PretrainedConfig) -> None:
             f"rope_type is {rope['rope_type']!r}, whose angles change with the length, so keys "
             "cannot be kept between steps; serve this model through an OpenAI-compatible server"
         )
+
+
+def _require_every_layer(entry: Entry, trunk: PreTrainedModel) -> None:
+    """A layer that remembers in another way, or not at all, would see its neighbours in the row."""
+    found, layers = len(entry.slab.keys), int(trunk.config.num_hidden_layers)
+    if found != layers:
+        raise NotImplementedError(f"{found} of its {layers} layers have attention that can be set")
 
 
 def _unsupported(trunk: PreTrainedModel, reason: str) -> str:
