@@ -27,23 +27,29 @@ class QNetConfig(PretrainedConfig):
         self.head_width = head_width
         super().__init__(**kwargs)
 
-    def trunk_config(self) -> PretrainedConfig:
-        """The trunk's own configuration object.
 
-        Raises:
-            CheckpointError: the trunk's model type is missing or unknown.
-        """
-        fields = dict(self.trunk)
-        model_type = fields.pop("model_type", None)
-        if not isinstance(model_type, str):
-            raise CheckpointError("config.json names no trunk.model_type; train the QNet again")
-        try:
-            config: PretrainedConfig = AutoConfig.for_model(model_type, **fields)
-        except ValueError as error:
-            raise CheckpointError(
-                f"trunk.model_type is {model_type!r}, which this transformers does not know"
-            ) from error
-        return config
+def nested_config(fields: dict[str, Any], part: str) -> PretrainedConfig:
+    """The configuration object of one part of a Q model.
+
+    Args:
+        fields: what config.json says of it.
+        part: where it says so: trunk, policy or reference.
+
+    Raises:
+        CheckpointError: its model type is missing or unknown.
+    """
+    others = dict(fields)
+    model_type = others.pop("model_type", None)
+    others.pop("dtype", None)  # of the weights it came from; whoever loads it chooses anew
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"config.json names no {part}.model_type; train the Q model again")
+    try:
+        config: PretrainedConfig = AutoConfig.for_model(model_type, **others)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{part}.model_type is {model_type!r}, which this transformers does not know"
+        ) from error
+    return config
 
 
 class ValueHead(nn.Module):
@@ -73,7 +79,7 @@ class QNet(PreTrainedModel):
 
     def __init__(self, config: QNetConfig) -> None:
         super().__init__(config)
-        trunk_config = config.trunk_config()
+        trunk_config = nested_config(config.trunk, "trunk")
         self.trunk = AutoModel.from_config(trunk_config)
         self.head = ValueHead(trunk_config.hidden_size, config.head_width)
         self.post_init()

@@ -30,7 +30,7 @@ def tokens(request: ScoreRequest) -> tuple[int, int]:
 
 def assert_equal(fast: Sequence[ScoreResult], naive: Sequence[ScoreResult]) -> None:
     for one, other in zip(fast, naive, strict=True):
-        assert one.q_values == pytest.approx(other.q_values, abs=1e-5)
+        assert one.q_values == pytest.approx(other.q_values, abs=1e-6)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
