@@ -8,6 +8,7 @@ folder without a manifest.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
@@ -24,6 +25,7 @@ from transformers import (
 )
 
 from qnet.errors import CheckpointError
+from qnet.implicit import ImplicitQ
 from qnet.model import QNet
 from qnet.rendering import RENDERER_VERSION, Renderer
 
@@ -36,7 +38,8 @@ class Manifest(BaseModel):
 
     Attributes:
         name: the name it is served under.
-        read_at: where Q is read; a policy leaves it empty.
+        read_at: where Q is read: a QNet's at the action's last token, an implicit Q's at all of
+            them; a policy leaves it empty.
         target: what Q was regressed on: q, avg or reward.
         label_range: lowest and highest label seen in training.
         trunk_sha256: hash of the weights that the trunk started from.
@@ -53,7 +56,7 @@ class Manifest(BaseModel):
     name: str
     renderer_version: str = RENDERER_VERSION
     environment: str = ""
-    read_at: Literal["", "last_token"] = ""
+    read_at: Literal["", "last_token", "action_tokens"] = ""
     target: str = ""
     label_range: tuple[float, float] | None = None
     trunk_sha256: str = ""
@@ -81,6 +84,19 @@ class LoadedQNet:
     model: QNet
     renderer: Renderer
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedImplicitQ:
+    """A step-level DPO policy and its reference, ready to score with."""
+
+    name: str
+    model: ImplicitQ
+    renderer: Renderer
+    manifest: Manifest
+
+
+LoadedQModel = LoadedQNet | LoadedImplicitQ
 
 
 def embedded_path(kind: Literal["policy", "qnet"]) -> Path:
@@ -166,12 +182,36 @@ def load_qnet(
     Raises:
         CheckpointError: see `load_policy`; a QNet without a manifest is refused.
     """
+    loaded = load_q_model(directory, dtype=dtype, device=device, kinds=("qnet",))
+    assert isinstance(loaded, LoadedQNet)
+    return loaded
+
+
+def load_q_model(
+    directory: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    kinds: Sequence[Kind] = ("qnet", "implicit-q"),
+) -> LoadedQModel:
+    """A Q model of the kind that its manifest names, and its renderer.
+
+    Args:
+        kinds: those that will do.
+
+    Raises:
+        CheckpointError: see `load_policy`; a Q model without a manifest is refused.
+    """
     manifest = read_manifest(directory)
     if manifest is None:
         raise CheckpointError(f"{directory} has no {MANIFEST}; a Q model needs one: train it again")
-    _expect_kind(directory, manifest, "qnet")
-    model = _load_model(QNet, directory, dtype)
-    return LoadedQNet(manifest.name, model.to(device).eval(), load_renderer(directory), manifest)
+    _expect_kind(directory, manifest, *kinds)
+    renderer = load_renderer(directory)
+    if manifest.kind == "qnet":
+        qnet = _load_model(QNet, directory, dtype).to(device).eval()
+        return LoadedQNet(manifest.name, qnet, renderer, manifest)
+    implicit = _load_model(ImplicitQ, directory, dtype).to(device).eval()
+    return LoadedImplicitQ(manifest.name, implicit, renderer, manifest)
 
 
 def load_renderer(directory: Path) -> Renderer:
@@ -216,6 +256,6 @@ def _verify_files(directory: Path, manifest: Manifest) -> None:
             )
 
 
-def _expect_kind(directory: Path, manifest: Manifest | None, kind: Kind) -> None:
-    if manifest is not None and manifest.kind != kind:
-        raise CheckpointError(f"{directory} is a {manifest.kind}, not a {kind}")
+def _expect_kind(directory: Path, manifest: Manifest | None, *kinds: Kind) -> None:
+    if manifest is not None and manifest.kind not in kinds:
+        raise CheckpointError(f"{directory} is of kind {manifest.kind}, not {' or '.join(kinds)}")

@@ -8,12 +8,13 @@ import torch
 
 from qnet.agent import AsyncScorer
 from qnet.batching import DeviceThread, ScoringWorker
-from qnet.checkpoint import Manifest, embedded_path, load_policy, load_qnet
+from qnet.checkpoint import Manifest, embedded_path, load_policy, load_q_model
 from qnet.errors import ConfigError, UnknownModelError
 from qnet.packed import context_length
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring import ScriptedScorer, SharedPrefixScorer
+from qnet.scorers import build_shared_prefix_scorer
+from qnet.scoring import ScriptedScorer
 from qnet.types import Policy, Scorer
 from server.settings import EMBEDDED, SCRIPTED, Settings
 
@@ -117,10 +118,9 @@ def _build_scorer(settings: Settings, name: str, thread: DeviceThread) -> Served
     if source == SCRIPTED:
         return Served(name, asynchronous(ScriptedScorer(DEMO_Q)), SCRIPTED)
     folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
-    loaded = load_qnet(folder, dtype=_dtype(settings), device=settings.device)
-    scorer = asynchronous(SharedPrefixScorer(loaded, cache_bytes=settings.cache_bytes))
-    context = context_length(loaded.model.trunk.config)
-    return Served(name, scorer, _source(source), context, loaded.manifest)
+    loaded = load_q_model(folder, dtype=_dtype(settings), device=settings.device)
+    scorer = build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
+    return Served(name, asynchronous(scorer), _source(source), scorer.context, loaded.manifest)
 
 
 def _source(setting: str) -> Source:

@@ -1,27 +1,30 @@
 """Random models of a few thousand parameters, made in memory."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    PhiConfig,
     PretrainedConfig,
-    PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
 )
 from transformers.models.auto import AutoModelForCausalLM
 
-from qnet.checkpoint import LoadedPolicy, LoadedQNet, Manifest
+from qnet.checkpoint import LoadedPolicy, LoadedQNet, Manifest, save_checkpoint
+from qnet.implicit import ImplicitQ
 from qnet.model import QNet, QNetConfig
 from qnet.rendering import Renderer
 from training.tokenizer import train_tokenizer
 
 WORDS = ("go", "to", "desk", "take", "mug", "from", "shelf", "open", "Action", ":", "you", "see")
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "gpt2")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "phi", "gpt2")
 CONTEXT = 256
 
 
@@ -49,6 +52,7 @@ def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> Pret
         "qwen2": Qwen2Config,
         "qwen3": Qwen3Config,
         "mistral": MistralConfig,
+        "phi": PhiConfig,
     }
     shape: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -76,12 +80,37 @@ def q_model(architecture: str = "llama", **more: Any) -> LoadedQNet:
     return LoadedQNet("tiny-q", _lively(qnet), renderer(), Manifest(kind="qnet", name="tiny-q"))
 
 
-def _lively(model: Any) -> Any:
+def save_policy(folder: Path, architecture: str = "llama", *, seed: int = 0) -> Path:
+    """A random causal LM as any Hugging Face folder: weights, configuration, tokenizer."""
+    model = AutoModelForCausalLM.from_config(config_of(architecture))
+    _lively(model, seed=seed).save_pretrained(folder)
+    renderer().tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_qnet(folder: Path, trunk: Path) -> Path:
+    """A random head on the trunk of a Hugging Face folder, as a checkpoint."""
+    qnet = QNet.from_trunk(trunk, head_width=16)
+    _lively(qnet.head)
+    manifest = Manifest(kind="qnet", name="tiny-q", read_at="last_token")
+    save_checkpoint(folder, model=qnet, tokenizer=renderer().tokenizer, manifest=manifest)
+    return folder
+
+
+def save_implicit_q(folder: Path, policy: Path, reference: Path, *, beta: float = 0.1) -> Path:
+    """Two Hugging Face folders as one checkpoint."""
+    model = ImplicitQ.from_policies(policy, reference, beta=beta)
+    manifest = Manifest(kind="implicit-q", name="tiny-implicit", read_at="action_tokens")
+    save_checkpoint(folder, model=model, tokenizer=renderer().tokenizer, manifest=manifest)
+    return folder
+
+
+def _lively(model: Any, *, seed: int = 0) -> Any:
     """Weights large enough that every token matters to the output."""
-    generator = torch.Generator().manual_seed(0)
-    assert isinstance(model, PreTrainedModel)
+    generator = torch.Generator().manual_seed(seed)
+    assert isinstance(model, nn.Module)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 or name.endswith("bias"):
                 parameter.normal_(0.0, 0.15, generator=generator)
     return model.eval()

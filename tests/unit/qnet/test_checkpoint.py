@@ -109,7 +109,7 @@ def test_missing_weights_are_refused(qnet_folder: Path) -> None:
 
 
 def test_a_policy_is_not_taken_for_a_qnet(policy_folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="is a policy, not a qnet"):
+    with pytest.raises(CheckpointError, match="is of kind policy, not qnet"):
         load_qnet(policy_folder)
 
 

@@ -1,0 +1,206 @@
+"""Scorers of the implicit Q: the plain reference and the fast one.
+
+Both read log-probabilities at the actions' tokens alone; the fast one makes vocabulary logits
+nowhere else, and keeps the histories of the policy and of its reference from step to step.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import fsum
+
+import torch
+from transformers import PreTrainedModel
+
+from qnet.attention import Piece
+from qnet.checkpoint import LoadedImplicitQ
+from qnet.errors import MalformedHistoryError
+from qnet.implicit import token_logprobs
+from qnet.kvstore import Entry
+from qnet.packed import PackedModel, context_length, history_piece, logits_of
+from qnet.prefix import RenderedRequest, candidates_piece, remember, render_request
+from qnet.types import ScoreRequest, ScoreResult
+
+DEFAULT_CACHE_BYTES = 2 * 1024**3
+DEFAULT_TOKENS_PER_FORWARD = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What one model says of one request.
+
+    Attributes:
+        logprobs: of each distinct candidate's tokens.
+        known: how many of the history's tokens were cached.
+    """
+
+    logprobs: list[list[float]]
+    known: int
+
+
+class NaiveImplicitScorer:
+    """Every full sequence alone through both models, nothing kept."""
+
+    def __init__(self, loaded: LoadedImplicitQ) -> None:
+        self.name = loaded.name
+        self.context = _context(loaded)
+        self._loaded = loaded
+
+    @torch.inference_mode()
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate; every candidate costs its whole sequence, twice.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed a model's context.
+            InvalidCandidatesError: a request has no candidates.
+            MalformedHistoryError: a history without tokens, after which nothing has a probability.
+        """
+        return [self._score(request) for request in requests]
+
+    def _score(self, request: ScoreRequest) -> ScoreResult:
+        rendered = _render(self._loaded, request, self.context)
+        sequences = list(rendered.sequences)
+        start = len(rendered.history)
+        q_values = tuple(self._q(token_ids, start) for token_ids in sequences)
+        return ScoreResult(q_values, computed_tokens=2 * sum(map(len, sequences)))
+
+    def _q(self, token_ids: list[int], start: int) -> float:
+        model = self._loaded.model
+        added_BT = model(torch.tensor([token_ids], device=model.device))
+        return fsum(added_BT[0, start - 1 :].tolist())
+
+
+class SharedPrefixImplicitScorer:
+    """Each model computes what is new to it: histories kept, distinct candidates side by side.
+
+    Args:
+        cache_bytes: for the histories kept between steps, half for each model.
+        tokens_per_forward: longest packed row of one forward pass.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedImplicitQ,
+        *,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
+    ) -> None:
+        self.name = loaded.name
+        self.context = _context(loaded)
+        self._loaded = loaded
+        self._policy, self._reference = (
+            _Reader(model, cache_bytes=cache_bytes // 2, tokens_per_forward=tokens_per_forward)
+            for model in (loaded.model.policy, loaded.model.reference)
+        )
+
+    @torch.inference_mode()
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate, in the requests' order; tokens are counted once for each model.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed a model's context.
+            InvalidCandidatesError: a request has no candidates.
+            MalformedHistoryError: a history without tokens, after which nothing has a probability.
+        """
+        if not requests:
+            return []
+        rendered = [_render(self._loaded, request, self.context) for request in requests]
+        readings = zip(self._policy.read(rendered), self._reference.read(rendered), strict=True)
+        return [
+            self._result(request, policy, reference)
+            for request, (policy, reference) in zip(rendered, readings, strict=True)
+        ]
+
+    def _result(
+        self, request: RenderedRequest, policy: _Reading, reference: _Reading
+    ) -> ScoreResult:
+        beta: float = self._loaded.model.config.beta
+        q_values = [
+            beta * fsum(p - r for p, r in zip(ours, theirs, strict=True))
+            for ours, theirs in zip(policy.logprobs, reference.logprobs, strict=True)
+        ]
+        return ScoreResult(
+            tuple(q_values[i] for i in request.index),
+            computed_tokens=sum(request.new_tokens(r.known) for r in (policy, reference)),
+            cached_tokens=policy.known + reference.known,
+        )
+
+
+class _Reader:
+    """Log-probabilities of the candidates' tokens under one model, and its cache."""
+
+    def __init__(
+        self, model: PreTrainedModel, *, cache_bytes: int, tokens_per_forward: int
+    ) -> None:
+        self._like = next(model.parameters())
+        self._packed = PackedModel(
+            model,
+            logits_of(model),
+            cache_bytes=cache_bytes,
+            tokens_per_forward=tokens_per_forward,
+        )
+
+    def read(self, requests: Sequence[RenderedRequest]) -> list[_Reading]:
+        # The first token of an action is predicted at the history's last: it is computed again.
+        with self._packed.lease([r.history for r in requests], spare=1) as entries:
+            known = [len(entry.token_ids) for entry in entries]
+            logprobs = iter(self._logprobs(requests, entries))
+            for request, entry in zip(requests, entries, strict=True):
+                remember(request, entry)
+        return [
+            _Reading(_of_each_candidate(request, logprobs), cached)
+            for request, cached in zip(requests, known, strict=True)
+        ]
+
+    def _logprobs(
+        self, requests: Sequence[RenderedRequest], entries: Sequence[Entry]
+    ) -> list[float]:
+        """Of every action token, in the order in which the pieces read them."""
+        targets = [token for request in requests for token in _targets(request)]
+        found: list[float] = []
+        for logits_RV in self._packed.outputs(_pieces(requests, entries, self._like)):
+            mine = targets[len(found) : len(found) + len(logits_RV)]
+            tokens_R = torch.tensor(mine, dtype=torch.long, device=logits_RV.device)
+            found += token_logprobs(logits_RV, tokens_R).tolist()
+        return found
+
+
+def _pieces(
+    requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: torch.Tensor
+) -> Iterator[Piece]:
+    """Each history, read once for each first token; its candidates, read before each other one."""
+    for request, entry in zip(requests, entries, strict=True):
+        history = history_piece(entry, request.history, read_last=True)
+        yield replace(history, read=history.read * len(request.candidates))
+        ends = set(accumulate(map(len, request.candidates)))
+        read = [row for row in range(max(ends)) if row + 1 not in ends]
+        yield candidates_piece(request, entry, read=read, like=like)
+
+
+def _targets(request: RenderedRequest) -> list[int]:
+    """The tokens that the rows of `_pieces` predict."""
+    firsts = [candidate[0] for candidate in request.candidates]
+    return firsts + [token for candidate in request.candidates for token in candidate[1:]]
+
+
+def _of_each_candidate(request: RenderedRequest, logprobs: Iterator[float]) -> list[list[float]]:
+    """The next values of `logprobs`, which lie as `_targets` does, for each candidate."""
+    firsts = [next(logprobs) for _ in request.candidates]
+    return [
+        [first, *(next(logprobs) for _ in candidate[1:])]
+        for first, candidate in zip(firsts, request.candidates, strict=True)
+    ]
+
+
+def _render(loaded: LoadedImplicitQ, request: ScoreRequest, context: int) -> RenderedRequest:
+    rendered = render_request(loaded.renderer, request, name=loaded.name, context=context)
+    if not rendered.history:
+        raise MalformedHistoryError(
+            "the history has 0 tokens, so the reply's first one has no probability; give a message"
+        )
+    return rendered
+
+
+def _context(loaded: LoadedImplicitQ) -> int:
+    model = loaded.model
+    return min(context_length(model.policy.config), context_length(model.reference.config))

@@ -1,0 +1,49 @@
+"""Batches of score requests, generated so that their prefixes collide often."""
+
+from hypothesis import strategies as st
+
+from qnet.types import History, Message, ScoreRequest
+
+INSTRUCTION = Message("user", "go to desk take mug from shelf open Action : you see " * 2)
+FRAGMENTS = ("go", " to", " desk", "de", "sk", " ")
+"""Whole words, parts of words and a space: where a turn ends says nothing about the tokens."""
+
+texts = st.lists(st.sampled_from(FRAGMENTS), max_size=10).map("".join)
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> tuple[Message, ...]:
+    """Up to five: any length from the end-of-turn token alone, beginnings of others, equals."""
+    said = draw(st.lists(texts, min_size=1, max_size=3))
+    whole = draw(st.sampled_from(said))
+    if draw(st.booleans()):
+        said.append(whole[: draw(st.integers(0, len(whole)))])
+    if draw(st.booleans()):
+        said.append(whole)
+    return tuple(Message("assistant", text) for text in draw(st.permutations(said)))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    """From the bare generation prompt to a few turns, most after one instruction."""
+    if draw(st.integers(0, 5)) == 0:
+        return ()
+    turns = [draw(st.sampled_from([INSTRUCTION, INSTRUCTION, Message("user", "go")]))]
+    for _ in range(draw(st.integers(0, 2))):
+        turns += [Message("assistant", draw(texts)), Message("user", draw(texts))]
+    return tuple(turns)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[list[ScoreRequest]]:
+    """Steps of many sessions: each batch continues some of the one before and starts others."""
+    found: list[list[ScoreRequest]] = []
+    for _ in range(draw(st.integers(1, 3))):
+        new = st.builds(ScoreRequest, histories(), candidates())
+        batch = draw(st.lists(new, min_size=1, max_size=2))
+        for old in found[-1][:3] if found else []:
+            taken = draw(st.sampled_from(old.candidates))
+            history = (*old.history, taken, Message("user", draw(texts)))
+            batch.append(ScoreRequest(history, draw(candidates())))
+        found.append(draw(st.permutations(batch)))
+    return found

@@ -1,0 +1,115 @@
+"""On every trunk, whatever was scored before, Q is that of the full sequence alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import Gemma2Config, GPTNeoConfig, Lfm2Config, Llama4TextConfig, PretrainedConfig
+
+from qnet.checkpoint import LoadedQNet, Manifest
+from qnet.errors import CheckpointError
+from qnet.model import QNet, QNetConfig
+from qnet.packed import context_length
+from qnet.scoring import SharedPrefixScorer
+from qnet.types import Message, ScoreRequest
+from tests.contract.scorers.batches import INSTRUCTION, batches
+from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
+from tests.tiny_models import ARCHITECTURES, renderer
+
+ONE_SLAB = 150_000
+"""Cache bytes for one or two conversations of these tiny models."""
+
+EVERY = [(kind, architecture) for kind in KINDS for architecture in ARCHITECTURES]
+
+
+def subject_id(param: Any) -> str:
+    return "-".join(param)
+
+
+@pytest.fixture(scope="module", params=EVERY, ids=subject_id)
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    kind, architecture = request.param
+    return build_subject(kind, architecture, tmp_path_factory.mktemp("q"))
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    batches=batches(),
+    cache_bytes=st.sampled_from((1, ONE_SLAB, 10**8)),
+    tokens_per_forward=st.sampled_from((16, 64, 2048)),
+)
+def test_q_is_that_of_the_full_sequence(
+    subject: Subject,
+    batches: list[list[ScoreRequest]],
+    cache_bytes: int,
+    tokens_per_forward: int,
+) -> None:
+    fast = subject.build_fast(cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
+    for batch in batches:
+        for request, result in zip(batch, fast.score(batch), strict=True):
+            assert result.q_values == close_to(subject.q_values(request))
+            assert result.computed_tokens + result.cached_tokens == subject.tokens(request)
+
+
+@pytest.mark.parametrize(("kind", "architecture"), EVERY)
+def test_half_precision_stays_close(kind: Any, architecture: str, tmp_path: Path) -> None:
+    subject = build_subject(kind, architecture, tmp_path, dtype=torch.bfloat16)
+    fast = subject.build_fast()
+    request = ScoreRequest(
+        (INSTRUCTION,), tuple(Message("assistant", t) for t in ("go to desk", "take", "go to"))
+    )
+    for _ in range(3):
+        [result] = fast.score([request])
+        assert result.q_values == pytest.approx(subject.q_values(request), abs=0.02)
+        history = (*request.history, request.candidates[0], Message("user", "you see mug"))
+        request = ScoreRequest(history, request.candidates)
+
+
+def q_model_on(trunk: PretrainedConfig) -> LoadedQNet:
+    qnet = QNet(QNetConfig(trunk=trunk.to_dict(), head_width=16)).eval()
+    return LoadedQNet("foreign", qnet, renderer(), Manifest(kind="qnet", name="foreign"))
+
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("trunk", "reason"),
+    [
+        (Gemma2Config(**SHAPE, head_dim=8), "softcap"),
+        (
+            GPTNeoConfig(
+                vocab_size=300,
+                hidden_size=32,
+                num_layers=2,
+                num_heads=4,
+                attention_types=[[["global", "local"], 1]],
+                bos_token_id=0,
+                eos_token_id=0,
+            ),
+            "0 of its 2 layers",
+        ),
+        (Lfm2Config(**SHAPE, layer_types=["full_attention", "conv"]), "1 of its 2 layers"),
+        (Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]), "layer 1 has attention"),
+    ],
+    ids=["softcap", "attention-of-its-own", "convolution-last", "convolution-first"],
+)
+def test_a_trunk_that_would_score_wrongly_is_refused_at_load(
+    trunk: PretrainedConfig, reason: str
+) -> None:
+    with pytest.raises(CheckpointError, match=f"does not run on packed tokens .*{reason}"):
+        SharedPrefixScorer(q_model_on(trunk))
+
+
+def test_a_trunk_that_attends_in_chunks_takes_one_chunk() -> None:
+    assert context_length(Llama4TextConfig(attention_chunk_size=64)) == 64

@@ -1,0 +1,162 @@
+"""What every scorer promises, and what the fast one of each kind of Q model adds to it."""
+
+import pytest
+
+from qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qnet.scoring import ScriptedScorer
+from qnet.types import History, Message, Scorer, ScoreRequest
+from tests.contract.scorers.batches import INSTRUCTION
+from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
+from tests.tiny_models import CONTEXT, WORDS, renderer
+
+SCORERS = ("scripted", *(f"{how}-{kind}" for kind in KINDS for how in ("naive", "fast")))
+OTHER = Message("user", "take mug from shelf open Action : you see go to desk " * 2)
+ONE_SLAB = 150_000
+
+
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
+    return {kind: build_subject(kind, "llama", tmp_path_factory.mktemp(kind)) for kind in KINDS}
+
+
+@pytest.fixture(params=KINDS)
+def subject(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Subject:
+    return subjects[request.param]
+
+
+@pytest.fixture(params=SCORERS)
+def scorer(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Scorer:
+    if request.param == "scripted":
+        return ScriptedScorer({"take": 0.5, "go": 0.25})
+    how, _, kind = request.param.partition("-")
+    return subjects[kind].naive if how == "naive" else subjects[kind].build_fast()
+
+
+def said(*texts: str) -> tuple[Message, ...]:
+    return tuple(Message("assistant", text) for text in texts)
+
+
+def equals_the_reference(subject: Subject, fast: Scorer, *requests: ScoreRequest) -> list[int]:
+    """Asserts it for one batch; how many tokens of each request came from the cache."""
+    results = fast.score(requests)
+    for request, result in zip(requests, results, strict=True):
+        assert result.q_values == close_to(subject.q_values(request))
+    return [result.cached_tokens for result in results]
+
+
+def test_there_is_one_q_for_each_candidate_in_the_order_of_the_requests(scorer: Scorer) -> None:
+    one, other, third = said("go to desk", "take mug", "take")
+    forward = ScoreRequest((INSTRUCTION,), (one, other, third))
+    backward = ScoreRequest((INSTRUCTION,), (third, other, one))
+    first, second = scorer.score([forward, backward])
+    assert first.q_values == close_to(second.q_values[::-1])
+    assert first.q_values[0] != first.q_values[1]
+
+
+def test_equal_candidates_have_equal_q(scorer: Scorer) -> None:
+    [result] = scorer.score([ScoreRequest((INSTRUCTION,), said("go", "take mug", "go", "go"))])
+    assert result.q_values[0] == result.q_values[2] == result.q_values[3]
+
+
+def test_scoring_again_changes_nothing(scorer: Scorer) -> None:
+    request = ScoreRequest((INSTRUCTION,), said("go to desk", "take"))
+    once, again = scorer.score([request])[0], scorer.score([request])[0]
+    assert again.q_values == close_to(once.q_values)
+
+
+def test_nothing_asked_is_nothing_answered(scorer: Scorer) -> None:
+    assert scorer.score([]) == []
+
+
+def test_a_request_without_candidates_is_refused(scorer: Scorer) -> None:
+    with pytest.raises(InvalidCandidatesError, match="0 candidates"):
+        scorer.score([ScoreRequest((INSTRUCTION,), ())])
+
+
+def test_a_scorer_has_a_name(scorer: Scorer) -> None:
+    assert scorer.name
+
+
+@pytest.mark.parametrize("history", [(), (Message("user", ""),)], ids=["none", "empty"])
+def test_the_shortest_history_and_the_shortest_candidate(
+    subject: Subject, history: History
+) -> None:
+    request = ScoreRequest(history, said("", "go"))
+    assert len(renderer().encode_candidate(request.candidates[0])) == 1
+    equals_the_reference(subject, subject.build_fast(), request)
+
+
+def test_a_sequence_may_fill_the_context_and_not_exceed_it(subject: Subject) -> None:
+    def request(tokens: int) -> ScoreRequest:
+        """The longest of its candidates ends at that many tokens."""
+        words = " ".join(WORDS[i * i % len(WORDS)] for i in range(tokens))
+        room = tokens - len(renderer().encode_history((INSTRUCTION,)))
+        while len(renderer().encode_candidate(Message("assistant", words))) > room:
+            words = words[: words.rindex(" ")]
+        return ScoreRequest((INSTRUCTION,), said(words, "go"))
+
+    fast = subject.build_fast(tokens_per_forward=64)
+    equals_the_reference(subject, fast, request(CONTEXT))
+    for scorer in (fast, subject.naive):
+        with pytest.raises(HistoryTooLongError, match=f"257 tokens; .* takes {CONTEXT}"):
+            scorer.score([request(CONTEXT + 1)])
+    equals_the_reference(subject, fast, request(CONTEXT))
+
+
+def test_the_pad_token_says_nothing_about_lengths(subject: Subject) -> None:
+    """Every turn ends with the token that also pads, and it counts like any other."""
+    assert renderer().tokenizer.pad_token == renderer().tokenizer.eos_token
+    empty_turns = (INSTRUCTION, *said("", ""), Message("user", ""), *said(""))
+    equals_the_reference(subject, subject.build_fast(), ScoreRequest(empty_turns, said("", "go")))
+
+
+def test_the_next_step_computes_the_observation_and_the_candidates_alone(subject: Subject) -> None:
+    fast = subject.build_fast()
+    first = ScoreRequest((INSTRUCTION,), said("go to desk", "take mug", "go to"))
+    assert equals_the_reference(subject, fast, first) == [0]
+    for taken in first.candidates:
+        second = ScoreRequest((*first.history, taken, Message("user", "you see")), said("go"))
+        known = [*renderer().encode_history(first.history), *renderer().encode_candidate(taken)]
+        assert equals_the_reference(subject, fast, second) == [subject.passes * len(known)]
+        fast = subject.build_fast()
+        fast.score([first])
+
+
+def test_a_history_that_leaves_a_known_one_midway_keeps_what_they_share(subject: Subject) -> None:
+    fast = subject.build_fast()
+    known = ScoreRequest((INSTRUCTION, *said("go"), Message("user", "you see mug")), said("take"))
+    leaves = ScoreRequest((INSTRUCTION, *said("go to"), Message("user", "desk")), said("take"))
+    fast.score([known])
+    shared = len(renderer().encode_history((INSTRUCTION,)))
+    [cached] = equals_the_reference(subject, fast, leaves)
+    assert shared <= cached / subject.passes < len(renderer().encode_history(leaves.history))
+    equals_the_reference(subject, fast, known, leaves)
+
+
+def test_a_history_evicted_between_its_steps_is_computed_again(subject: Subject) -> None:
+    fast = subject.build_fast(cache_bytes=subject.passes * ONE_SLAB // 2)
+    one, other = (ScoreRequest((start,), said("go", "take")) for start in (INSTRUCTION, OTHER))
+    assert equals_the_reference(subject, fast, one) == [0]
+    assert equals_the_reference(subject, fast, one) != [0]
+    assert equals_the_reference(subject, fast, other) == [0]
+    assert equals_the_reference(subject, fast, one) == [0]
+
+
+def test_sessions_in_one_batch_do_not_see_each_other(subject: Subject) -> None:
+    fast = subject.build_fast()
+    requests = [
+        ScoreRequest((start, *turns), said("go", "go to desk", "take"))
+        for start in (INSTRUCTION, OTHER)
+        for turns in ((), (*said("go"), Message("user", "you see")))
+    ]
+    equals_the_reference(subject, fast, *requests)
+    equals_the_reference(subject, fast, *reversed(requests), *requests)
+
+
+def test_a_refused_request_leaves_the_scorer_as_it_was(subject: Subject) -> None:
+    fast = subject.build_fast()
+    good = ScoreRequest((INSTRUCTION,), said("go", "take"))
+    fast.score([good])
+    with pytest.raises(HistoryTooLongError):
+        fast.score([good, ScoreRequest((Message("user", "go " * CONTEXT),), said("go"))])
+    equals_the_reference(subject, fast, good)
