@@ -35,7 +35,14 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return build_subject(kind, architecture, tmp_path_factory.mktemp("q"))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same batches on every run: the bound is a few float32 roundings away, which is no place for
+# a draw to decide whether a build is red.
+@settings(
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(
     batches=batches(),
     cache_bytes=st.sampled_from((1, ONE_SLAB, 10**8)),
