@@ -17,12 +17,16 @@ from qnet.checkpoint import LoadedImplicitQ
 from qnet.errors import MalformedHistoryError
 from qnet.implicit import token_logprobs
 from qnet.kvstore import Entry
-from qnet.packed import PackedModel, context_length, history_piece, logits_of
+from qnet.packed import (
+    DEFAULT_CACHE_BYTES,
+    DEFAULT_TOKENS_PER_FORWARD,
+    PackedModel,
+    context_length,
+    history_piece,
+    logits_of,
+)
 from qnet.prefix import RenderedRequest, candidates_piece, remember, render_request
 from qnet.types import ScoreRequest, ScoreResult
-
-DEFAULT_CACHE_BYTES = 2 * 1024**3
-DEFAULT_TOKENS_PER_FORWARD = 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ from qnet.model import QNet
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""
 
+DEFAULT_CACHE_BYTES = 2 * 1024**3
+DEFAULT_TOKENS_PER_FORWARD = 2048
+
 _UNBOUNDED = 2**31
 _LIMITS = ("max_position_embeddings", "attention_chunk_size")
 _PROBE_TOKENS = 12

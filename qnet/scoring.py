@@ -14,7 +14,14 @@ from torch import Tensor
 from qnet.attention import Piece
 from qnet.checkpoint import LoadedQNet
 from qnet.kvstore import Entry
-from qnet.packed import PackedModel, context_length, history_piece, q_of
+from qnet.packed import (
+    DEFAULT_CACHE_BYTES,
+    DEFAULT_TOKENS_PER_FORWARD,
+    PackedModel,
+    context_length,
+    history_piece,
+    q_of,
+)
 from qnet.prefix import (
     RenderedRequest,
     candidates_piece,
@@ -23,9 +30,6 @@ from qnet.prefix import (
     require_candidates,
 )
 from qnet.types import ScoreRequest, ScoreResult
-
-DEFAULT_CACHE_BYTES = 2 * 1024**3
-DEFAULT_TOKENS_PER_FORWARD = 2048
 
 
 class NaiveScorer:

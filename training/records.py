@@ -88,6 +88,8 @@ class TrajectoryRow(TaskRow):
     def _steps_are_the_actions(self) -> Self:
         if (actions := len(self.actions)) != self.steps:
             raise ValueError(f"steps is {self.steps}, but the messages hold {actions} actions")
+        if any(number >= actions for number in self.mistakes):
+            raise ValueError(f"mistakes are {self.mistakes}, but there are {actions} actions")
         return self
 
     @property

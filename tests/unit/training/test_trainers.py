@@ -1,5 +1,6 @@
 """The two trainers: they learn, they can be killed, and what they write can be served."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from qnet.checkpoint import load_policy, load_qnet
 from qnet.errors import ConfigError
 from qnet.types import Message
 from training.artefacts import JsonlWriter, RunFolder, open_run
+from training.augmentation import Augmentation, build_augmenter
 from training.jobs.sft import Architecture, SftConfig, run_sft
 from training.jobs.train_qnet import (
     TrainQNetConfig,
     qnet_loss,
+    rename_tree,
     run_train_qnet,
     sibling_accuracy,
 )
@@ -168,3 +171,27 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
     assert float(qnet_loss(Told(0.0, 1.0), tree, config).total) == 2.0  # type: ignore[arg-type]
     assert sibling_accuracy(Told(0.3, 0.2), [tree]) == 1.0  # type: ignore[arg-type]
     assert sibling_accuracy(Told(0.2, 0.2), [tree]) == 0.5  # type: ignore[arg-type]
+
+
+def test_the_paths_of_a_tree_get_the_same_new_names() -> None:
+    augment = build_augmenter(Augmentation(probability=1.0, groups=(("red", "blue", "green"),)))
+    rows = [
+        LabelRow(
+            task_id="t",
+            kind="say",
+            environment="echo",
+            target="q",
+            messages=rows_of((episode("red")[0], episode(said)[1])),
+            q_values=(0.5,),
+            node_ids=(node,),
+            parent_ids=(0,),
+        )
+        for node, said in ((1, "red"), (2, "blue"))
+    ]
+    for seed in range(6):
+        first, second = rename_tree(rows, augment, random.Random(seed))
+        asked = first.messages[0].content
+        assert asked == second.messages[0].content
+        assert asked == f"Say {first.messages[1].content.removeprefix('Action: ')}."
+        assert second.messages[1].content != first.messages[1].content
+        assert (first.q_values, second.node_ids) == ((0.5,), (2,))

@@ -1,10 +1,14 @@
 """The expert behind the policy's protocol: right when cold, wrong when hot, always the same."""
 
+from random import Random
+
 from qnet.types import Message, SampleRequest, Sampling
 from training.environments.alfworld.engine import PythonEnvironment
 from training.environments.alfworld.expert import Expert
 from training.environments.alfworld.expert_policy import ExpertPolicy
 from training.environments.alfworld.generator import generate_game
+from training.environments.alfworld.memory import HouseMemory
+from training.environments.alfworld.mistakes import misreading
 from training.environments.base import parse_action
 from training.models import Inference, build_policy
 
@@ -44,3 +48,13 @@ def test_it_recovers_from_what_another_agent_did() -> None:
 
 def test_a_job_names_it() -> None:
     assert isinstance(build_policy("expert", Inference()), ExpertPolicy)
+
+
+def test_a_misreading_claims_what_is_not_there_and_overlooks_what_is() -> None:
+    room = "Looking quickly around you, you see a desk 1, and a shelf 1."
+    memory = HouseMemory(f"{room}\n\nYour task is to: put some cup on shelf.")
+    for seen, claim in (("nothing", "cup"), ("a cup 1", "Not here.")):
+        memory.read(
+            "go to desk 1", f"You arrive at loc 1. On the desk 1, you see {seen}.", deliberate=True
+        )
+        assert misreading(memory, Random(0)).seen.startswith(claim)
