@@ -13,8 +13,9 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
 from qnet.errors import EnvironmentFailureError, QGuideError
@@ -30,7 +31,14 @@ from training.artefacts import (
     rows_path,
 )
 from training.environments.base import Task
-from training.models import EMBEDDED, Inference, build_policy, model_folder, weights_sha256
+from training.models import (
+    EMBEDDED,
+    Inference,
+    PolicyWithRollouts,
+    build_policy,
+    model_folder,
+    weights_sha256,
+)
 from training.progress import ProgressBar
 from training.records import NodeRow, TrajectoryRow, TreeRow
 from training.rollout import Process, Timings, run_processes
@@ -49,6 +57,7 @@ class ExploreConfig(BaseModel):
         environment: the tasks to explore.
         policy: "embedded", the folder of a policy, or "expert": its siblings are mistakes that
             it recovers from.
+        rollouts: what plays on after a deviation, in place of `policy`; the names are the same.
         inference: how the policy runs.
         expert: run folders of `collect`; a task's best trajectory is merged into its tree.
         exploration: how a tree grows.
@@ -61,17 +70,28 @@ class ExploreConfig(BaseModel):
     output: Path
     environment: EnvironmentConfig = EnvironmentConfig()
     policy: str = EMBEDDED
+    rollouts: str = ""
     inference: Inference = Inference()
     expert: tuple[Path, ...] = ()
     exploration: Exploration = Exploration()
     parallel: int = Field(default=64, ge=1)
     seed: int = 0
 
+    @model_validator(mode="after")
+    def _rollouts_are_greedy(self) -> Self:
+        if self.rollouts and not self.exploration.greedy_rollout:
+            raise ValueError(
+                f"rollouts is {self.rollouts!r} and exploration.greedy_rollout false; another "
+                "policy plays what is drawn at temperature 0, so set greedy_rollout to true"
+            )
+        return self
+
 
 class _ResolvedConfig(ExploreConfig):
     """What `config.json` holds: a policy trained again under the same name is another one."""
 
     policy_sha256: str
+    rollouts_sha256: str
 
 
 def run_explore(
@@ -91,10 +111,15 @@ def run_explore(
         ConfigError: the run folder belongs to another configuration.
         EnvironmentFailureError: no task could be explored.
     """
-    policy_sha256 = "" if policy else weights_sha256(model_folder(config.policy, "policy"))
-    resolved = _ResolvedConfig(**dict(config), policy_sha256=policy_sha256)
+    resolved = _ResolvedConfig(
+        **dict(config),
+        policy_sha256="" if policy else _sha256_of_policy(config.policy),
+        rollouts_sha256=_sha256_of_policy(config.rollouts) if config.rollouts else "",
+    )
     run = open_run(config.output, resolved, may_change=MAY_CHANGE)
     policy = policy or build_policy(config.policy, config.inference)
+    if config.rollouts:
+        policy = PolicyWithRollouts(policy, build_policy(config.rollouts, config.inference))
     with (
         closing(build_selected_suite(config.environment)) as suite,
         JsonlWriter(run.rows) as rows,
@@ -114,6 +139,10 @@ def run_explore(
                 on_failure=recorder.on_failure,
             )
         return recorder.close()
+
+
+def _sha256_of_policy(name: str) -> str:
+    return weights_sha256(model_folder(name, "policy"))
 
 
 def tree_row(task: Task, environment: str, explored: ExploredTree) -> TreeRow:

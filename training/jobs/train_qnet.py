@@ -25,10 +25,12 @@ from qnet.rendering import Renderer
 from training.algorithms.regression import LossOn
 from training.artefacts import RunFolder, open_run, read_rows, sha256_of_rows
 from training.augmentation import Augmentation, Augmenter, build_augmenter
-from training.batching import pad_column, pad_ids, plan_steps
+from training.batching import plan_steps
 from training.loop import Loop, Loss, Optimization
 from training.records import LabelRow, messages_of, rows_of
-from training.tree_batches import Pair, Place, TreeBatch, build_tree_batch
+from training.tree_batches import PackedTree, Pair, pack_tree, without_tails
+
+_PACKING_TOLERANCE = 1e-4
 
 TreeRows = Sequence[LabelRow]
 """The paths of one tree."""
@@ -46,6 +48,8 @@ class TrainQNetConfig(BaseModel):
         min_gap: siblings whose labels differ by less are no pair.
         flat_trees: train on trees whose labels are all equal too, as the paper does; without
             them (ours) a policy that mostly fails does not drown the contrast in zeros.
+        tails: train on the actions below a path's last branching too, as the paper does; they
+            have no rival, and without them (ours) the same time shows many more siblings.
         validation_fraction: share of tasks held back for `sibling_accuracy`.
         augmentation: consistent renamings per tree and epoch, drawn anew each time.
     """
@@ -64,6 +68,7 @@ class TrainQNetConfig(BaseModel):
     ranking_scale: float = Field(default=0.1, gt=0)
     min_gap: float = Field(default=0.02, gt=0)
     flat_trees: bool = True
+    tails: bool = True
     optimization: Optimization = Optimization(epochs=2)
     max_length: int = Field(default=4096, ge=32)
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)
@@ -77,10 +82,13 @@ def run_train_qnet(config: TrainQNetConfig) -> Manifest:
     torch.manual_seed(config.seed)
     renderer = load_renderer(config.trunk)
     training_rows, held_back_rows = _read_trees(config)
-    held_back = [tree for rows in held_back_rows if (tree := _batch(config, renderer, rows)).rows]
+    held_back = [tree for rows in held_back_rows for tree in _pack(config, renderer, rows)]
     training, epoch_steps = _plan(config, renderer, training_rows)
+    if not training:
+        raise ConfigError(f"no tree in {config.labels} is left to train on; explore more tasks")
     qnet = QNet.from_trunk(config.trunk, head_width=config.head_width)
     qnet.trunk.requires_grad_(not config.freeze_trunk)
+    require_packable(qnet, min(training, key=len))
     loop = Loop(qnet, config.optimization, output=run.path)
     loop.run(
         [step for epoch in epoch_steps for step in epoch],
@@ -95,48 +103,71 @@ def run_train_qnet(config: TrainQNetConfig) -> Manifest:
     )
 
 
-def qnet_loss(qnet: QNet, batch: TreeBatch, config: TrainQNetConfig) -> Loss:
-    """Weighted squared error on every labelled position, plus the sibling ranking term."""
-    q_BT = qnet(pad_ids(batch.rows))
-    weight_BT = pad_column(batch.rows, "weight")
-    target_BT = pad_column(batch.rows, "target")
-    total = (weight_BT * (q_BT - target_BT) ** 2).sum()
-    if config.ranking_weight and batch.pairs:
-        margin_P = _margins(q_BT, batch.pairs)
-        ranking = -torch.nn.functional.logsigmoid(margin_P / config.ranking_scale)
-        total = total + config.ranking_weight * ranking.sum()
-    return Loss(total, float(weight_BT.sum()))
+def q_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
+    """(T,) Q at every token of a packed tree."""
+    q_BT: Tensor = qnet(
+        torch.tensor([tree.token_ids]),
+        attention_mask=tree.visible(),
+        position_ids=torch.tensor([tree.depths]),
+    )
+    return q_BT[0]
 
 
 @torch.no_grad()
-def sibling_accuracy(qnet: QNet, trees: Sequence[TreeBatch]) -> float:
+def require_packable(qnet: QNet, tree: PackedTree) -> None:
+    """Make sure that the trunk sees a packed tree as it sees the tree's longest path alone.
+
+    Raises:
+        ConfigError: the trunk has a memory of its own beside the attention mask.
+    """
+    path = [max(range(len(tree)), key=tree.depths.__getitem__)]
+    while (before := tree.before[path[0]]) >= 0:
+        path.insert(0, before)
+    alone_T = qnet(torch.tensor([[tree.token_ids[i] for i in path]]))[0]
+    difference = float((q_of_tree(qnet, tree)[path] - alone_T).abs().max())
+    if not difference <= _PACKING_TOLERANCE * max(1.0, float(alone_T.abs().max())):
+        raise ConfigError(
+            f"{type(qnet.trunk).__name__} gives Q values {difference:.2g} apart for a path alone "
+            "and in its tree; its layers see past the attention mask, so train another trunk"
+        )
+
+
+def qnet_loss(qnet: QNet, tree: PackedTree, config: TrainQNetConfig) -> Loss:
+    """Weighted squared error on every labelled position, plus the sibling ranking term."""
+    q_T = q_of_tree(qnet, tree)
+    weight_T = torch.tensor(tree.weight)
+    total = (weight_T * (q_T - torch.tensor(tree.target)) ** 2).sum()
+    if config.ranking_weight and tree.pairs:
+        ranking = -torch.nn.functional.logsigmoid(_margins(q_T, tree.pairs) / config.ranking_scale)
+        total = total + config.ranking_weight * ranking.sum()
+    return Loss(total, float(weight_T.sum()))
+
+
+@torch.no_grad()
+def sibling_accuracy(qnet: QNet, trees: Sequence[PackedTree]) -> float:
     """Share of sibling pairs that Q puts in the right order; nan where there are none."""
     right, pairs = 0.0, 0
     for tree in trees:
         if tree.pairs:
-            margin_P = _margins(qnet(pad_ids(tree.rows)), tree.pairs)
+            margin_P = _margins(q_of_tree(qnet, tree), tree.pairs)
             right += float((margin_P > 0).sum()) + 0.5 * float((margin_P == 0).sum())
             pairs += len(tree.pairs)
     return right / pairs if pairs else float("nan")
 
 
-def _margins(q_BT: Tensor, pairs: Sequence[Pair]) -> Tensor:
-    return _read(q_BT, [a for a, _ in pairs]) - _read(q_BT, [b for _, b in pairs])
+def _margins(q_T: Tensor, pairs: Sequence[Pair]) -> Tensor:
+    better = torch.tensor([a.position for a, _ in pairs])
+    worse = torch.tensor([b.position for _, b in pairs])
+    return q_T[better] - q_T[worse]
 
 
-def _read(q_BT: Tensor, places: Sequence[Place]) -> Tensor:
-    rows = torch.tensor([place.row for place in places])
-    positions = torch.tensor([place.position for place in places])
-    return q_BT[rows, positions]
-
-
-def _loss_of_trees(qnet: QNet, trees: Sequence[TreeBatch], config: TrainQNetConfig) -> Loss:
+def _loss_of_trees(qnet: QNet, trees: Sequence[PackedTree], config: TrainQNetConfig) -> Loss:
     parts = [qnet_loss(qnet, tree, config) for tree in trees]
     total = torch.stack([part.total for part in parts]).sum()
     return Loss(total, sum(part.weight for part in parts))
 
 
-def _validate(qnet: QNet, held_back: Sequence[TreeBatch]) -> dict[str, float]:
+def _validate(qnet: QNet, held_back: Sequence[PackedTree]) -> dict[str, float]:
     qnet.eval()
     pairs = sum(len(tree.pairs) for tree in held_back)
     if not pairs:
@@ -163,13 +194,14 @@ def _read_trees(config: TrainQNetConfig) -> tuple[list[TreeRows], list[TreeRows]
     return training, held_back
 
 
-def _batch(config: TrainQNetConfig, renderer: Renderer, paths: TreeRows) -> TreeBatch:
-    return build_tree_batch(
+def _pack(config: TrainQNetConfig, renderer: Renderer, paths: TreeRows) -> list[PackedTree]:
+    return pack_tree(
         renderer,
-        paths,
+        paths if config.tails else without_tails(paths),
         loss_on=config.loss_on,
         min_gap=config.min_gap,
         max_length=config.max_length,
+        max_tokens=config.optimization.micro_batch_tokens,
     )
 
 
@@ -179,18 +211,18 @@ def _is_flat(paths: Sequence[LabelRow]) -> bool:
 
 def _plan(
     config: TrainQNetConfig, renderer: Renderer, trees: Sequence[TreeRows]
-) -> tuple[list[TreeBatch], list[list[list[list[int]]]]]:
+) -> tuple[list[PackedTree], list[list[list[list[int]]]]]:
     """Every epoch's trees (renamed anew) and, epoch by epoch, the steps over them."""
     rng = random.Random(config.seed)
     augment = build_augmenter(config.augmentation)
-    batches: list[TreeBatch] = []
+    batches: list[PackedTree] = []
     epochs: list[list[list[list[int]]]] = []
     for _ in range(config.optimization.epochs):
         first = len(batches)
         renamed = (rename_tree(paths, augment, rng) for paths in trees)
-        batches += [tree for paths in renamed if (tree := _batch(config, renderer, paths)).rows]
+        batches += [tree for paths in renamed for tree in _pack(config, renderer, paths)]
         epoch = plan_steps(
-            [tree.padded_tokens for tree in batches[first:]],
+            [len(tree) for tree in batches[first:]],
             batch_tokens=config.optimization.batch_tokens,
             micro_batch_tokens=config.optimization.micro_batch_tokens,
             rng=rng,
@@ -209,9 +241,9 @@ def rename_tree(paths: TreeRows, augment: Augmenter, rng: random.Random) -> Tree
 
 
 def _manifest(
-    config: TrainQNetConfig, trees: Sequence[TreeBatch], *, metrics: dict[str, float]
+    config: TrainQNetConfig, trees: Sequence[PackedTree], *, metrics: dict[str, float]
 ) -> Manifest:
-    labels = [t for tree in trees for row in tree.rows for t in row.columns["target"]]
+    labels = [t for tree in trees for t, w in zip(tree.target, tree.weight, strict=True) if w]
     weights = config.trunk / "model.safetensors"
     target: Literal["q", "avg", "reward"] = "q"
     for row in read_rows(RunFolder(config.labels[0]).rows, LabelRow):

@@ -11,7 +11,7 @@ from qnet.types import Message
 from training.jobs.sft import Demonstration, sft_sequence
 from training.records import LabelRow, rows_of
 from training.tokenizer import train_tokenizer
-from training.tree_batches import build_tree_batch
+from training.tree_batches import pack_tree
 
 HISTORY = (
     Message("user", "You see a drawer 1. Your task is to: find it."),
@@ -67,10 +67,12 @@ def test_sft_qnet_training_and_serving_agree_token_by_token() -> None:
         node_ids=(1, 2),
         parent_ids=(0, 1),
     )
-    tree = build_tree_batch(renderer, [label], loss_on="last", min_gap=0.1, max_length=4096)
+    [tree] = pack_tree(
+        renderer, [label], loss_on="last", min_gap=0.1, max_length=4096, max_tokens=4096
+    )
     assert cloned.token_ids == served
-    assert tree.rows[0].token_ids == served
-    assert tree.rows[0].columns["weight"][len(served) - 1] == 1.0
+    assert tree.token_ids == served
+    assert tree.weight[len(served) - 1] == 1.0
 
 
 def test_control_tokens_in_a_message_are_refused() -> None:

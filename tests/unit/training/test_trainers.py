@@ -17,12 +17,13 @@ from training.jobs.train_qnet import (
     TrainQNetConfig,
     qnet_loss,
     rename_tree,
+    require_packable,
     run_train_qnet,
     sibling_accuracy,
 )
 from training.loop import Optimization
 from training.records import LabelRow, TrajectoryRow, rows_of
-from training.tree_batches import build_tree_batch
+from training.tree_batches import PackedTree, pack_tree
 
 TINY = Architecture(
     vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128
@@ -115,7 +116,7 @@ def test_sft_learns_to_answer_and_qnet_learns_to_rank(
         loss_on="last",
         ranking_weight=0.1,
         validation_fraction=0.2,
-        optimization=Optimization(lr=3e-3, epochs=8, batch_tokens=90, micro_batch_tokens=100),
+        optimization=Optimization(lr=3e-3, epochs=8, batch_tokens=40, micro_batch_tokens=40),
     )
     manifest = run_train_qnet(config)
     assert manifest.metrics["sibling_accuracy"] == 1.0
@@ -155,22 +156,38 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
         )
         for node, said, q in ((1, "red", 1.0), (2, "blue", 0.0))
     ]
-    tree = build_tree_batch(renderer, rows, loss_on="last", min_gap=0.1, max_length=64)
+    [tree] = pack_tree(renderer, rows, loss_on="last", min_gap=0.1, max_length=64, max_tokens=64)
+    [(better, worse)] = tree.pairs
 
-    class Told:
-        """Says what it is told at every position of each row."""
-
-        def __init__(self, *values: float) -> None:
-            self.values = torch.tensor(values)
-
-        def __call__(self, ids_BT: torch.Tensor) -> torch.Tensor:
-            return self.values[:, None].expand(ids_BT.shape)
+    def told(of_better: float, of_worse: float) -> Any:
+        """A QNet that says what it is told at the ends of both actions."""
+        q_BT = torch.zeros(1, len(tree))
+        q_BT[0, [better.position, worse.position]] = torch.tensor([of_better, of_worse])
+        return lambda ids_BT, **_: q_BT
 
     config = TrainQNetConfig(labels=(), trunk=tmp_path, output=tmp_path)
-    assert float(qnet_loss(Told(1.0, 0.0), tree, config).total) == 0.0  # type: ignore[arg-type]
-    assert float(qnet_loss(Told(0.0, 1.0), tree, config).total) == 2.0  # type: ignore[arg-type]
-    assert sibling_accuracy(Told(0.3, 0.2), [tree]) == 1.0  # type: ignore[arg-type]
-    assert sibling_accuracy(Told(0.2, 0.2), [tree]) == 0.5  # type: ignore[arg-type]
+    assert float(qnet_loss(told(1.0, 0.0), tree, config).total) == 0.0
+    assert float(qnet_loss(told(0.0, 1.0), tree, config).total) == 2.0
+    assert sibling_accuracy(told(0.3, 0.2), [tree]) == 1.0
+    assert sibling_accuracy(told(0.2, 0.2), [tree]) == 0.5
+
+
+def test_a_trunk_that_sees_past_the_mask_is_refused() -> None:
+    tree = PackedTree()
+    tree.add([1, 2, 3], [1.0] * 3, [0.0] * 3)
+    tree.add([1, 4], [1.0] * 2, [0.0] * 2)
+
+    class Forgetful(torch.nn.Module):
+        """Reads the number of tokens in the row, whatever the mask says."""
+
+        trunk = torch.nn.Identity()
+
+        def forward(self, ids_BT: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
+            return torch.full(ids_BT.shape, float(ids_BT.shape[1]))
+
+    qnet: Any = Forgetful()
+    with pytest.raises(ConfigError, match="past the attention mask"):
+        require_packable(qnet, tree)
 
 
 def test_the_paths_of_a_tree_get_the_same_new_names() -> None:
