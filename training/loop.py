@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from training.muon import Muon
+from training.parallel import add_up, data_parallel, share
 
 STATE = "training_state.pt"
 
@@ -31,6 +33,8 @@ class Optimization(BaseModel):
             with AdamW); it learns faster from scratch.
         batch_tokens: an optimizer step takes micro-batches until it has so many tokens.
         micro_batch_tokens: most tokens that go through the model at once, padding included.
+        processes: that share each step's micro-batches, on a CPU; with more than one, `threads`
+            has to be 1 and a step needs at least as many micro-batches.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,6 +49,7 @@ class Optimization(BaseModel):
     batch_tokens: int = Field(default=16_384, ge=1)
     micro_batch_tokens: int = Field(default=8_192, ge=1)
     threads: int = Field(default=0, ge=0, description="0 leaves torch's own choice")
+    processes: int = Field(default=1, ge=1)
     save_every_s: float = Field(default=120.0, gt=0)
 
 
@@ -86,6 +91,13 @@ def _adamw(parameters: list[nn.Parameter], optimization: Optimization) -> torch.
     )
 
 
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """The parameter's gradient; zeros where this process saw no micro-batch."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
 class Loop:
     """Runs steps of micro-batches over one model, writing `metrics.jsonl` beside its state."""
 
@@ -112,7 +124,8 @@ class Loop:
         """Train on `steps` (each a list of micro-batches), going on from a saved state."""
         self._resume()
         self.model.train()
-        with Progress(transient=False) as progress:
+        helping = partial(self._help, steps, loss)
+        with data_parallel(self.optimization.processes, helping), Progress() as progress:
             bar = progress.add_task(name, total=len(steps), completed=self.step)
             while self.step < len(steps):
                 started = time.monotonic()
@@ -128,6 +141,12 @@ class Loop:
                     self._save()
         self._save()
 
+    def _help(self, steps: Sequence[Sequence[Any]], loss: Callable[[Any], Loss]) -> None:
+        """What a process other than the first does: the same steps, in silence."""
+        for step in range(self.step, len(steps)):
+            self.step = step
+            self._one_step(steps[step], loss, total_steps=len(steps))
+
     def _one_step(
         self, micro_batches: Sequence[Any], loss: Callable[[Any], Loss], *, total_steps: int
     ) -> float:
@@ -137,20 +156,23 @@ class Loop:
         for optimizer, lrs in zip(self.optimizers, self._base_lrs, strict=True):
             for group, lr in zip(optimizer.param_groups, lrs, strict=True):
                 group["lr"] = lr * factor
-        total, weight = 0.0, 0.0
-        for micro_batch in micro_batches:
+        sums = torch.zeros(2, dtype=torch.float32)
+        for micro_batch in share(micro_batches):
             part = loss(micro_batch)
             part.total.backward()
-            total += float(part.total.detach())
-            weight += part.weight
-        for parameter in self.model.parameters():
+            sums += torch.tensor([float(part.total.detach()), part.weight])
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        if self.optimization.processes > 1:
+            add_up([sums, *(_gradient(p) for p in trainable)])
+        weight = float(sums[1])
+        for parameter in trainable:
             if parameter.grad is not None:
                 parameter.grad.div_(weight)
         nn.utils.clip_grad_norm_(self.model.parameters(), self.optimization.max_grad_norm)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return total / weight
+        return float(sums[0]) / weight
 
     def _log(self, row: dict[str, float]) -> None:
         with (self.output / "metrics.jsonl").open("a") as file:

@@ -20,8 +20,16 @@ WORD_PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]|\s"
 """Words, numbers, single marks and single spaces: "Thought:" is the same two tokens anywhere."""
 
 
+NUMBERED_WORD = r" \p{L}+ \p{N}+|"
+"""A name: " cabinet 13" before it is a word and a number."""
+
+
 def train_tokenizer(
-    texts: Iterable[str], *, vocab_size: int, phrases: Sequence[str] = ()
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    phrases: Sequence[str] = (),
+    numbered_words: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE over `texts`, with one token per role and one for the end of a turn.
 
@@ -31,13 +39,16 @@ def train_tokenizer(
         phrases: set phrases of the environment, ", a" or "You arrive at loc": each may become one
             token wherever it ends at a word's end. Fewer tokens are less to train on, to sample
             and to score.
+        numbered_words: whether a word and the number after it may be one token, where names
+            are made so ("cabinet 13"): a name is then copied whole, not by a word and its number.
     """
     longest_first = sorted(phrases, key=len, reverse=True)
     fixed = "".join(re.escape(phrase) + r"(?!\p{L})|" for phrase in longest_first)
+    names = NUMBERED_WORD if numbered_words else ""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(fixed + WORD_PATTERN), behavior="isolated"),
+            pre_tokenizers.Split(Regex(fixed + names + WORD_PATTERN), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

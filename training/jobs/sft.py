@@ -40,6 +40,7 @@ class Architecture(BaseModel):
 
     Attributes:
         phrases: set phrases that become one token each.
+        numbered_words: whether "cabinet 13" may be one token.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,6 +52,7 @@ class Architecture(BaseModel):
     heads: int = Field(default=6, ge=1)
     context: int = Field(default=2048, ge=64)
     phrases: tuple[str, ...] = ()
+    numbered_words: bool = False
 
 
 class Demonstration(NamedTuple):
@@ -129,7 +131,12 @@ def build_model(
         return model, AutoTokenizer.from_pretrained(config.base, local_files_only=True)
     shape = config.architecture
     texts = (message.content for episode in episodes[:2000] for message in episode)
-    tokenizer = train_tokenizer(texts, vocab_size=shape.vocab_size, phrases=shape.phrases)
+    tokenizer = train_tokenizer(
+        texts,
+        vocab_size=shape.vocab_size,
+        phrases=shape.phrases,
+        numbered_words=shape.numbered_words,
+    )
     llama = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from qnet.errors import ConfigError
 from training.loop import STATE, Loop, Loss, Optimization, cosine_with_warmup
 
 
@@ -69,3 +70,24 @@ def test_the_schedule_warms_up_and_falls_to_zero() -> None:
     assert factors[:10] == pytest.approx([0.1 * (s + 1) for s in range(10)])
     assert factors[10] == max(factors)
     assert factors[100] == pytest.approx(0.0)
+
+
+def test_two_processes_end_where_one_ends(tmp_path: Path) -> None:
+    ends = []
+    for processes in (1, 2):
+        (folder := tmp_path / str(processes)).mkdir()
+        model, loop = build(folder, processes=processes, threads=1)
+        loop.run([*STEPS, [[5]]], loss_of(model), name="line")  # type: ignore[arg-type]
+        ends.append(model.weight)
+        assert len((folder / "metrics.jsonl").read_text().splitlines()) == 41
+    torch.testing.assert_close(ends[0], ends[1])
+
+
+def test_processes_and_threads_are_not_mixed(tmp_path: Path) -> None:
+    model, loop = build(tmp_path, processes=2)
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ConfigError, match=r"set optimization\.threads to 1"):
+            loop.run(STEPS, loss_of(model), name="line")  # type: ignore[arg-type]
+    finally:
+        torch.set_num_threads(1)
