@@ -40,14 +40,13 @@ jobs := training/configs/alfworld/embedded
 embedded-models: setup ## train the models that ship, from seeds alone (about an hour on a CPU)
 	$(bin)/qguide collect --config $(jobs)/collect.toml
 	$(bin)/qguide sft --config $(jobs)/sft.toml
-	$(bin)/qguide collect --config $(jobs)/collect_more.toml
-	$(bin)/qguide sft --config $(jobs)/sft_more.toml
 	$(bin)/qguide explore --config $(jobs)/explore.toml
+	$(bin)/qguide explore --config $(jobs)/explore_mistakes.toml
 	$(bin)/qguide label --config $(jobs)/label.toml
 	$(bin)/qguide train-qnet --config $(jobs)/train_qnet.toml
 	rm -rf qnet/embedded
 	mkdir -p qnet/embedded
-	cp -r runs/embedded/sft_more/checkpoint qnet/embedded/policy
+	cp -r runs/embedded/sft/checkpoint qnet/embedded/policy
 	cp -r runs/embedded/qnet/checkpoint qnet/embedded/qnet
 
 clean: ## remove the virtual environment and the caches

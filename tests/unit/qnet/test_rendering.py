@@ -139,3 +139,12 @@ def test_a_drawn_reply_that_spells_a_control_token_can_be_scored() -> None:
     reply = renderer.decode_reply(letters)
     assert reply.content == "go  on"
     assert renderer.encode_candidate(reply)
+
+
+def test_a_name_with_a_number_may_be_one_token() -> None:
+    texts = ["go to cabinet 13", "go to shelf 2", "take 1 apple2"] * 20
+    fast = train_tokenizer(texts, vocab_size=400, numbered_words=True)
+    assert [fast.decode([i]) for i in fast("go to cabinet 13").input_ids][-1] == " cabinet 13"
+    assert fast.decode(fast("go to shelf 13").input_ids) == "go to shelf 13"
+    plain = train_tokenizer(texts, vocab_size=400)
+    assert len(plain("go to cabinet 13").input_ids) == len(fast("go to cabinet 13").input_ids) + 1

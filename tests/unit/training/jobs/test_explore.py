@@ -220,3 +220,34 @@ def test_a_policy_trained_again_is_another_policy(tmp_path: Path) -> None:
     save()
     with pytest.raises(ConfigError, match="policy_sha256"):
         run_explore(config, console=Console(file=StringIO()))
+
+
+class Looker:
+    """Looks around, whatever it sees."""
+
+    name = "looker"
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        assert all(request.sampling.temperature > 0 for request in requests)
+        return [[Candidate(Message("assistant", "Action: look"), 2)] * r.n for r in requests]
+
+
+def test_an_expert_plays_on_after_a_policys_deviations(tmp_path: Path) -> None:
+    config = configure(
+        tmp_path,
+        environment=EnvironmentConfig(name="alfworld", count=2),
+        exploration=Exploration(max_steps=60, max_draws=6, depth=30, greedy_rollout=True),
+        rollouts="expert",
+    )
+    run_explore(config, policy=Looker(), console=Console(file=StringIO()))
+    for row in read_rows(tmp_path / "rows.jsonl", TreeRow):
+        tree = row.to_tree()
+        assert all(leaf.step.reward == 1.0 for leaf in tree.leaves())
+        looked = [node for node in tree.nodes if node.step.action == "Action: look"]
+        assert looked
+        assert all(len(tree.children[node.parent]) == 2 for node in looked)
+
+
+def test_rollouts_by_another_policy_have_to_be_greedy(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="set greedy_rollout to true"):
+        configure(tmp_path, rollouts="expert")
