@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from qguide.cli import app as cli
-from qnet.errors import CheckpointError, ConfigError
+from qnet.errors import CheckpointError, RoutingError
 from server.models import build_models
 from server.settings import SCRIPTED, Settings
 from server.telemetry import configure_logging
@@ -26,8 +26,8 @@ def test_models_lists_the_policy_and_the_q_models(client: TestClient) -> None:
     listed = [(card["kind"], card["id"], card["source"], card["default"]) for card in cards]
     assert listed == [
         ("policy", "scripted", "scripted", True),
-        ("q_model", "demo", "scripted", True),
-        ("q_model", "other", "scripted", False),
+        ("q_model", "demo@0", "scripted", True),
+        ("q_model", "other@0", "scripted", False),
     ]
 
 
@@ -53,7 +53,8 @@ def test_metrics_count_requests_stages_and_tokens(client: TestClient) -> None:
         'qguide_requests_total{route="/v1/act",status="422"} 1.0',
         'qguide_stage_seconds_count{stage="sample"} 1.0',
         'qguide_stage_seconds_count{stage="score"} 1.0',
-        f'qguide_tokens_total{{kind="completion"}} {float(usage["completion_tokens"])}',
+        'qguide_request_seconds_count{route="/v1/act"} 2.0',
+        f"qguide_completion_tokens_total {float(usage['completion_tokens'])}",
         "qguide_distinct_candidates_sum 3.0",
     ):
         assert line in text
@@ -107,7 +108,7 @@ def test_a_setting_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_default_that_is_not_served_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'large'; name one of demo, other"):
+    with pytest.raises(RoutingError, match=r"'large'; name one of demo, other"):
         build_models(FAKES.model_copy(update={"default_q_model": "large"}))
 
 
