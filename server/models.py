@@ -188,7 +188,7 @@ def _origin(settings: Settings, source: str) -> tuple[str, Origin]:
     loaded = load_q_model(folder, dtype=_dtype(settings))
 
     def build() -> CachingScorer:
-        loaded.model.to(torch.device(settings.device))  # type: ignore[arg-type]
+        torch.nn.Module.to(loaded.model, settings.device)
         return build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
 
     version = sha256_of(folder / MANIFEST)[:_VERSION_DIGITS]
