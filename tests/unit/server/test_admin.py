@@ -75,7 +75,7 @@ def test_a_split_is_listed_and_keeps_an_episode_with_its_arm(admin: TestClient) 
     shares = {"demo@0": 1.0, "other@0": 1.0}
     listed = post(admin, "alias", alias="default", to=shares).json()
     assert listed["splits"] == {"default": shares}
-    arms = {}
+    arms: dict[str, str] = {}
     for _ in range(2):
         for episode in map(str, range(8)):
             answer = admin.post(

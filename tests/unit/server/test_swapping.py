@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from qnet.checkpoint import load_qnet
+from qnet.batching import DeviceThread
+from qnet.checkpoint import load_q_model, load_qnet
 from qnet.errors import ScorerUnavailableError
 from qnet.scoring import NaiveScorer, SharedPrefixScorer
 from qnet.types import Message, ScoreRequest, ScoreResult
@@ -75,7 +76,7 @@ def scorer_of(model: QModel) -> SharedPrefixScorer:
     return scorer
 
 
-async def settle(models: QModels, *threads: Any) -> None:
+async def settle(*threads: DeviceThread) -> None:
     """Wait until what was queued on the threads so far has run."""
     for thread in threads:
         await asyncio.wrap_future(thread.call(lambda: None))
@@ -113,7 +114,7 @@ async def test_versions_are_swapped_and_dropped_under_load(
         await change(client, "drop", q_model="shop@v2")
         done.set()
         await asyncio.gather(*asking)
-        await settle(models.q_models, models.runtime.thread, models.runtime.shadow_thread)
+        await settle(models.runtime.thread, models.runtime.shadow_thread)
         assert (store.nbytes, scorer(), weights()) == (0, None, None)
         assert [model.id for model in models.q_models] == ["shop@v3"]
         metrics = (await client.get("/metrics")).text
@@ -171,10 +172,10 @@ async def test_a_request_ends_with_the_version_it_began_with_and_then_its_cache_
             models.drop("old@1")
             assert "old" not in models.routes
             result = await held.scorer.score(REQUEST)
-            await settle(models, thread)
+            await settle(thread)
             assert store.nbytes > 0
             again = await held.scorer.score(REQUEST)
-        await settle(models, thread)
+        await settle(thread)
         assert store.nbytes == 0
     assert again.cached_tokens > 0
     assert again.q_values == pytest.approx(result.q_values, abs=1e-6)
@@ -190,25 +191,22 @@ async def test_a_cache_goes_even_where_the_device_outlasts_the_request() -> None
         assert scorer.entered.is_set()
         models.drop("old@1")
         scorer.gate.set()
-        await settle(models, thread)
+        await settle(thread)
         assert (len(store), store.nbytes) == (0, 0)
 
 
 async def test_requests_are_answered_while_a_checkpoint_loads(
     models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import server.models as loading
-
     gate, entered = Event(), Event()
-    load = loading.load_q_model
 
     def slow(*args: Any, **options: Any) -> Any:
         entered.set()
         assert gate.wait(30)
-        return load(*args, **options)
+        return load_q_model(*args, **options)
 
     async with serving(settings_of(models_dir)) as (client, _):
-        monkeypatch.setattr(loading, "load_q_model", slow)
+        monkeypatch.setattr("server.models.load_q_model", slow)
         body = {"folder": "v2", "name": "shop"}
         loaded = asyncio.create_task(client.post("/v1/models/load", json=body))
         await asyncio.to_thread(entered.wait, 30)
