@@ -18,6 +18,7 @@ from qnet.attention import PACKED_ATTENTION, Piece, Plan, register
 from qnet.errors import CheckpointError
 from qnet.kvstore import Entry, PrefixStore
 from qnet.model import QNet
+from qnet.types import CacheUse
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""
@@ -79,6 +80,11 @@ class PackedModel:
             raise
         for entry in entries:
             self.store.commit(entry)
+
+    @property
+    def cache(self) -> CacheUse:
+        """What the store keeps now."""
+        return CacheUse(self.store.nbytes, self.store.evictions)
 
     @torch.inference_mode()
     def run(self, pieces: Iterable[Piece]) -> Tensor:

@@ -18,7 +18,7 @@ async def live() -> Health:
 @router.get("/readyz", responses={503: {"model": Health}})
 async def ready(models: ModelsDep, response: Response) -> Health:
     """Requests can be served; 503 where the device thread is dead."""
-    if models.thread.healthy:
+    if models.runtime.thread.healthy:
         return Health(status="ok")
     response.status_code = 503
     response.headers["Retry-After"] = "1"
