@@ -17,6 +17,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from qnet.bench.steps import Asked, Step
 from qnet.checkpoint import LoadedQNet
@@ -187,6 +188,7 @@ class DynamicCached:
         start = to + sum(lengths[: step.chosen])
         kept = lengths[step.chosen]
         for layer in self._cache.layers:
+            assert isinstance(layer, DynamicLayer)
             for columns in (layer.keys, layer.values):
                 assert columns is not None
                 columns[:, :, to : to + kept] = columns[:, :, start : start + kept].clone()

@@ -27,9 +27,11 @@ class Point:
 
     @property
     def candidate_lengths(self) -> list[int]:
-        """From three quarters of `candidate_tokens` to five, as candidates are never equal."""
+        """`candidate_tokens` on average, a quarter less to a quarter more: no two are alike."""
+        if self.candidates == 1:
+            return [self.candidate_tokens]
         spread = self.candidate_tokens // 4
-        steps = max(1, self.candidates - 1)
+        steps = self.candidates - 1
         return [
             self.candidate_tokens - spread + 2 * spread * i // steps for i in range(self.candidates)
         ]
