@@ -106,7 +106,7 @@ def test_ours_reads_the_tokens_that_the_others_are_given(tiny: LoadedQNet) -> No
 def test_who_computes_something_else_is_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = run_module.build_contestants
+    real = build_contestants
 
     class Forgetful(Naive):
         """Leaves out the first token."""
