@@ -31,8 +31,6 @@ def print_run(run: Run, console: Console) -> None:
                     f"differs from {run.reference}'s by {row.max_q_difference:.2g}",
                     highlight=False,
                 )
-    if not run.complete:
-        console.print("[yellow]interrupted[/yellow]: this is what was measured until then")
 
 
 def plot_run(run: Run, path: Path) -> None:
@@ -80,7 +78,7 @@ def _ratios(run: Run, model: str) -> Table:
         table.add_row(f"{name} / ours", *(_shown(_ratio(run, point, name)) for point in points))
     floors = [_floor_ratio(run, point) for point in points]
     table.add_row("ours / floor", *("" if f is None else f"{1 / f:.2f}×" for f in floors))
-    table.add_row("GFLOP/s (GEMM)", *(f"{_rate(run, point) / 1e9:,.0f}" for point in points))
+    table.add_row("GFLOP/s (GEMM)", *(f"{_rate(run, point) / 1e9:,.3g}" for point in points))
     furthest = [max(row.max_q_difference for row in point.contestants) for point in points]
     table.add_row("max |ΔQ|", *(f"{difference:.1g}" for difference in furthest))
     return table
