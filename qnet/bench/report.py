@@ -45,11 +45,13 @@ def plot_run(run: Run, path: Path) -> None:
     names = [name for name in _peers(run) if any(p.ratio(name) for p in run.points)]
     width = 0.8 / (len(names) + 1)
     for k, name in enumerate([*names, "floor"]):
+        drawn = False
         for x, point in enumerate(run.points):
             ratio = _floor_ratio(run, point) if name == "floor" else _ratio(run, point, name)
             if ratio is None:
                 continue
-            label = name if x == 0 else None
+            # A label that begins with an underscore is kept out of the legend.
+            label, drawn = (f"_{name}" if drawn else name), True
             bars = axes.bar(x + k * width, ratio, width, color=COLOURS[name], label=label)
             axes.bar_label(bars, fmt=f"{ratio:.2g}", fontsize=7)
     axes.axhline(1, color="black", lw=1)

@@ -68,6 +68,7 @@ def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
             name, shape, seed=config.seed, dtype=DTYPES[config.dtype], device=config.device
         )
         run = run.model_copy(update={"models": (*run.models, _model_row(name, shape, loaded))})
+        yield run
         contestants = build_contestants(config.names, loaded, cache_bytes=_CACHE_BYTES)
         for point in config.points:
             for row in _measure_point(config, name, point, contestants, advance):

@@ -142,6 +142,18 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_a_run_interrupted_at_its_first_turn_says_which_model_it_was(tmp_path: Path) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    config = a_config(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        score_bench(config, advance=interrupt)
+    kept = Run.model_validate_json(config.output.read_text())
+    assert [model.name for model in kept.models] == ["tiny"]
+    assert kept.points == ()
+
+
 def test_ctrl_c_says_that_the_output_is_incomplete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
