@@ -153,6 +153,10 @@ class DeviceWorker(Generic[Request, Result]):
             return
         try:
             results = self._run_batch([w.request for w in live])
+        except ScorerUnavailableError as error:
+            # No request's own fault; asking for each alone would only keep the others waiting.
+            _fail(live, error)
+            return
         except Exception as error:  # a batch's failure is its callers' answer, not the thread's end
             if len(live) == 1:
                 live[0].future.set_exception(error)

@@ -31,7 +31,7 @@ def create_app(
         try:
             yield
         finally:
-            app.state.models.thread.close()
+            app.state.models.close()
 
     app = FastAPI(
         title="QGuide",

@@ -1,6 +1,6 @@
 """The models that are served, by name, on one device thread."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
@@ -16,10 +16,11 @@ from qnet.policies.scripted import ScriptedPolicy
 from qnet.scorers import build_shared_prefix_scorer
 from qnet.scoring import ScriptedScorer
 from qnet.types import Policy, Scorer
+from server.remote import RemoteQModel, build_remote_q_model
 from server.settings import EMBEDDED, SCRIPTED, Settings
 
 Model = TypeVar("Model", covariant=True)
-Source = Literal["embedded", "scripted", "checkpoint"]
+Source = Literal["embedded", "scripted", "checkpoint", "vllm"]
 
 DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
 """What the scripted Q model thinks of the scripted policy's replies."""
@@ -43,12 +44,28 @@ class Served(Generic[Model]):
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Everything a request can name."""
+    """Everything a request can name.
+
+    Attributes:
+        remote: those of the Q models whose trunk runs elsewhere, by name.
+    """
 
     thread: DeviceThread
     policy: Served[Policy]
     q_models: dict[str, Served[AsyncScorer]]
     default_q_model: str
+    remote: dict[str, RemoteQModel] = field(default_factory=dict)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every thread that serves requests is alive."""
+        return self.thread.healthy and all(q.worker.healthy for q in self.remote.values())
+
+    def close(self) -> None:
+        """Fail what waits and let go of everything."""
+        self.thread.close()
+        for q_model in self.remote.values():
+            q_model.close()
 
     def q_model(self, name: str | None) -> Served[AsyncScorer]:
         """The Q model of that name; None takes the default.
@@ -87,12 +104,19 @@ def build_models(settings: Settings) -> Models:
         raise ConfigError(
             f"default_q_model is {default!r}; name one of {', '.join(settings.q_models)}"
         )
+    remote = {name: build_remote_q_model(settings, name) for name in settings.vllm_trunks}
     thread = DeviceThread(max_waiting=settings.max_waiting)
     return Models(
         thread=thread,
         policy=_build_policy(settings, thread),
-        q_models={name: _build_scorer(settings, name, thread) for name in settings.q_models},
+        q_models={
+            name: _served_remote(name, remote[name])
+            if name in remote
+            else _build_scorer(settings, name, thread)
+            for name in settings.q_models
+        },
         default_q_model=default,
+        remote=remote,
     )
 
 
@@ -121,6 +145,10 @@ def _build_scorer(settings: Settings, name: str, thread: DeviceThread) -> Served
     loaded = load_q_model(folder, dtype=_dtype(settings), device=settings.device)
     scorer = build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
     return Served(name, asynchronous(scorer), _source(source), scorer.context, loaded.manifest)
+
+
+def _served_remote(name: str, q_model: RemoteQModel) -> Served[AsyncScorer]:
+    return Served(name, q_model.worker, "vllm", q_model.context, q_model.manifest)
 
 
 def _source(setting: str) -> Source:

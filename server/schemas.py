@@ -122,7 +122,7 @@ class ModelCard(_Body):
     id: str = Field(description="what a request calls it by")
     object: Literal["model"] = "model"
     kind: Literal["policy", "q_model"]
-    source: Literal["embedded", "scripted", "checkpoint"]
+    source: Literal["embedded", "scripted", "checkpoint", "vllm"]
     default: bool
     context: int | None = Field(description="most tokens; null for a fake")
     checkpoint: str | None = Field(description="the name in its manifest")

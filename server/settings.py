@@ -2,11 +2,27 @@
 
 from typing import Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
+
+
+class VllmTrunk(BaseModel):
+    """Where a Q model's trunk runs, if not in this process.
+
+    Attributes:
+        url: root of the vLLM server.
+        api_key: what it was started with, if with one.
+        max_tokens: longest sequence; None takes all that the trunk can.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: HttpUrl
+    api_key: SecretStr | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
 
 
 class Settings(BaseSettings):
@@ -15,6 +31,8 @@ class Settings(BaseSettings):
     Attributes:
         policy: "embedded", "scripted" (a fake for demos) or a checkpoint folder.
         q_models: served name -> "embedded", "scripted" or a checkpoint folder.
+        vllm_trunks: served name of a Q model -> the vLLM server that runs its trunk; its head and
+            tokenizer are those of the checkpoint in `q_models`.
         default_q_model: the one that a request gets which names none; "" takes the first.
         max_candidates: most candidates of one request.
         max_history_messages: most turns of one history; the model's context limits it, too.
@@ -30,6 +48,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65_535)
     policy: str = EMBEDDED
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
+    vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     default_q_model: str = ""
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
