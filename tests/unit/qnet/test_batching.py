@@ -28,6 +28,8 @@ class Gated:
         assert self.gate.wait(10)
         if any(number < 0 for number in numbers):
             raise ValueError("negative")
+        if 503 in numbers:
+            raise ScorerUnavailableError("the trunk is gone")
         if 666 in numbers:
             raise SystemExit
         return [2 * number for number in numbers]
@@ -135,6 +137,21 @@ async def test_a_failing_request_fails_alone(thread: DeviceThread, gated: Gated)
     assert (await first, one, two) == (0, 2, 4)
     assert isinstance(broken, ValueError)
     assert thread.healthy
+
+
+async def test_what_is_nobodys_fault_fails_the_batch_and_is_not_tried_one_by_one(
+    thread: DeviceThread, gated: Gated
+) -> None:
+    worker = DeviceWorker(thread, gated)
+    first = asyncio.create_task(worker.submit(0))
+    await gated.is_busy()
+    tasks = [asyncio.create_task(worker.submit(n)) for n in (1, 503, 2)]
+    await asyncio.sleep(0)
+    gated.gate.set()
+    failures = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [str(failure) for failure in failures] == ["the trunk is gone"] * 3
+    assert (await first, gated.batches) == (0, [[0], [1, 503, 2]])
+    assert await worker.submit(3) == 6
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

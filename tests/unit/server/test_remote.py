@@ -110,18 +110,6 @@ async def test_a_silent_trunk_stalls_no_other_model(checkpoint: Path, vllm: Scri
         assert (await silent).status_code in (200, 503)
 
 
-async def test_all_that_wait_for_a_silent_trunk_are_told_at_once(
-    checkpoint: Path, vllm: ScriptedVllm
-) -> None:
-    async with running(settings_of(checkpoint, vllm, timeout_s=1)) as client:
-        vllm.fault = "silence"
-        vllm.asked.clear()
-        asked = [client.post("/v1/score", json=body("big")) for _ in range(6)]
-        answers = await asyncio.wait_for(asyncio.gather(*asked), 20)
-        assert {answer.status_code for answer in answers} == {503}
-        assert len(vllm.asked) <= 2
-
-
 @pytest.mark.parametrize(
     ("q_models", "reason"),
     [({"demo": SCRIPTED}, "'demo', which is scripted"), ({"a": SCRIPTED}, "which is no Q model")],
