@@ -12,6 +12,7 @@ The trunk is a folder written by `qguide export-trunk`, served by
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import accumulate, pairwise
 
 import torch
@@ -36,7 +37,7 @@ class VllmScorer:
 
     Args:
         loaded: the Q model without its trunk.
-        server: where the trunk is.
+        server: where the trunk is; closed with the scorer, and where it is refused.
         max_tokens: longest sequence; None takes all that the trunk can.
 
     Raises:
@@ -52,12 +53,10 @@ class VllmScorer:
         self._server = server
         longest = context_length(loaded.trunk)
         self.context = min(longest, max_tokens or longest)
-        try:
-            self._require_context()
-            self._require_cache()
-        except ScorerUnavailableError as error:
-            raise self._refusal(str(error)) from error
-        self._seen = server.cache_counters()
+        with ExitStack() as refused:
+            refused.callback(self.close)
+            self._seen: CacheCounters | None = self._require_a_server_that_will_do()
+            refused.pop_all()
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate, in the requests' order.
@@ -101,6 +100,13 @@ class VllmScorer:
             return 0
         return self._seen.hits_of(tokens, since=before)
 
+    def _require_a_server_that_will_do(self) -> CacheCounters:
+        try:
+            self._require_context()
+            return self._require_cache()
+        except ScorerUnavailableError as error:
+            raise self._refusal(str(error)) from error
+
     def _require_context(self) -> None:
         contexts = self._server.served_contexts()
         wanted = self._server.model
@@ -117,18 +123,20 @@ class VllmScorer:
                 f"with --max-model-len {self.context}, or set max_tokens to {served}"
             )
 
-    def _require_cache(self) -> None:
-        """The same prompt twice; the second time most of it has to be known."""
+    def _require_cache(self) -> CacheCounters:
+        """The same prompt twice; the second time some of it has to be known."""
         probe = [self._probe()]
         self._q_values(probe)
         before = self._counters()
         self._q_values(probe)
-        if not self._counters().hits_of(len(probe[0]), since=before):
+        after = self._counters()
+        if not after.hits_of(len(probe[0]), since=before):
             raise self._refusal(
                 f"it found none of {len(probe[0]):,} tokens that it had just computed, so every "
                 "candidate would cost its whole history; start vLLM with --enable-prefix-caching, "
                 f"LAST pooling and a --block-size well below {len(probe[0]):,}"
             )
+        return after
 
     def _counters(self) -> CacheCounters:
         counters = self._server.cache_counters()

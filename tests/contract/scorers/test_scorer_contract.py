@@ -1,6 +1,7 @@
 """What every scorer promises, and what the fast one of each kind of Q model adds to it."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -38,7 +39,8 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scorer]:
     with scripted_vllm(folder / "trunk", model=loaded.trunk_name, context=CONTEXT) as server:
         hidden_size = loaded.trunk.hidden_size
         client = VllmServer(server.url, model=loaded.trunk_name, hidden_size=hidden_size)
-        yield VllmScorer(loaded, client)
+        with closing(VllmScorer(loaded, client)) as scorer:
+            yield scorer
 
 
 @pytest.fixture(params=SCORERS)

@@ -1,6 +1,7 @@
 """With the trunk on a vLLM server Q stays what it is, and a server that will not do is refused."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from qnet.vllm import CacheCounters, VllmServer
 from qnet.vllm_scoring import VllmScorer, share
 from tests.scripted_vllm import BLOCK, Fault, ScriptedVllm, scripted_vllm
 from tests.tiny_models import CONTEXT, renderer, save_policy, save_qnet
+
+Connect = Callable[..., VllmScorer]
 
 HISTORY = (Message("user", "go to desk take mug from shelf open Action : you see " * 3),)
 OTHER = (Message("user", "take mug from shelf you see go to desk " * 3),)
@@ -53,19 +56,32 @@ def vllm(trunk: Path, head: LoadedHead) -> Iterator[ScriptedVllm]:
         yield server
 
 
-def connect(vllm: ScriptedVllm, head: LoadedHead, *, timeout_s: float = 30) -> VllmScorer:
-    server = VllmServer(
-        f"{vllm.url}/v1",
-        model=head.trunk_name,
-        hidden_size=head.trunk.hidden_size,
-        api_key="key",
-        timeout_s=timeout_s,
-    )
-    return VllmScorer(head, server)
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Builds scorers on a scripted server; they let go of it when the test ends."""
+    with ExitStack() as stack:
+
+        def build(
+            vllm: ScriptedVllm,
+            head: LoadedHead,
+            *,
+            timeout_s: float = 30,
+            max_tokens: int | None = None,
+        ) -> VllmScorer:
+            server = VllmServer(
+                f"{vllm.url}/v1",
+                model=head.trunk_name,
+                hidden_size=head.trunk.hidden_size,
+                api_key="key",
+                timeout_s=timeout_s,
+            )
+            return stack.enter_context(closing(VllmScorer(head, server, max_tokens=max_tokens)))
+
+        yield build
 
 
 def test_q_equals_the_naive_scorers_step_after_step(
-    vllm: ScriptedVllm, head: LoadedHead, naive: NaiveScorer
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, naive: NaiveScorer
 ) -> None:
     scorer = connect(vllm, head)
     histories = [HISTORY, OTHER, ()]
@@ -79,7 +95,9 @@ def test_q_equals_the_naive_scorers_step_after_step(
     assert vllm.keys == {"Bearer key"}
 
 
-def test_a_batch_is_one_request_of_distinct_sequences(vllm: ScriptedVllm, head: LoadedHead) -> None:
+def test_a_batch_is_one_request_of_distinct_sequences(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+) -> None:
     scorer = connect(vllm, head)
     vllm.asked.clear()
     scorer.score([ScoreRequest(h, said("go", "take", "go")) for h in (HISTORY, OTHER)])
@@ -92,7 +110,7 @@ def test_a_batch_is_one_request_of_distinct_sequences(vllm: ScriptedVllm, head: 
 
 
 def test_tokens_are_told_apart_by_what_the_server_found(
-    vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
 ) -> None:
     scorer = connect(vllm, head)
     request = ScoreRequest(HISTORY, said("go", "take mug"))
@@ -110,7 +128,9 @@ def test_tokens_are_told_apart_by_what_the_server_found(
     assert again.cached_tokens == sum((length - 1) // BLOCK * BLOCK for length in lengths)
 
 
-def test_what_others_may_have_found_is_not_counted(vllm: ScriptedVllm, head: LoadedHead) -> None:
+def test_what_others_may_have_found_is_not_counted(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+) -> None:
     scorer = connect(vllm, head)
     request = ScoreRequest(HISTORY, said("go", "take mug"))
     scorer.score([request])
@@ -121,7 +141,7 @@ def test_what_others_may_have_found_is_not_counted(vllm: ScriptedVllm, head: Loa
 
 
 def test_lost_counters_cost_the_count_and_not_the_score(
-    vllm: ScriptedVllm, head: LoadedHead, naive: NaiveScorer
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, naive: NaiveScorer
 ) -> None:
     scorer = connect(vllm, head)
     request = ScoreRequest(HISTORY, said("go", "take mug"))
@@ -151,7 +171,7 @@ FAULTS: list[tuple[Fault, str]] = [
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS)
 def test_a_bad_answer_is_no_score(
-    vllm: ScriptedVllm, head: LoadedHead, fault: Fault, reason: str
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, fault: Fault, reason: str
 ) -> None:
     scorer = connect(vllm, head, timeout_s=0.5 if fault == "silence" else 30)
     request = ScoreRequest(HISTORY, said("go", "take"))
@@ -166,7 +186,7 @@ def test_a_bad_answer_is_no_score(
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS)
 def test_a_server_that_answers_badly_at_start_is_refused(
-    vllm: ScriptedVllm, head: LoadedHead, fault: Fault, reason: str
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, fault: Fault, reason: str
 ) -> None:
     vllm.fault = fault
     reason = reason.replace("1 states for 2", "0 states for 1")
@@ -175,7 +195,7 @@ def test_a_server_that_answers_badly_at_start_is_refused(
 
 
 def test_a_lost_connection_is_tried_once_more_and_silence_is_not(
-    vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
 ) -> None:
     scorer = connect(vllm, head, timeout_s=0.5)
     request = ScoreRequest(HISTORY, said("go", "take"))
@@ -189,35 +209,40 @@ def test_a_lost_connection_is_tried_once_more_and_silence_is_not(
     assert len(vllm.asked) == 3
 
 
-def test_a_server_without_prefix_caching_is_refused(vllm: ScriptedVllm, head: LoadedHead) -> None:
+def test_a_server_without_prefix_caching_is_refused(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+) -> None:
     vllm.caching = False
-    with pytest.raises(ConfigError, match="found none of 256 tokens.*--enable-prefix-caching"):
+    with pytest.raises(ConfigError, match=r"found none of 256 tokens.*--enable-prefix-caching"):
         connect(vllm, head)
 
 
-def test_a_server_without_counters_is_refused(vllm: ScriptedVllm, head: LoadedHead) -> None:
+def test_a_server_without_counters_is_refused(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+) -> None:
     vllm.fault = "no_metrics"
     with pytest.raises(ConfigError, match="without --disable-log-stats"):
         connect(vllm, head)
 
 
-def test_another_trunk_is_refused_at_start_and_later(vllm: ScriptedVllm, head: LoadedHead) -> None:
+def test_another_trunk_is_refused_at_start_and_later(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+) -> None:
     scorer = connect(vllm, head)
     vllm.model = "tiny-q@000000000000"
-    with pytest.raises(ScorerUnavailableError, match="404: The model .* does not exist"):
+    with pytest.raises(ScorerUnavailableError, match=r"404: The model .* does not exist"):
         scorer.score([ScoreRequest(HISTORY, said("go"))])
     with pytest.raises(ConfigError, match=f"not {head.trunk_name}; .*qguide export-trunk"):
         connect(vllm, head)
 
 
 def test_too_short_a_context_is_refused_unless_the_operator_wants_it(
-    vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
 ) -> None:
     vllm.context = 128
-    with pytest.raises(ConfigError, match="takes 128 tokens .*--max-model-len 256"):
+    with pytest.raises(ConfigError, match=r"takes 128 tokens .*--max-model-len 256"):
         connect(vllm, head)
-    server = VllmServer(vllm.url, model=head.trunk_name, hidden_size=head.trunk.hidden_size)
-    assert VllmScorer(head, server, max_tokens=128).context == 128
+    assert connect(vllm, head, max_tokens=128).context == 128
 
 
 def test_a_server_that_is_not_there_is_refused(vllm: ScriptedVllm, head: LoadedHead) -> None:
@@ -226,7 +251,9 @@ def test_a_server_that_is_not_there_is_refused(vllm: ScriptedVllm, head: LoadedH
         VllmScorer(head, server)
 
 
-def test_a_head_that_gives_no_number_gives_no_score(vllm: ScriptedVllm, head: LoadedHead) -> None:
+def test_a_head_that_gives_no_number_gives_no_score(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+) -> None:
     broken = replace(head, head=type(head.head)(32, 16).requires_grad_(False))
     broken.head.out.bias.fill_(torch.inf)
     with pytest.raises(ConfigError, match="a Q that is not finite"):

@@ -17,8 +17,8 @@ from server.app import create_app
 from server.models import build_models
 from server.settings import SCRIPTED, Settings, VllmTrunk
 from tests.scripted_vllm import ScriptedVllm, scripted_vllm
-from tests.unit.server.conftest import Serve
 from tests.tiny_models import CONTEXT, save_policy, save_qnet
+from tests.unit.server.conftest import Serve
 
 MESSAGES = [{"role": "user", "content": "go to desk take mug from shelf open Action : you see"}]
 CANDIDATES = ["go to desk", "take mug"]
