@@ -8,7 +8,7 @@ QGuideError
 │   └── UnknownModelError        no policy or Q model of that name
 ├── RenderingError               a chat template that does not extend its own prefix
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
-├── ScorerUnavailableError       the scoring worker is dead, full or too late
+├── ScorerUnavailableError       the scoring worker or its trunk's server is dead, full or too late
 ├── EnvironmentFailureError      a game or its engine failed
 │   └── InvalidGameError         a game file that the engine cannot play
 ├── EmptyTreeError               a tree without any action
@@ -50,7 +50,7 @@ class CheckpointError(QGuideError):
 
 
 class ScorerUnavailableError(QGuideError):
-    """The scoring worker is dead, its queue full or the deadline past."""
+    """The scoring worker or its trunk's server is dead, its queue full or the deadline past."""
 
 
 class EnvironmentFailureError(QGuideError):

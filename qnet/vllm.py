@@ -13,7 +13,7 @@ from typing import TypeVar
 import httpx
 import numpy as np
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from qnet.errors import ScorerUnavailableError
@@ -48,34 +48,40 @@ class CacheCounters:
         return max(0, min(tokens, hits - max(0, queried - tokens)))
 
 
-class _Pooled(BaseModel):
+class _Shape(BaseModel):
+    """Of an answer; what else vLLM says is ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class _Pooled(_Shape):
     index: int
     data: str
 
 
-class _Usage(BaseModel):
+class _Usage(_Shape):
     prompt_tokens: int
 
 
-class _PoolingAnswer(BaseModel):
+class _PoolingAnswer(_Shape):
     data: list[_Pooled]
     usage: _Usage
 
 
-class _ModelCard(BaseModel):
+class _ModelCard(_Shape):
     id: str
     max_model_len: int | None = None
 
 
-class _ModelList(BaseModel):
+class _ModelList(_Shape):
     data: list[_ModelCard]
 
 
-class _Error(BaseModel):
+class _Error(_Shape):
     message: str
 
 
-class _ErrorAnswer(BaseModel):
+class _ErrorAnswer(_Shape):
     error: _Error
 
 

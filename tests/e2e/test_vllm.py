@@ -45,7 +45,11 @@ HISTORY: History = (
         "countertop 1, a fridge 1, a garbagecan 1, a microwave 1, and a sinkbasin 1.\n\n"
         "Your task is to: put a hot apple in garbagecan.",
     ),
+    Message("assistant", "Thought: First is countertop 1.\nAction: go to countertop 1"),
+    Message("user", "You arrive at loc 3. On the countertop 1, you see a bowl 1, and a knife 1."),
 )
+"""Longer than one block, so that there is something to find."""
+
 PLACES = ("countertop 1", "fridge 1", "sinkbasin 1", "microwave 1", "cabinet 1")
 
 
