@@ -116,9 +116,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The pieces of one forward pass, in the order of their tokens."""
+    """The pieces of one forward pass, in the order of their tokens.
+
+    Attributes:
+        last_layer: where only the tokens that are read look back; None lets all of them.
+    """
 
     pieces: list[Piece]
+    last_layer: int | None = None
     _starts: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,8 +175,9 @@ def packed_attention(
     spans = plan.spans
     for piece, start, end in spans:
         piece.slab.write(layer, piece.column, key[0, :, start:end], value[0, :, start:end])
+    attend = _attend_where_read if layer == plan.last_layer else _attend
     for piece, start, end in spans:
-        _attend(piece, layer, query_HND[:, start:end], out_NHD[start:end], kwargs)
+        attend(piece, layer, query_HND[:, start:end], out_NHD[start:end], kwargs)
     return out_NHD.unsqueeze(0), None
 
 
@@ -189,11 +195,39 @@ def _attend(
         else:
             context, visible = piece.context, piece.column + rows
             bias = piece.bias[first:last]
-        window = kwargs.get("sliding_window")
-        assert window is None or visible <= window, "the context is limited to the window"
+        _check_window(visible, kwargs)
         out_THD[first:last] = _dense(
             query_HTD[:, first:last], keys_KCD[:, :visible], values_KCD[:, :visible], bias, context
         )
+
+
+def _attend_where_read(
+    piece: Piece, layer: int, query_HTD: Tensor, out_THD: Tensor, kwargs: dict[str, Any]
+) -> None:
+    """One piece of the last layer; the rows that nobody reads become zeros."""
+    read, tokens = sorted(set(piece.read)), len(piece.token_ids)
+    if len(read) == tokens:
+        _attend(piece, layer, query_HTD, out_THD, kwargs)
+        return
+    out_THD.zero_()
+    visible = piece.column + tokens
+    _check_window(visible, kwargs)
+    keys_HCD = piece.slab.keys[layer][:, :visible]
+    values_HCD = piece.slab.values[layer][:, :visible]
+    for first in range(0, len(read), _ROWS_AT_ONCE):
+        rows_R = torch.tensor(read[first : first + _ROWS_AT_ONCE], device=out_THD.device)
+        if piece.bias is None:
+            later_RT = torch.arange(tokens, device=rows_R.device) > rows_R[:, None]
+            bias = query_HTD.new_zeros(later_RT.shape).masked_fill_(later_RT, float("-inf"))
+            context = piece.column
+        else:
+            bias, context = piece.bias[rows_R], piece.context
+        out_THD[rows_R] = _dense(query_HTD[:, rows_R], keys_HCD, values_HCD, bias, context)
+
+
+def _check_window(visible: int, kwargs: dict[str, Any]) -> None:
+    window = kwargs.get("sliding_window")
+    assert window is None or visible <= window, "the context is limited to the window"
 
 
 def _dense(

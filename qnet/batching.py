@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from qnet.errors import ScorerUnavailableError
@@ -30,6 +31,20 @@ class _Waiting:
     worker: "DeviceWorker[Any, Any]"
     request: Any
     future: "Future[Any]" = field(default_factory=Future)
+    queued_at: float = field(default_factory=perf_counter)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """How long one micro-batch took.
+
+    Attributes:
+        waited_s: in the queue, of each of its requests.
+        run_s: on the device.
+    """
+
+    waited_s: tuple[float, ...]
+    run_s: float
 
 
 class DeviceThread:
@@ -52,12 +67,33 @@ class DeviceThread:
         """Whether requests are being served."""
         return self._thread.is_alive() and not self._closed
 
-    def close(self) -> None:
-        """Fail what waits and stop after the running batch; safe to call twice."""
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """Fail what waits and stop after the running batch; safe to call twice.
+
+        A batch may close its own thread, and does not wait for itself.
+
+        Args:
+            timeout_s: how long to wait for the running batch; None until it ends.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        if current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    def call(self, function: Callable[[], Result]) -> "Future[Result]":
+        """Run one function in its turn; it is not counted against `max_waiting`.
+
+        Raises:
+            ScorerUnavailableError: the thread is dead.
+        """
+        worker = DeviceWorker[Callable[[], Result], Result](
+            self, lambda functions: [one() for one in functions]
+        )
+        waiting = _Waiting(worker, function)
+        with self._changed:
+            self._append(waiting)
+        return waiting.future
 
     def put(self, waiting: _Waiting) -> None:
         """Queue a request.
@@ -67,20 +103,23 @@ class DeviceThread:
         """
         with self._changed:
             self._waiting = deque(w for w in self._waiting if not w.future.cancelled())
-            if self._closed:
-                raise ScorerUnavailableError("the device thread is dead; restart the server")
-            if len(self._waiting) >= self._max_waiting:
+            if len(self._waiting) >= self._max_waiting and not self._closed:
                 raise ScorerUnavailableError(
                     f"{len(self._waiting):,} requests wait for the device, the most there may be; "
                     "try again later"
                 )
-            self._waiting.append(waiting)
-            self._changed.notify()
+            self._append(waiting)
+
+    def _append(self, waiting: _Waiting) -> None:
+        if self._closed:
+            raise ScorerUnavailableError("the device thread is dead; restart the server")
+        self._waiting.append(waiting)
+        self._changed.notify()
 
     def _run(self) -> None:
         try:
-            while batch := self._next_batch():
-                batch[0].worker.run(batch)
+            while self._run_next():
+                pass
         finally:
             with self._changed:
                 self._closed = True
@@ -89,6 +128,13 @@ class DeviceThread:
             uncancelled = [w for w in waiting if w.future.set_running_or_notify_cancel()]
             dead = ScorerUnavailableError("the device thread is dead; restart the server")
             _fail(uncancelled, dead)
+
+    def _run_next(self) -> bool:
+        """Serve one batch; a thread that waits for the next holds on to no model of the last."""
+        batch = self._next_batch()
+        if batch:
+            batch[0].worker.run(batch)
+        return bool(batch)
 
     def _next_batch(self) -> list[_Waiting]:
         """The oldest request and those that wait for the same work; empty once closed."""
@@ -109,6 +155,7 @@ class DeviceWorker(Generic[Request, Result]):
     Args:
         run_batch: results of a batch of requests, in order.
         max_batch: most requests of one micro-batch.
+        observe: told of every batch that ran, on the device thread, before its callers are.
     """
 
     def __init__(
@@ -117,10 +164,12 @@ class DeviceWorker(Generic[Request, Result]):
         run_batch: Callable[[Sequence[Request]], Sequence[Result]],
         *,
         max_batch: int = DEFAULT_MAX_BATCH,
+        observe: Callable[[BatchTimes], None] | None = None,
     ) -> None:
         self.thread = thread
         self.max_batch = max_batch
         self._run_batch = run_batch
+        self._observe = observe
 
     async def submit(self, request: Request, *, timeout_s: float | None = None) -> Result:
         """The request's result, from whichever micro-batch it falls into.
@@ -151,6 +200,7 @@ class DeviceWorker(Generic[Request, Result]):
     def _serve(self, live: Sequence[_Waiting]) -> None:
         if not live:
             return
+        started = perf_counter()
         try:
             results = self._run_batch([w.request for w in live])
         except ScorerUnavailableError as error:
@@ -164,6 +214,9 @@ class DeviceWorker(Generic[Request, Result]):
             for waiting in live:
                 self._serve([waiting])
             return
+        if self._observe is not None:
+            waited_s = tuple(started - w.queued_at for w in live)
+            self._observe(BatchTimes(waited_s, perf_counter() - started))
         for waiting, result in zip(live, results, strict=True):
             waiting.future.set_result(result)
 
@@ -173,6 +226,7 @@ class ScoringWorker:
 
     Args:
         timeout_s: how long a request may take, its waiting included; None for ever.
+        observe: told of every batch that ran, on the device thread.
     """
 
     def __init__(
@@ -182,10 +236,11 @@ class ScoringWorker:
         *,
         max_batch: int = DEFAULT_MAX_BATCH,
         timeout_s: float | None = None,
+        observe: Callable[[BatchTimes], None] | None = None,
     ) -> None:
         self.name = scorer.name
         self._timeout_s = timeout_s
-        self._worker = DeviceWorker(thread, scorer.score, max_batch=max_batch)
+        self._worker = DeviceWorker(thread, scorer.score, max_batch=max_batch, observe=observe)
 
     @property
     def healthy(self) -> bool:

@@ -24,13 +24,16 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from qnet.errors import CheckpointError
+from qnet.errors import CheckpointError, RenderingError
 from qnet.implicit import ImplicitQ
 from qnet.model import QNet
 from qnet.rendering import RENDERER_VERSION, Renderer
 
 MANIFEST = "manifest.json"
 Kind = Literal["policy", "qnet", "implicit-q"]
+_READ_AT: dict[Kind, str] = {"qnet": "last_token", "implicit-q": "action_tokens"}
+_LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
+"""Suffixes of the files that loading may read: each has to have its hash in the manifest."""
 
 
 class Manifest(BaseModel):
@@ -137,8 +140,8 @@ def read_manifest(directory: Path) -> Manifest | None:
     """The verified manifest of a checkpoint, or None where the folder has none.
 
     Raises:
-        CheckpointError: no such folder, a manifest that does not parse, a file that is missing
-            or differs from its hash, or another renderer version.
+        CheckpointError: no such folder, a manifest that does not parse, a file that is missing,
+            not in the manifest or different from its hash, or another renderer version.
     """
     if not (directory / "config.json").is_file():
         raise CheckpointError(f"{directory} holds no config.json; name a checkpoint folder")
@@ -146,7 +149,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        manifest = Manifest.model_validate_json(path.read_text())
+        manifest = Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise CheckpointError(f"{path} is not a manifest this version reads: {error}") from error
     if manifest.renderer_version != RENDERER_VERSION:
@@ -171,7 +174,8 @@ def load_policy(
     _expect_kind(directory, manifest, "policy")
     model = _load_model(AutoModelForCausalLM, directory, dtype)
     name = manifest.name if manifest else directory.name
-    return LoadedPolicy(name, model.to(device).eval(), load_renderer(directory), manifest)
+    renderer = _load_fitting_renderer(directory, int(model.config.vocab_size))
+    return LoadedPolicy(name, model.to(device).eval(), renderer, manifest)
 
 
 def load_qnet(
@@ -200,17 +204,24 @@ def load_q_model(
         kinds: those that will do.
 
     Raises:
-        CheckpointError: see `load_policy`; a Q model without a manifest is refused.
+        CheckpointError: see `load_policy`; a Q model without a manifest is refused, and so is one
+            whose Q is read elsewhere or whose file holds weights that the model lacks.
     """
     manifest = read_manifest(directory)
     if manifest is None:
         raise CheckpointError(f"{directory} has no {MANIFEST}; a Q model needs one: train it again")
     _expect_kind(directory, manifest, *kinds)
-    renderer = load_renderer(directory)
+    if manifest.read_at != _READ_AT[manifest.kind]:
+        raise CheckpointError(
+            f"{directory}: read_at is {manifest.read_at!r}; Q of a {manifest.kind} is read at "
+            f"{_READ_AT[manifest.kind]!r}; train it again"
+        )
     if manifest.kind == "qnet":
-        qnet = _load_model(QNet, directory, dtype).to(device).eval()
+        qnet = _load_model(QNet, directory, dtype, allow_unused=False).to(device).eval()
+        renderer = _load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size))
         return LoadedQNet(manifest.name, qnet, renderer, manifest)
-    implicit = _load_model(ImplicitQ, directory, dtype).to(device).eval()
+    implicit = _load_model(ImplicitQ, directory, dtype, allow_unused=False).to(device).eval()
+    renderer = _load_fitting_renderer(directory, int(implicit.policy.config.vocab_size))
     return LoadedImplicitQ(manifest.name, implicit, renderer, manifest)
 
 
@@ -222,7 +233,24 @@ def load_renderer(directory: Path) -> Renderer:
     return Renderer(tokenizer)
 
 
-def _load_model(model_class: Any, directory: Path, dtype: torch.dtype) -> Any:
+def _load_fitting_renderer(directory: Path, vocab_size: int) -> Renderer:
+    try:
+        renderer = load_renderer(directory)
+    except RenderingError:
+        raise
+    except Exception as error:  # a broken tokenizer can fail in any way
+        raise CheckpointError(f"{directory}: the tokenizer does not load: {error}") from error
+    if len(renderer.tokenizer) > vocab_size:
+        raise CheckpointError(
+            f"{directory}: the tokenizer makes {len(renderer.tokenizer):,} different tokens; the "
+            f"model knows {vocab_size:,}; save it with the tokenizer it was trained with"
+        )
+    return renderer
+
+
+def _load_model(
+    model_class: Any, directory: Path, dtype: torch.dtype, *, allow_unused: bool = True
+) -> Any:
     try:
         model, report = model_class.from_pretrained(
             directory,
@@ -230,22 +258,30 @@ def _load_model(model_class: Any, directory: Path, dtype: torch.dtype) -> Any:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
         )
-    except (OSError, RuntimeError, ValueError) as error:
+    except CheckpointError:
+        raise
+    except Exception as error:  # a broken configuration or file can fail in any way
         raise CheckpointError(f"{directory} does not load: {error}") from error
-    missing = sorted(report["missing_keys"])
-    if missing or report["mismatched_keys"]:
+    missing, unused = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
+    if missing or report["mismatched_keys"] or (unused and not allow_unused):
         raise CheckpointError(
             f"{directory}: weights do not fit config.json (missing {missing[:3]}, "
-            f"mismatched {sorted(report['mismatched_keys'])[:3]})"
+            f"mismatched {sorted(report['mismatched_keys'])[:3]}, unused {unused[:3]})"
         )
-    for name, weight in model.named_parameters():
+    for name, weight in model.state_dict().items():
         if not torch.isfinite(weight).all():
             raise CheckpointError(f"{directory}: {name} holds values that are not finite")
     return model
 
 
 def _verify_files(directory: Path, manifest: Manifest) -> None:
+    loadable = {p.name for p in directory.iterdir() if p.suffix in _LOADABLE} - {MANIFEST}
+    if unlisted := sorted(loadable - set(manifest.files)):
+        raise CheckpointError(
+            f"{directory}: {unlisted[0]} has no sha256 in {MANIFEST}; remove it or train again"
+        )
     for name, expected in manifest.files.items():
         path = directory / name
         if Path(name).name != name or not path.is_file():

@@ -8,12 +8,13 @@ QGuideError
 │   └── UnknownModelError        no policy or Q model of that name
 ├── RenderingError               a chat template that does not extend its own prefix
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
+├── RoutingError                 a name of Q models that would lead nowhere, or to two things
 ├── ScorerUnavailableError       the scoring worker or its trunk's server is dead, full or too late
 ├── EnvironmentFailureError      a game or its engine failed
 │   └── InvalidGameError         a game file that the engine cannot play
 ├── EmptyTreeError               a tree without any action
 ├── RecordError                  a row of an artefact that does not match its schema
-└── ConfigError                  a job's configuration that cannot be run
+└── ConfigError                  a job's or server's configuration that cannot be run
 """
 
 
@@ -47,6 +48,10 @@ class RenderingError(QGuideError):
 
 class CheckpointError(QGuideError):
     """A checkpoint whose manifest, hash or shapes do not match."""
+
+
+class RoutingError(QGuideError):
+    """A change after which a name would lead to no Q model, in a circle or to two things."""
 
 
 class ScorerUnavailableError(QGuideError):

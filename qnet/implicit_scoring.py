@@ -26,7 +26,7 @@ from qnet.packed import (
     logits_of,
 )
 from qnet.prefix import RenderedRequest, candidates_piece, remember, render_request
-from qnet.types import ScoreRequest, ScoreResult
+from qnet.types import CacheUse, ScoreRequest, ScoreResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,17 @@ class SharedPrefixImplicitScorer:
             for request, (policy, reference) in zip(rendered, readings, strict=True)
         ]
 
+    @property
+    def cache(self) -> CacheUse:
+        """What is kept of the histories of both models now."""
+        policy, reference = self._policy.cache, self._reference.cache
+        return CacheUse(policy.nbytes + reference.nbytes, policy.evictions + reference.evictions)
+
+    def close(self) -> None:
+        """Let go of every history of both models; it scores no more."""
+        self._policy.clear()
+        self._reference.clear()
+
     def _result(
         self, request: RenderedRequest, policy: _Reading, reference: _Reading
     ) -> ScoreResult:
@@ -143,6 +154,13 @@ class _Reader:
             cache_bytes=cache_bytes,
             tokens_per_forward=tokens_per_forward,
         )
+
+    @property
+    def cache(self) -> CacheUse:
+        return self._packed.cache
+
+    def clear(self) -> None:
+        self._packed.store.clear()
 
     def read(self, requests: Sequence[RenderedRequest]) -> list[_Reading]:
         # The first token of an action is predicted at the history's last: it is computed again.

@@ -36,7 +36,12 @@ class Entry:
 
 
 class PrefixStore:
-    """Least-recently-used prefixes of one model. Not thread-safe: the device thread owns it."""
+    """Least-recently-used prefixes of one model. Not thread-safe: the device thread owns it.
+
+    Attributes:
+        nbytes: of the prefixes kept.
+        evictions: prefixes dropped so far because the budget was full.
+    """
 
     def __init__(self, *, cache_bytes: int) -> None:
         self._budget = cache_bytes
@@ -44,6 +49,7 @@ class PrefixStore:
         self._by_block: dict[int, int] = {}
         self._next_key = 0
         self.nbytes = 0
+        self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -116,6 +122,7 @@ class PrefixStore:
             if self.nbytes <= self._budget:
                 return
             self._forget(entry)
+            self.evictions += 1
 
 
 def common_prefix(one: list[int], other: list[int]) -> int:

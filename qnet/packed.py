@@ -5,6 +5,7 @@ forward passes, and a self-check at load that refuses an architecture whose pack
 differ from its ordinary ones.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,8 @@ from qnet.attention import PACKED_ATTENTION, Piece, Plan, register
 from qnet.errors import CheckpointError
 from qnet.kvstore import Entry, PrefixStore
 from qnet.model import QNet
+from qnet.narrowing import Narrowing
+from qnet.types import CacheUse
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""
@@ -59,6 +62,9 @@ class PackedModel:
         self._read = read
         self._device = trunk.device
         self._tokens_per_forward = tokens_per_forward
+        self._narrowing = Narrowing()
+        # The hooks live as long as the trunk, which may outlive this and serve another.
+        weakref.finalize(self, self._narrowing.remove)
         self._adopt(trunk.eval())
 
     @contextmanager
@@ -80,6 +86,11 @@ class PackedModel:
         for entry in entries:
             self.store.commit(entry)
 
+    @property
+    def cache(self) -> CacheUse:
+        """What the store keeps now."""
+        return CacheUse(self.store.nbytes, self.store.evictions)
+
     @torch.inference_mode()
     def run(self, pieces: Iterable[Piece]) -> Tensor:
         """The outputs at every piece's `read` tokens, (reads, …), in order."""
@@ -89,10 +100,13 @@ class PackedModel:
     def outputs(self, pieces: Iterable[Piece]) -> Iterator[Tensor]:
         """What `run` returns, one forward pass after the other."""
         for batch in pack(pieces, self._tokens_per_forward):
-            plan = Plan(batch)
+            plan = Plan(batch, last_layer=self._narrowing.layer)
             inputs = self._inputs(batch)
-            rows = torch.tensor(plan.read_rows, dtype=torch.long, device=self._device)
-            yield self._read(rows, {**inputs, "plan": plan})
+            read, tokens = plan.read_rows, inputs["input_ids"].shape[1]
+            rows = torch.tensor(read, dtype=torch.long, device=self._device)
+            with self._narrowing.to(sorted(set(read)), tokens=tokens, device=self._device):
+                outputs = self._read(rows, {**inputs, "plan": plan})
+            yield outputs
 
     def _inputs(self, pieces: Sequence[Piece]) -> dict[str, Tensor]:
         tokens = [token for piece in pieces for token in piece.token_ids]
@@ -114,20 +128,38 @@ class PackedModel:
             raise CheckpointError(_unsupported(trunk, str(error))) from error
         if not difference <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE):
             raise CheckpointError(_unsupported(trunk, f"outputs differ by {difference:.2g}"))
+        self._narrow(trunk)
+
+    def _narrow(self, trunk: PreTrainedModel) -> None:
+        """Save the last layer's unread tokens, unless this architecture needs them."""
+        self._narrowing.attach(trunk, layer=int(trunk.config.num_hidden_layers) - 1)
+        try:
+            sound = self._probe(trunk, every=2) <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE)
+        except Exception:  # a foreign architecture can fail in any way, and was fine without
+            sound = False
+        if not sound:
+            self._narrowing.remove()
 
     @torch.inference_mode()
-    def _probe(self, trunk: PreTrainedModel) -> float:
-        """How far packed outputs are from ordinary ones, relative to the largest."""
+    def _probe(self, trunk: PreTrainedModel, *, every: int = 1) -> float:
+        """How far packed outputs are from ordinary ones, relative to the largest.
+
+        Args:
+            every: reads the first of so many tokens.
+        """
         length = min(_PROBE_TOKENS, self.context)
         tokens = [(7 * i + 1) % int(trunk.config.vocab_size) for i in range(length)]
-        expected = self._read(None, {"input_ids": torch.tensor([tokens], device=self._device)})
+        alone = {"input_ids": torch.tensor([tokens], device=self._device)}
+        expected = self._read(None, alone)[::every]
         entry = Entry()
-        head = history_piece(entry, tokens[: length // 2])
+        head = history_piece(entry, tokens[: length // 2 // every * every])
         entry.token_ids = head.token_ids
         tail = history_piece(entry, tokens)
         # The tail must see the head, which only the slab still holds, and not its neighbour.
         neighbour = history_piece(Entry(), tokens[::-1])
-        found = torch.cat([self.run([_read_whole(head)]), self.run([neighbour, _read_whole(tail)])])
+        found = torch.cat(
+            [self.run([_read_every(every, head)]), self.run([neighbour, _read_every(every, tail)])]
+        )
         _require_every_layer(entry, trunk)
         scale = max(1.0, float(expected.float().abs().max()))
         return float((expected.float() - found.float()).abs().max()) / scale
@@ -163,8 +195,8 @@ def history_piece(entry: Entry, token_ids: list[int], *, read_last: bool = False
     return Piece(entry.slab, token_ids[known:], positions, known, known, read=read)
 
 
-def _read_whole(piece: Piece) -> Piece:
-    return replace(piece, read=tuple(range(len(piece.token_ids))))
+def _read_every(step: int, piece: Piece) -> Piece:
+    return replace(piece, read=tuple(range(0, len(piece.token_ids), step)))
 
 
 def pack(pieces: Iterable[Piece], tokens_per_forward: int) -> Iterator[list[Piece]]:

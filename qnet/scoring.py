@@ -29,7 +29,7 @@ from qnet.prefix import (
     render_request,
     require_candidates,
 )
-from qnet.types import ScoreRequest, ScoreResult
+from qnet.types import CacheUse, ScoreRequest, ScoreResult
 
 
 class NaiveScorer:
@@ -112,6 +112,15 @@ class SharedPrefixScorer:
                 remember(request, entry)
         return _results(rendered, known, q_values)
 
+    @property
+    def cache(self) -> CacheUse:
+        """What is kept of the histories now."""
+        return self._packed.cache
+
+    def close(self) -> None:
+        """Let go of every history; it scores no more."""
+        self._packed.store.clear()
+
 
 class ScriptedScorer:
     """A scorer without a model, for demos and tests: Q of the first keyword that is said.
@@ -128,6 +137,7 @@ class ScriptedScorer:
         name: str = "scripted",
     ) -> None:
         self.name = name
+        self.context: int | None = None
         self._q_of_keyword = dict(q_of_keyword)
         self._otherwise = otherwise
 
@@ -138,6 +148,14 @@ class ScriptedScorer:
             InvalidCandidatesError: a request has no candidates.
         """
         return [self._score(request) for request in requests]
+
+    @property
+    def cache(self) -> CacheUse:
+        """Nothing is kept."""
+        return CacheUse()
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
         require_candidates(request)

@@ -89,6 +89,19 @@ class ScoreResult:
     cached_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """What a scorer keeps between requests.
+
+    Attributes:
+        nbytes: of keys and values.
+        evictions: histories dropped so far because the budget was full.
+    """
+
+    nbytes: int = 0
+    evictions: int = 0
+
+
 class Policy(Protocol):
     """Draws candidate actions for a history."""
 
@@ -124,4 +137,22 @@ class Scorer(Protocol):
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
         """
+        ...
+
+
+class CachingScorer(Scorer, Protocol):
+    """A scorer that keeps histories between requests; the thread that scores owns it."""
+
+    @property
+    def context(self) -> int | None:
+        """Most tokens of history and candidate; None: no limit."""
+        ...
+
+    @property
+    def cache(self) -> CacheUse:
+        """What it keeps now."""
+        ...
+
+    def close(self) -> None:
+        """Let go of every history and connection; it scores no more."""
         ...

@@ -21,7 +21,7 @@ from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.packed import context_length
 from qnet.prefix import RenderedRequest, render_request
 from qnet.trunk import LoadedHead
-from qnet.types import ScoreRequest, ScoreResult
+from qnet.types import CacheUse, ScoreRequest, ScoreResult
 from qnet.vllm import CacheCounters, VllmServer
 
 PROBE_TOKENS = 1024
@@ -77,6 +77,11 @@ class VllmScorer:
         tokens = list(map(_tokens, rendered))
         cached = share(self._cached_tokens(sum(tokens)), tokens)
         return _results(rendered, q_values, tokens, cached)
+
+    @property
+    def cache(self) -> CacheUse:
+        """Nothing: what there is to keep, the server keeps."""
+        return CacheUse()
 
     def close(self) -> None:
         """Let go of the connections to the server."""

@@ -47,7 +47,8 @@ def serve(
     except QGuideError as error:
         console.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(1) from error
-    served = f"{models.policy.name} with {', '.join(models.q_models)}"
+    q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))
+    served = f"{models.policy.name} with {q_models}"
     console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
     configure_logging(settings.log_level)
     uvicorn.run(

@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from server.errors import install_error_handlers
 from server.middleware import BodyLimit, observe
 from server.models import Models, build_models
-from server.routes import act, health, models, score
+from server.routes import act, admin, health, score
+from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
-from server.telemetry import Telemetry
 
 
 def create_app(
@@ -27,24 +27,27 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.models = build(settings)
+        models = build(settings)
+        app.state.models = models
+        app.state.telemetry = models.runtime.telemetry
         try:
             yield
         finally:
-            app.state.models.close()
+            await models.close()
 
     app = FastAPI(
         title="QGuide",
         version=version("qguide"),
         description="A value function for any LLM agent.",
         lifespan=lifespan,
-        responses={status: {"model": ErrorBody} for status in (400, 404, 413, 422, 500, 503)},
+        responses={status: {"model": ErrorBody} for status in (400, 404, 409, 413, 422, 500, 503)},
     )
     app.state.settings = settings
-    app.state.telemetry = Telemetry()
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
     app.middleware("http")(observe)
     install_error_handlers(app)
-    for module in (act, score, models, health):
+    for module in (act, score, models_route, health):
         app.include_router(module.router)
+    if settings.admin:
+        app.include_router(admin.router)
     return app

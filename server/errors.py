@@ -7,12 +7,15 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from qnet.errors import (
+    CheckpointError,
+    ConfigError,
     HistoryTooLongError,
     InvalidCandidatesError,
     InvalidRequestError,
     MalformedHistoryError,
     QGuideError,
     RenderingError,
+    RoutingError,
     ScorerUnavailableError,
     UnknownModelError,
 )
@@ -26,6 +29,9 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     MalformedHistoryError: (400, "malformed_history"),
     InvalidRequestError: (400, "invalid_request"),
     RenderingError: (400, "rendering_failed"),
+    CheckpointError: (400, "checkpoint_refused"),
+    ConfigError: (409, "config_refused"),
+    RoutingError: (409, "routing_refused"),
     ScorerUnavailableError: (503, "scorer_unavailable"),
 }
 """The most special class first."""

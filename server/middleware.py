@@ -62,14 +62,16 @@ async def observe(request: Request, call_next: RequestResponseEndpoint) -> Respo
         except Exception as error:  # the last place where the answer can still have the id
             response = unknown_error_response(request, error)
         route = getattr(request.scope.get("route"), "path", "unknown")
+        elapsed_s = perf_counter() - started
         _log.info(
             "request",
             method=request.method,
             route=route,
             status=response.status_code,
-            ms=round((perf_counter() - started) * 1e3, 2),
+            ms=round(elapsed_s * 1e3, 2),
         )
     telemetry: Telemetry = request.app.state.telemetry
     telemetry.requests.labels(route, response.status_code).inc()
+    telemetry.request_seconds.labels(route).observe(elapsed_s)
     response.headers["X-Request-ID"] = request_id
     return response

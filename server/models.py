@@ -1,34 +1,48 @@
-"""The models that are served, by name, on one device thread."""
+"""The models that are served: built from the settings at start, loaded from a folder later."""
 
+import asyncio
+import re
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Final
 
 import torch
 
-from qnet.agent import AsyncScorer
-from qnet.batching import DeviceThread, ScoringWorker
-from qnet.checkpoint import Manifest, embedded_path, load_policy, load_q_model
-from qnet.errors import ConfigError, UnknownModelError
+from qnet.batching import DeviceThread
+from qnet.checkpoint import (
+    MANIFEST,
+    Manifest,
+    embedded_path,
+    load_policy,
+    load_q_model,
+    sha256_of,
+)
+from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
 from qnet.packed import context_length
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scorers import build_shared_prefix_scorer
 from qnet.scoring import ScriptedScorer
-from qnet.types import Policy, Scorer
-from server.remote import RemoteQModel, build_remote_q_model
+from qnet.types import CachingScorer, Policy
+from server.q_models import Origin, QModel, QModels, Runtime, Source
+from server.remote import build_remote_origin, check_trunks, trunk_of
+from server.routing import DEFAULT, Shares, plain_name, shares_of
 from server.settings import EMBEDDED, SCRIPTED, Settings
-
-Model = TypeVar("Model", covariant=True)
-Source = Literal["embedded", "scripted", "checkpoint", "vllm"]
+from server.telemetry import Telemetry
 
 DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
 """What the scripted Q model thinks of the scripted policy's replies."""
 
+_VERSION_DIGITS: Final = 12
+_FAKE_VERSION: Final = "0"
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHADOW_END_S = 1.0
 
-@dataclass(frozen=True)
-class Served(Generic[Model]):
-    """A model under the name it is asked for by, and what its checkpoint says of it.
+
+@dataclass(frozen=True, slots=True)
+class ServedPolicy:
+    """The policy, and what its checkpoint says of it.
 
     Attributes:
         context: most tokens that it takes; None for a fake.
@@ -36,7 +50,7 @@ class Served(Generic[Model]):
     """
 
     name: str
-    model: Model
+    model: Policy
     source: Source
     context: int | None = None
     manifest: Manifest | None = None
@@ -44,41 +58,17 @@ class Served(Generic[Model]):
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Everything a request can name.
+    """Everything a request can name, and the threads that it runs on."""
 
-    Attributes:
-        remote: those of the Q models whose trunk runs elsewhere, by name.
-    """
-
-    thread: DeviceThread
-    policy: Served[Policy]
-    q_models: dict[str, Served[AsyncScorer]]
-    default_q_model: str
-    remote: dict[str, RemoteQModel] = field(default_factory=dict)
+    runtime: Runtime
+    policy: ServedPolicy
+    q_models: QModels
+    _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def healthy(self) -> bool:
-        """Whether every thread that serves requests is alive."""
-        return self.thread.healthy and all(q.worker.healthy for q in self.remote.values())
-
-    def close(self) -> None:
-        """Fail what waits and let go of everything."""
-        self.thread.close()
-        for q_model in self.remote.values():
-            q_model.close()
-
-    def q_model(self, name: str | None) -> Served[AsyncScorer]:
-        """The Q model of that name; None takes the default.
-
-        Raises:
-            UnknownModelError: no such Q model is served.
-        """
-        wanted = self.default_q_model if name is None else name
-        if wanted not in self.q_models:
-            raise UnknownModelError(
-                f"there is no Q model {wanted!r}; served are {', '.join(sorted(self.q_models))}"
-            )
-        return self.q_models[wanted]
+        """Whether every thread that answers requests is alive."""
+        return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
 
     def check_policy(self, name: str | None) -> None:
         """Refuse a policy that is not served.
@@ -89,66 +79,160 @@ class Models:
         if name not in (None, self.policy.name):
             raise UnknownModelError(f"there is no policy {name!r}; served is {self.policy.name}")
 
+    async def load(
+        self, settings: Settings, folder: str, *, name: str, version: str | None, replacing: bool
+    ) -> None:
+        """Verify and serve the Q model of a folder beneath `models_dir`, one load at a time.
+
+        Args:
+            folder: its plain name.
+            version: None takes the manifest's hash.
+            replacing: see `Routes.add`.
+
+        Raises:
+            CheckpointError: it does not match its manifest, or does not run.
+            ConfigError: `vllm_trunks` has its name, and that server will not do for it.
+            InvalidRequestError: `folder` is no plain name.
+            RoutingError: the name is taken, or the version served already.
+            UnknownModelError: there is no such folder.
+        """
+        path = _folder_beneath(settings.models_dir, folder)
+        async with self._loading:
+            model = await asyncio.to_thread(
+                _open_q_model, settings, self.runtime, str(path), name=name, version=version
+            )
+            try:
+                self.q_models.add(model, replacing=replacing)
+            except RoutingError:
+                model.retire()
+                raise
+
+    async def close(self) -> None:
+        """Stop all threads; a shadow that hangs is left behind."""
+        await self.q_models.close()
+        self.runtime.thread.close()
+        self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
+        for model in self.q_models:
+            model.close()
+
 
 def build_models(settings: Settings) -> Models:
     """Load every model that `settings` names; takes seconds.
 
     Raises:
         CheckpointError: a checkpoint that does not match its manifest.
-        ConfigError: the default Q model is not among those named.
+        ConfigError: a name in `vllm_trunks` of no checkpoint, or a vLLM server that will not do.
+        RoutingError: a name in `settings` that leads to no Q model.
     """
+    check_trunks(settings)
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    default = settings.default_q_model or next(iter(settings.q_models))
-    if default not in settings.q_models:
-        raise ConfigError(
-            f"default_q_model is {default!r}; name one of {', '.join(settings.q_models)}"
-        )
-    remote = {name: build_remote_q_model(settings, name) for name in settings.vllm_trunks}
-    thread = DeviceThread(max_waiting=settings.max_waiting)
-    return Models(
-        thread=thread,
-        policy=_build_policy(settings, thread),
-        q_models={
-            name: _served_remote(name, remote[name])
-            if name in remote
-            else _build_scorer(settings, name, thread)
-            for name in settings.q_models
-        },
-        default_q_model=default,
-        remote=remote,
+    runtime = build_runtime(settings)
+    try:
+        policy = _build_policy(settings, runtime.thread)
+        return Models(runtime, policy, _build_q_models(settings, runtime))
+    except QGuideError:
+        runtime.thread.close()
+        runtime.shadow_thread.close()
+        raise
+
+
+def build_runtime(settings: Settings) -> Runtime:
+    """The threads and metrics that all Q models share."""
+    return Runtime(
+        thread=DeviceThread(max_waiting=settings.max_waiting),
+        shadow_thread=DeviceThread(max_waiting=settings.max_waiting),
+        telemetry=Telemetry(),
+        max_batch=settings.max_batch,
+        timeout_s=settings.timeout_s,
+        max_waiting=settings.max_waiting,
     )
 
 
-def _build_policy(settings: Settings, thread: DeviceThread) -> Served[Policy]:
+def _build_q_models(settings: Settings, runtime: Runtime) -> QModels:
+    q_models = QModels(runtime.telemetry)
+    with ExitStack() as refused:
+        for given, source in settings.q_models.items():
+            name, _, version = given.partition("@")
+            model = _open_q_model(settings, runtime, source, name=name, version=version or None)
+            refused.callback(model.close)
+            q_models.add(model)
+        q_models.configure(_aliases(settings), settings.shadows)
+        refused.pop_all()
+    return q_models
+
+
+def _aliases(settings: Settings) -> dict[str, Shares]:
+    """Those of the settings, and the default unless a Q model has that name."""
+    aliases = dict(settings.aliases)
+    first, *others = map(plain_name, settings.q_models)
+    if settings.default_q_model not in ("", DEFAULT):
+        aliases[DEFAULT] = settings.default_q_model
+    elif DEFAULT not in (first, *others):
+        aliases.setdefault(DEFAULT, first)
+    return {alias: shares_of(target) for alias, target in aliases.items()}
+
+
+def _folder_beneath(models_dir: Path | None, folder: str) -> Path:
+    if models_dir is None:
+        raise InvalidRequestError("no folder may be loaded; set QGUIDE_MODELS_DIR")
+    if not _FOLDER.fullmatch(folder):
+        raise InvalidRequestError(
+            f"{folder!r} is no folder's plain name; use 1 to 128 letters, digits and ._-, a letter "
+            "or digit first"
+        )
+    path = models_dir.resolve() / folder
+    if not path.is_dir() or path.resolve() != path:
+        raise UnknownModelError(f"there is no folder {folder!r} in the models folder")
+    return path
+
+
+def _open_q_model(
+    settings: Settings, runtime: Runtime, source: str, *, name: str, version: str | None
+) -> QModel:
+    """Verify, load and build; takes seconds, and the device only for the last of them."""
+    found, origin = _origin(settings, source, f"{name}@{version}" if version else name)
+    model = QModel(name, version or found, origin, runtime)
+    with ExitStack() as refused:
+        refused.callback(model.close)
+        model.open()
+        refused.pop_all()
+    return model
+
+
+def _origin(settings: Settings, source: str, name: str) -> tuple[str, Origin]:
+    """The version that the content has, and how a scorer is made of it."""
+    if source == SCRIPTED:
+        return _FAKE_VERSION, Origin(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
+    folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
+    trunk = trunk_of(settings, name)
+    if trunk:
+        origin = build_remote_origin(settings, folder, trunk)
+    else:
+        origin = _local_origin(settings, source, folder)
+    return sha256_of(folder / MANIFEST)[:_VERSION_DIGITS], origin
+
+
+def _local_origin(settings: Settings, source: str, folder: Path) -> Origin:
+    loaded = load_q_model(folder, dtype=_dtype(settings))
+
+    def build() -> CachingScorer:
+        torch.nn.Module.to(loaded.model, settings.device)
+        return build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
+
+    return Origin(build, _source(source), loaded.manifest)
+
+
+def _build_policy(settings: Settings, thread: DeviceThread) -> ServedPolicy:
     if settings.policy == SCRIPTED:
-        return Served(SCRIPTED, ScriptedPolicy(), SCRIPTED)
+        return ServedPolicy(SCRIPTED, ScriptedPolicy(), SCRIPTED)
     folder = embedded_path("policy") if settings.policy == EMBEDDED else Path(settings.policy)
     loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
     policy = LocalPolicy(loaded, thread=thread, cache_bytes=settings.cache_bytes)
     context = context_length(loaded.model.config)
     source = _source(settings.policy)
     name = EMBEDDED if source == EMBEDDED else loaded.name
-    return Served(name, policy, source, context, loaded.manifest)
-
-
-def _build_scorer(settings: Settings, name: str, thread: DeviceThread) -> Served[AsyncScorer]:
-    def asynchronous(scorer: Scorer) -> AsyncScorer:
-        return ScoringWorker(
-            scorer, thread, max_batch=settings.max_batch, timeout_s=settings.timeout_s
-        )
-
-    source = settings.q_models[name]
-    if source == SCRIPTED:
-        return Served(name, asynchronous(ScriptedScorer(DEMO_Q)), SCRIPTED)
-    folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
-    loaded = load_q_model(folder, dtype=_dtype(settings), device=settings.device)
-    scorer = build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
-    return Served(name, asynchronous(scorer), _source(source), scorer.context, loaded.manifest)
-
-
-def _served_remote(name: str, q_model: RemoteQModel) -> Served[AsyncScorer]:
-    return Served(name, q_model.worker, "vllm", q_model.context, q_model.manifest)
+    return ServedPolicy(name, policy, source, context, loaded.manifest)
 
 
 def _source(setting: str) -> Source:

@@ -8,6 +8,17 @@ from qnet.selection import Reason
 from qnet.types import Message, Role
 
 Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
+QModelName = Annotated[
+    str | None, Field(description="a name, `name@version` or alias; null takes the default")
+]
+EpisodeId = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=256,
+        description="keeps an episode with one Q model where the operator split them",
+    ),
+]
 
 
 class _Body(BaseModel):
@@ -38,7 +49,8 @@ class ActRequest(_Body):
     max_tokens: int = Field(default=128, ge=1, le=4096, description="of each candidate")
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     policy: str | None = Field(default=None, description="null takes the one that is served")
-    q_model: str | None = Field(default=None, description="null takes the default")
+    q_model: QModelName = None
+    episode_id: EpisodeId = None
 
 
 class ScoreRequestBody(_Body):
@@ -48,7 +60,8 @@ class ScoreRequestBody(_Body):
     candidates: list[str | ChatMessage] = Field(
         description="what the agent might say next: texts or assistant messages, all different"
     )
-    q_model: str | None = None
+    q_model: QModelName = None
+    episode_id: EpisodeId = None
 
 
 class ScoreUsage(_Body):
@@ -94,6 +107,7 @@ class ActResponse(_Body):
     candidates: list[ScoredCandidate]
     policy: str
     q_model: str
+    q_model_version: str
     usage: Usage
     timings_ms: Timings
 
@@ -112,6 +126,7 @@ class ScoreResponse(_Body):
     chosen: int
     reason: Reason
     q_model: str
+    q_model_version: str
     usage: ScoreUsage
     timings_ms: ScoreTimings
 
@@ -119,11 +134,13 @@ class ScoreResponse(_Body):
 class ModelCard(_Body):
     """A model that is served, and what its checkpoint says of it."""
 
-    id: str = Field(description="what a request calls it by")
+    id: str = Field(description="what a request calls it by: a Q model's is `name@version`")
     object: Literal["model"] = "model"
     kind: Literal["policy", "q_model"]
+    name: str
+    version: str | None = Field(description="null for the policy")
     source: Literal["embedded", "scripted", "checkpoint", "vllm"]
-    default: bool
+    default: bool = Field(description="a request that names none gets it, or may get it")
     context: int | None = Field(description="most tokens; null for a fake")
     checkpoint: str | None = Field(description="the name in its manifest")
     environment: str | None = Field(description="what it was trained on")
@@ -132,10 +149,50 @@ class ModelCard(_Body):
 
 
 class ModelList(_Body):
-    """All models that are served."""
+    """All models that are served, and the names that lead to the Q models."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
+    aliases: dict[str, str] = Field(description="name -> the one Q model that it leads to")
+    splits: dict[str, dict[str, float]] = Field(
+        description="name -> Q models, and the share of the episodes of each"
+    )
+    shadows: dict[str, str] = Field(
+        description="Q model's name -> what scores its requests a second time"
+    )
+
+
+class LoadRequest(_Body):
+    """A checkpoint to serve next to the others."""
+
+    folder: str = Field(description="plain name of a folder in QGUIDE_MODELS_DIR")
+    name: str
+    version: str | None = Field(default=None, description="null: the start of its sha256")
+    replace: bool = Field(
+        default=False,
+        description="the name moves to it, and the version that it led to is dropped; otherwise "
+        "the name moves only if it is new",
+    )
+
+
+class DropRequest(_Body):
+    """A version to serve no more."""
+
+    q_model: str = Field(description="`name@version`; nothing else may lead to it")
+
+
+class AliasRequest(_Body):
+    """Where a name leads from now on."""
+
+    alias: str
+    to: str | dict[str, float] = Field(description="a Q model, or several and their shares")
+
+
+class ShadowRequest(_Body):
+    """What scores the requests of a Q model a second time from now on."""
+
+    q_model: str = Field(description="the name, without a version")
+    shadow: str | None = Field(description="a name, `name@version` or alias; null ends it")
 
 
 class Health(_Body):

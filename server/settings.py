@@ -1,8 +1,10 @@
 """What an operator configures; read once, from the environment (QGUIDE_…)."""
 
-from typing import Final, Literal
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 EMBEDDED: Final = "embedded"
@@ -30,10 +32,17 @@ class Settings(BaseSettings):
 
     Attributes:
         policy: "embedded", "scripted" (a fake for demos) or a checkpoint folder.
-        q_models: served name -> "embedded", "scripted" or a checkpoint folder.
-        vllm_trunks: served name of a Q model -> the vLLM server that runs its trunk; its head and
-            tokenizer are those of the checkpoint in `q_models`.
+        q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder; of
+            several versions the name leads to the first. Where no version is given it is the
+            first 12 digits of the manifest's sha256, which stands for all of the checkpoint.
+        vllm_trunks: `name@version`, or a `name` for all of its versions -> the vLLM server that
+            runs the trunk; head and tokenizer are those of the checkpoint in `q_models`.
         default_q_model: the one that a request gets which names none; "" takes the first.
+        aliases: other name -> a Q model, or several and the share of the episodes of each.
+        shadows: Q model's name -> another, which scores its requests a second time.
+        models_dir: the folder whose folders may be loaded while the server runs; None: none.
+        admin: serve the routes that load, drop and rename Q models. They ask for no key, so the
+            server must then be bound to this machine alone.
         max_candidates: most candidates of one request.
         max_history_messages: most turns of one history; the model's context limits it, too.
         max_body_bytes: a larger request body is refused with 413.
@@ -50,6 +59,10 @@ class Settings(BaseSettings):
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     default_q_model: str = ""
+    aliases: dict[str, str | dict[str, float]] = Field(default_factory=dict)
+    shadows: dict[str, str] = Field(default_factory=dict)
+    models_dir: Path | None = None
+    admin: bool = False
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
@@ -61,3 +74,19 @@ class Settings(BaseSettings):
     cache_bytes: int = Field(default=512 * 1024**2, ge=0)
     timeout_s: float = Field(default=60.0, gt=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @model_validator(mode="after")
+    def _admin_is_local(self) -> Self:
+        if self.admin and not _is_loopback(self.host):
+            raise ValueError(
+                f"admin is on and host is {self.host!r}; the admin routes ask for no key, so "
+                "bind to 127.0.0.1 or switch them off"
+            )
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,14 +1,28 @@
-"""Metrics for Prometheus and logs for people; prompts are in neither."""
+"""Metrics for Prometheus and logs for people; prompts are in neither.
+
+Series of a Q model carry its `name@version` and go when the version goes, so there are never
+more of them than versions served.
+"""
 
 import logging
 import sys
+from typing import Final, Literal
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.processors import ExceptionRenderer
 from structlog.tracebacks import ExceptionDictTransformer
 
+from qnet.batching import BatchTimes
+from qnet.types import CacheUse
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
+_Q_MODEL: Final = ["q_model"]
+_TOKENS: Final = ("computed", "cached")
+_OUTCOMES: Final = ("agreed", "disagreed", "failed")
+
+Outcome = Literal["agreed", "disagreed", "failed"]
 
 
 class Telemetry:
@@ -16,36 +30,87 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "qguide_requests_total",
-            "Requests by route and status.",
-            ["route", "status"],
+        self.requests = self._counter(
+            "requests", "Requests by route and status.", ["route", "status"]
+        )
+        self.request_seconds = self._histogram(
+            "request_seconds", "Time of a whole request: of an agent's step.", ["route"]
+        )
+        self.stage_seconds = self._histogram(
+            "stage_seconds", "Time per stage of a request, waiting included.", ["stage"]
+        )
+        self.candidates = self._histogram(
+            "distinct_candidates", "Different candidates per request.", buckets=_COUNTS
+        )
+        self.completion_tokens = self._counter("completion_tokens", "Tokens that policies drew.")
+        self.queue_seconds = self._histogram(
+            "queue_seconds", "Time that a scoring request waits for the device.", _Q_MODEL
+        )
+        self.batch_requests = self._histogram(
+            "batch_requests", "Requests scored together.", _Q_MODEL, buckets=_COUNTS
+        )
+        self.batch_seconds = self._histogram("batch_seconds", "Device time of one batch.", _Q_MODEL)
+        self.scorer_tokens = self._counter(
+            "scorer_tokens", "Tokens that scoring computed or found cached.", ["q_model", "kind"]
+        )
+        self.cache_evictions = self._counter(
+            "cache_evictions", "Histories dropped because the cache was full.", _Q_MODEL
+        )
+        self.cache_bytes = Gauge(
+            "qguide_cache_bytes",
+            "Keys and values kept between requests.",
+            _Q_MODEL,
             registry=self.registry,
         )
-        self.stage_seconds = Histogram(
-            "qguide_stage_seconds",
-            "Time per stage of a request, waiting included.",
-            ["stage"],
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.tokens = Counter(
-            "qguide_tokens_total",
-            "Tokens: completion (generated), scored (computed) and cached.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self.candidates = Histogram(
-            "qguide_distinct_candidates",
-            "Different candidates per request.",
-            buckets=(1, 2, 3, 4, 5, 8, 16, 32, 64),
-            registry=self.registry,
+        self.shadow_requests = self._counter(
+            "shadow_requests", "Requests scored a second time.", ["q_model", "outcome"]
         )
 
-    def count_tokens(self, *, completion: int, scored: int, cached: int) -> None:
+    def observe_batch(
+        self, q_model: str, times: BatchTimes, *, cache: CacheUse, evicted: int
+    ) -> None:
+        """Add one batch of a Q model; runs on the device thread."""
+        for waited_s in times.waited_s:
+            self.queue_seconds.labels(q_model).observe(waited_s)
+        self.batch_requests.labels(q_model).observe(len(times.waited_s))
+        self.batch_seconds.labels(q_model).observe(times.run_s)
+        self.cache_bytes.labels(q_model).set(cache.nbytes)
+        self.cache_evictions.labels(q_model).inc(evicted)
+
+    def count_scored(self, q_model: str, *, computed: int, cached: int) -> None:
         """Add one request's tokens."""
-        for kind, number in (("completion", completion), ("scored", scored), ("cached", cached)):
-            self.tokens.labels(kind).inc(number)
+        for kind, number in zip(_TOKENS, (computed, cached), strict=True):
+            self.scorer_tokens.labels(q_model, kind).inc(number)
+
+    def count_shadow(self, q_model: str, outcome: Outcome) -> None:
+        """Add one request that the Q model scored as a shadow."""
+        self.shadow_requests.labels(q_model, outcome).inc()
+
+    def forget(self, q_model: str) -> None:
+        """Drop every series of a Q model that is no longer served."""
+        for metric in (self.queue_seconds, self.batch_requests, self.batch_seconds):
+            metric.remove(q_model)
+        self.cache_bytes.remove(q_model)
+        self.cache_evictions.remove(q_model)
+        for kind in _TOKENS:
+            self.scorer_tokens.remove(q_model, kind)
+        for outcome in _OUTCOMES:
+            self.shadow_requests.remove(q_model, outcome)
+
+    def _counter(self, name: str, says: str, labels: list[str] | None = None) -> Counter:
+        return Counter(f"qguide_{name}_total", says, labels or (), registry=self.registry)
+
+    def _histogram(
+        self,
+        name: str,
+        says: str,
+        labels: list[str] | None = None,
+        *,
+        buckets: tuple[float, ...] = _SECONDS,
+    ) -> Histogram:
+        return Histogram(
+            f"qguide_{name}", says, labels or (), buckets=buckets, registry=self.registry
+        )
 
 
 def configure_logging(level: str) -> None:

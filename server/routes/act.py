@@ -5,11 +5,12 @@ from time import perf_counter
 
 from fastapi import APIRouter
 
-from qnet.agent import Decision, act
+from qnet.agent import AsyncScorer, Decision, act
 from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
-from qnet.types import Sampling
+from qnet.types import Policy, Sampling
 from server.dependencies import ModelsDep, SettingsDep, TelemetryDep
 from server.history import to_history
+from server.q_models import Held
 from server.schemas import (
     ActRequest,
     ActResponse,
@@ -18,6 +19,7 @@ from server.schemas import (
     Timings,
     Usage,
 )
+from server.settings import Settings
 from server.telemetry import Telemetry
 
 router = APIRouter(prefix="/v1", tags=["guidance"])
@@ -30,7 +32,17 @@ async def choose_action(
     """Draw candidates for the agent's state and return the one with the highest Q."""
     started = perf_counter()
     models.check_policy(body.policy)
-    scorer = models.q_model(body.q_model)
+    # Found before anything is drawn and held to the end: no answer mixes two versions.
+    with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
+        decision = await _decide(body, settings, models.policy.model, q_model.scorer)
+        _measure(telemetry, decision, q_model.id)
+    total_ms = (perf_counter() - started) * 1e3
+    return _response(decision, models.policy.name, q_model, total_ms)
+
+
+async def _decide(
+    body: ActRequest, settings: Settings, policy: Policy, scorer: AsyncScorer
+) -> Decision:
     history = to_history(body.messages, most=settings.max_history_messages)
     if not 1 <= body.num_candidates <= settings.max_candidates:
         raise InvalidCandidatesError(
@@ -38,10 +50,10 @@ async def choose_action(
         )
     try:
         async with asyncio.timeout(settings.timeout_s):
-            decision = await act(
+            return await act(
                 history,
-                models.policy.model,
-                scorer.model,
+                policy,
+                scorer,
                 num_candidates=body.num_candidates,
                 sampling=_sampling(body),
             )
@@ -49,9 +61,6 @@ async def choose_action(
         raise ScorerUnavailableError(
             f"no decision within {settings.timeout_s} s; ask for fewer candidates or try later"
         ) from error
-    _measure(telemetry, decision)
-    total_ms = (perf_counter() - started) * 1e3
-    return _response(decision, models.policy.name, scorer.name, total_ms)
 
 
 def _sampling(body: ActRequest) -> Sampling:
@@ -63,17 +72,16 @@ def _sampling(body: ActRequest) -> Sampling:
     )
 
 
-def _measure(telemetry: Telemetry, decision: Decision) -> None:
+def _measure(telemetry: Telemetry, decision: Decision, q_model: str) -> None:
     telemetry.stage_seconds.labels("sample").observe(decision.timings.sample_ms / 1e3)
     telemetry.stage_seconds.labels("score").observe(decision.timings.score_ms / 1e3)
     telemetry.candidates.observe(decision.distinct_candidates)
     usage = decision.usage
-    telemetry.count_tokens(
-        completion=usage.completion_tokens, scored=usage.scored_tokens, cached=usage.cached_tokens
-    )
+    telemetry.completion_tokens.inc(usage.completion_tokens)
+    telemetry.count_scored(q_model, computed=usage.scored_tokens, cached=usage.cached_tokens)
 
 
-def _response(decision: Decision, policy: str, q_model: str, total_ms: float) -> ActResponse:
+def _response(decision: Decision, policy: str, q_model: Held, total_ms: float) -> ActResponse:
     usage, timings = decision.usage, decision.timings
     return ActResponse(
         action=decision.action.content,
@@ -86,7 +94,8 @@ def _response(decision: Decision, policy: str, q_model: str, total_ms: float) ->
             for candidate, q in zip(decision.candidates, decision.q_values, strict=True)
         ],
         policy=policy,
-        q_model=q_model,
+        q_model=q_model.name,
+        q_model_version=q_model.version,
         usage=Usage(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,

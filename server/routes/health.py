@@ -22,7 +22,7 @@ async def ready(models: ModelsDep, response: Response) -> Health:
         return Health(status="ok")
     response.status_code = 503
     response.headers["Retry-After"] = "1"
-    return Health(status="unavailable", reason="the device thread is dead; restart the server")
+    return Health(status="unavailable", reason="a thread that scores is dead; restart the server")
 
 
 @router.get("/metrics", response_class=Response)

@@ -1,11 +1,14 @@
 """GET /v1/models: what is served."""
 
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
 
+from qnet.checkpoint import Manifest
 from server.dependencies import ModelsDep
-from server.models import Served
+from server.models import Models, ServedPolicy
+from server.q_models import QModel
+from server.routing import DEFAULT
 from server.schemas import ModelCard, ModelList
 
 router = APIRouter(prefix="/v1", tags=["models"])
@@ -14,24 +17,53 @@ router = APIRouter(prefix="/v1", tags=["models"])
 @router.get("/models")
 async def list_models(models: ModelsDep) -> ModelList:
     """The policy and the Q models, with what their checkpoints say of them."""
-    cards = [_card("policy", models.policy, default=True)]
-    cards += [
-        _card("q_model", served, default=name == models.default_q_model)
-        for name, served in models.q_models.items()
-    ]
-    return ModelList(data=cards)
+    return model_list(models)
 
 
-def _card(kind: Literal["policy", "q_model"], served: Served[Any], *, default: bool) -> ModelCard:
-    manifest = served.manifest
-    return ModelCard(
-        id=served.name,
-        kind=kind,
-        source=served.source,
-        default=default,
-        context=served.context,
-        checkpoint=manifest.name if manifest else None,
-        environment=manifest.environment if manifest else None,
-        target=manifest.target or None if manifest else None,
-        metrics=manifest.metrics if manifest else {},
+def model_list(models: Models) -> ModelList:
+    """What is served now, and which names lead to it."""
+    routes = models.q_models.routes
+    default = routes.reachable(DEFAULT)
+    cards = [_policy_card(models.policy)]
+    cards += [_q_model_card(model, default=model.id in default) for model in models.q_models]
+    return ModelList(
+        data=cards,
+        aliases={name: next(iter(to)) for name, to in routes.aliases.items() if len(to) == 1},
+        splits={name: dict(to) for name, to in routes.aliases.items() if len(to) > 1},
+        shadows=dict(routes.shadows),
     )
+
+
+def _policy_card(policy: ServedPolicy) -> ModelCard:
+    return ModelCard(
+        id=policy.name,
+        kind="policy",
+        name=policy.name,
+        version=None,
+        source=policy.source,
+        default=True,
+        context=policy.context,
+        **_said_by(policy.manifest),
+    )
+
+
+def _q_model_card(model: QModel, *, default: bool) -> ModelCard:
+    return ModelCard(
+        id=model.id,
+        kind="q_model",
+        name=model.name,
+        version=model.version,
+        source=model.source,
+        default=default,
+        context=model.context,
+        **_said_by(model.manifest),
+    )
+
+
+def _said_by(manifest: Manifest | None) -> dict[str, Any]:
+    return {
+        "checkpoint": manifest.name if manifest else None,
+        "environment": manifest.environment if manifest else None,
+        "target": manifest.target or None if manifest else None,
+        "metrics": manifest.metrics if manifest else {},
+    }

@@ -25,21 +25,24 @@ async def score_candidates(
 ) -> ScoreResponse:
     """Score what the caller's agent might say next; nothing is drawn."""
     started = perf_counter()
-    scorer = models.q_model(body.q_model)
-    history = to_history(body.messages, most=settings.max_history_messages)
-    candidates = to_candidates(body.candidates, most=settings.max_candidates)
-    asked = perf_counter()
-    result = await scorer.model.score(ScoreRequest(history, candidates))
-    known = perf_counter()
+    with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
+        history = to_history(body.messages, most=settings.max_history_messages)
+        candidates = to_candidates(body.candidates, most=settings.max_candidates)
+        asked = perf_counter()
+        result = await q_model.scorer.score(ScoreRequest(history, candidates))
+        known = perf_counter()
+        telemetry.count_scored(
+            q_model.id, computed=result.computed_tokens, cached=result.cached_tokens
+        )
     selection = select(candidates, result.q_values)
     telemetry.stage_seconds.labels("score").observe(known - asked)
     telemetry.candidates.observe(len(candidates))
-    telemetry.count_tokens(completion=0, scored=result.computed_tokens, cached=result.cached_tokens)
     return ScoreResponse(
         scores=[Score(index=i, q_value=q) for i, q in enumerate(result.q_values)],
         chosen=selection.chosen,
         reason=selection.reason,
-        q_model=scorer.name,
+        q_model=q_model.name,
+        q_model_version=q_model.version,
         usage=ScoreUsage(scored_tokens=result.computed_tokens, cached_tokens=result.cached_tokens),
         timings_ms=ScoreTimings(
             score=(known - asked) * 1e3, total=(perf_counter() - started) * 1e3

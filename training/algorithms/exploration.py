@@ -36,6 +36,9 @@ class Exploration(BaseModel):
         branch_temperature: of these candidates; None takes `temperature`.
         greedy_rollout: draw everything but these candidates at temperature 0, so that Q
             says how the greedy agent fares after a deviation.
+        own_steps: the first trajectory begins with up to so many actions drawn like these
+            candidates; how many, the seed says. Where what follows is another agent's, the states
+            on its way are still those that the policy gets itself into.
         max_tokens: most completion tokens of one action.
         stop_on_zero: an outcome of 0 expands nothing on its branch.
         expand: which waiting node comes next, the oldest or a random one.
@@ -51,6 +54,7 @@ class Exploration(BaseModel):
     temperature: float = Field(default=0.7, ge=0)
     branch_temperature: float | None = Field(default=None, ge=0)
     greedy_rollout: bool = False
+    own_steps: int = Field(default=0, ge=0)
     max_tokens: int = Field(default=128, ge=1)
     stop_on_zero: bool = True
     expand: Literal["queue", "random"] = "queue"
@@ -151,6 +155,14 @@ class _Search:
         """What the next draw's seeds derive from."""
         return self.seed, self.task_id, self.draws + self.misses
 
+    @property
+    def own_steps(self) -> int:
+        """How many actions of the next trajectory are drawn like deviations."""
+        if self.draws or not self.exploration.own_steps:
+            return 0
+        rng = Random(derived_seed(self.seed, self.task_id, "own"))
+        return rng.randint(0, self.exploration.own_steps)
+
     def count_miss(self, node_id: int) -> None:
         self.misses += 1
         self.misses_in_a_row[node_id] = self.misses_in_a_row.get(node_id, 0) + 1
@@ -191,7 +203,8 @@ def _draw_first_action(search: _Search, node_id: int) -> Process[str | None]:
     """The first candidate that no child of the node does already, or None."""
     settings = search.exploration
     deviates = bool(search.tree.children[node_id])
-    drawn = settings.deviating_action if deviates else settings.other_actions
+    hot = deviates or search.own_steps > 0
+    drawn = settings.deviating_action if hot else settings.other_actions
     sampling = replace(drawn, seed=derived_seed(*search.seed_parts, "first"))
     n = settings.candidates if deviates else 1
     try:
@@ -213,10 +226,13 @@ def _roll_out(
     A history that outgrows the policy's context cuts the trajectory off.
     """
     settings = search.exploration
+    own = seeded(settings.deviating_action, *search.seed_parts)
+    other = seeded(settings.other_actions, *search.seed_parts)
+    own_steps = search.own_steps
     before = tuple(node.step for node in search.tree.path(node_id))
     episode = yield from play_episode(
         make,
-        first_reply(seeded(settings.other_actions, *search.seed_parts)),
+        first_reply(lambda step: own(step) if step < own_steps else other(step)),
         max_steps=settings.max_steps,
         prefix=[*(step.action for step in before), reply],
     )

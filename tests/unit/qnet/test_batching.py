@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 
 import pytest
 
-from qnet.batching import DeviceThread, DeviceWorker, ScoringWorker
+from qnet.batching import BatchTimes, DeviceThread, DeviceWorker, ScoringWorker
 from qnet.errors import ScorerUnavailableError
 from qnet.scoring import ScriptedScorer
 from qnet.types import Message, ScoreRequest
@@ -189,6 +190,13 @@ async def test_a_closed_thread_fails_what_waits(thread: DeviceThread, gated: Gat
         await waiting
 
 
+async def test_a_batch_may_close_its_own_thread(thread: DeviceThread, gated: Gated) -> None:
+    await asyncio.wait_for(asyncio.wrap_future(thread.call(thread.close)), 10)
+    assert not thread.healthy
+    with pytest.raises(ScorerUnavailableError):
+        await DeviceWorker(thread, gated).submit(1)
+
+
 async def test_a_request_cancelled_while_the_thread_closes_keeps_no_other_waiting(
     thread: DeviceThread, gated: Gated
 ) -> None:
@@ -215,3 +223,45 @@ async def test_a_scorer_is_awaited_one_request_at_a_time(thread: DeviceThread) -
     assert result.q_values == (1.0,)
     assert worker.name == "q"
     assert worker.healthy
+
+
+async def test_a_call_takes_its_turn_even_where_the_queue_is_full(
+    thread: DeviceThread, gated: Gated
+) -> None:
+    worker = DeviceWorker(thread, gated)
+    running = asyncio.create_task(worker.submit(0))
+    await gated.is_busy()
+    waiting = [asyncio.create_task(worker.submit(n)) for n in range(4)]
+    await asyncio.sleep(0)
+    seen = thread.call(lambda: (threading.current_thread().name, len(gated.batches)))
+    gated.gate.set()
+    assert await asyncio.wrap_future(seen) == ("qguide-device", 2)
+    await asyncio.gather(running, *waiting)
+
+
+async def test_a_batch_is_observed_before_its_callers_have_their_results(
+    thread: DeviceThread, gated: Gated
+) -> None:
+    seen: list[BatchTimes] = []
+    worker = DeviceWorker(thread, gated, observe=seen.append)
+    first = asyncio.create_task(worker.submit(0))
+    await gated.is_busy()
+    others = [asyncio.create_task(worker.submit(n)) for n in (1, 2)]
+    await asyncio.sleep(0.02)
+    gated.gate.set()
+    await first
+    await asyncio.gather(*others)
+    assert [len(batch.waited_s) for batch in seen] == [1, 2]
+    assert seen[0].run_s >= 0.02
+    assert min(seen[1].waited_s) >= 0.02
+
+
+async def test_an_idle_thread_holds_on_to_nothing(thread: DeviceThread) -> None:
+    gated = Gated()
+    gated.gate.set()
+    worker = DeviceWorker(thread, gated)
+    assert await worker.submit(1) == 2
+    await asyncio.to_thread(thread.call(lambda: None).result)
+    alive = weakref.ref(gated)
+    del worker, gated
+    assert alive() is None

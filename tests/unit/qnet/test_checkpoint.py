@@ -139,3 +139,56 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(qnet_folder: Path) -> 
     (qnet_folder / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="not in the folder"):
         load_qnet(qnet_folder)
+
+
+def test_a_file_that_nobody_vouches_for_is_refused(qnet_folder: Path) -> None:
+    (qnet_folder / "added_tokens.json").write_text('{"[SECRET]": 3}')
+    with pytest.raises(CheckpointError, match=r"added_tokens\.json has no sha256"):
+        load_qnet(qnet_folder)
+
+
+def test_weights_that_the_model_lacks_are_refused(qnet_folder: Path) -> None:
+    weights = load_file(qnet_folder / "model.safetensors") | {"head.extra": torch.ones(2)}
+    save_file(weights, qnet_folder / "model.safetensors", metadata={"format": "pt"})
+    reseal(qnet_folder)
+    with pytest.raises(CheckpointError, match=r"unused \['head\.extra'\]"):
+        load_qnet(qnet_folder)
+
+
+def test_weights_of_another_shape_are_refused(qnet_folder: Path) -> None:
+    weights = load_file(qnet_folder / "model.safetensors") | {"head.out.bias": torch.ones(3)}
+    save_file(weights, qnet_folder / "model.safetensors", metadata={"format": "pt"})
+    reseal(qnet_folder)
+    with pytest.raises(CheckpointError, match=r"head\.out\.bias"):
+        load_qnet(qnet_folder)
+
+
+def test_q_read_at_another_place_is_refused(qnet_folder: Path) -> None:
+    manifest = json.loads((qnet_folder / MANIFEST).read_text()) | {"read_at": "action_tokens"}
+    (qnet_folder / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="read_at is 'action_tokens'"):
+        load_qnet(qnet_folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model.safetensors", "does not load"),
+        ("config.json", "does not load"),
+        ("tokenizer.json", "the tokenizer does not load"),
+    ],
+)
+def test_a_file_that_was_sealed_broken_is_refused(qnet_folder: Path, name: str, said: str) -> None:
+    (qnet_folder / name).write_bytes(b"{\xff")
+    reseal(qnet_folder)
+    with pytest.raises(CheckpointError, match=said):
+        load_qnet(qnet_folder)
+
+
+def test_a_tokenizer_of_another_model_is_refused(qnet_folder: Path) -> None:
+    tokenizer = load_qnet(qnet_folder).renderer.tokenizer
+    tokenizer.add_tokens(["unheard-of"])
+    tokenizer.save_pretrained(qnet_folder)
+    reseal(qnet_folder)
+    with pytest.raises(CheckpointError, match="the tokenizer makes 270 different tokens"):
+        load_qnet(qnet_folder)

@@ -1,5 +1,6 @@
 """Q(s, a) = beta * (log pi_theta(a | s) - log pi_ref(a | s)), read at the action's tokens alone."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,8 +123,8 @@ def test_two_vocabularies_are_refused(folders: Path, tmp_path: Path) -> None:
 
 def test_the_server_serves_it_like_any_q_model(folders: Path) -> None:
     models = build_models(Settings(policy="scripted", q_models={"dpo": str(folders / "q")}))
-    models.thread.close()
-    served = models.q_model(None)
+    asyncio.run(models.close())
+    [served] = models.q_models
     assert (served.name, served.source, served.context) == ("dpo", "checkpoint", 256)
     assert served.manifest is not None
     assert served.manifest.kind == "implicit-q"

@@ -111,6 +111,7 @@ def test_the_least_recently_used_is_forgotten_first() -> None:
     ]
     assert known == [100, 300]
     assert store.nbytes == 2 * BYTES_PER_SLAB
+    assert store.evictions == 1
 
 
 def test_what_was_cleared_is_gone(store: PrefixStore) -> None:

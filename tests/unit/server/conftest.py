@@ -6,13 +6,15 @@ from contextlib import ExitStack
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.batching import DeviceThread, ScoringWorker
+from qnet.batching import DeviceThread
 from qnet.policies.local import LocalPolicy
 from qnet.scoring import SharedPrefixScorer
-from qnet.types import Policy, Scorer
+from qnet.types import CachingScorer, Policy
 from server.app import create_app
-from server.models import Models, Served, build_models
+from server.models import Models, ServedPolicy, build_models
+from server.q_models import Origin, QModel, QModels, Runtime
 from server.settings import SCRIPTED, Settings
+from server.telemetry import Telemetry
 from tests.tiny_models import CONTEXT, policy_model, q_model
 
 FAKES = Settings(
@@ -22,15 +24,15 @@ FAKES = Settings(
 Serve = Callable[..., TestClient]
 
 
-def models_of(policy: Policy, scorer: Scorer, thread: DeviceThread) -> Models:
+def models_of(policy: Policy, scorer: CachingScorer, thread: DeviceThread) -> Models:
     """One policy and one Q model on one device thread."""
-    worker = ScoringWorker(scorer, thread, timeout_s=30)
-    return Models(
-        thread=thread,
-        policy=Served(policy.name, policy, "checkpoint", CONTEXT),
-        q_models={scorer.name: Served(scorer.name, worker, "checkpoint", CONTEXT)},
-        default_q_model=scorer.name,
-    )
+    runtime = Runtime(thread, DeviceThread(), Telemetry(), max_batch=16, timeout_s=30)
+    q_models = QModels(runtime.telemetry)
+    model = QModel(scorer.name, "0", Origin(lambda: scorer, "checkpoint"), runtime)
+    model.open()
+    q_models.add(model)
+    q_models.configure({"default": {scorer.name: 1.0}}, {})
+    return Models(runtime, ServedPolicy(policy.name, policy, "checkpoint", CONTEXT), q_models)
 
 
 @pytest.fixture

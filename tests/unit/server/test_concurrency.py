@@ -11,7 +11,7 @@ import httpx
 from qnet.batching import DeviceThread
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring import ScriptedScorer
-from qnet.types import Scorer, ScoreRequest, ScoreResult
+from qnet.types import CachingScorer, ScoreRequest, ScoreResult
 from server.app import create_app
 from server.settings import Settings
 from tests.unit.server.conftest import FAKES, models_of
@@ -44,7 +44,7 @@ class NanScorer(ScriptedScorer):
 
 @asynccontextmanager
 async def serving(
-    scorer: Scorer, *, settings: Settings = FAKES, max_waiting: int = 64
+    scorer: CachingScorer, *, settings: Settings = FAKES, max_waiting: int = 64
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client in the server's own event loop."""
     thread = DeviceThread(max_waiting=max_waiting)

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from qguide.cli import app as cli
-from qnet.errors import CheckpointError, ConfigError
+from qnet.errors import CheckpointError, RoutingError
 from server.models import build_models
 from server.settings import SCRIPTED, Settings
 from server.telemetry import configure_logging
-from tests.unit.server.conftest import FAKES
+from tests.unit.server.conftest import FAKES, Serve
 
 BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 3}
 
@@ -26,8 +26,8 @@ def test_models_lists_the_policy_and_the_q_models(client: TestClient) -> None:
     listed = [(card["kind"], card["id"], card["source"], card["default"]) for card in cards]
     assert listed == [
         ("policy", "scripted", "scripted", True),
-        ("q_model", "demo", "scripted", True),
-        ("q_model", "other", "scripted", False),
+        ("q_model", "demo@0", "scripted", True),
+        ("q_model", "other@0", "scripted", False),
     ]
 
 
@@ -53,10 +53,47 @@ def test_metrics_count_requests_stages_and_tokens(client: TestClient) -> None:
         'qguide_requests_total{route="/v1/act",status="422"} 1.0',
         'qguide_stage_seconds_count{stage="sample"} 1.0',
         'qguide_stage_seconds_count{stage="score"} 1.0',
-        f'qguide_tokens_total{{kind="completion"}} {float(usage["completion_tokens"])}',
+        'qguide_request_seconds_count{route="/v1/act"} 2.0',
+        f"qguide_completion_tokens_total {float(usage['completion_tokens'])}",
         "qguide_distinct_candidates_sum 3.0",
     ):
         assert line in text
+
+
+def test_metrics_tell_of_each_q_models_batches_tokens_and_cache(serve: Serve) -> None:
+    # The embedded Q model, with a cache that holds nothing beyond a request.
+    client = serve(Settings(policy=SCRIPTED, cache_bytes=0))
+    body = {"messages": BODY["messages"], "candidates": ["Action: look", "Action: inventory"]}
+    answer = client.post("/v1/score", json=body).json()
+    q_model = f"embedded@{answer['q_model_version']}"
+    text = client.get("/metrics").text
+    for line in (
+        f'qguide_queue_seconds_count{{q_model="{q_model}"}} 1.0',
+        f'qguide_batch_requests_sum{{q_model="{q_model}"}} 1.0',
+        f'qguide_batch_seconds_count{{q_model="{q_model}"}} 1.0',
+        f'qguide_cache_evictions_total{{q_model="{q_model}"}} 1.0',
+        f'qguide_cache_bytes{{q_model="{q_model}"}} 0.0',
+        f'qguide_scorer_tokens_total{{kind="computed",q_model="{q_model}"}} '
+        f"{float(answer['usage']['scored_tokens'])}",
+        f'qguide_scorer_tokens_total{{kind="cached",q_model="{q_model}"}} 0.0',
+    ):
+        assert line in text
+
+
+def test_versions_aliases_and_shadows_come_from_the_settings(serve: Serve) -> None:
+    settings = Settings(
+        policy=SCRIPTED,
+        q_models={"a@1": SCRIPTED, "a@2": SCRIPTED, "b@1": SCRIPTED},
+        default_q_model="stable",
+        aliases={"stable": "trial", "trial": {"a": 9, "a@2": 1}},
+        shadows={"a": "b"},
+    )
+    listed = serve(settings).get("/v1/models").json()
+    assert listed["aliases"] == {"a": "a@1", "b": "b@1", "stable": "trial", "default": "stable"}
+    assert listed["splits"] == {"trial": {"a": 9.0, "a@2": 1.0}}
+    assert listed["shadows"] == {"a": "b"}
+    defaults = [card["id"] for card in listed["data"] if card["default"]]
+    assert defaults == ["scripted", "a@1", "a@2"]
 
 
 def test_a_request_keeps_its_id(client: TestClient) -> None:
@@ -107,7 +144,7 @@ def test_a_setting_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_default_that_is_not_served_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'large'; name one of demo, other"):
+    with pytest.raises(RoutingError, match=r"'large'; name one of demo, other"):
         build_models(FAKES.model_copy(update={"default_q_model": "large"}))
 
 

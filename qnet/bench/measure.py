@@ -1,0 +1,121 @@
+"""The stopwatch, the machine's speed, and the least work that a step can be."""
+
+import gc
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import transformers
+
+from qnet.bench.records import Machine
+from qnet.bench.shapes import Shape
+from qnet.bench.steps import OBSERVATION_TOKENS, Point
+
+T = TypeVar("T")
+
+_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "fma", "asimd", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a call took: CPU time of all threads of the process, and by the clock."""
+
+    cpu_s: float
+    wall_s: float
+
+
+def timed(call: Callable[[], T], *, device: str) -> tuple[T, Timing]:
+    """What a call gives and how long it took, the collector held back meanwhile."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        _wait_for(device)
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = call()
+        _wait_for(device)
+        timing = Timing(time.process_time() - cpu, time.perf_counter() - wall)
+    finally:
+        if collecting:
+            gc.enable()
+    return result, timing
+
+
+class MatrixProduct:
+    """A square product, large enough to run at the machine's full rate in this dtype."""
+
+    def __init__(self, *, dtype: torch.dtype, device: str) -> None:
+        size = 1024 if device == "cpu" else 8192
+        self.flops = 2 * size**3
+        generator = torch.Generator(device).manual_seed(0)
+        self._a, self._b = (
+            torch.randn((size, size), generator=generator, device=device).to(dtype)
+            for _ in range(2)
+        )
+
+    def __call__(self) -> None:
+        """Do it once."""
+        torch.mm(self._a, self._b)
+
+
+def least_flops(shape: Shape, point: Point) -> int:
+    """Multiplications and additions of a step whose history is cached.
+
+    Every layer but the last works on every new token; the last makes keys and values for all of
+    them and the rest for the M tokens at which Q is read. A token's attention covers the columns
+    that it sees and no others. Norms, rotations, the softmax and the embeddings are not counted.
+    """
+    query = shape.heads * shape.head_size
+    keys = shape.kv_heads * shape.head_size
+    in_kv = 2 * shape.hidden * 2 * keys
+    the_rest = 2 * shape.hidden * (2 * query + 3 * shape.ffn)
+    state = point.history + OBSERVATION_TOKENS
+    seen_by_observation = sum(range(point.history + 1, state + 1))
+    seen_by_candidates = sum(
+        sum(range(state + 1, state + length + 1)) for length in point.candidate_lengths
+    )
+    seen_by_reads = sum(state + length for length in point.candidate_lengths)
+    per_column = 4 * query
+    inner = point.new_tokens * (in_kv + the_rest)
+    inner += (seen_by_observation + seen_by_candidates) * per_column
+    last = point.new_tokens * in_kv + point.candidates * the_rest + seen_by_reads * per_column
+    head = 2 * shape.head_width * (shape.hidden + shape.head_width + 1)
+    return (shape.layers - 1) * inner + last + point.candidates * head
+
+
+def describe_machine(*, device: str, threads: int) -> Machine:
+    """The machine as far as it matters to speed."""
+    cpu, flags = _cpu()
+    accelerator = "" if device == "cpu" else str(torch.cuda.get_device_name(device))
+    return Machine(
+        cpu=cpu,
+        cpu_flags=tuple(name for name in _FLAGS if name in flags),
+        cores=os.cpu_count() or 1,
+        accelerator=accelerator,
+        device=device,
+        threads=threads,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        torch_cpu_capability=torch.backends.cpu.get_cpu_capability(),
+    )
+
+
+def _cpu() -> tuple[str, set[str]]:
+    """Model name and flags, from Linux; elsewhere what Python knows and no flags."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine(), set()
+    fields = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    flags = fields.get("flags") or fields.get("Features") or ""
+    return fields.get("model name") or platform.machine(), set(flags.split())
+
+
+def _wait_for(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize(device)

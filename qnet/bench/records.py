@@ -1,0 +1,168 @@
+"""What a run writes: every sample, so that each figure of the table can be computed again."""
+
+from statistics import median
+
+from pydantic import BaseModel, ConfigDict
+
+from qnet.bench.contestants import OURS, REFERENCE
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Samples(_Row):
+    """One thing, measured again and again: CPU time of all threads, and time on the clock."""
+
+    cpu_s: tuple[float, ...] = ()
+    wall_s: tuple[float, ...] = ()
+
+    @property
+    def median_cpu_s(self) -> float:
+        """Half of the samples took less CPU time."""
+        return median(self.cpu_s)
+
+    @property
+    def median_wall_s(self) -> float:
+        """Half of the samples took less time on the clock."""
+        return median(self.wall_s)
+
+    def and_one_more(self, cpu_s: float, wall_s: float) -> "Samples":
+        """These samples and another."""
+        return Samples(cpu_s=(*self.cpu_s, cpu_s), wall_s=(*self.wall_s, wall_s))
+
+
+class ContestantRow(_Row):
+    """One contestant at one point.
+
+    Attributes:
+        max_q_difference: from the reference, over all repetitions and candidates.
+        agrees: whether that is within the tolerance; who computes something else is not compared.
+    """
+
+    name: str
+    samples: Samples
+    max_q_difference: float
+    agrees: bool
+
+
+class PointRow(_Row):
+    """All contestants at one point, measured in turns.
+
+    Attributes:
+        new_tokens: what a scorer that forgets nothing has to compute.
+        floor_flops: the least that these tokens take.
+        gemm_flops: of one of the matrix products that were measured in the same turns.
+    """
+
+    model: str
+    history: int
+    candidates: int
+    candidate_tokens: int
+    new_tokens: int
+    floor_flops: int
+    gemm_flops: int
+    gemm: Samples
+    contestants: tuple[ContestantRow, ...]
+
+    @property
+    def label(self) -> str:
+        """The point as the command line spells it."""
+        return f"{self.history}x{self.candidates}x{self.candidate_tokens}"
+
+    @property
+    def gemm_flops_per_s(self) -> float:
+        """The machine's rate, per second of CPU time."""
+        return self.gemm_flops / self.gemm.median_cpu_s
+
+    @property
+    def floor_cpu_s(self) -> float:
+        """CPU time of the new tokens if all of it were matrix products at that rate."""
+        return self.floor_flops / self.gemm_flops_per_s
+
+    @property
+    def floor_wall_s(self) -> float:
+        """The same by the clock, which is what counts on an accelerator."""
+        return self.floor_flops / self.gemm_flops * self.gemm.median_wall_s
+
+    def contestant(self, name: str) -> ContestantRow | None:
+        """The contestant of that name, if it took part and agreed with the reference."""
+        return next((row for row in self.contestants if row.name == name and row.agrees), None)
+
+    def ratio(self, name: str, *, wall: bool = False) -> float | None:
+        """The median of a contestant's time over that of ours."""
+        theirs, ours = self.contestant(name), self.contestant(OURS)
+        if theirs is None or ours is None:
+            return None
+        if wall:
+            return theirs.samples.median_wall_s / ours.samples.median_wall_s
+        return theirs.samples.median_cpu_s / ours.samples.median_cpu_s
+
+
+class SessionsRow(_Row):
+    """Steps of that many sessions, scored by ours in one call."""
+
+    model: str
+    history: int
+    candidates: int
+    candidate_tokens: int
+    sessions: int
+    samples: Samples
+
+    @property
+    def scores_per_s(self) -> float:
+        """Candidates scored per second of the clock."""
+        return self.sessions * self.candidates / self.samples.median_wall_s
+
+
+class ModelRow(_Row):
+    """A model of the run; its weights are random."""
+
+    name: str
+    parameters: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocabulary: int
+    head_width: int
+
+
+class Machine(_Row):
+    """Where it ran."""
+
+    cpu: str
+    cpu_flags: tuple[str, ...]
+    cores: int
+    accelerator: str
+    device: str
+    threads: int
+    python: str
+    torch: str
+    transformers: str
+    torch_cpu_capability: str
+
+
+class Run(_Row):
+    """A whole run, or what an interrupted one had measured.
+
+    Attributes:
+        tolerance: largest |ΔQ| to the reference, relative to the largest |Q| above 1.
+        observation_tokens: of every step.
+    """
+
+    format_version: int = 1
+    complete: bool
+    command: str
+    machine: Machine
+    dtype: str
+    seed: int
+    repetitions: int
+    warm_ups: int
+    observation_tokens: int
+    reference: str = REFERENCE
+    tolerance: float
+    models: tuple[ModelRow, ...] = ()
+    points: tuple[PointRow, ...] = ()
+    sessions: tuple[SessionsRow, ...] = ()

@@ -1,0 +1,234 @@
+"""One run: every contestant at every point, in turns, and what was measured on disk at the end.
+
+Each repetition is a session of its own. Before a contestant's turn it brings about, unmeasured,
+what the step before leaves behind; then its step is measured. Turns begin with another contestant
+in each repetition, so that none always follows the same neighbour.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from random import Random
+
+import torch
+
+from qnet.bench.config import DTYPES, ScoreBench
+from qnet.bench.contestants import REFERENCE, Contestant, Name, Ours, build_contestants
+from qnet.bench.measure import MatrixProduct, Timing, describe_machine, least_flops, timed
+from qnet.bench.records import ContestantRow, ModelRow, PointRow, Run, Samples, SessionsRow
+from qnet.bench.shapes import SHAPES, Shape, build_qnet
+from qnet.bench.steps import OBSERVATION_TOKENS, Point, draw_step
+from qnet.checkpoint import LoadedQNet
+
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
+"""Of |ΔQ|, relative to the largest |Q| above 1; float32 contestants differ in rounding alone."""
+
+_CACHE_BYTES = 4 * 1024**3
+_GROWTH_COLUMNS = 256
+
+Advance = Callable[[str], None]
+
+
+def score_bench(config: ScoreBench, *, advance: Advance = lambda _: None) -> Run:
+    """Measure everything; an interrupted run keeps what it has, and says that it is incomplete.
+
+    Args:
+        advance: told what comes next, once for each turn of `count_turns`.
+
+    Raises:
+        KeyboardInterrupt: after what was measured is on disk.
+    """
+    run = _new_run(config)
+    try:
+        with _threads(config.threads):
+            for measured in _measure(config, run, advance):
+                run = measured
+        run = run.model_copy(update={"complete": True})
+    finally:
+        _write(run, config.output)
+    return run
+
+
+def count_turns(config: ScoreBench) -> int:
+    """How often a run calls `advance`."""
+    rounds = config.repetitions + config.warm_ups
+    per_model = len(config.points) * len(config.names) + len(config.sessions)
+    return len(config.models) * rounds * per_model
+
+
+def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
+    """The run after each model, point and number of sessions."""
+    for name in config.models:
+        shape = SHAPES[name]
+        loaded = build_qnet(
+            name, shape, seed=config.seed, dtype=DTYPES[config.dtype], device=config.device
+        )
+        run = run.model_copy(update={"models": (*run.models, _model_row(name, shape, loaded))})
+        yield run
+        contestants = build_contestants(config.names, loaded, cache_bytes=_CACHE_BYTES)
+        for point in config.points:
+            for row in _measure_point(config, name, point, contestants, advance):
+                done = tuple(p for p in run.points if (p.model, p.label) != (name, str(point)))
+                run = run.model_copy(update={"points": (*done, row)})
+                yield run
+        for sessions in config.sessions:
+            row_of_sessions = _measure_sessions(config, name, loaded, sessions, advance)
+            run = run.model_copy(update={"sessions": (*run.sessions, row_of_sessions)})
+            yield run
+
+
+def _measure_point(
+    config: ScoreBench,
+    model: str,
+    point: Point,
+    contestants: dict[Name, Contestant],
+    advance: Advance,
+) -> Iterator[PointRow]:
+    """The point's row after each repetition that counts."""
+    product = MatrixProduct(dtype=DTYPES[config.dtype], device=config.device)
+    tally = _Tally(list(contestants), tolerance=TOLERANCES[config.dtype])
+    for repetition in range(-config.warm_ups, config.repetitions):
+        rng = Random(f"{config.seed} {point} {repetition}")
+        step = draw_step(point, vocabulary=SHAPES[model].vocabulary, rng=rng)
+        found: dict[Name, list[float]] = {}
+        _, speed = timed(product, device=config.device)
+        timings = {}
+        for name in _in_turns(list(contestants), repetition):
+            advance(f"{model} {point} {name}")
+            contestants[name].prepare(step)
+            call = partial(contestants[name].score, step)
+            found[name], timings[name] = timed(call, device=config.device)
+        tally.compare(found)
+        if repetition >= 0:
+            tally.add(timings, gemm=speed)
+            yield PointRow(
+                model=model,
+                **_size(point),
+                new_tokens=point.new_tokens,
+                floor_flops=least_flops(SHAPES[model], point),
+                gemm_flops=product.flops,
+                gemm=tally.gemm,
+                contestants=tally.rows(),
+            )
+
+
+class _Tally:
+    """What the repetitions at one point have shown of each contestant so far."""
+
+    def __init__(self, names: list[Name], *, tolerance: float) -> None:
+        self.gemm = Samples()
+        self._samples = dict.fromkeys(names, Samples())
+        self._differences = dict.fromkeys(names, 0.0)
+        self._tolerance = tolerance
+        self._scale = 1.0
+
+    def compare(self, found: dict[Name, list[float]]) -> None:
+        """Hold everyone's Q against the reference's."""
+        reference = found[REFERENCE]
+        self._scale = max(self._scale, *map(abs, reference))
+        for name, q_values in found.items():
+            self._differences[name] = max(self._differences[name], _difference(q_values, reference))
+
+    def add(self, timings: dict[Name, Timing], *, gemm: Timing) -> None:
+        """Count a repetition."""
+        self.gemm = self.gemm.and_one_more(**asdict(gemm))
+        for name, timing in timings.items():
+            self._samples[name] = self._samples[name].and_one_more(**asdict(timing))
+
+    def rows(self) -> tuple[ContestantRow, ...]:
+        """Everyone's row."""
+        limit = self._tolerance * self._scale
+        return tuple(
+            ContestantRow(
+                name=name,
+                samples=samples,
+                max_q_difference=self._differences[name],
+                agrees=self._differences[name] <= limit,
+            )
+            for name, samples in self._samples.items()
+        )
+
+
+def _measure_sessions(
+    config: ScoreBench, model: str, loaded: LoadedQNet, sessions: int, advance: Advance
+) -> SessionsRow:
+    """Steps of that many sessions in one call of ours, at the first point."""
+    point = config.points[0]
+    ours = Ours(loaded, cache_bytes=_cache_bytes(SHAPES[model], point, sessions, config.dtype))
+    samples = Samples()
+    for repetition in range(-config.warm_ups, config.repetitions):
+        advance(f"{model} {point} {sessions} sessions")
+        rng = Random(f"{config.seed} {point} {sessions} {repetition}")
+        vocabulary = SHAPES[model].vocabulary
+        steps = [draw_step(point, vocabulary=vocabulary, rng=rng) for _ in range(sessions)]
+        ours.prepare_all(steps)
+        _, timing = timed(partial(ours.score_all, steps), device=config.device)
+        if repetition >= 0:
+            samples = samples.and_one_more(**asdict(timing))
+    return SessionsRow(model=model, **_size(point), sessions=sessions, samples=samples)
+
+
+def _cache_bytes(shape: Shape, point: Point, sessions: int, dtype: str) -> int:
+    """Room for these sessions and no others, their columns as the slabs grow."""
+    columns = point.history + point.new_tokens + _GROWTH_COLUMNS
+    per_column = 2 * shape.layers * shape.kv_heads * shape.head_size * DTYPES[dtype].itemsize
+    return sessions * columns * per_column
+
+
+def _in_turns(names: list[Name], repetition: int) -> list[Name]:
+    start = repetition % len(names)
+    return names[start:] + names[:start]
+
+
+def _difference(q_values: list[float], reference: list[float]) -> float:
+    """The largest |ΔQ|; infinite where a Q is no number, which must not pass for agreement."""
+    found = [abs(q - r) for q, r in zip(q_values, reference, strict=True)]
+    return max(found) if all(map(isfinite, found)) else float("inf")
+
+
+def _size(point: Point) -> dict[str, int]:
+    return {
+        "history": point.history,
+        "candidates": point.candidates,
+        "candidate_tokens": point.candidate_tokens,
+    }
+
+
+def _model_row(name: str, shape: Shape, loaded: LoadedQNet) -> ModelRow:
+    parameters = sum(p.numel() for p in loaded.model.parameters())
+    return ModelRow(name=name, parameters=parameters, **asdict(shape))
+
+
+def _new_run(config: ScoreBench) -> Run:
+    return Run(
+        complete=False,
+        command=config.command,
+        machine=describe_machine(device=config.device, threads=config.threads),
+        dtype=config.dtype,
+        seed=config.seed,
+        repetitions=config.repetitions,
+        warm_ups=config.warm_ups,
+        observation_tokens=OBSERVATION_TOKENS,
+        tolerance=TOLERANCES[config.dtype],
+    )
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write(run: Run, path: Path) -> None:
+    """Whole or not at all."""
+    partial = path.with_suffix(".json.part")
+    partial.write_text(run.model_dump_json(indent=1) + "\n")
+    os.replace(partial, path)

@@ -1,0 +1,43 @@
+"""POST /v1/models/…: change what is served while requests run; only where the operator says so.
+
+Every change answers with what is served after it. A refused one changes nothing.
+"""
+
+from fastapi import APIRouter
+
+from server.dependencies import ModelsDep, SettingsDep
+from server.routes.models import model_list
+from server.routing import shares_of
+from server.schemas import AliasRequest, DropRequest, LoadRequest, ModelList, ShadowRequest
+
+router = APIRouter(prefix="/v1/models", tags=["admin"])
+
+
+@router.post("/load")
+async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsDep) -> ModelList:
+    """Verify a checkpoint and serve it, next to the others or in the place of one."""
+    await models.load(
+        settings, body.folder, name=body.name, version=body.version, replacing=body.replace
+    )
+    return model_list(models)
+
+
+@router.post("/drop")
+async def drop_q_model(body: DropRequest, models: ModelsDep) -> ModelList:
+    """Serve a version no more; requests that run with it still get its answer."""
+    models.q_models.drop(body.q_model)
+    return model_list(models)
+
+
+@router.post("/alias")
+async def move_alias(body: AliasRequest, models: ModelsDep) -> ModelList:
+    """Let a name lead to another Q model, or split its episodes, from the next request on."""
+    models.q_models.move(body.alias, shares_of(body.to))
+    return model_list(models)
+
+
+@router.post("/shadow")
+async def set_shadow(body: ShadowRequest, models: ModelsDep) -> ModelList:
+    """Let a second Q model score the same requests, without a say in the answer."""
+    models.q_models.shadow(body.q_model, body.shadow)
+    return model_list(models)
