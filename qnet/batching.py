@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -70,13 +70,16 @@ class DeviceThread:
     def close(self, *, timeout_s: float | None = None) -> None:
         """Fail what waits and stop after the running batch; safe to call twice.
 
+        A batch may close its own thread, and does not wait for itself.
+
         Args:
             timeout_s: how long to wait for the running batch; None until it ends.
         """
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join(timeout_s)
+        if current_thread() is not self._thread:
+            self._thread.join(timeout_s)
 
     def call(self, function: Callable[[], Result]) -> "Future[Result]":
         """Run one function in its turn; it is not counted against `max_waiting`.
@@ -200,6 +203,10 @@ class DeviceWorker(Generic[Request, Result]):
         started = perf_counter()
         try:
             results = self._run_batch([w.request for w in live])
+        except ScorerUnavailableError as error:
+            # No request's own fault; asking for each alone would only keep the others waiting.
+            _fail(live, error)
+            return
         except Exception as error:  # a batch's failure is its callers' answer, not the thread's end
             if len(live) == 1:
                 live[0].future.set_exception(error)

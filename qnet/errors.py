@@ -9,12 +9,12 @@ QGuideError
 ├── RenderingError               a chat template that does not extend its own prefix
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
 ├── RoutingError                 a name of Q models that would lead nowhere, or to two things
-├── ScorerUnavailableError       the scoring worker is dead, full or too late
+├── ScorerUnavailableError       the scoring worker or its trunk's server is dead, full or too late
 ├── EnvironmentFailureError      a game or its engine failed
 │   └── InvalidGameError         a game file that the engine cannot play
 ├── EmptyTreeError               a tree without any action
 ├── RecordError                  a row of an artefact that does not match its schema
-└── ConfigError                  a job's configuration that cannot be run
+└── ConfigError                  a job's or server's configuration that cannot be run
 """
 
 
@@ -55,7 +55,7 @@ class RoutingError(QGuideError):
 
 
 class ScorerUnavailableError(QGuideError):
-    """The scoring worker is dead, its queue full or the deadline past."""
+    """The scoring worker or its trunk's server is dead, its queue full or the deadline past."""
 
 
 class EnvironmentFailureError(QGuideError):

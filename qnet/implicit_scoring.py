@@ -121,8 +121,8 @@ class SharedPrefixImplicitScorer:
         policy, reference = self._policy.cache, self._reference.cache
         return CacheUse(policy.nbytes + reference.nbytes, policy.evictions + reference.evictions)
 
-    def clear(self) -> None:
-        """Forget every history of both models, so that its memory is free."""
+    def close(self) -> None:
+        """Let go of every history of both models; it scores no more."""
         self._policy.clear()
         self._reference.clear()
 

@@ -117,8 +117,8 @@ class SharedPrefixScorer:
         """What is kept of the histories now."""
         return self._packed.cache
 
-    def clear(self) -> None:
-        """Forget every history, so that its memory is free."""
+    def close(self) -> None:
+        """Let go of every history; it scores no more."""
         self._packed.store.clear()
 
 
@@ -154,8 +154,8 @@ class ScriptedScorer:
         """Nothing is kept."""
         return CacheUse()
 
-    def clear(self) -> None:
-        """There is nothing to forget."""
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
         require_candidates(request)

@@ -153,6 +153,6 @@ class CachingScorer(Scorer, Protocol):
         """What it keeps now."""
         ...
 
-    def clear(self) -> None:
-        """Forget every history, so that its memory is free."""
+    def close(self) -> None:
+        """Let go of every history and connection; it scores no more."""
         ...

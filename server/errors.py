@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 
 from qnet.errors import (
     CheckpointError,
+    ConfigError,
     HistoryTooLongError,
     InvalidCandidatesError,
     InvalidRequestError,
@@ -29,6 +30,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     InvalidRequestError: (400, "invalid_request"),
     RenderingError: (400, "rendering_failed"),
     CheckpointError: (400, "checkpoint_refused"),
+    ConfigError: (409, "config_refused"),
     RoutingError: (409, "routing_refused"),
     ScorerUnavailableError: (503, "scorer_unavailable"),
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from qnet.scorers import build_shared_prefix_scorer
 from qnet.scoring import ScriptedScorer
 from qnet.types import CachingScorer, Policy
 from server.q_models import Origin, QModel, QModels, Runtime, Source
+from server.remote import build_remote_origin, check_trunks, trunk_of
 from server.routing import DEFAULT, Shares, plain_name, shares_of
 from server.settings import EMBEDDED, SCRIPTED, Settings
 from server.telemetry import Telemetry
@@ -63,6 +65,11 @@ class Models:
     q_models: QModels
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    @property
+    def healthy(self) -> bool:
+        """Whether every thread that answers requests is alive."""
+        return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
+
     def check_policy(self, name: str | None) -> None:
         """Refuse a policy that is not served.
 
@@ -84,6 +91,7 @@ class Models:
 
         Raises:
             CheckpointError: it does not match its manifest, or does not run.
+            ConfigError: `vllm_trunks` has its name, and that server will not do for it.
             InvalidRequestError: `folder` is no plain name.
             RoutingError: the name is taken, or the version served already.
             UnknownModelError: there is no such folder.
@@ -100,10 +108,12 @@ class Models:
                 raise
 
     async def close(self) -> None:
-        """Stop both threads; a shadow that hangs is left behind."""
+        """Stop all threads; a shadow that hangs is left behind."""
         await self.q_models.close()
         self.runtime.thread.close()
         self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
+        for model in self.q_models:
+            model.close()
 
 
 def build_models(settings: Settings) -> Models:
@@ -111,8 +121,10 @@ def build_models(settings: Settings) -> Models:
 
     Raises:
         CheckpointError: a checkpoint that does not match its manifest.
+        ConfigError: a name in `vllm_trunks` of no checkpoint, or a vLLM server that will not do.
         RoutingError: a name in `settings` that leads to no Q model.
     """
+    check_trunks(settings)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     runtime = build_runtime(settings)
@@ -133,15 +145,20 @@ def build_runtime(settings: Settings) -> Runtime:
         telemetry=Telemetry(),
         max_batch=settings.max_batch,
         timeout_s=settings.timeout_s,
+        max_waiting=settings.max_waiting,
     )
 
 
 def _build_q_models(settings: Settings, runtime: Runtime) -> QModels:
     q_models = QModels(runtime.telemetry)
-    for given, source in settings.q_models.items():
-        name, _, version = given.partition("@")
-        q_models.add(_open_q_model(settings, runtime, source, name=name, version=version or None))
-    q_models.configure(_aliases(settings), settings.shadows)
+    with ExitStack() as refused:
+        for given, source in settings.q_models.items():
+            name, _, version = given.partition("@")
+            model = _open_q_model(settings, runtime, source, name=name, version=version or None)
+            refused.callback(model.close)
+            q_models.add(model)
+        q_models.configure(_aliases(settings), settings.shadows)
+        refused.pop_all()
     return q_models
 
 
@@ -174,25 +191,36 @@ def _open_q_model(
     settings: Settings, runtime: Runtime, source: str, *, name: str, version: str | None
 ) -> QModel:
     """Verify, load and build; takes seconds, and the device only for the last of them."""
-    found, origin = _origin(settings, source)
+    found, origin = _origin(settings, source, f"{name}@{version}" if version else name)
     model = QModel(name, version or found, origin, runtime)
-    model.open()
+    with ExitStack() as refused:
+        refused.callback(model.close)
+        model.open()
+        refused.pop_all()
     return model
 
 
-def _origin(settings: Settings, source: str) -> tuple[str, Origin]:
+def _origin(settings: Settings, source: str, name: str) -> tuple[str, Origin]:
     """The version that the content has, and how a scorer is made of it."""
     if source == SCRIPTED:
         return _FAKE_VERSION, Origin(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
     folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
+    trunk = trunk_of(settings, name)
+    if trunk:
+        origin = build_remote_origin(settings, folder, trunk)
+    else:
+        origin = _local_origin(settings, source, folder)
+    return sha256_of(folder / MANIFEST)[:_VERSION_DIGITS], origin
+
+
+def _local_origin(settings: Settings, source: str, folder: Path) -> Origin:
     loaded = load_q_model(folder, dtype=_dtype(settings))
 
     def build() -> CachingScorer:
         torch.nn.Module.to(loaded.model, settings.device)
         return build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
 
-    version = sha256_of(folder / MANIFEST)[:_VERSION_DIGITS]
-    return version, Origin(build, _source(source), loaded.manifest)
+    return Origin(build, _source(source), loaded.manifest)
 
 
 def _build_policy(settings: Settings, thread: DeviceThread) -> ServedPolicy:

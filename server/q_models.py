@@ -1,8 +1,8 @@
 """The Q models that are served: added, swapped and dropped while requests run.
 
 A request finds its version once, at its beginning, and holds it to its end. A version that is no
-longer served is closed when its last request has let it go: its cache and weights are freed on
-the thread that used them, behind whatever still runs there.
+longer served is closed when its last request has let it go: its cache, weights and connections
+are freed on the thread that used them, behind whatever still runs there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qnet.agent import AsyncScorer
-from qnet.batching import BatchTimes, DeviceThread, ScoringWorker
+from qnet.batching import DEFAULT_MAX_WAITING, BatchTimes, DeviceThread, ScoringWorker
 from qnet.checkpoint import Manifest
 from qnet.errors import ScorerUnavailableError
 from qnet.types import CacheUse, CachingScorer, ScoreRequest, ScoreResult
@@ -19,7 +19,7 @@ from server.routing import DEFAULT, Routes, Shares, join
 from server.shadow import ShadowedScorer, ShadowScoring
 from server.telemetry import Telemetry
 
-Source = Literal["embedded", "scripted", "checkpoint"]
+Source = Literal["embedded", "scripted", "checkpoint", "vllm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,10 @@ class Runtime:
     """What all Q models share.
 
     Attributes:
-        thread: the device's; every answer comes from it.
+        thread: the device's; every answer comes from it, but for those that wait on a network.
         shadow_thread: where shadows score, so that a slow one keeps no request waiting.
         timeout_s: of scoring, its waiting included.
+        max_waiting: requests that may wait for a thread that a Q model has of its own.
     """
 
     thread: DeviceThread
@@ -37,6 +38,7 @@ class Runtime:
     telemetry: Telemetry
     max_batch: int
     timeout_s: float
+    max_waiting: int = DEFAULT_MAX_WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,13 @@ class Origin:
     Attributes:
         build: a scorer with an empty cache; called on the thread that will score with it.
         manifest: None for a fake.
+        own_thread: it waits on a network, for which the device must never wait.
     """
 
     build: Callable[[], CachingScorer]
     source: Source
     manifest: Manifest | None = None
+    own_thread: bool = False
 
 
 class QModel:
@@ -64,11 +68,15 @@ class QModel:
         self.manifest = origin.manifest
         self.context: int | None = None
         self._runtime = runtime
+        self._own_thread = origin.own_thread
+        self._thread = (
+            DeviceThread(max_waiting=runtime.max_waiting) if origin.own_thread else runtime.thread
+        )
         self._resident = _Resident(name, origin.build)
         self._shadow_resident = _Resident(name, origin.build)
         self.scorer: AsyncScorer = ScoringWorker(
             self._resident,
-            runtime.thread,
+            self._thread,
             max_batch=runtime.max_batch,
             timeout_s=runtime.timeout_s,
             observe=self._observe,
@@ -83,13 +91,29 @@ class QModel:
         self._holders = 0
         self._retired = False
 
+    @property
+    def healthy(self) -> bool:
+        """Whether the thread that scores is alive."""
+        return self._thread.healthy
+
     def open(self) -> None:
-        """Build the scorer on the device thread; call it from any other.
+        """Build the scorer on the thread that scores; call it from any other.
 
         Raises:
             CheckpointError: the architecture does not run on packed tokens.
+            ConfigError: the trunk's server will not do.
         """
-        self.context = self._runtime.thread.call(self._resident.open).result()
+        self.context = self._thread.call(self._resident.open).result()
+
+    def close(self) -> None:
+        """Stop a thread of its own and let go of the connections, whoever still waits.
+
+        For the server's end, behind the threads of the runtime: they take all else with them.
+        """
+        if self._own_thread:
+            self._thread.close()
+            self._resident.close()
+            self._shadow_resident.close()
 
     def hold(self) -> None:
         """Keep the version as it is until `release`."""
@@ -108,8 +132,10 @@ class QModel:
     def _close_if_unused(self) -> None:
         if not self._retired or self._holders:
             return
+        if self._own_thread and not self._thread.healthy:  # it died alone; the server lives on
+            self._close()
         for thread, close in (
-            (self._runtime.thread, self._close),
+            (self._thread, self._close),
             (self._runtime.shadow_thread, self._shadow_resident.close),
         ):
             with suppress(ScorerUnavailableError):  # the server ends, and all memory with it
@@ -118,6 +144,8 @@ class QModel:
     def _close(self) -> None:
         self._resident.close()
         self._runtime.telemetry.forget(self.id)
+        if self._own_thread:
+            self._thread.close()
 
     def _observe(self, times: BatchTimes) -> None:
         cache = self._resident.cache
@@ -147,9 +175,9 @@ class _Resident:
         return self._opened().cache
 
     def close(self) -> None:
-        """Free the cache, and the weights where nobody else has them."""
+        """Free the cache and connections, and the weights where nobody else has them."""
         if self._scorer is not None:
-            self._scorer.clear()
+            self._scorer.close()
         self._scorer = self._build = None
 
     def _opened(self) -> CachingScorer:

@@ -139,7 +139,7 @@ class ModelCard(_Body):
     kind: Literal["policy", "q_model"]
     name: str
     version: str | None = Field(description="null for the policy")
-    source: Literal["embedded", "scripted", "checkpoint"]
+    source: Literal["embedded", "scripted", "checkpoint", "vllm"]
     default: bool = Field(description="a request that names none gets it, or may get it")
     context: int | None = Field(description="most tokens; null for a fake")
     checkpoint: str | None = Field(description="the name in its manifest")

@@ -4,11 +4,27 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
+
+
+class VllmTrunk(BaseModel):
+    """Where a Q model's trunk runs, if not in this process.
+
+    Attributes:
+        url: root of the vLLM server.
+        api_key: what it was started with, if with one.
+        max_tokens: longest sequence; None takes all that the trunk can.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: HttpUrl
+    api_key: SecretStr | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
 
 
 class Settings(BaseSettings):
@@ -19,6 +35,8 @@ class Settings(BaseSettings):
         q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder; of
             several versions the name leads to the first. Where no version is given it is the
             first 12 digits of the manifest's sha256, which stands for all of the checkpoint.
+        vllm_trunks: `name@version`, or a `name` for all of its versions -> the vLLM server that
+            runs the trunk; head and tokenizer are those of the checkpoint in `q_models`.
         default_q_model: the one that a request gets which names none; "" takes the first.
         aliases: other name -> a Q model, or several and the share of the episodes of each.
         shadows: Q model's name -> another, which scores its requests a second time.
@@ -39,6 +57,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65_535)
     policy: str = EMBEDDED
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
+    vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     default_q_model: str = ""
     aliases: dict[str, str | dict[str, float]] = Field(default_factory=dict)
     shadows: dict[str, str] = Field(default_factory=dict)

@@ -17,12 +17,12 @@ async def live() -> Health:
 
 @router.get("/readyz", responses={503: {"model": Health}})
 async def ready(models: ModelsDep, response: Response) -> Health:
-    """Requests can be served; 503 where the device thread is dead."""
-    if models.runtime.thread.healthy:
+    """Requests can be served; 503 where a thread that serves them is dead."""
+    if models.healthy:
         return Health(status="ok")
     response.status_code = 503
     response.headers["Retry-After"] = "1"
-    return Health(status="unavailable", reason="the device thread is dead; restart the server")
+    return Health(status="unavailable", reason="a thread that scores is dead; restart the server")
 
 
 @router.get("/metrics", response_class=Response)

@@ -1,15 +1,22 @@
 """What every scorer promises, and what the fast one of each kind of Q model adds to it."""
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import pytest
 
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qnet.scoring import ScriptedScorer
+from qnet.trunk import export_trunk, load_head
 from qnet.types import History, Message, Scorer, ScoreRequest
+from qnet.vllm import VllmServer
+from qnet.vllm_scoring import VllmScorer
 from tests.contract.scorers.batches import INSTRUCTION
 from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
-from tests.tiny_models import CONTEXT, WORDS, renderer
+from tests.scripted_vllm import scripted_vllm
+from tests.tiny_models import CONTEXT, WORDS, renderer, save_policy, save_qnet
 
-SCORERS = ("scripted", *(f"{how}-{kind}" for kind in KINDS for how in ("naive", "fast")))
+SCORERS = ("scripted", "vllm", *(f"{how}-{kind}" for kind in KINDS for how in ("naive", "fast")))
 OTHER = Message("user", "take mug from shelf open Action : you see go to desk " * 2)
 ONE_SLAB = 150_000
 
@@ -24,10 +31,25 @@ def subject(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Sub
     return subjects[request.param]
 
 
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scorer]:
+    folder = tmp_path_factory.mktemp("remote")
+    loaded = load_head(save_qnet(folder / "qnet", save_policy(folder / "policy")))
+    export_trunk(folder / "qnet", folder / "trunk")
+    with scripted_vllm(folder / "trunk", model=loaded.trunk_name, context=CONTEXT) as server:
+        hidden_size = loaded.trunk.hidden_size
+        client = VllmServer(server.url, model=loaded.trunk_name, hidden_size=hidden_size)
+        with closing(VllmScorer(loaded, client)) as scorer:
+            yield scorer
+
+
 @pytest.fixture(params=SCORERS)
 def scorer(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Scorer:
     if request.param == "scripted":
         return ScriptedScorer({"take": 0.5, "go": 0.25})
+    if request.param == "vllm":
+        served: Scorer = request.getfixturevalue("remote")
+        return served
     how, _, kind = request.param.partition("-")
     return subjects[kind].naive if how == "naive" else subjects[kind].build_fast()
 

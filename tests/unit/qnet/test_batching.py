@@ -29,6 +29,8 @@ class Gated:
         assert self.gate.wait(10)
         if any(number < 0 for number in numbers):
             raise ValueError("negative")
+        if 503 in numbers:
+            raise ScorerUnavailableError("the trunk is gone")
         if 666 in numbers:
             raise SystemExit
         return [2 * number for number in numbers]
@@ -138,6 +140,21 @@ async def test_a_failing_request_fails_alone(thread: DeviceThread, gated: Gated)
     assert thread.healthy
 
 
+async def test_what_is_nobodys_fault_fails_the_batch_and_is_not_tried_one_by_one(
+    thread: DeviceThread, gated: Gated
+) -> None:
+    worker = DeviceWorker(thread, gated)
+    first = asyncio.create_task(worker.submit(0))
+    await gated.is_busy()
+    tasks = [asyncio.create_task(worker.submit(n)) for n in (1, 503, 2)]
+    await asyncio.sleep(0)
+    gated.gate.set()
+    failures = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [str(failure) for failure in failures] == ["the trunk is gone"] * 3
+    assert (await first, gated.batches) == (0, [[0], [1, 503, 2]])
+    assert await worker.submit(3) == 6
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_dead_thread_fails_what_waits_and_is_not_healthy(
     thread: DeviceThread, gated: Gated
@@ -171,6 +188,13 @@ async def test_a_closed_thread_fails_what_waits(thread: DeviceThread, gated: Gat
     assert await running == 6
     with pytest.raises(ScorerUnavailableError):
         await waiting
+
+
+async def test_a_batch_may_close_its_own_thread(thread: DeviceThread, gated: Gated) -> None:
+    await asyncio.wait_for(asyncio.wrap_future(thread.call(thread.close)), 10)
+    assert not thread.healthy
+    with pytest.raises(ScorerUnavailableError):
+        await DeviceWorker(thread, gated).submit(1)
 
 
 async def test_a_request_cancelled_while_the_thread_closes_keeps_no_other_waiting(

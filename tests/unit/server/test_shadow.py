@@ -132,7 +132,7 @@ async def test_a_slow_shadow_keeps_nobody_waiting_and_is_closed_when_it_ends() -
             assert gate.wait(30)
             return super().score(requests)
 
-        def clear(self) -> None:
+        def close(self) -> None:
             cleared.set()
 
     cleared = Event()

@@ -1,0 +1,222 @@
+"""A vLLM pooling server: token ids in, the trunk's hidden state at each last token out.
+
+Hidden states travel as base64 of little-endian float32. Every failure, and every answer that is
+not what was asked for, is a ScorerUnavailableError that does not name the server's address.
+"""
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import httpx
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from qnet.errors import ScorerUnavailableError
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+DEFAULT_TIMEOUT_S = 60.0
+_CONNECT_TIMEOUT_S = 5.0
+_SHOWN_CHARACTERS = 200
+_COUNTER = re.compile(r"^vllm:prefix_cache_(queries|hits)(?:_total)?(?:\{.*\})? (\S+)$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounters:
+    """What vLLM's prefix cache has done since it started, for all of its clients.
+
+    Attributes:
+        queried_tokens: looked up; 0 for ever where prefix caching is off.
+        hit_tokens: found.
+    """
+
+    queried_tokens: int
+    hit_tokens: int
+
+    def hits_of(self, tokens: int, *, since: "CacheCounters") -> int:
+        """How many of `tokens` that were sent since then were found, at least.
+
+        Exact where nobody else used the server; what others looked up counts as found by them.
+        """
+        queried = self.queried_tokens - since.queried_tokens
+        hits = self.hit_tokens - since.hit_tokens
+        return max(0, min(tokens, hits - max(0, queried - tokens)))
+
+
+class _Shape(BaseModel):
+    """Of an answer; what else vLLM says is ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class _Pooled(_Shape):
+    index: int
+    data: str
+
+
+class _Usage(_Shape):
+    prompt_tokens: int
+
+
+class _PoolingAnswer(_Shape):
+    data: list[_Pooled]
+    usage: _Usage
+
+
+class _ModelCard(_Shape):
+    id: str
+    max_model_len: int | None = None
+
+
+class _ModelList(_Shape):
+    data: list[_ModelCard]
+
+
+class _Error(_Shape):
+    message: str
+
+
+class _ErrorAnswer(_Shape):
+    error: _Error
+
+
+class VllmServer:
+    """The client of one served trunk. Synchronous, for one thread.
+
+    Args:
+        url: the server's root, with or without /v1; the operator's, never a caller's.
+        model: the name that the trunk is served under.
+        hidden_size: D of the hidden states that are expected.
+        api_key: what the server was started with.
+        timeout_s: longest silence of the server.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        hidden_size: int,
+        api_key: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.model = model
+        self._hidden_size = hidden_size
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
+        )
+        self._timeout_s = timeout_s
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
+    def served_contexts(self) -> dict[str, int | None]:
+        """The most tokens that each served model takes, None where the server does not say.
+
+        Raises:
+            ScorerUnavailableError: no answer, or none that can be read.
+        """
+        answer = self._read(_ModelList, self._ask("GET", "/v1/models"))
+        return {card.id: card.max_model_len for card in answer.data}
+
+    def cache_counters(self) -> CacheCounters | None:
+        """The prefix cache's counters; None where the server does not publish them.
+
+        Raises:
+            ScorerUnavailableError: no answer.
+        """
+        found = {"queries": 0.0, "hits": 0.0}
+        lines = _COUNTER.findall(self._ask("GET", "/metrics").text)
+        if {name for name, _ in lines} != set(found):
+            return None
+        try:
+            for name, value in lines:  # one line for each engine
+                found[name] += float(value)
+            return CacheCounters(int(found["queries"]), int(found["hits"]))
+        except (ValueError, OverflowError) as error:
+            raise self._failure("counts its cache in no numbers") from error
+
+    def hidden_states(self, sequences: Sequence[list[int]]) -> Tensor:
+        """The hidden state at each sequence's last token, float32 (sequences, D).
+
+        Raises:
+            ScorerUnavailableError: no answer, or another than was asked for.
+        """
+        body = {
+            "model": self.model,
+            "input": list(sequences),
+            "use_activation": False,  # an embedding model's would scale the state to length 1
+            "encoding_format": "base64",
+            "embed_dtype": "float32",
+            "endianness": "little",
+        }
+        answer = self._read(_PoolingAnswer, self._ask("POST", "/pooling", json=body))
+        sent, counted = sum(map(len, sequences)), answer.usage.prompt_tokens
+        if counted != sent:
+            raise self._failure(f"read {counted:,} tokens where {sent:,} were sent")
+        pooled = sorted(answer.data, key=lambda item: item.index)
+        if [item.index for item in pooled] != list(range(len(sequences))):
+            raise self._failure(f"gave {len(pooled)} states for {len(sequences)} sequences")
+        return torch.stack([self._vector(item.data) for item in pooled])
+
+    def _vector(self, encoded: str) -> Tensor:
+        try:
+            raw = base64.b64decode(encoded, validate=True)
+            hidden_D = np.frombuffer(raw, dtype="<f4").astype(np.float32)
+        except ValueError as error:
+            raise self._failure("gave a hidden state that is no base64 of float32") from error
+        if len(hidden_D) != self._hidden_size:
+            raise self._failure(
+                f"gave a hidden state of {len(hidden_D):,} numbers; the value head takes "
+                f"{self._hidden_size:,}: start vLLM on this checkpoint's trunk, with LAST pooling"
+            )
+        if not np.isfinite(hidden_D).all():
+            raise self._failure("gave a hidden state that is not finite")
+        return torch.from_numpy(hidden_D)
+
+    def _ask(self, method: str, path: str, *, json: object = None) -> httpx.Response:
+        """The server's good answer.
+
+        Asking changes nothing there, so what a lost connection left open is asked once more; a
+        server that is merely slow would only be given more to do.
+        """
+        try:
+            try:
+                response = self._http.request(method, path, json=json)
+            except (httpx.NetworkError, httpx.RemoteProtocolError):
+                response = self._http.request(method, path, json=json)
+        except httpx.TimeoutException as error:
+            raise self._failure(f"gave no answer within {self._timeout_s:g} s") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._failure(f"cannot be reached ({type(error).__name__})") from error
+        if response.status_code != 200:
+            raise self._failure(f"answered {path} with {_reason(response)}")
+        return response
+
+    def _read(self, shape: type[Answer], response: httpx.Response) -> Answer:
+        try:
+            return shape.model_validate_json(response.content)
+        except ValidationError as error:
+            path, faults = response.request.url.path, error.error_count()
+            raise self._failure(f"answered {path} in another shape ({faults} faults)") from error
+
+    def _failure(self, what: str) -> ScorerUnavailableError:
+        return ScorerUnavailableError(f"the vLLM server of {self.model} {what}")
+
+
+def _reason(response: httpx.Response) -> str:
+    """The status, and the message where it is one of vLLM's."""
+    try:
+        message = _ErrorAnswer.model_validate_json(response.content).error.message
+    except ValidationError:
+        return str(response.status_code)
+    return f"{response.status_code}: {message[:_SHOWN_CHARACTERS]}"

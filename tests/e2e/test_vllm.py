@@ -1,0 +1,158 @@
+"""A real vLLM runs the embedded QNet's trunk: the same Q, and a refusal where its cache is off.
+
+QGUIDE_VLLM_PYTHON names a Python that has vLLM; `make test-vllm` installs one for the CPU.
+"""
+
+import logging
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from qguide.cli import app
+from qnet.checkpoint import embedded_path, load_qnet
+from qnet.errors import ConfigError
+from qnet.scoring import NaiveScorer
+from qnet.trunk import LoadedHead, load_head
+from qnet.types import History, Message, ScoreRequest
+from qnet.vllm import VllmServer
+from qnet.vllm_scoring import VllmScorer
+
+PYTHON = os.environ.get("QGUIDE_VLLM_PYTHON", "")
+START_S = 600
+BLOCK = 32
+TOLERANCES = {"float32": 1e-5, "bfloat16": 0.02}
+"""To the naive scorer in float32. In that type only the order of the sums differs."""
+
+_log = logging.getLogger(__name__)
+
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="QGUIDE_VLLM_PYTHON names no Python with vLLM; make test-vllm installs one"
+)
+
+HISTORY: History = (
+    Message(
+        "user",
+        "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a "
+        "countertop 1, a fridge 1, a garbagecan 1, a microwave 1, and a sinkbasin 1.\n\n"
+        "Your task is to: put a hot apple in garbagecan.",
+    ),
+    Message("assistant", "Thought: First is countertop 1.\nAction: go to countertop 1"),
+    Message("user", "You arrive at loc 3. On the countertop 1, you see a bowl 1, and a knife 1."),
+)
+"""Longer than one block, so that there is something to find."""
+
+PLACES = ("countertop 1", "fridge 1", "sinkbasin 1", "microwave 1", "cabinet 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """The embedded QNet's trunk as `qguide export-trunk` wrote it."""
+
+    folder: Path
+    name: str
+    loaded: LoadedHead
+
+    def connect(self, url: str) -> VllmScorer:
+        hidden_size = self.loaded.trunk.hidden_size
+        server = VllmServer(url, model=self.name, hidden_size=hidden_size)
+        return VllmScorer(self.loaded, server)
+
+
+@pytest.fixture(scope="module")
+def trunk(tmp_path_factory: pytest.TempPathFactory) -> Trunk:
+    folder = tmp_path_factory.mktemp("vllm") / "trunk"
+    written = CliRunner().invoke(app, ["export-trunk", "embedded", str(folder)])
+    assert written.exit_code == 0, written.output
+    return Trunk(folder, written.output.strip(), load_head(embedded_path("qnet")))
+
+
+@contextmanager
+def vllm(trunk: Trunk, *options: str) -> Iterator[str]:
+    """The URL of a vLLM that serves the trunk as the README says."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(trunk.folder), "--served-model-name", trunk.name]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--runner", "pooling"]
+    command += ["--convert", "embed", "--block-size", str(BLOCK)]
+    command += ["--pooler-config", '{"pooling_type": "LAST", "use_activation": false}']
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    log = trunk.folder.with_name(f"{port}.log")
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [*command, "--enforce-eager", *options],
+            env=os.environ | offline,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        try:
+            wait_until_ready(process, f"http://127.0.0.1:{port}", log)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"vLLM ended: {log.read_text()[-3000:]}")
+        try:
+            if httpx.get(f"{url}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.5)
+    pytest.fail(f"vLLM was not ready after {START_S} s: {log.read_text()[-3000:]}")
+
+
+def replies(step: int) -> tuple[Message, ...]:
+    thought = f"Thought: Not here. garbagecan 1 needs one hot apple. {step} seen."
+    return tuple(Message("assistant", f"{thought}\nAction: go to {p}") for p in PLACES)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_q_is_the_naive_scorers_and_the_history_comes_from_the_cache(
+    trunk: Trunk, dtype: str
+) -> None:
+    naive = NaiveScorer(load_qnet(embedded_path("qnet")))
+    with (
+        vllm(trunk, "--enable-prefix-caching", "--dtype", dtype) as url,
+        closing(trunk.connect(url)) as scorer,
+    ):
+        history = HISTORY
+        for step in range(6):
+            request = ScoreRequest(history, replies(step))
+            [found], [expected] = scorer.score([request]), naive.score([request])
+            pairs = zip(found.q_values, expected.q_values, strict=True)
+            difference = max(abs(one - other) for one, other in pairs)
+            seen = f"{dtype}, step {step}: max |dQ| {difference:.1e}, {found.cached_tokens} of "
+            seen += f"{expected.computed_tokens} tokens cached"
+            _log.info(seen)
+            assert difference <= TOLERANCES[dtype], seen
+            assert found.computed_tokens + found.cached_tokens == expected.computed_tokens
+            # All but one of the candidates find the history's whole blocks.
+            whole = len(trunk.loaded.renderer.encode_history(history)) // BLOCK * BLOCK
+            assert found.cached_tokens >= (len(PLACES) - 1) * whole > 0, seen
+            history = (*history, replies(step)[0], Message("user", f"You arrive at loc {step}."))
+        batch = [ScoreRequest(HISTORY, replies(step)) for step in (7, 8)]
+        for one, other in zip(scorer.score(batch), naive.score(batch), strict=True):
+            assert one.q_values == pytest.approx(other.q_values, abs=TOLERANCES[dtype])
+
+
+def test_a_vllm_without_prefix_caching_is_refused(trunk: Trunk) -> None:
+    with (
+        vllm(trunk, "--no-enable-prefix-caching", "--dtype", "float32") as url,
+        pytest.raises(ConfigError, match=r"found none of 1,024 tokens.*--enable-prefix-caching"),
+    ):
+        trunk.connect(url)
