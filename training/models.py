@@ -114,6 +114,11 @@ def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
     return embedded_path(kind) if name == EMBEDDED else Path(name)
 
 
+def sha256_of_policy(name: str) -> str:
+    """One hash over the weights of the policy of that name; "" where there are none."""
+    return weights_sha256(model_folder(name, "policy"))
+
+
 def weights_sha256(folder: Path) -> str:
     """One hash over a model folder's weights; "" where there are none."""
     from qnet.checkpoint import sha256_of

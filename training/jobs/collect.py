@@ -4,23 +4,27 @@
 
 plays the observation-only expert over a suite of games and writes trajectory rows. Tasks
 that brought none are named in `skipped.jsonl`, so that a resumed run does not play them again.
+
+With a `policy` it collects as DAgger does (Ross et al., 2011): the policy plays some of the steps,
+so that the expert is heard in the states that the policy gets itself into.
 """
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
 from qnet.errors import ConfigError, QGuideError
-from qnet.types import History
+from qnet.types import Candidate, History, SampleRequest, Sampling
 from training.artefacts import JsonlWriter, finished_task_ids, open_run
 from training.environments.base import Task
 from training.episode import Choice, Chooser, Episode, derived_seed, play_episode
+from training.models import Inference, build_policy, sha256_of_policy
 from training.progress import ProgressBar
 from training.records import EXPERT, TrajectoryRow, rows_of
 from training.rollout import ModelRequest, Process, Timings, run_processes
@@ -35,7 +39,13 @@ class CollectConfig(BaseModel):
         only_won: keep trajectories with the full reward alone.
         mistakes: probability that a step is a plausible mistake of the expert's, which SFT does
             not imitate: what it learns is the way back.
-        seed: of the mistakes.
+        policy: "embedded" or a policy's folder, which plays some of the steps; "" for none. SFT
+            imitates of them only what the expert would have said itself.
+        policy_share: probability that a step is the policy's.
+        temperature: at which the policy draws.
+        max_tokens: most completion tokens of one of the policy's actions.
+        inference: how the policy runs.
+        seed: of the mistakes, and of what the policy draws.
         parallel: episodes at the same time; the rows do not depend on it.
     """
 
@@ -46,8 +56,32 @@ class CollectConfig(BaseModel):
     max_steps: int = Field(default=40, ge=1)
     only_won: bool = True
     mistakes: float = Field(default=0.0, ge=0, lt=1)
+    policy: str = ""
+    policy_share: float = Field(default=0.5, gt=0, le=1)
+    temperature: float = Field(default=0.7, ge=0)
+    max_tokens: int = Field(default=128, ge=1)
+    inference: Inference = Inference()
     seed: int = 0
     parallel: int = Field(default=4, ge=1)
+
+    @model_validator(mode="after")
+    def _policy_is_a_model(self) -> Self:
+        if self.policy == EXPERT:
+            raise ValueError(
+                "policy is 'expert', whose mistakes `mistakes` asks for; name a model's folder"
+            )
+        if self.policy and self.mistakes:
+            raise ValueError(
+                f"policy is {self.policy!r} and mistakes {self.mistakes}; a policy makes its own, "
+                "so set mistakes to 0"
+            )
+        return self
+
+
+class _ResolvedConfig(CollectConfig):
+    """What `config.json` holds: a policy trained again under the same name is another one."""
+
+    policy_sha256: str
 
 
 FIGURES = ("episodes", "won", "kept", "steps")
@@ -79,10 +113,18 @@ class Expert(Protocol):
         """A mistake in place of the last reply."""
         ...
 
+    def follow(self, reply: str) -> None:
+        """Hear that another reply was given than the last one."""
+        ...
+
 
 def run_collect(config: CollectConfig, *, console: Console | None = None) -> Collected:
     """Play every task that has not been played yet."""
-    run = open_run(config.output, config, may_change={"output", "parallel"})
+    resolved = _ResolvedConfig(
+        **dict(config), policy_sha256=sha256_of_policy(config.policy) if config.policy else ""
+    )
+    run = open_run(config.output, resolved, may_change={"output", "parallel", "inference"})
+    policy = build_policy(config.policy, config.inference) if config.policy else None
     suite = build_selected_suite(config.environment)
     build_expert = expert_builder(config.environment)
     skipped_path = run.path / "skipped.jsonl"
@@ -102,6 +144,7 @@ def run_collect(config: CollectConfig, *, console: Console | None = None) -> Col
         ):
             run_processes(
                 _episodes(config, suite, waiting, build_expert),
+                policy=policy,
                 parallel=config.parallel,
                 environment_threads=config.environment.threads,
                 on_done=_keeper(config, {t.id: t for t in waiting}, rows, skipped, collected, bar),
@@ -141,6 +184,33 @@ def expert_chooser(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> C
     return choose
 
 
+def corrected_chooser(
+    expert: Expert, *, policy_share: float, sampling: Sampling, seed: int
+) -> Chooser:
+    """The expert, in a game that a policy plays too.
+
+    Args:
+        expert: a fresh one.
+        policy_share: probability that a step is the policy's; it is mistaken wherever its reply
+            is not the expert's word by word.
+        sampling: how the policy draws; its seed is replaced at every step.
+        seed: of whose step it is, and of the draws.
+    """
+    rng = Random(seed)
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
+        wanted = expert.reply(history[-1].content)
+        if rng.random() >= policy_share:
+            return Choice(wanted, completion_tokens=0)
+        drawn = replace(sampling, seed=derived_seed(seed, step))
+        candidates: list[Candidate] = yield SampleRequest(history, 1, drawn)
+        reply = candidates[0].message.content
+        expert.follow(reply)
+        return Choice(reply, candidates[0].completion_tokens, mistaken=reply != wanted)
+
+    return choose
+
+
 def _episodes(
     config: CollectConfig,
     suite: SelectedSuite,
@@ -148,10 +218,15 @@ def _episodes(
     build_expert: Callable[[], Expert],
 ) -> Iterator[tuple[str, Process[Episode]]]:
     for task in tasks:
-        chooser = expert_chooser(
-            build_expert(), mistakes=config.mistakes, seed=derived_seed(config.seed, task.id)
-        )
+        chooser = _chooser(config, build_expert(), seed=derived_seed(config.seed, task.id))
         yield task.id, play_episode(partial(suite.make, task), chooser, max_steps=config.max_steps)
+
+
+def _chooser(config: CollectConfig, expert: Expert, *, seed: int) -> Chooser:
+    if not config.policy:
+        return expert_chooser(expert, mistakes=config.mistakes, seed=seed)
+    sampling = Sampling(config.temperature, config.max_tokens)
+    return corrected_chooser(expert, policy_share=config.policy_share, sampling=sampling, seed=seed)
 
 
 def _keeper(

@@ -36,8 +36,7 @@ from training.models import (
     Inference,
     PolicyWithRollouts,
     build_policy,
-    model_folder,
-    weights_sha256,
+    sha256_of_policy,
 )
 from training.progress import ProgressBar
 from training.records import NodeRow, TrajectoryRow, TreeRow
@@ -113,8 +112,8 @@ def run_explore(
     """
     resolved = _ResolvedConfig(
         **dict(config),
-        policy_sha256="" if policy else _sha256_of_policy(config.policy),
-        rollouts_sha256=_sha256_of_policy(config.rollouts) if config.rollouts else "",
+        policy_sha256="" if policy else sha256_of_policy(config.policy),
+        rollouts_sha256=sha256_of_policy(config.rollouts) if config.rollouts else "",
     )
     run = open_run(config.output, resolved, may_change=MAY_CHANGE)
     policy = policy or build_policy(config.policy, config.inference)
@@ -139,10 +138,6 @@ def run_explore(
                 on_failure=recorder.on_failure,
             )
         return recorder.close()
-
-
-def _sha256_of_policy(name: str) -> str:
-    return weights_sha256(model_folder(name, "policy"))
 
 
 def tree_row(task: Task, environment: str, explored: ExploredTree) -> TreeRow:

@@ -4,11 +4,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from rich.console import Console
 
 from qnet.errors import ConfigError
 from training.artefacts import finished_task_ids, read_rows
 from training.environments.alfworld.engine import PythonEnvironment
+from training.environments.alfworld.expert import Expert
 from training.environments.base import StepResult, parse_action
 from training.jobs.collect import CollectConfig, Collected, run_collect
 from training.records import TrajectoryRow
@@ -117,3 +119,37 @@ def test_mistakes_are_marked_and_recovered_from(tmp_path: Path) -> None:
     again = configure(tmp_path / "again", None, mistakes=0.3)
     collect(again)
     assert rows_of(again) == rows
+
+
+def test_where_a_policy_plays_too_only_the_experts_words_are_imitated(tmp_path: Path) -> None:
+    config = configure(
+        tmp_path / "corrected", None, policy="embedded", policy_share=0.6, max_steps=60
+    )
+    assert collect(config).kept >= 10
+    rows = rows_of(config)
+    assert sum(len(row.mistakes) for row in rows) >= 5
+    for row in rows:
+        expert = Expert()
+        observations = [m.content for m in row.messages if m.role == "user"]
+        for number, (seen, reply) in enumerate(zip(observations, row.actions, strict=False)):
+            assert (expert.reply(seen) != reply) == (number in row.mistakes)
+            expert.follow(reply)
+    again = configure(
+        tmp_path / "again", None, policy="embedded", policy_share=0.6, max_steps=60, parallel=1
+    )
+    collect(again)
+    assert {row.task_id: row for row in rows_of(again)} == {row.task_id: row for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"policy": "expert"}, "name a model's folder"),
+        ({"policy": "embedded", "mistakes": 0.1}, "set mistakes to 0"),
+    ],
+)
+def test_two_sources_of_mistakes_are_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        configure(tmp_path, None, **changes)
