@@ -1,13 +1,12 @@
 """The one place where a job's model names become policies and scorers for many games at once."""
 
-from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import BatchPolicy, Candidate, SampleRequest, Scorer
+from qnet.types import BatchPolicy, Scorer
 
 EMBEDDED = "embedded"
 EXPERT = "expert"
@@ -58,31 +57,6 @@ def build_policy(name: str, inference: Inference) -> BatchPolicy:
     dtype: torch.dtype = getattr(torch, inference.dtype)
     loaded = load_policy(model_folder(name, "policy"), dtype=dtype, device=inference.device)
     return LocalPolicy(loaded, cache_bytes=inference.cache_bytes)
-
-
-class PolicyWithRollouts:
-    """Deviations, drawn hot, from one policy; what is drawn at temperature 0 from another.
-
-    A small policy proposes the mistakes that it makes; an expert plays on after each. So a tree
-    costs one drawn action per branch, and its Q says what a mistake costs one who knows the way
-    back, not how often the policy happens to find it.
-    """
-
-    def __init__(self, deviating: BatchPolicy, rollouts: BatchPolicy) -> None:
-        self.name = deviating.name
-        self._deviating = deviating
-        self._rollouts = rollouts
-
-    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        """Candidates of each request, in order."""
-        hot = [request.sampling.temperature > 0 for request in requests]
-        answers = {
-            is_hot: iter(
-                policy.sample_batch([r for r, h in zip(requests, hot, strict=True) if h == is_hot])
-            )
-            for is_hot, policy in ((True, self._deviating), (False, self._rollouts))
-        }
-        return [next(answers[is_hot]) for is_hot in hot]
 
 
 def build_scorer(name: str, inference: Inference) -> Scorer:

@@ -34,10 +34,13 @@ from training.environments.base import Task
 from training.models import (
     EMBEDDED,
     Inference,
-    PolicyWithRollouts,
     build_policy,
+    build_scorer,
+    model_folder,
     sha256_of_policy,
+    weights_sha256,
 )
+from training.policies import GuidedPolicy, PolicyWithRollouts
 from training.progress import ProgressBar
 from training.records import NodeRow, TrajectoryRow, TreeRow
 from training.rollout import Process, Timings, run_processes
@@ -56,6 +59,8 @@ class ExploreConfig(BaseModel):
         environment: the tasks to explore.
         policy: "embedded", the folder of a policy, or "expert": its siblings are mistakes that
             it recovers from.
+        guide: "embedded" or the folder of a Q model, which chooses the policy's own steps among
+            `exploration.candidates`: a second, on-policy round; "" for none.
         rollouts: what plays on after a deviation, in place of `policy`; the names are the same.
         inference: how the policy runs.
         expert: run folders of `collect`; a task's best trajectory is merged into its tree.
@@ -69,6 +74,7 @@ class ExploreConfig(BaseModel):
     output: Path
     environment: EnvironmentConfig = EnvironmentConfig()
     policy: str = EMBEDDED
+    guide: str = ""
     rollouts: str = ""
     inference: Inference = Inference()
     expert: tuple[Path, ...] = ()
@@ -85,11 +91,21 @@ class ExploreConfig(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _guide_has_a_choice(self) -> Self:
+        if self.guide and self.exploration.candidates < 2:
+            raise ValueError(
+                f"guide is {self.guide!r} and exploration.candidates 1; a guide chooses among at "
+                "least 2"
+            )
+        return self
+
 
 class _ResolvedConfig(ExploreConfig):
     """What `config.json` holds: a policy trained again under the same name is another one."""
 
     policy_sha256: str
+    guide_sha256: str
     rollouts_sha256: str
 
 
@@ -113,10 +129,14 @@ def run_explore(
     resolved = _ResolvedConfig(
         **dict(config),
         policy_sha256="" if policy else sha256_of_policy(config.policy),
+        guide_sha256=weights_sha256(model_folder(config.guide, "qnet")) if config.guide else "",
         rollouts_sha256=sha256_of_policy(config.rollouts) if config.rollouts else "",
     )
     run = open_run(config.output, resolved, may_change=MAY_CHANGE)
     policy = policy or build_policy(config.policy, config.inference)
+    if config.guide:
+        scorer = build_scorer(config.guide, config.inference)
+        policy = GuidedPolicy(policy, scorer, num_candidates=config.exploration.candidates)
     if config.rollouts:
         policy = PolicyWithRollouts(policy, build_policy(config.rollouts, config.inference))
     with (

@@ -251,3 +251,25 @@ def test_an_expert_plays_on_after_a_policys_deviations(tmp_path: Path) -> None:
 def test_rollouts_by_another_policy_have_to_be_greedy(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="set greedy_rollout to true"):
         configure(tmp_path, rollouts="expert")
+
+
+def test_a_guide_needs_something_to_choose_among(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        configure(tmp_path, guide="embedded", exploration=Exploration(candidates=1))
+
+
+def test_a_guide_leads_the_way_from_which_a_tree_branches(tmp_path: Path) -> None:
+    config = configure(
+        tmp_path,
+        environment=EnvironmentConfig(name="alfworld", count=2),
+        policy="embedded",
+        guide="embedded",
+        rollouts="expert",
+        exploration=Exploration(
+            max_steps=60, max_draws=4, depth=30, own_steps=6, candidates=3, greedy_rollout=True
+        ),
+    )
+    run_explore(config, console=Console(file=StringIO()))
+    rows = list(read_rows(tmp_path / "rows.jsonl", TreeRow))
+    assert len(rows) == 2
+    assert all(len(list(row.to_tree().leaves())) >= 2 for row in rows)
