@@ -45,6 +45,8 @@ class TrainQNetConfig(BaseModel):
         loss_on: the positions that carry the label; `all` is the paper's.
         ranking_weight: weight of -log sigmoid((Q(s, a) - Q(s, a')) / ranking_scale) over sibling
             pairs with q(a) > q(a'); ours, 0 is the paper.
+        ranking: "order" counts every pair alike, so that Q learns which action is better more
+            often; "regret" counts it (q(a) - q(a')) / ranking_scale times: better on the whole.
         min_gap: siblings whose labels differ by less are no pair.
         flat_trees: train on trees whose labels are all equal too, as the paper does; without
             them (ours) a policy that mostly fails does not drown the contrast in zeros.
@@ -66,6 +68,7 @@ class TrainQNetConfig(BaseModel):
     loss_on: LossOn = "all"
     ranking_weight: float = Field(default=0.0, ge=0)
     ranking_scale: float = Field(default=0.1, gt=0)
+    ranking: Literal["order", "regret"] = "order"
     min_gap: float = Field(default=0.02, gt=0)
     flat_trees: bool = True
     tails: bool = True
@@ -138,21 +141,39 @@ def qnet_loss(qnet: QNet, tree: PackedTree, config: TrainQNetConfig) -> Loss:
     weight_T = torch.tensor(tree.weight)
     total = (weight_T * (q_T - torch.tensor(tree.target)) ** 2).sum()
     if config.ranking_weight and tree.pairs:
-        ranking = -torch.nn.functional.logsigmoid(_margins(q_T, tree.pairs) / config.ranking_scale)
-        total = total + config.ranking_weight * ranking.sum()
+        ranking_P = -torch.nn.functional.logsigmoid(
+            _margins(q_T, tree.pairs) / config.ranking_scale
+        )
+        if config.ranking == "regret":
+            ranking_P = ranking_P * _gaps(tree.pairs) / config.ranking_scale
+        total = total + config.ranking_weight * ranking_P.sum()
     return Loss(total, float(weight_T.sum()))
 
 
 @torch.no_grad()
-def sibling_accuracy(qnet: QNet, trees: Sequence[PackedTree]) -> float:
-    """Share of sibling pairs that Q puts in the right order; nan where there are none."""
-    right, pairs = 0.0, 0
+def sibling_accuracy(qnet: QNet, trees: Sequence[PackedTree]) -> tuple[float, float]:
+    """Share of sibling pairs that Q puts in the right order; nan where there are none.
+
+    Returns:
+        Every pair counted alike, and as often as its labels differ: the first says how often an
+        action is misjudged, the second how much that costs.
+    """
+    right, right_by_gap, pairs, gaps = 0.0, 0.0, 0, 0.0
     for tree in trees:
         if tree.pairs:
             margin_P = _margins(q_of_tree(qnet, tree), tree.pairs)
-            right += float((margin_P > 0).sum()) + 0.5 * float((margin_P == 0).sum())
+            right_P = (margin_P > 0).float() + 0.5 * (margin_P == 0).float()
+            gap_P = _gaps(tree.pairs)
+            right += float(right_P.sum())
+            right_by_gap += float((right_P * gap_P).sum())
             pairs += len(tree.pairs)
-    return right / pairs if pairs else float("nan")
+            gaps += float(gap_P.sum())
+    return (right / pairs, right_by_gap / gaps) if pairs else (float("nan"), float("nan"))
+
+
+def _gaps(pairs: Sequence[Pair]) -> Tensor:
+    """(P,) by how much the labels of each pair differ."""
+    return torch.tensor([better.q_value - worse.q_value for better, worse in pairs])
 
 
 def _margins(q_T: Tensor, pairs: Sequence[Pair]) -> Tensor:
@@ -172,7 +193,12 @@ def _validate(qnet: QNet, held_back: Sequence[PackedTree]) -> dict[str, float]:
     pairs = sum(len(tree.pairs) for tree in held_back)
     if not pairs:
         return {}
-    return {"sibling_accuracy": sibling_accuracy(qnet, held_back), "sibling_pairs": pairs}
+    accuracy, accuracy_by_gap = sibling_accuracy(qnet, held_back)
+    return {
+        "sibling_accuracy": accuracy,
+        "sibling_accuracy_by_gap": accuracy_by_gap,
+        "sibling_pairs": pairs,
+    }
 
 
 def _read_trees(config: TrainQNetConfig) -> tuple[list[TreeRows], list[TreeRows]]:

@@ -23,7 +23,7 @@ from training.jobs.train_qnet import (
 )
 from training.loop import Optimization
 from training.records import LabelRow, TrajectoryRow, rows_of
-from training.tree_batches import PackedTree, pack_tree
+from training.tree_batches import PackedTree, Place, pack_tree
 
 TINY = Architecture(
     vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128
@@ -168,8 +168,35 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
     config = TrainQNetConfig(labels=(), trunk=tmp_path, output=tmp_path)
     assert float(qnet_loss(told(1.0, 0.0), tree, config).total) == 0.0
     assert float(qnet_loss(told(0.0, 1.0), tree, config).total) == 2.0
-    assert sibling_accuracy(told(0.3, 0.2), [tree]) == 1.0
-    assert sibling_accuracy(told(0.2, 0.2), [tree]) == 0.5
+    assert sibling_accuracy(told(0.3, 0.2), [tree]) == (1.0, 1.0)
+    assert sibling_accuracy(told(0.2, 0.2), [tree]) == (0.5, 0.5)
+
+
+def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
+    # In two trees of three the first action is better by 0.1, in the third the second one by 0.9.
+    trees = []
+    for first, second in ((0.1, 0.0), (0.1, 0.0), (0.0, 0.9)):
+        tree = PackedTree(token_ids=[1, 2])
+        places = (Place(0, first), Place(1, second))
+        tree.pairs = [places if first > second else places[::-1]]
+        tree.weight, tree.weighted = [0.0, 0.0], [0.0, 0.0]
+        tree.depths, tree.before = [0, 0], [-1, -1]
+        trees.append(tree)
+    margin = torch.zeros((), requires_grad=True)
+
+    def slope(ranking: str) -> float:
+        config = TrainQNetConfig.model_validate(
+            {"labels": (), "trunk": ".", "output": ".", "ranking_weight": 1.0, "ranking": ranking}
+        )
+        qnet: Any = lambda ids_BT, **_: torch.stack([margin, -margin])[None]  # noqa: E731
+        loss = torch.stack([qnet_loss(qnet, tree, config).total for tree in trees]).sum()
+        return float(torch.autograd.grad(loss, margin)[0])
+
+    assert slope("order") < 0 < slope("regret")
+    prefers_first: Any = lambda ids_BT, **_: torch.tensor([[1.0, 0.0]])  # noqa: E731
+    by_count, by_gap = sibling_accuracy(prefers_first, trees)
+    assert by_count == pytest.approx(2 / 3)
+    assert by_gap == pytest.approx(0.2 / 1.1)
 
 
 def test_a_trunk_that_sees_past_the_mask_is_refused() -> None:

@@ -70,7 +70,23 @@ class Expert:
         """
         action = parse_action(reply)
         self._deliberate = action == self._action
+        if self._memory is not None and not self._deliberate and action.startswith("go to "):
+            self._overlook(self._memory)
         self._action = action
+
+    def _overlook(self, memory: HouseMemory) -> None:
+        """Whoever goes elsewhere has not noticed, or has forgotten, what there was to take.
+
+        An expert that still knew it would call the oversight cheap, and advise what an agent that
+        has never read it cannot follow.
+        """
+        verb, _, rest = self._action.partition(" ")
+        if verb == "go" and memory.held is None:
+            memory.overlook(rest.removeprefix("to "), memory.task.item)
+        elif verb == "take":
+            memory.overlook(memory.at, memory.task.item)
+        elif verb == "use":
+            memory.overlook(memory.at, memory.task.target)
 
     def _say(self, memory: HouseMemory, decision: Decision, *, deliberate: bool) -> str:
         self._action, self._deliberate = decision.action, deliberate

@@ -70,6 +70,12 @@ class HouseMemory:
         self.contents.clear()
         self.refused.clear()
 
+    def overlook(self, receptacle: str | None, kind: str) -> None:
+        """Forget the objects of a kind that were seen in a receptacle."""
+        if receptacle in self.contents:
+            seen = self.contents[receptacle]
+            self.contents[receptacle] = tuple(item for item in seen if kind_of(item) != kind)
+
     def is_shut(self, receptacle: str, kind: str) -> bool:
         """Whether a receptacle has to be opened to look for, or take, a kind of object."""
         unseen = receptacle not in self.contents

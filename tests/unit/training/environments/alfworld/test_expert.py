@@ -247,6 +247,18 @@ def test_it_goes_on_from_what_another_agent_did() -> None:
     assert parse_action(expert.reply(put)) == "take pencil 2 from bed 1"
 
 
+def test_what_another_agent_overlooks_is_forgotten() -> None:
+    expert = Expert()
+    expert.reply(SIMPLE[0][0])
+    expert.follow("Thought: I like the bed.\nAction: go to bed 1")
+    seen = "You arrive at loc 3. On the bed 1, you see a pencil 2."
+    assert parse_action(expert.reply(seen)) == "take pencil 2 from bed 1"
+    expert.follow("Thought: Not here.\nAction: go to desk 1")
+    onwards = parse_action(expert.reply("You arrive at loc 1. On the desk 1, you see nothing."))
+    assert onwards.startswith("go to ")
+    assert onwards != "go to bed 1"
+
+
 def test_anothers_failure_changes_nothing_that_is_known() -> None:
     expert = Expert()
     for observation, _ in LAMP_SEEN_BEFORE[:2]:
