@@ -37,7 +37,10 @@ class _OverHttp:
 
     def clock(self) -> Timing:
         """CPU time of the server's processes; wall time as the client sees it."""
-        return clock_of(self._pids)
+        try:
+            return clock_of(self._pids)
+        except OSError as error:  # one has ended, or this is no Linux
+            raise self._process.failure("cannot be timed from outside") from error
 
     def close(self) -> None:
         """Let go of the connection."""
