@@ -23,20 +23,35 @@ class Slab:
     """Keys and values of one conversation, (heads, columns, head size) per layer.
 
     Columns are written in place; a column says nothing about its position, which the keys
-    already carry.
+    already carry. The first columns may be those of a `base` that several slabs begin with and
+    none writes to.
+
+    Attributes:
+        keys: the slab's own columns, which come after the base's.
     """
 
-    __slots__ = ("_capacity", "keys", "values")
+    __slots__ = ("_capacity", "_shared", "base", "keys", "values")
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
+        self.base: Slab | None = None
+        self._shared = 0
         self._capacity = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated, the spare columns included."""
+        """Bytes allocated for its own columns, the spare ones included."""
         return sum(t.nbytes for t in (*self.keys, *self.values))
+
+    def seen(self, layer: int, visible: int) -> list[tuple[Tensor, Tensor]]:
+        """A layer's keys and values of the columns below `visible`, in one part or two."""
+        own = visible - self._shared
+        parts = [(self.keys[layer][:, :own], self.values[layer][:, :own])]
+        if self.base is not None:
+            keys_HCD, values_HCD = self.base.keys[layer], self.base.values[layer]
+            parts.insert(0, (keys_HCD[:, : self._shared], values_HCD[:, : self._shared]))
+        return parts
 
     def reserve(self, columns: int) -> None:
         """Make room for `columns` in all."""
@@ -57,31 +72,72 @@ class Slab:
         if layer == len(self.keys):
             self.keys.append(self._empty(key_HTD))
             self.values.append(self._empty(value_HTD))
-        end = column + key_HTD.shape[1]
-        self.keys[layer][:, column:end] = key_HTD
-        self.values[layer][:, column:end] = value_HTD
+        start = self._own(column)
+        end = start + key_HTD.shape[1]
+        self.keys[layer][:, start:end] = key_HTD
+        self.values[layer][:, start:end] = value_HTD
 
     def move(self, columns: list[int], to: int) -> None:
         """Copy scattered columns to `to` and after."""
         if not columns:
             return
-        source = torch.tensor(columns)
+        source = torch.tensor(columns) - self._shared
+        start = self._own(to)
         for slab in (*self.keys, *self.values):
-            slab[:, to : to + len(columns)] = slab[:, source.to(slab.device)]
+            slab[:, start : start + len(columns)] = slab[:, source.to(slab.device)]
 
-    def clone(self, columns: int) -> "Slab":
-        """A slab of its own that starts with the first `columns` of this one."""
-        copy = Slab()
-        copy.reserve(columns)
-        for mine, theirs in ((self.keys, copy.keys), (self.values, copy.values)):
+    def fork(self, columns: int, *, copied: int) -> "Slab":
+        """A slab that begins with the first `columns` of this one.
+
+        What both hold already is shared, the rest copied; where that would be more than `copied`
+        columns, they become a base of both.
+        """
+        if columns - self._shared > copied:
+            self._share(columns)
+        fork = Slab()
+        fork._shared = min(columns, self._shared)
+        fork.base = self.base if fork._shared else None
+        fork.reserve(columns)
+        rest = columns - fork._shared
+        for mine, theirs in ((self.keys, fork.keys), (self.values, fork.values)):
             for slab in mine:
-                theirs.append(copy._empty(slab))
-                theirs[-1][:, :columns] = slab[:, :columns]
-        return copy
+                theirs.append(fork._empty(slab))
+                theirs[-1][:, :rest] = slab[:, :rest]
+        return fork
+
+    def make_writable(self, column: int) -> None:
+        """Copy what the base holds of `column` and after."""
+        base, shared = self.base, self._shared
+        if base is None or column >= shared:
+            return
+        for mine, theirs in ((self.keys, base.keys), (self.values, base.values)):
+            copied = [slab[:, column:shared] for slab in theirs]
+            mine[:] = [torch.cat(both, dim=1) for both in zip(copied, mine, strict=True)]
+        self._shared = column
+        if not column:
+            self.base = None
+
+    def _share(self, columns: int) -> None:
+        """Make the first columns a base of this slab, whatever its base was before."""
+        base = Slab()
+        base._capacity = columns
+        for layer in range(len(self.keys)):
+            keys, values = zip(*self.seen(layer, columns), strict=True)
+            base.keys.append(torch.cat(keys, dim=1))
+            base.values.append(torch.cat(values, dim=1))
+        own = self._own(columns)
+        self.keys = [slab[:, own:].clone() for slab in self.keys]
+        self.values = [slab[:, own:].clone() for slab in self.values]
+        self.base, self._shared = base, columns
+
+    def _own(self, column: int) -> int:
+        """Where a column lies among the slab's own."""
+        assert column >= self._shared, "a base is read by others too"
+        return column - self._shared
 
     def _empty(self, like_HTD: Tensor) -> Tensor:
         heads, _, size = like_HTD.shape
-        return like_HTD.new_empty((heads, self._capacity, size))
+        return like_HTD.new_empty((heads, self._capacity - self._shared, size))
 
     def _grown(self, slab_HTD: Tensor) -> Tensor:
         grown = self._empty(slab_HTD)
@@ -185,7 +241,6 @@ def _attend(
     piece: Piece, layer: int, query_HTD: Tensor, out_THD: Tensor, kwargs: dict[str, Any]
 ) -> None:
     """One piece, its rows in chunks so that the scores stay small."""
-    keys_KCD, values_KCD = piece.slab.keys[layer], piece.slab.values[layer]
     rows = query_HTD.shape[1]
     for first in range(0, rows, _ROWS_AT_ONCE):
         last = min(rows, first + _ROWS_AT_ONCE)
@@ -197,7 +252,7 @@ def _attend(
             bias = piece.bias[first:last]
         _check_window(visible, kwargs)
         out_THD[first:last] = _dense(
-            query_HTD[:, first:last], keys_KCD[:, :visible], values_KCD[:, :visible], bias, context
+            query_HTD[:, first:last], piece.slab.seen(layer, visible), bias, context
         )
 
 
@@ -212,8 +267,7 @@ def _attend_where_read(
     out_THD.zero_()
     visible = piece.column + tokens
     _check_window(visible, kwargs)
-    keys_HCD = piece.slab.keys[layer][:, :visible]
-    values_HCD = piece.slab.values[layer][:, :visible]
+    parts = piece.slab.seen(layer, visible)
     for first in range(0, len(read), _ROWS_AT_ONCE):
         rows_R = torch.tensor(read[first : first + _ROWS_AT_ONCE], device=out_THD.device)
         if piece.bias is None:
@@ -222,7 +276,7 @@ def _attend_where_read(
             context = piece.column
         else:
             bias, context = piece.bias[rows_R], piece.context
-        out_THD[rows_R] = _dense(query_HTD[:, rows_R], keys_HCD, values_HCD, bias, context)
+        out_THD[rows_R] = _dense(query_HTD[:, rows_R], parts, bias, context)
 
 
 def _check_window(visible: int, kwargs: dict[str, Any]) -> None:
@@ -231,18 +285,32 @@ def _check_window(visible: int, kwargs: dict[str, Any]) -> None:
 
 
 def _dense(
-    query_HTD: Tensor, keys_KCD: Tensor, values_KCD: Tensor, bias_TC: Tensor | None, context: int
+    query_HTD: Tensor,
+    parts: list[tuple[Tensor, Tensor]],
+    bias_TC: Tensor | None,
+    context: int,
 ) -> Tensor:
-    """Attention of T rows over C columns, the query heads of a KV head folded into the rows."""
+    """Attention of T rows over C columns, the query heads of a KV head folded into the rows.
+
+    Args:
+        parts: keys and values (K, part of C, D); a base's and the slab's own are never joined.
+    """
     heads, rows, size = query_HTD.shape
-    kv_heads = keys_KCD.shape[0]
+    kv_heads = parts[0][0].shape[0]
     folded = query_HTD.reshape(kv_heads, heads // kv_heads * rows, size)
-    scores = torch.bmm(folded, keys_KCD.transpose(1, 2))
+    scores = _joined([torch.bmm(folded, keys.transpose(1, 2)) for keys, _ in parts])
     if bias_TC is not None:
         scores.view(kv_heads, -1, rows, scores.shape[-1])[..., context:] += bias_TC
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values_KCD.dtype)
-    mixed = torch.bmm(weights, values_KCD)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query_HTD.dtype)
+    lengths = [keys.shape[1] for keys, _ in parts]
+    mixed = torch.bmm(weights[..., : lengths[0]], parts[0][1])
+    for (_, values), length in zip(parts[1:], lengths[1:], strict=True):
+        mixed = torch.baddbmm(mixed, weights[..., -length:], values)
     return mixed.view(heads, rows, mixed.shape[-1]).transpose(0, 1)
+
+
+def _joined(scores: list[Tensor]) -> Tensor:
+    return scores[0] if len(scores) == 1 else torch.cat(scores, dim=-1)
 
 
 def _causal(rows: int, like: Tensor) -> Tensor | None:

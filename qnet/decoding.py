@@ -101,7 +101,7 @@ def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozens
     """
     with model.lease([job.token_ids for job in jobs], spare=1) as entries:
         computed = sum(
-            len(job.token_ids) - len(entry.token_ids)
+            len(job.token_ids) - entry.cached_tokens
             for job, entry in zip(jobs, entries, strict=True)
         )
         logits = _prefill(model, jobs, entries)

@@ -1,17 +1,23 @@
 """Prefixes whose keys and values are kept from one step to the next.
 
-One entry per conversation, least recently used out first, within a byte budget. Entries are
-found by the hashes of their token blocks and then compared token by token: a hash is a hint,
-never a proof. An entry also keeps its branches, the candidates of its last step, so that the
-step after the chosen one computes only the new observation.
+One entry per conversation, least recently used out first, within a byte budget. Conversations
+that begin alike share those columns. Entries are found by the hashes of their token blocks and
+then compared token by token: a hash is a hint, never a proof. An entry also keeps its branches,
+the candidates of its last step, so that the step after the chosen one computes only the new
+observation.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 
 from qnet.attention import Slab
 
+SHARED_TOKENS = 64
+"""The shortest beginning that is worth sharing; less is copied, or computed again."""
+
 _BLOCK = 16
+_MOST_COMPARED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +30,41 @@ class Branch:
 
 @dataclass(slots=True)
 class Entry:
-    """A prefix being extended; its slab's first columns are its tokens, in order."""
+    """A prefix being extended; its slab's first columns are its tokens, in order.
+
+    Attributes:
+        fresh_tokens: how many of them were computed for the present lease.
+    """
 
     slab: Slab = field(default_factory=Slab)
     token_ids: list[int] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     leased: bool = True
+    fresh_tokens: int = 0
     _key: int | None = None
     _hashes: list[int] = field(default_factory=list)
     _nbytes: int = 0
+    _base: Slab | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many of its tokens were known before the present lease."""
+        return len(self.token_ids) - self.fresh_tokens
 
 
 class PrefixStore:
     """Least-recently-used prefixes of one model. Not thread-safe: the device thread owns it.
 
     Attributes:
-        nbytes: of the prefixes kept.
+        nbytes: of the prefixes kept; what several share counts once.
         evictions: prefixes dropped so far because the budget was full.
     """
 
     def __init__(self, *, cache_bytes: int) -> None:
         self._budget = cache_bytes
         self._entries: OrderedDict[int, Entry] = OrderedDict()
-        self._by_block: dict[int, int] = {}
+        self._by_block: dict[int, dict[int, None]] = {}
+        self._sharing: dict[int, int] = {}
         self._next_key = 0
         self.nbytes = 0
         self.evictions = 0
@@ -57,8 +75,8 @@ class PrefixStore:
     def lease(self, token_ids: list[int], *, at_most: int) -> Entry:
         """The longest known prefix of `token_ids`, at most `at_most` tokens, to be extended.
 
-        The entry itself where the tokens continue it and nobody holds it; else a copy of the
-        shared columns. Give it back with `commit` or, after a failure, `discard`.
+        The entry itself where the tokens continue it and nobody holds it; else a new one that
+        shares its columns. Give it back with `commit` or, after a failure, `discard`.
         """
         found = self._find(token_ids)
         if found is None:
@@ -66,19 +84,33 @@ class PrefixStore:
         shared = common_prefix(found.token_ids, token_ids)
         if found.leased or shared < len(found.token_ids):
             kept = min(shared, at_most)
-            return Entry(found.slab.clone(kept), token_ids[:kept])
+            self._forget(found)
+            fork = found.slab.fork(kept, copied=SHARED_TOKENS - 1)
+            self._hold(found)
+            return Entry(fork, token_ids[:kept])
         self._forget(found)
         found.leased = True
         _follow_branch(found, token_ids)
         found.token_ids = found.token_ids[:at_most]
+        found.slab.make_writable(len(found.token_ids))
         self._hold(found)
         return found
 
+    def lacks(self, token_ids: list[int]) -> bool:
+        """Whether so much is unknown that several who begin with it should not each compute it."""
+        found = self._find(token_ids)
+        known = 0 if found is None else common_prefix(found.token_ids, token_ids)
+        return len(token_ids) - known >= SHARED_TOKENS
+
+    def add(self, entry: Entry) -> None:
+        """Give an entry back, to be leased again at once: nothing is evicted for it yet."""
+        self._forget(entry)
+        entry.leased, entry.fresh_tokens = False, 0
+        self._hold(entry)
+
     def commit(self, entry: Entry) -> None:
         """Keep what the entry holds now, as the most recently used."""
-        self._forget(entry)
-        entry.leased = False
-        self._hold(entry)
+        self.add(entry)
         self._evict()
 
     def discard(self, entry: Entry) -> None:
@@ -92,9 +124,11 @@ class PrefixStore:
 
     def _find(self, token_ids: list[int]) -> Entry | None:
         for block_hash in reversed(_block_hashes(token_ids)):
-            key = self._by_block.get(block_hash)
-            if key is not None and common_prefix(self._entries[key].token_ids, token_ids):
-                return self._entries[key]
+            holders = islice(reversed(self._by_block.get(block_hash, {})), _MOST_COMPARED)
+            alike = [self._entries[key] for key in holders]
+            best = max(alike, key=lambda e: (_reach(e, token_ids), not e.leased), default=None)
+            if best is not None and _reach(best, token_ids):
+                return best
         return None
 
     def _hold(self, entry: Entry) -> None:
@@ -103,16 +137,30 @@ class PrefixStore:
         entry._hashes = _block_hashes(entry.token_ids)
         entry._nbytes = entry.slab.nbytes
         self._entries[entry._key] = entry
-        self._by_block.update(dict.fromkeys(entry._hashes, entry._key))
+        for block_hash in entry._hashes:
+            self._by_block.setdefault(block_hash, {})[entry._key] = None
         self.nbytes += entry._nbytes
+        entry._base = entry.slab.base
+        if entry._base is not None:
+            holders = self._sharing.get(id(entry._base), 0)
+            self._sharing[id(entry._base)] = holders + 1
+            self.nbytes += 0 if holders else entry._base.nbytes
 
     def _forget(self, entry: Entry) -> None:
         if entry._key is None:
             return
         del self._entries[entry._key]
         self.nbytes -= entry._nbytes
+        if entry._base is not None:
+            self._sharing[id(entry._base)] -= 1
+            if not self._sharing[id(entry._base)]:
+                del self._sharing[id(entry._base)]
+                self.nbytes -= entry._base.nbytes
+            entry._base = None
         for block_hash in entry._hashes:
-            if self._by_block.get(block_hash) == entry._key:
+            holders = self._by_block[block_hash]
+            del holders[entry._key]
+            if not holders:
                 del self._by_block[block_hash]
         entry._key = None
 
@@ -127,10 +175,23 @@ class PrefixStore:
 
 def common_prefix(one: list[int], other: list[int]) -> int:
     """How many leading tokens two lists share."""
-    shorter = min(len(one), len(other))
-    if one[:shorter] == other[:shorter]:
-        return shorter
-    return next(i for i in range(shorter) if one[i] != other[i])
+    equal, end = 0, min(len(one), len(other))
+    while equal < end:
+        middle = (equal + end + 1) // 2
+        if one[equal:middle] == other[equal:middle]:
+            equal = middle
+        else:
+            end = middle - 1
+    return equal
+
+
+def _reach(entry: Entry, token_ids: list[int]) -> int:
+    """How many leading tokens the entry and the best of its branches know."""
+    shared = common_prefix(entry.token_ids, token_ids)
+    if shared < len(entry.token_ids):
+        return shared
+    rest = token_ids[shared:]
+    return shared + max((common_prefix(b.token_ids, rest) for b in entry.branches), default=0)
 
 
 def _follow_branch(entry: Entry, token_ids: list[int]) -> None:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from qnet.attention import PACKED_ATTENTION, Piece, Plan, register
 from qnet.errors import CheckpointError
-from qnet.kvstore import Entry, PrefixStore
+from qnet.kvstore import Entry, PrefixStore, common_prefix
 from qnet.model import QNet
 from qnet.narrowing import Narrowing
 from qnet.types import CacheUse
@@ -71,12 +72,17 @@ class PackedModel:
     def lease(self, histories: Sequence[list[int]], *, spare: int) -> Iterator[list[Entry]]:
         """Entries for these histories, kept afterwards, or dropped after a failure.
 
+        What several of them begin with and nobody knows yet is computed first, and once.
+
         Args:
             spare: how many last tokens are computed again even where they are known.
         """
+        fresh_tokens = self._compute_beginnings(histories, spare=spare)
         entries = [
             self.store.lease(token_ids, at_most=len(token_ids) - spare) for token_ids in histories
         ]
+        for entry, tokens in zip(entries, fresh_tokens, strict=True):
+            entry.fresh_tokens = tokens
         try:
             yield entries
         except BaseException:
@@ -85,6 +91,31 @@ class PackedModel:
             raise
         for entry in entries:
             self.store.commit(entry)
+
+    def _compute_beginnings(self, histories: Sequence[list[int]], *, spare: int) -> list[int]:
+        """How many tokens were computed, each for one of the histories that begin with it."""
+        computed = [0] * len(histories)
+        in_order = sorted(range(len(histories)), key=histories.__getitem__)
+        for one, other in pairwise(in_order):
+            shared = common_prefix(histories[one], histories[other])
+            known_by_both = min(shared, len(histories[one]) - spare, len(histories[other]) - spare)
+            beginning = histories[one][: max(0, known_by_both)]
+            if self.store.lacks(beginning):
+                computed[one] = self._compute(beginning)
+        return computed
+
+    def _compute(self, token_ids: list[int]) -> int:
+        """Make a prefix known; how many tokens that took."""
+        entry = self.store.lease(token_ids, at_most=len(token_ids))
+        piece = history_piece(entry, token_ids)
+        try:
+            self.run([piece])
+        except BaseException:
+            self.store.discard(entry)
+            raise
+        entry.token_ids, entry.branches = token_ids, []
+        self.store.add(entry)
+        return len(piece.token_ids)
 
     @property
     def cache(self) -> CacheUse:

@@ -5,15 +5,19 @@ history are always a prefix of the tokens of any history that extends it. That i
 server keep what it computed at the last step, and what makes training and serving agree.
 
     encode_history(h) + encode_candidate(a)  is a prefix of  encode_episode(h + (a, …))
+
+What was rendered and tokenised is remembered turn by turn, each turn behind the turns that it
+follows, so that a step costs its new turns alone, whatever the template.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from transformers import PreTrainedTokenizerBase
 
 from qnet.errors import MalformedHistoryError, RenderingError
+from qnet.recent import Recent
 from qnet.types import History, Message
 
 RENDERER_VERSION = "1"
@@ -31,7 +35,10 @@ _PROBE = (
     Message("user", "three"),
     Message("assistant", "four"),
 )
-_CACHED_PIECES = 65_536
+_START = 0
+_CACHED_CHARACTERS = 8 * 1024**2
+_OVERHEAD_CHARACTERS = 64
+"""What a short piece costs beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +76,9 @@ class Renderer:
         self._eos: str = str(tokenizer.eos_token)
         self._template: str = tokenizer.chat_template or PLAIN_TEMPLATE
         self._special = frozenset(str(token) for token in tokenizer.all_special_tokens)
-        self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
-        self._known_turns: OrderedDict[Message, _Turn] = OrderedDict()
+        self._tokens = Recent[str, tuple[int, ...]](size=_CACHED_CHARACTERS)
+        self._known_turns = Recent[tuple[int, Message], tuple[_Turn, int]](size=_CACHED_CHARACTERS)
+        self._places = count(_START + 1)
         self._prompt = self._generation_prompt(_PROBE[:1])
         self._turns_stand_alone = self._probe()
 
@@ -128,17 +136,27 @@ class Renderer:
     def _turns(self, messages: Sequence[Message]) -> list[_Turn]:
         for message in messages:
             self._check(message)
-        if self._turns_stand_alone:
-            return [self._standing_turn(message) for message in messages]
-        return [self._turn(messages[:k], message) for k, message in enumerate(messages)]
+        turns: list[_Turn] = []
+        place = _START
+        for number, message in enumerate(messages):
+            turn, place = self._turn_at(place, messages[:number], message)
+            turns.append(turn)
+        return turns
 
-    def _standing_turn(self, message: Message) -> _Turn:
-        turn = self._known_turns.get(message)
-        if turn is None:
-            turn = self._known_turns[message] = self._turn((), message)
-            if len(self._known_turns) > _CACHED_PIECES:
-                self._known_turns.popitem(last=False)
-        return turn
+    def _turn_at(
+        self, place: int, before: Sequence[Message], message: Message
+    ) -> tuple[_Turn, int]:
+        """A turn and the place behind it; a place stands for all the turns before it."""
+        key = (place, message)
+        known = self._known_turns.get(key)
+        if known is None:
+            if self._turns_stand_alone:
+                known = self._turn((), message), _START
+            else:
+                known = self._turn(before, message), next(self._places)
+            size = len(message.content) + _OVERHEAD_CHARACTERS
+            self._known_turns.put(key, known, size=size)
+        return known
 
     def _turn(self, before: Sequence[Message], message: Message) -> _Turn:
         if message.role == "assistant":
@@ -203,7 +221,5 @@ class Renderer:
         cached = self._tokens.get(text)
         if cached is None:
             cached = tuple(self.tokenizer.encode(text, add_special_tokens=False))
-            self._tokens[text] = cached
-            if len(self._tokens) > _CACHED_PIECES:
-                self._tokens.popitem(last=False)
+            self._tokens.put(text, cached, size=len(text) + _OVERHEAD_CHARACTERS)
         return cached

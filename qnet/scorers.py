@@ -1,8 +1,8 @@
-"""The fast scorer that fits a loaded Q model."""
+"""The scorers that fit a loaded Q model, the fast one and the reference."""
 
 from qnet.checkpoint import LoadedImplicitQ, LoadedQModel, LoadedQNet
-from qnet.implicit_scoring import SharedPrefixImplicitScorer
-from qnet.scoring import SharedPrefixScorer
+from qnet.implicit_scoring import NaiveImplicitScorer, SharedPrefixImplicitScorer
+from qnet.scoring import NaiveScorer, SharedPrefixScorer
 
 
 def build_shared_prefix_scorer(
@@ -21,3 +21,12 @@ def build_shared_prefix_scorer(
             return SharedPrefixScorer(loaded, cache_bytes=cache_bytes)
         case LoadedImplicitQ():
             return SharedPrefixImplicitScorer(loaded, cache_bytes=cache_bytes)
+
+
+def build_naive_scorer(loaded: LoadedQModel) -> NaiveScorer | NaiveImplicitScorer:
+    """What the fast one has to equal."""
+    match loaded:
+        case LoadedQNet():
+            return NaiveScorer(loaded)
+        case LoadedImplicitQ():
+            return NaiveImplicitScorer(loaded)

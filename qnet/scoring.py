@@ -38,7 +38,7 @@ class NaiveScorer:
     def __init__(self, loaded: LoadedQNet) -> None:
         self.name = loaded.name
         self._loaded = loaded
-        self._context = context_length(loaded.model.trunk.config)
+        self.context = context_length(loaded.model.trunk.config)
 
     @torch.inference_mode()
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
@@ -52,7 +52,7 @@ class NaiveScorer:
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
         rendered = render_request(
-            self._loaded.renderer, request, name=self.name, context=self._context
+            self._loaded.renderer, request, name=self.name, context=self.context
         )
         sequences = list(rendered.sequences)
         q_values = tuple(self._q(token_ids) for token_ids in sequences)
@@ -105,7 +105,7 @@ class SharedPrefixScorer:
             for r in requests
         ]
         with self._packed.lease([r.history for r in rendered], spare=0) as entries:
-            known = [len(entry.token_ids) for entry in entries]
+            known = [entry.cached_tokens for entry in entries]
             like = next(self._loaded.model.parameters())
             q_values = self._packed.run(_pieces(rendered, entries, like)).tolist()
             for request, entry in zip(rendered, entries, strict=True):

@@ -39,8 +39,8 @@ def plan_steps(
     micro_batches: list[list[int]] = []
     current: list[int] = []
     for index in order:
-        widest = max([lengths[index], *(lengths[i] for i in current)])
-        if current and widest * (len(current) + 1) > micro_batch_tokens:
+        wider = [lengths[i] for i in (*current, index)]
+        if current and padded_tokens(wider) > micro_batch_tokens:
             micro_batches.append(current)
             current = []
         current.append(index)
@@ -65,6 +65,11 @@ def _group(
     if current:
         steps.append(current)
     return steps
+
+
+def padded_tokens(lengths: Sequence[int]) -> int:
+    """What a micro-batch of these lengths puts through the model, its padding included."""
+    return max(lengths) * len(lengths)
 
 
 def pad_ids(rows: Sequence[Sequence1D]) -> Tensor:

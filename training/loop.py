@@ -118,18 +118,24 @@ class Loop:
         loss: Callable[[Any], Loss],
         *,
         name: str,
+        size: Callable[[Any], int],
         on_epoch: Callable[[int], dict[str, float]] | None = None,
         steps_per_epoch: int = 0,
     ) -> None:
-        """Train on `steps` (each a list of micro-batches), going on from a saved state."""
+        """Train on `steps` (each a list of micro-batches), going on from a saved state.
+
+        Args:
+            size: a micro-batch's tokens, by which a step's are dealt to processes.
+        """
         self._resume()
         self.model.train()
-        helping = partial(self._help, steps, loss)
+        one_step = partial(self._one_step, loss=loss, size=size, total_steps=len(steps))
+        helping = partial(self._help, steps, one_step)
         with data_parallel(self.optimization.processes, helping), Progress() as progress:
             bar = progress.add_task(name, total=len(steps), completed=self.step)
             while self.step < len(steps):
                 started = time.monotonic()
-                mean = self._one_step(steps[self.step], loss, total_steps=len(steps))
+                mean = one_step(steps[self.step])
                 self.step += 1
                 row = {"step": self.step, "loss": mean, "step_s": time.monotonic() - started}
                 if on_epoch and steps_per_epoch and self.step % steps_per_epoch == 0:
@@ -141,14 +147,19 @@ class Loop:
                     self._save()
         self._save()
 
-    def _help(self, steps: Sequence[Sequence[Any]], loss: Callable[[Any], Loss]) -> None:
+    def _help(self, steps: Sequence[Sequence[Any]], one_step: Callable[[Any], float]) -> None:
         """What a process other than the first does: the same steps, in silence."""
         for step in range(self.step, len(steps)):
             self.step = step
-            self._one_step(steps[step], loss, total_steps=len(steps))
+            one_step(steps[step])
 
     def _one_step(
-        self, micro_batches: Sequence[Any], loss: Callable[[Any], Loss], *, total_steps: int
+        self,
+        micro_batches: Sequence[Any],
+        *,
+        loss: Callable[[Any], Loss],
+        size: Callable[[Any], int],
+        total_steps: int,
     ) -> float:
         factor = cosine_with_warmup(
             self.step, steps=total_steps, warmup_ratio=self.optimization.warmup_ratio
@@ -157,7 +168,7 @@ class Loop:
             for group, lr in zip(optimizer.param_groups, lrs, strict=True):
                 group["lr"] = lr * factor
         sums = torch.zeros(2, dtype=torch.float32)
-        for micro_batch in share(micro_batches):
+        for micro_batch in share(micro_batches, size=size):
             part = loss(micro_batch)
             part.total.backward()
             sums += torch.tensor([float(part.total.detach()), part.weight])

@@ -10,12 +10,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
 
 from qnet.errors import ConfigError
+
+Item = TypeVar("Item")
 
 
 @contextmanager
@@ -55,11 +57,26 @@ def data_parallel(processes: int, work: Callable[[], None]) -> Iterator[None]:
                 child.kill()
 
 
-def share(items: Sequence[Any]) -> Sequence[Any]:
-    """This process's part of the items."""
+def share(items: Sequence[Item], *, size: Callable[[Item], int]) -> Sequence[Item]:
+    """This process's part of the items, about as much work as any other's."""
     if not distributed.is_initialized():
         return items
-    return items[distributed.get_rank() :: distributed.get_world_size()]
+    hands = deal([size(item) for item in items], hands=distributed.get_world_size())
+    return [items[i] for i in hands[distributed.get_rank()]]
+
+
+def deal(sizes: Sequence[int], *, hands: int) -> list[list[int]]:
+    """Indices for each hand: the largest first, to whoever has least; each hand in order.
+
+    The fullest hand has at most 4/3 of what the best deal gives it (Graham's LPT rule).
+    """
+    dealt: list[list[int]] = [[] for _ in range(hands)]
+    loads = [0] * hands
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        least = loads.index(min(loads))
+        dealt[least].append(index)
+        loads[least] += sizes[index]
+    return [sorted(hand) for hand in dealt]
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:

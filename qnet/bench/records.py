@@ -4,7 +4,7 @@ from statistics import median
 
 from pydantic import BaseModel, ConfigDict
 
-from qnet.bench.contestants import OURS, REFERENCE
+from qnet.bench.names import OURS, REFERENCE, over
 
 
 class _Row(BaseModel):
@@ -90,8 +90,8 @@ class PointRow(_Row):
         return next((row for row in self.contestants if row.name == name and row.agrees), None)
 
     def ratio(self, name: str, *, wall: bool = False) -> float | None:
-        """The median of a contestant's time over that of ours."""
-        theirs, ours = self.contestant(name), self.contestant(OURS)
+        """The median of a contestant's time over that of ours, served as it is."""
+        theirs, ours = self.contestant(name), self.contestant(over(name))
         if theirs is None or ours is None:
             return None
         if wall:
@@ -100,7 +100,7 @@ class PointRow(_Row):
 
 
 class SessionsRow(_Row):
-    """Steps of that many sessions, scored by ours in one call."""
+    """Steps of that many sessions, scored by one contestant in one call."""
 
     model: str
     history: int
@@ -108,6 +108,7 @@ class SessionsRow(_Row):
     candidate_tokens: int
     sessions: int
     samples: Samples
+    name: str = OURS
 
     @property
     def scores_per_s(self) -> float:
@@ -166,3 +167,64 @@ class Run(_Row):
     models: tuple[ModelRow, ...] = ()
     points: tuple[PointRow, ...] = ()
     sessions: tuple[SessionsRow, ...] = ()
+
+
+class SoakSample(_Row):
+    """A moment of a soak.
+
+    Attributes:
+        cache_bytes: the most since the sample before.
+        rss_bytes: of the whole process; None where nobody knows.
+        requests: so far.
+    """
+
+    at_s: float
+    cache_bytes: int
+    rss_bytes: int | None
+    evictions: int
+    requests: int
+
+
+class SoakRun(_Row):
+    """Sessions that grew for a while.
+
+    Attributes:
+        calls_over_budget: calls after which the cache held more than it may.
+        tolerance: largest |ΔQ| to the reference, relative to the largest |Q| above 1.
+    """
+
+    format_version: int = 1
+    command: str
+    sessions: int
+    candidates: int
+    batch: int
+    dtype: str
+    seed: int
+    seconds: float
+    budget_bytes: int
+    calls: int
+    requests: int
+    computed_tokens: int
+    cached_tokens: int
+    evictions: int
+    largest_cache_bytes: int
+    calls_over_budget: int
+    checks: int
+    failed_checks: int
+    max_q_difference: float
+    tolerance: float
+    samples: tuple[SoakSample, ...]
+
+    @property
+    def kept_its_promises(self) -> bool:
+        """Within the budget after every call, and right at every check."""
+        return not self.calls_over_budget and not self.failed_checks
+
+    @property
+    def rss_growth_bytes(self) -> int | None:
+        """The most memory in the last quarter over that in the second; the first fills caches."""
+        known = [s.rss_bytes for s in self.samples if s.rss_bytes is not None]
+        quarter = len(known) // 4
+        if not quarter:
+            return None
+        return max(known[-quarter:]) - max(known[quarter : 2 * quarter])

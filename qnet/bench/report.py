@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from qnet.bench.contestants import NAMES, OURS
+from qnet.bench.names import NAMES, OURS, over
 from qnet.bench.records import PointRow, Run
 
 COLOURS = {
@@ -13,6 +13,10 @@ COLOURS = {
     "naive-packed": "#d97706",
     "padded": "#6b7280",
     "dynamic-cache": "#0d9488",
+    "vllm": "#7c3aed",
+    "vllm-block32": "#c026d3",
+    "http": "#65a30d",
+    "vllm-http": "#db2777",
     "floor": "#2563eb",
 }
 
@@ -77,7 +81,9 @@ def _ratios(run: Run, model: str) -> Table:
         table.add_column(point.label, justify="right", no_wrap=True)
     table.add_row("ours", *(_milliseconds(_time_s(run, point)) for point in points))
     for name in _peers(run):
-        table.add_row(f"{name} / ours", *(_shown(_ratio(run, point, name)) for point in points))
+        table.add_row(
+            f"{name} / {over(name)}", *(_shown(_ratio(run, point, name)) for point in points)
+        )
     floors = [_floor_ratio(run, point) for point in points]
     table.add_row("ours / floor", *("" if f is None else f"{1 / f:.2f}×" for f in floors))
     table.add_row("GFLOP/s (GEMM)", *(f"{_rate(run, point) / 1e9:,.3g}" for point in points))
@@ -87,13 +93,14 @@ def _ratios(run: Run, model: str) -> Table:
 
 
 def _sessions(run: Run) -> Table:
-    table = Table(title="steps of many sessions in one call of ours")
-    for name in ("model", "point", "sessions", "scores/s", "CPU ms per step"):
-        table.add_column(name, justify="left" if name in ("model", "point") else "right")
+    table = Table(title="steps of many sessions in one call")
+    for name in ("model", "point", "", "sessions", "scores/s", "CPU ms per step"):
+        table.add_column(name, justify="left" if name in ("model", "point", "") else "right")
     for row in run.sessions:
         table.add_row(
             row.model,
             f"{row.history}x{row.candidates}x{row.candidate_tokens}",
+            row.name,
             str(row.sessions),
             f"{row.scores_per_s:,.1f}",
             f"{1000 * row.samples.median_cpu_s / row.sessions:,.1f}",

@@ -7,28 +7,40 @@ in each repetition, so that none always follows the same neighbour.
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
+from typing import cast
 
 import torch
 
 from qnet.bench.config import DTYPES, ScoreBench
-from qnet.bench.contestants import REFERENCE, Contestant, Name, Ours, build_contestants
-from qnet.bench.measure import MatrixProduct, Timing, describe_machine, least_flops, timed
+from qnet.bench.contestants import Contestant, ManySessions, Ours, build_contestants
+from qnet.bench.measure import (
+    TOLERANCES,
+    MatrixProduct,
+    Timing,
+    clock_here,
+    describe_machine,
+    largest_difference,
+    least_flops,
+    timed,
+)
+from qnet.bench.names import OF_MANY_SESSIONS, OURS, REFERENCE, Name
 from qnet.bench.records import ContestantRow, ModelRow, PointRow, Run, Samples, SessionsRow
+from qnet.bench.remote import open_remote
 from qnet.bench.shapes import SHAPES, Shape, build_qnet
 from qnet.bench.steps import OBSERVATION_TOKENS, Point, draw_step
+from qnet.bench.workplace import Workplace
 from qnet.checkpoint import LoadedQNet
-
-TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
-"""Of |ΔQ|, relative to the largest |Q| above 1; float32 contestants differ in rounding alone."""
 
 _CACHE_BYTES = 4 * 1024**3
 _GROWTH_COLUMNS = 256
+_BLOCK_COLUMNS = 128
+_LEAST_REMOTE_BYTES = 1024**3
 
 Advance = Callable[[str], None]
 
@@ -56,7 +68,8 @@ def score_bench(config: ScoreBench, *, advance: Advance = lambda _: None) -> Run
 def count_turns(config: ScoreBench) -> int:
     """How often a run calls `advance`."""
     rounds = config.repetitions + config.warm_ups
-    per_model = len(config.points) * len(config.names) + len(config.sessions)
+    per_model = len(config.points) * len(config.names)
+    per_model += len(config.sessions) * len(_of_many_sessions(config))
     return len(config.models) * rounds * per_model
 
 
@@ -69,16 +82,39 @@ def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
         )
         run = run.model_copy(update={"models": (*run.models, _model_row(name, shape, loaded))})
         yield run
-        contestants = build_contestants(config.names, loaded, cache_bytes=_CACHE_BYTES)
-        for point in config.points:
-            for row in _measure_point(config, name, point, contestants, advance):
-                done = tuple(p for p in run.points if (p.model, p.label) != (name, str(point)))
-                run = run.model_copy(update={"points": (*done, row)})
+        with _contestants(config, name, loaded) as contestants:
+            for point in config.points:
+                for row in _measure_point(config, name, point, contestants, advance):
+                    done = tuple(p for p in run.points if (p.model, p.label) != (name, str(point)))
+                    run = run.model_copy(update={"points": (*done, row)})
+                    yield run
+            for sessions in config.sessions:
+                rows = _measure_sessions(config, name, loaded, contestants, sessions, advance)
+                run = run.model_copy(update={"sessions": (*run.sessions, *rows)})
                 yield run
-        for sessions in config.sessions:
-            row_of_sessions = _measure_sessions(config, name, loaded, sessions, advance)
-            run = run.model_copy(update={"sessions": (*run.sessions, row_of_sessions)})
-            yield run
+
+
+@contextmanager
+def _contestants(
+    config: ScoreBench, model: str, loaded: LoadedQNet
+) -> Iterator[dict[Name, Contestant]]:
+    """Everyone who takes part, in the order of the command line."""
+    with ExitStack() as stack:
+        found = build_contestants(config.local, loaded, cache_bytes=_CACHE_BYTES)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="qguide-bench-")))
+        workplace = Workplace(
+            loaded,
+            folder,
+            vllm_python=config.vllm_python,
+            dtype=config.dtype,
+            device=config.device,
+            threads=config.threads,
+            longest=max(point.longest for point in config.points),
+            cache_bytes=_remote_cache_bytes(config, SHAPES[model]),
+        )
+        for name in config.remote:
+            found[name] = stack.enter_context(open_remote(name, workplace))
+        yield {name: found[name] for name in config.names}
 
 
 def _measure_point(
@@ -95,13 +131,13 @@ def _measure_point(
         rng = Random(f"{config.seed} {point} {repetition}")
         step = draw_step(point, vocabulary=SHAPES[model].vocabulary, rng=rng)
         found: dict[Name, list[float]] = {}
-        _, speed = timed(product, device=config.device)
+        _, speed = timed(product, clock=partial(clock_here, config.device))
         timings = {}
         for name in _in_turns(list(contestants), repetition):
             advance(f"{model} {point} {name}")
             contestants[name].prepare(step)
             call = partial(contestants[name].score, step)
-            found[name], timings[name] = timed(call, device=config.device)
+            found[name], timings[name] = timed(call, clock=contestants[name].clock)
         tally.compare(found)
         if repetition >= 0:
             tally.add(timings, gemm=speed)
@@ -131,7 +167,9 @@ class _Tally:
         reference = found[REFERENCE]
         self._scale = max(self._scale, *map(abs, reference))
         for name, q_values in found.items():
-            self._differences[name] = max(self._differences[name], _difference(q_values, reference))
+            self._differences[name] = max(
+                self._differences[name], largest_difference(q_values, reference)
+            )
 
     def add(self, timings: dict[Name, Timing], *, gemm: Timing) -> None:
         """Count a repetition."""
@@ -154,40 +192,67 @@ class _Tally:
 
 
 def _measure_sessions(
-    config: ScoreBench, model: str, loaded: LoadedQNet, sessions: int, advance: Advance
-) -> SessionsRow:
-    """Steps of that many sessions in one call of ours, at the first point."""
+    config: ScoreBench,
+    model: str,
+    loaded: LoadedQNet,
+    contestants: dict[Name, Contestant],
+    sessions: int,
+    advance: Advance,
+) -> list[SessionsRow]:
+    """Steps of that many sessions in one call, at the first point, in turns; a row for each."""
     point = config.points[0]
-    ours = Ours(loaded, cache_bytes=_cache_bytes(SHAPES[model], point, sessions, config.dtype))
-    samples = Samples()
+    cache_bytes = _cache_bytes(SHAPES[model], point, sessions, config.dtype)
+    players: dict[Name, ManySessions] = {OURS: Ours(loaded, cache_bytes=cache_bytes)}
+    for name in _of_many_sessions(config)[1:]:
+        players[name] = cast(ManySessions, contestants[name])
+    samples = dict.fromkeys(players, Samples())
     for repetition in range(-config.warm_ups, config.repetitions):
-        advance(f"{model} {point} {sessions} sessions")
         rng = Random(f"{config.seed} {point} {sessions} {repetition}")
         vocabulary = SHAPES[model].vocabulary
         steps = [draw_step(point, vocabulary=vocabulary, rng=rng) for _ in range(sessions)]
-        ours.prepare_all(steps)
-        _, timing = timed(partial(ours.score_all, steps), device=config.device)
-        if repetition >= 0:
-            samples = samples.and_one_more(**asdict(timing))
-    return SessionsRow(model=model, **_size(point), sessions=sessions, samples=samples)
+        for name in _in_turns(list(players), repetition):
+            advance(f"{model} {point} {sessions} sessions {name}")
+            for step in steps:
+                players[name].prepare(step)
+            call = partial(players[name].score_all, steps)
+            _, timing = timed(call, clock=players[name].clock)
+            if repetition >= 0:
+                samples[name] = samples[name].and_one_more(**asdict(timing))
+    return [
+        SessionsRow(model=model, **_size(point), sessions=sessions, samples=found, name=name)
+        for name, found in samples.items()
+    ]
+
+
+def _of_many_sessions(config: ScoreBench) -> list[Name]:
+    """Those who take many sessions in one call, ours first."""
+    return [name for name in OF_MANY_SESSIONS if name in config.names]
 
 
 def _cache_bytes(shape: Shape, point: Point, sessions: int, dtype: str) -> int:
     """Room for these sessions and no others, their columns as the slabs grow."""
     columns = point.history + point.new_tokens + _GROWTH_COLUMNS
-    per_column = 2 * shape.layers * shape.kv_heads * shape.head_size * DTYPES[dtype].itemsize
-    return sessions * columns * per_column
+    return sessions * columns * _column_bytes(shape, dtype)
+
+
+def _remote_cache_bytes(config: ScoreBench, shape: Shape) -> int:
+    """Room for whatever is measured at once, candidates of two steps in blocks of their own."""
+
+    def columns(point: Point) -> int:
+        return point.longest + 2 * point.candidates * (point.candidate_tokens + _BLOCK_COLUMNS)
+
+    most = max(map(columns, config.points))
+    most = max(most, max(config.sessions, default=1) * columns(config.points[0]))
+    return max(_LEAST_REMOTE_BYTES, most * _column_bytes(shape, config.dtype))
+
+
+def _column_bytes(shape: Shape, dtype: str) -> int:
+    return 2 * shape.layers * shape.kv_heads * shape.head_size * DTYPES[dtype].itemsize
 
 
 def _in_turns(names: list[Name], repetition: int) -> list[Name]:
     start = repetition % len(names)
     return names[start:] + names[:start]
-
-
-def _difference(q_values: list[float], reference: list[float]) -> float:
-    """The largest |ΔQ|; infinite where a Q is no number, which must not pass for agreement."""
-    found = [abs(q - r) for q, r in zip(q_values, reference, strict=True)]
-    return max(found) if all(map(isfinite, found)) else float("inf")
 
 
 def _size(point: Point) -> dict[str, int]:

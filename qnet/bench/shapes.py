@@ -77,6 +77,11 @@ def build_qnet(
     return LoadedQNet(name, model.eval(), Renderer(_tokenizer(shape.vocabulary)), manifest)
 
 
+def spell_sequence(token_ids: list[int]) -> str:
+    """The text of these tokens, ends of turns included, for who knows no chat template."""
+    return " ".join(str(token) if token else END for token in token_ids)
+
+
 def spell(token_ids: list[int]) -> str:
     """The text that the tokenizer reads as these tokens."""
     return " ".join(map(str, token_ids))

@@ -1,5 +1,7 @@
 """A real vLLM runs the embedded QNet's trunk: the same Q, and a refusal where its cache is off.
 
+It is a contestant of `qguide bench score` too, as an engine and as a server.
+
 QGUIDE_VLLM_PYTHON names a Python that has vLLM; `make test-vllm` installs one for the CPU.
 """
 
@@ -18,6 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from qguide.cli import app
+from qnet.bench.records import Run
 from qnet.checkpoint import embedded_path, load_qnet
 from qnet.errors import ConfigError
 from qnet.scoring import NaiveScorer
@@ -156,3 +159,19 @@ def test_a_vllm_without_prefix_caching_is_refused(trunk: Trunk) -> None:
         pytest.raises(ConfigError, match=r"found none of 1,024 tokens.*--enable-prefix-caching"),
     ):
         trunk.connect(url)
+
+
+def test_vllm_takes_part_in_the_benchmark_and_gives_the_same_q(tmp_path: Path) -> None:
+    output = tmp_path / "score.json"
+    command = ["bench", "score", "--params", "28m", "--points", "300x2x16", "--dtype", "float32"]
+    command += ["--peers", "vllm,vllm-block32,http,vllm-http", "--sessions", "2"]
+    command += ["--repetitions", "1", "--vllm-python", PYTHON, "--output", str(output)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    _log.info(done.output)
+    run = Run.model_validate_json(output.read_text())
+    [point] = run.points
+    names = [row.name for row in point.contestants]
+    assert names == ["ours", "naive", "vllm", "vllm-block32", "http", "vllm-http"]
+    assert all(row.agrees for row in point.contestants)
+    assert [row.name for row in run.sessions] == ["ours", "vllm", "vllm-block32"]

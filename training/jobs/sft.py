@@ -29,7 +29,7 @@ from qnet.rendering import Renderer
 from qnet.types import Message
 from training.artefacts import RunFolder, open_run, read_rows, sha256_of_rows
 from training.augmentation import Augmentation, build_augmenter
-from training.batching import Sequence1D, pad_column, pad_ids, plan_steps
+from training.batching import Sequence1D, pad_column, pad_ids, padded_tokens, plan_steps
 from training.loop import Loop, Loss, Optimization
 from training.records import TrajectoryRow, messages_of
 from training.tokenizer import train_tokenizer
@@ -107,6 +107,7 @@ def run_sft(config: SftConfig) -> Manifest:
         steps,
         lambda batch: sft_loss(model, [sequences[i] for i in batch]),
         name=f"sft {config.name}",
+        size=lambda batch: padded_tokens([len(sequences[i].token_ids) for i in batch]),
     )
     manifest = Manifest(
         kind="policy",

@@ -97,6 +97,7 @@ def run_train_qnet(config: TrainQNetConfig) -> Manifest:
         [step for epoch in epoch_steps for step in epoch],
         lambda indices: _loss_of_trees(qnet, [training[i] for i in indices], config),
         name=f"train-qnet {config.name}",
+        size=lambda indices: sum(len(training[i]) for i in indices),
         on_epoch=lambda epoch: _validate(qnet, held_back),
         steps_per_epoch=len(epoch_steps[0]),
     )

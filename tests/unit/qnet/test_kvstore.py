@@ -18,7 +18,8 @@ def fill(entry: Entry, token_ids: list[int]) -> None:
 
 
 def columns(entry: Entry) -> list[int]:
-    return entry.slab.keys[0][0, : len(entry.token_ids), 0].int().tolist()
+    parts = entry.slab.seen(0, len(entry.token_ids))
+    return [int(key) for keys, _ in parts for key in keys[0, :, 0]]
 
 
 def stored(store: PrefixStore, token_ids: list[int], *branches: list[int]) -> Entry:
@@ -119,6 +120,106 @@ def test_what_was_cleared_is_gone(store: PrefixStore) -> None:
     store.clear()
     assert (len(store), store.nbytes) == (0, 0)
     assert store.lease(list(range(40)), at_most=40).token_ids == []
+
+
+def test_of_conversations_with_equal_blocks_the_one_that_goes_on_is_found(
+    store: PrefixStore,
+) -> None:
+    entries = [stored(store, [*range(40), n], [60 + n], [70 + n]) for n in (1, 2, 3)]
+    for n, entry in zip((1, 2, 3), entries, strict=True):
+        assert store.lease([*range(40), n, 70 + n, 5], at_most=43) is entry
+        assert columns(entry) == [*range(40), n, 70 + n]
+
+
+def test_of_equal_histories_the_one_whose_branch_was_taken_is_found(store: PrefixStore) -> None:
+    one, other = (store.lease(list(range(40)), at_most=40) for _ in range(2))
+    for entry, branch in ((one, 50), (other, 60)):
+        fill(entry, list(range(40)))
+        entry.slab.reserve(41)
+        entry.slab.write(0, 40, *[torch.full((1, 1, 1), float(branch))] * 2)
+        entry.branches = [Branch([branch], [40])]
+        store.commit(entry)
+    for entry, branch in ((one, 50), (other, 60)):
+        assert store.lease([*range(40), branch, 7], at_most=42) is entry
+        assert columns(entry) == [*range(40), branch]
+
+
+TASK = list(range(1000, 1300))
+"""Long enough to be shared."""
+
+
+def test_conversations_that_begin_alike_keep_their_beginning_once() -> None:
+    store = PrefixStore(cache_bytes=10**6)
+    entries = [stored(store, [*TASK, *range(n, n + 20)]) for n in (0, 100, 200)]
+    assert [columns(entry)[-20:] for entry in entries] == [
+        list(range(n, n + 20)) for n in (0, 100, 200)
+    ]
+    assert all(columns(entry)[:300] == TASK for entry in entries)
+    assert len({id(entry.slab.base) for entry in entries}) == 1
+    own = sum(entry.slab.nbytes for entry in entries)
+    assert store.nbytes == own + 2 * 300 * 4
+    store.clear()
+    assert store.nbytes == 0
+
+
+def test_a_shared_beginning_stays_until_its_last_conversation_goes() -> None:
+    store = PrefixStore(cache_bytes=10**6)
+    for n in (0, 100):
+        stored(store, [*TASK, *range(n, n + 20)])
+    assert store.nbytes > 2 * 300 * 4
+    first = store.lease([*TASK, *range(20), 7], at_most=321)
+    store.discard(first)
+    assert columns(store.lease([*TASK, 7], at_most=301)) == TASK
+    second = store.lease([*TASK, *range(100, 120), 7], at_most=321)
+    assert columns(second) == [*TASK, *range(100, 120)]
+    store.discard(second)
+    assert store.nbytes == 0
+
+
+def test_who_computes_a_shared_token_again_writes_into_a_copy(store: PrefixStore) -> None:
+    other = stored(store, [*TASK, 1, 2, 3])
+    alike = stored(store, TASK)
+    again = store.lease(TASK, at_most=299)
+    assert again is alike
+    new = torch.full((1, 1, 1), -1.0)
+    again.slab.write(0, 299, new, new)
+    again.token_ids = TASK
+    assert columns(again) == [*TASK[:-1], -1]
+    assert columns(other) == [*TASK, 1, 2, 3]
+    nothing = store.lease(TASK, at_most=0)
+    assert columns(nothing) == []
+
+
+def test_what_two_share_beyond_the_others_is_shared_by_these_two() -> None:
+    store = PrefixStore(cache_bytes=10**6)
+    stored(store, [*TASK, 1])
+    longer = [*TASK, *range(100)]
+    one, other = (stored(store, [*longer, n]) for n in (500, 600))
+    assert one.slab.base is other.slab.base
+    assert columns(one) == [*longer, 500]
+    assert columns(other) == [*longer, 600]
+    short = stored(store, [*TASK[:200], 9])
+    assert columns(short) == [*TASK[:200], 9]
+    store.clear()
+    assert store.nbytes == 0
+
+
+def test_a_branch_is_followed_behind_a_shared_beginning(store: PrefixStore) -> None:
+    stored(store, [*TASK, 1])
+    stored(store, [*TASK, 2], [50, 51, 52], [50, 61, 62, 63])
+    entry = store.lease([*TASK, 2, 50, 61, 62, 99], at_most=305)
+    assert columns(entry) == [*TASK, 2, 50, 61, 62]
+
+
+def test_what_is_given_back_to_be_leased_at_once_is_not_evicted_before() -> None:
+    store = PrefixStore(cache_bytes=0)
+    entry = store.lease(TASK, at_most=300)
+    fill(entry, TASK)
+    store.add(entry)
+    again = store.lease([*TASK, 1], at_most=301)
+    assert again is entry
+    store.commit(again)
+    assert (len(store), store.nbytes) == (0, 0)
 
 
 def test_common_prefix_counts_equal_leading_tokens() -> None:

@@ -1,5 +1,7 @@
 """The renderer: one way from messages to tokens, for training and serving alike."""
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -51,6 +53,48 @@ def test_action_spans_end_with_the_end_of_turn_token(template: str | None) -> No
     assert {episode.token_ids[end - 1] for _, end in episode.action_spans} == set(
         renderer.stop_token_ids
     )
+
+
+@pytest.mark.parametrize("template", ["", CHATML, WITH_SYSTEM, None])
+def test_a_step_renders_and_tokenises_its_new_turns_alone(
+    template: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renderer = Renderer(tokenizer(template))
+    history = [HISTORY[0]]
+    for number in range(30):
+        history += [Message("assistant", f"open drawer {number}"), Message("user", f"{number} is")]
+        renderer.encode_history(tuple(history))
+    encoded: list[str] = []
+    rendered: list[int] = []
+    encode = renderer.tokenizer.encode
+    apply = renderer.tokenizer.apply_chat_template
+
+    def counted_encode(text: str, **options: Any) -> Any:
+        encoded.append(text)
+        return encode(text, **options)
+
+    def counted_apply(rows: Any, **options: Any) -> Any:
+        rendered.append(len(rows))
+        return apply(rows, **options)
+
+    monkeypatch.setattr(renderer.tokenizer, "encode", counted_encode)
+    monkeypatch.setattr(renderer.tokenizer, "apply_chat_template", counted_apply)
+    history += [Message("assistant", "take pen 2"), Message("user", "You pick up the pen 2.")]
+    found = renderer.encode_history(tuple(history))
+    assert len("".join(encoded)) < 120
+    assert len(rendered) <= 10
+    assert found == Renderer(tokenizer(template)).encode_history(tuple(history))
+
+
+def test_a_turn_is_not_taken_for_the_same_one_behind_other_turns() -> None:
+    numbered = (
+        "{% for m in messages %}{{ loop.index }} {{ m.role }}: {{ m.content }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}{{ messages | length + 1 }} assistant: {% endif %}"
+    )
+    renderer = Renderer(tokenizer(numbered))
+    twice = renderer.encode_episode((HISTORY[0], HISTORY[1], HISTORY[0]))
+    text = str(renderer.tokenizer.decode(twice.token_ids))
+    assert [text.count(start) for start in ("1 user:", "2 assistant:", "3 user:")] == [1, 1, 1]
 
 
 def test_sft_qnet_training_and_serving_agree_token_by_token() -> None:

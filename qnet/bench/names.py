@@ -1,0 +1,18 @@
+"""What the contestants are called, and whom each is measured against."""
+
+from typing import Literal, get_args
+
+Local = Literal["ours", "naive", "naive-packed", "padded", "dynamic-cache"]
+Remote = Literal["vllm", "vllm-block32", "http", "vllm-http"]
+Name = Local | Remote
+LOCAL: tuple[Local, ...] = get_args(Local)
+REMOTE: tuple[Remote, ...] = get_args(Remote)
+NAMES: tuple[Name, ...] = (*LOCAL, *REMOTE)
+OF_MANY_SESSIONS: tuple[Name, ...] = ("ours", "vllm", "vllm-block32")
+OURS: Name = "ours"
+REFERENCE: Name = "naive"
+
+
+def over(name: str) -> Name:
+    """Who a contestant is measured against: ours, and over HTTP ours over HTTP."""
+    return "http" if name == "vllm-http" else OURS

@@ -1,0 +1,75 @@
+"""A server that is tried from outside, by its URL."""
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from qnet.errors import ScorerUnavailableError
+from qnet.types import CacheUse, ScoreRequest, ScoreResult
+
+_TIMEOUT_S = 120.0
+_METRIC = re.compile(r"^qguide_cache_(bytes|evictions_total)\{.*\} (\S+)$", re.M)
+
+
+class Served:
+    """`/v1/score` of a QGuide server, one connection for each request of a call.
+
+    Args:
+        url: the server's root.
+        connections: most requests at once.
+    """
+
+    def __init__(self, url: str, *, connections: int) -> None:
+        self._http = httpx.Client(base_url=url.rstrip("/"), timeout=_TIMEOUT_S)
+        self._threads = ThreadPoolExecutor(connections)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._threads.shutdown()
+        self._http.close()
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate; the requests travel side by side.
+
+        Raises:
+            ScorerUnavailableError: no answer, or none that is one.
+        """
+        return list(self._threads.map(self._score, requests))
+
+    @property
+    def cache(self) -> CacheUse:
+        """What the fullest of the server's Q models keeps.
+
+        Raises:
+            ScorerUnavailableError: no answer.
+        """
+        lines = _METRIC.findall(self._ask("GET", "/metrics").text)
+        kept = [int(float(value)) for name, value in lines if name == "bytes"]
+        evicted = [int(float(value)) for name, value in lines if name != "bytes"]
+        return CacheUse(max(kept, default=0), sum(evicted))
+
+    def _score(self, request: ScoreRequest) -> ScoreResult:
+        body: dict[str, Any] = {
+            "messages": [{"role": m.role, "content": m.content} for m in request.history],
+            "candidates": [m.content for m in request.candidates],
+        }
+        answer = self._ask("POST", "/v1/score", json=body).json()
+        return ScoreResult(
+            tuple(float(score["q_value"]) for score in answer["scores"]),
+            computed_tokens=answer["usage"]["scored_tokens"],
+            cached_tokens=answer["usage"]["cached_tokens"],
+        )
+
+    def _ask(self, method: str, path: str, **content: Any) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, **content)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ScorerUnavailableError(
+                f"the server cannot be reached ({type(error).__name__}); start it, or check --url"
+            ) from error
+        if response.status_code != 200:
+            raise ScorerUnavailableError(f"the server answered {path} with {response.status_code}")
+        return response
