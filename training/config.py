@@ -2,7 +2,8 @@
 
     qguide sft --config sft.toml --set optimization.epochs=3 --set output=runs/sft
 
-A value after `=` is read as TOML (3, 0.5, true, ["a", "b"]); what is no TOML is a string.
+A value after `=` is read as TOML (3, 0.5, true, ["a", "b"]); what is no TOML is a string. A file
+with `extends = "sft.toml"` takes from that one, which lies beside it, what it does not say itself.
 Relative paths are meant from where the command runs.
 """
 
@@ -39,7 +40,7 @@ def load_config(
     Raises:
         ConfigError: the file cannot be read, or a field is missing, unknown or wrong.
     """
-    values = read_toml(path) if path is not None else {}
+    values = read_tables(path) if path is not None else {}
     for name, value in (options or {}).items():
         if value is not None:
             _set(values, name, value)
@@ -54,6 +55,37 @@ def load_config(
         place = str(path) if path is not None else "what was given"
         problems = "\n".join(f"  {_explain(problem, kind)}" for problem in error.errors())
         raise ConfigError(f"{place} does not make a {kind.__name__}:\n{problems}") from error
+
+
+def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tables of a TOML file on top of those that it extends.
+
+    Args:
+        path: the file.
+        above: the files that led to it.
+
+    Raises:
+        ConfigError: a file cannot be read or is no TOML, or they extend each other in a circle.
+    """
+    if path in above:
+        circle = " -> ".join(str(file) for file in (*above, path))
+        raise ConfigError(f"{circle} extend each other; take out one `extends`")
+    values = read_toml(path)
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    if not isinstance(base, str) or Path(base).name != base:
+        raise ConfigError(f"{path}: extends is {base!r}; name a file that lies beside it")
+    return _merged(read_tables(path.with_name(base), above=(*above, path)), values)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        name: _merged(below[name], above[name])
+        for name in below.keys() & above.keys()
+        if isinstance(below[name], dict) and isinstance(above[name], dict)
+    }
+    return below | above | both
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -35,6 +35,30 @@ def test_a_file_becomes_a_configuration(job_file: Path) -> None:
     assert load_config(Job, job_file) == Job(output=Path("runs/a"), steps=5, inner=Inner(rate=0.25))
 
 
+def test_a_file_says_only_where_it_differs_from_another(job_file: Path) -> None:
+    more = job_file.with_name("more.toml")
+    more.write_text('extends = "job.toml"\nsteps = 6\n[inner]\nnames = ["a"]\n')
+    expected = Job(output=Path("runs/a"), steps=6, inner=Inner(rate=0.25, names=("a",)))
+    assert load_config(Job, more) == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ('"job.toml"', "extend each other"),
+        ('"../job.toml"', "lies beside it"),
+        ("3", "lies beside it"),
+        ('"none.toml"', "existing file"),
+    ],
+)
+def test_a_file_that_extends_what_it_cannot_is_refused(
+    job_file: Path, base: str, message: str
+) -> None:
+    job_file.write_text(f"extends = {base}\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config(Job, job_file)
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [

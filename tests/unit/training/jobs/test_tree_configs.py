@@ -1,13 +1,34 @@
-"""The files that ship with the jobs say what the paper says."""
+"""The files that ship with the jobs say what the paper says, and all of them can be read."""
 
 from pathlib import Path
 
+import pytest
+from pydantic import BaseModel
+
 from training.algorithms.exploration import Exploration
 from training.config import load_config
+from training.jobs.collect import CollectConfig
 from training.jobs.explore import ExploreConfig
 from training.jobs.label import LabelConfig
+from training.jobs.sft import SftConfig
+from training.jobs.train_qnet import TrainQNetConfig
 
 CONFIGS = Path(__file__).parents[4] / "training" / "configs" / "alfworld"
+KINDS: dict[str, type[BaseModel]] = {
+    "collect": CollectConfig,
+    "sft": SftConfig,
+    "explore": ExploreConfig,
+    "label": LabelConfig,
+    "train_qnet": TrainQNetConfig,
+}
+
+
+@pytest.mark.parametrize(
+    "path", CONFIGS.rglob("*.toml"), ids=lambda path: str(path.relative_to(CONFIGS))
+)
+def test_every_job_file_makes_a_configuration(path: Path) -> None:
+    [kind] = [kind for job, kind in KINDS.items() if path.stem.startswith(job)]
+    load_config(kind, path)
 
 
 def test_explore_ships_with_the_papers_numbers_for_alfworld() -> None:
