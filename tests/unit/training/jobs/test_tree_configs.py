@@ -24,7 +24,7 @@ KINDS: dict[str, type[BaseModel]] = {
 
 
 @pytest.mark.parametrize(
-    "path", CONFIGS.rglob("*.toml"), ids=lambda path: str(path.relative_to(CONFIGS))
+    "path", sorted(CONFIGS.rglob("*.toml")), ids=lambda path: str(path.relative_to(CONFIGS))
 )
 def test_every_job_file_makes_a_configuration(path: Path) -> None:
     [kind] = [kind for job, kind in KINDS.items() if path.stem.startswith(job)]
