@@ -139,24 +139,20 @@ class Renderer:
         turns: list[_Turn] = []
         place = _START
         for number, message in enumerate(messages):
-            turn, place = self._turn_at(place, messages[:number], message)
+            known = self._known_turns.get((place, message))
+            if known is None:
+                known = self._new_turn(messages[:number], message)
+                size = len(message.content) + _OVERHEAD_CHARACTERS
+                self._known_turns.put((place, message), known, size=size)
+            turn, place = known
             turns.append(turn)
         return turns
 
-    def _turn_at(
-        self, place: int, before: Sequence[Message], message: Message
-    ) -> tuple[_Turn, int]:
+    def _new_turn(self, before: Sequence[Message], message: Message) -> tuple[_Turn, int]:
         """A turn and the place behind it; a place stands for all the turns before it."""
-        key = (place, message)
-        known = self._known_turns.get(key)
-        if known is None:
-            if self._turns_stand_alone:
-                known = self._turn((), message), _START
-            else:
-                known = self._turn(before, message), next(self._places)
-            size = len(message.content) + _OVERHEAD_CHARACTERS
-            self._known_turns.put(key, known, size=size)
-        return known
+        if self._turns_stand_alone:
+            return self._turn((), message), _START
+        return self._turn(before, message), next(self._places)
 
     def _turn(self, before: Sequence[Message], message: Message) -> _Turn:
         if message.role == "assistant":
