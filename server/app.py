@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from server.errors import install_error_handlers
 from server.middleware import BodyLimit, observe
 from server.models import Models, build_models
-from server.routes import act, admin, health, score
+from server.routes import act, admin, health, rerank, score
 from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
@@ -46,7 +46,7 @@ def create_app(
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
     app.middleware("http")(observe)
     install_error_handlers(app)
-    for module in (act, score, models_route, health):
+    for module in (act, score, rerank, models_route, health):
         app.include_router(module.router)
     if settings.admin:
         app.include_router(admin.router)

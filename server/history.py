@@ -64,6 +64,20 @@ def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Mes
     return tuple(seen)
 
 
+def to_documents(texts: Sequence[str], *, most: int) -> tuple[Message, ...]:
+    """The documents of a request as candidates; unlike those, they may repeat.
+
+    Raises:
+        InvalidCandidatesError: none or too many, or an empty or broken one.
+    """
+    if not 1 <= len(texts) <= most:
+        raise InvalidCandidatesError(f"{len(texts)} documents; give 1 to {most}")
+    for index, text in enumerate(texts):
+        if defect := _defect(text):
+            raise InvalidCandidatesError(f"documents[{index}] {defect}")
+    return tuple(Message("assistant", text) for text in texts)
+
+
 def _defect(text: str) -> str | None:
     """What keeps a text from being said, and the remedy; JSON can spell half a character."""
     if not text.strip():

@@ -53,13 +53,26 @@ class ActRequest(_Body):
     episode_id: EpisodeId = None
 
 
-class ScoreRequestBody(_Body):
-    """What the agent has seen so far, and the caller's own candidates."""
+class ScoreItem(_Body):
+    """What an agent has seen so far, and the caller's own candidates."""
 
     messages: list[ChatMessage]
     candidates: list[str | ChatMessage] = Field(
         description="what the agent might say next: texts or assistant messages, all different"
     )
+
+
+class ScoreRequestBody(ScoreItem):
+    """One history, and which Q model scores."""
+
+    q_model: QModelName = None
+    episode_id: EpisodeId = None
+
+
+class ScoreBatchBody(_Body):
+    """Several histories, of the same agent or of others, for one Q model."""
+
+    items: list[ScoreItem]
     q_model: QModelName = None
     episode_id: EpisodeId = None
 
@@ -119,16 +132,30 @@ class Score(_Body):
     q_value: float
 
 
-class ScoreResponse(_Body):
-    """Q of every candidate, in the request's order."""
+class ScoredItem(_Body):
+    """Q of every candidate of one history, in the request's order."""
 
     scores: list[Score]
     chosen: int
     reason: Reason
+    usage: ScoreUsage
+
+
+class ScoreResponse(ScoredItem):
+    """Also which version scored, and how long it took."""
+
     q_model: str
     q_model_version: str
-    usage: ScoreUsage
     timings_ms: ScoreTimings
+
+
+class ScoreBatchResponse(_Body):
+    """One answer per item, in the request's order."""
+
+    items: list[ScoredItem]
+    q_model: str
+    q_model_version: str
+    timings_ms: ScoreTimings = Field(description="`score` is that of the slowest item")
 
 
 class ModelCard(_Body):

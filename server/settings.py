@@ -44,6 +44,7 @@ class Settings(BaseSettings):
         admin: serve the routes that load, drop and rename Q models. They ask for no key, so the
             server must then be bound to this machine alone.
         max_candidates: most candidates of one request.
+        max_score_items: most histories of one batch to score.
         max_history_messages: most turns of one history; the model's context limits it, too.
         max_body_bytes: a larger request body is refused with 413.
         max_waiting: requests that may wait for the device; one more is answered with 503.
@@ -67,6 +68,7 @@ class Settings(BaseSettings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
     max_candidates: int = Field(default=64, ge=1)
+    max_score_items: int = Field(default=64, ge=1)
     max_history_messages: int = Field(default=1024, ge=1)
     max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
     max_waiting: int = Field(default=256, ge=1)
