@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 
-from qnet.errors import HistoryTooLongError, InvalidCandidatesError, MalformedHistoryError
+from qnet.errors import (
+    HistoryTooLongError,
+    InvalidCandidatesError,
+    InvalidRequestError,
+    MalformedHistoryError,
+)
 from qnet.types import History, Message
 from server.schemas import ChatMessage
 
@@ -78,10 +83,23 @@ def to_documents(texts: Sequence[str], *, most: int) -> tuple[Message, ...]:
     return tuple(Message("assistant", text) for text in texts)
 
 
+def check_whole(text: str, name: str) -> None:
+    """Refuse a text that no file can hold.
+
+    Raises:
+        InvalidRequestError: it holds half a character.
+    """
+    if defect := _half(text):
+        raise InvalidRequestError(f"{name} {defect}")
+
+
 def _defect(text: str) -> str | None:
-    """What keeps a text from being said, and the remedy; JSON can spell half a character."""
-    if not text.strip():
-        return "is empty; remove it"
+    """What keeps a text from being said, and the remedy."""
+    return _half(text) if text.strip() else "is empty; remove it"
+
+
+def _half(text: str) -> str | None:
+    """JSON can spell half a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

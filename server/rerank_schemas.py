@@ -32,7 +32,9 @@ class DocumentText(_Body):
     text: str
 
 
-class _Rerank(_Body):
+class RerankRequest(_Body):
+    """What Jina's and Cohere's requests have in common."""
+
     model: QModelName = None
     query: str | None = Field(default=None, description="the history's one user message")
     messages: Messages = None
@@ -46,7 +48,7 @@ class _Rerank(_Body):
         return self
 
 
-class JinaRerankRequest(_Rerank):
+class JinaRerankRequest(RerankRequest):
     """Jina's `POST /v1/rerank`."""
 
     documents: list[str | DocumentText] = Field(description="the candidates")
@@ -58,7 +60,7 @@ class JinaRerankRequest(_Rerank):
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
-class CohereRerankRequest(_Rerank):
+class CohereRerankRequest(RerankRequest):
     """Cohere's `POST /v2/rerank`."""
 
     documents: list[str] = Field(description="the candidates")

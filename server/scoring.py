@@ -1,17 +1,14 @@
 """Scoring as every route does it: each different candidate once, timed and counted."""
 
-import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeVar
 
 from qnet.selection import Reason, distinct, select
 from qnet.types import History, Message, ScoreRequest
+from server.episodes.service import Episodes
 from server.q_models import Held
 from server.telemetry import Telemetry
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +56,24 @@ async def score_once(
     )
 
 
-async def all_of(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of works that run side by side; where one fails the others are given up."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+async def remember(
+    episodes: Episodes,
+    episode_id: str | None,
+    history: History,
+    candidates: Sequence[Message],
+    scored: Scored,
+    q_model: Held,
+) -> None:
+    """Let a step with the caller's own candidates count as one of its episode.
+
+    Raises:
+        EpisodeClosedError: the episode has ended meanwhile.
+    """
+    texts = [candidate.content for candidate in candidates]
+    await episodes.end_step(
+        episode_id,
+        history,
+        q_values=dict(zip(texts, scored.q_values, strict=True)),
+        chosen=texts[scored.chosen],
+        q_model=q_model.id,
+    )

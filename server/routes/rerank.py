@@ -9,14 +9,18 @@ softmax over the documents is taken. The raw Q stands beside it, and alone in `/
 import math
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import time
 
 from fastapi import APIRouter
 
+from qnet.concurrency import all_of
 from qnet.errors import InvalidCandidatesError
 from qnet.types import History, Message
-from server.dependencies import ModelsDep, SettingsDep, TelemetryDep
+from server.dependencies import EpisodesDep, ModelsDep, SettingsDep, TelemetryDep
+from server.episodes.service import Episodes
 from server.history import to_documents, to_history
+from server.models import Models
 from server.q_models import Held
 from server.rerank_schemas import (
     CachedTokens,
@@ -34,9 +38,10 @@ from server.rerank_schemas import (
     PairScoreResponse,
     PairScoreUsage,
     RankedDocument,
+    RerankRequest,
 )
 from server.schemas import ChatMessage
-from server.scoring import Scored, all_of, score_once
+from server.scoring import Scored, remember, score_once
 from server.settings import Settings
 from server.telemetry import Telemetry
 
@@ -47,16 +52,18 @@ NOT_CUT = "max_tokens_per_doc is not applied: documents are actions and are neve
 
 @router.post("/v1/rerank", response_model_exclude_none=True)
 async def rerank_like_jina(
-    body: JinaRerankRequest, settings: SettingsDep, models: ModelsDep, telemetry: TelemetryDep
+    body: JinaRerankRequest,
+    settings: SettingsDep,
+    models: ModelsDep,
+    episodes: EpisodesDep,
+    telemetry: TelemetryDep,
 ) -> JinaRerankResponse:
     """Sort the documents by Q; Jina's shape."""
-    history = _history(body.query, body.messages, settings)
-    documents = to_documents(body.texts, most=settings.max_candidates)
-    with models.q_models.hold(body.model, episode_id=body.episode_id) as q_model:
-        scored = await score_once(history, documents, q_model, telemetry)
+    service = _Service(settings, models, episodes, telemetry)
+    q_model, scored = await _rank(body, body.texts, service)
     shown = [DocumentText(text=text) for text in body.texts] if body.return_documents else None
     return JinaRerankResponse(
-        model=q_model.id,
+        model=q_model,
         results=[
             JinaRankedDocument(
                 index=i,
@@ -72,13 +79,15 @@ async def rerank_like_jina(
 
 @router.post("/v2/rerank", response_model_exclude_none=True)
 async def rerank_like_cohere(
-    body: CohereRerankRequest, settings: SettingsDep, models: ModelsDep, telemetry: TelemetryDep
+    body: CohereRerankRequest,
+    settings: SettingsDep,
+    models: ModelsDep,
+    episodes: EpisodesDep,
+    telemetry: TelemetryDep,
 ) -> CohereRerankResponse:
     """Sort the documents by Q; Cohere's shape."""
-    history = _history(body.query, body.messages, settings)
-    documents = to_documents(body.documents, most=settings.max_candidates)
-    with models.q_models.hold(body.model, episode_id=body.episode_id) as q_model:
-        scored = await score_once(history, documents, q_model, telemetry)
+    service = _Service(settings, models, episodes, telemetry)
+    q_model, scored = await _rank(body, body.documents, service)
     return CohereRerankResponse(
         id=str(uuid.uuid4()),
         results=[
@@ -94,7 +103,7 @@ async def rerank_like_cohere(
             cached_tokens=scored.cached_tokens,
             warnings=None if body.max_tokens_per_doc is None else [NOT_CUT],
         ),
-        model=q_model.id,
+        model=q_model,
     )
 
 
@@ -133,6 +142,25 @@ def relevance(q_value: float) -> float:
 def ranking(q_values: Sequence[float]) -> list[int]:
     """Indices from the highest Q to the lowest; equal ones in the order in which they came."""
     return sorted(range(len(q_values)), key=lambda i: -q_values[i])
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    settings: Settings
+    models: Models
+    episodes: Episodes
+    telemetry: Telemetry
+
+
+async def _rank(body: RerankRequest, texts: Sequence[str], service: _Service) -> tuple[str, Scored]:
+    """Which version scored, and what it said of each document."""
+    await service.episodes.begin_step(body.episode_id)
+    history = _history(body.query, body.messages, service.settings)
+    documents = to_documents(texts, most=service.settings.max_candidates)
+    with service.models.q_models.hold(body.model, episode_id=body.episode_id) as q_model:
+        scored = await score_once(history, documents, q_model, service.telemetry)
+    await remember(service.episodes, body.episode_id, history, documents, scored, q_model)
+    return q_model.id, scored
 
 
 async def _score_pairs(

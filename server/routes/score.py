@@ -5,8 +5,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from qnet.concurrency import all_of
 from qnet.errors import InvalidRequestError
-from server.dependencies import ModelsDep, SettingsDep, TelemetryDep
+from server.dependencies import EpisodesDep, ModelsDep, SettingsDep, TelemetryDep
 from server.history import to_candidates, to_history
 from server.q_models import Held
 from server.schemas import (
@@ -20,7 +21,7 @@ from server.schemas import (
     ScoreTimings,
     ScoreUsage,
 )
-from server.scoring import Scored, all_of, score_once
+from server.scoring import Scored, remember, score_once
 from server.settings import Settings
 from server.telemetry import Telemetry
 
@@ -29,12 +30,20 @@ router = APIRouter(prefix="/v1", tags=["guidance"])
 
 @router.post("/score")
 async def score_candidates(
-    body: ScoreRequestBody, settings: SettingsDep, models: ModelsDep, telemetry: TelemetryDep
+    body: ScoreRequestBody,
+    settings: SettingsDep,
+    models: ModelsDep,
+    episodes: EpisodesDep,
+    telemetry: TelemetryDep,
 ) -> ScoreResponse:
     """Score what the caller's agent might say next; nothing is drawn."""
     started = perf_counter()
+    await episodes.begin_step(body.episode_id)
+    history = to_history(body.messages, most=settings.max_history_messages)
+    candidates = to_candidates(body.candidates, most=settings.max_candidates)
     with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
-        scored = await _score(body, q_model, settings, telemetry)
+        scored = await score_once(history, candidates, q_model, telemetry)
+    await remember(episodes, body.episode_id, history, candidates, scored, q_model)
     return ScoreResponse(
         **_shown(scored),
         q_model=q_model.name,
@@ -76,17 +85,11 @@ async def _score_item(
     index: int, item: ScoreItem, q_model: Held, settings: Settings, telemetry: Telemetry
 ) -> Scored:
     try:
-        return await _score(item, q_model, settings, telemetry)
+        history = to_history(item.messages, most=settings.max_history_messages)
+        candidates = to_candidates(item.candidates, most=settings.max_candidates)
+        return await score_once(history, candidates, q_model, telemetry)
     except InvalidRequestError as error:
         raise type(error)(f"items[{index}]: {error}") from error
-
-
-async def _score(
-    item: ScoreItem, q_model: Held, settings: Settings, telemetry: Telemetry
-) -> Scored:
-    history = to_history(item.messages, most=settings.max_history_messages)
-    candidates = to_candidates(item.candidates, most=settings.max_candidates)
-    return await score_once(history, candidates, q_model, telemetry)
 
 
 def _shown(scored: Scored) -> dict[str, Any]:
