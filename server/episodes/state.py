@@ -1,9 +1,7 @@
 """An episode as a value: JSON can hold it, and each step makes a new one."""
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
@@ -166,8 +164,7 @@ class Episode(_State):
 
 def digest(history: History) -> str:
     """What a state is recognised by."""
-    text = json.dumps([asdict(message) for message in history], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256("\n".join(map(repr, history)).encode()).hexdigest()
 
 
 def _extends(history: History, former: History) -> bool:

@@ -81,26 +81,32 @@ def _guidance(
         raise InvalidCandidatesError(
             f"num_candidates is {body.num_candidates}; ask for 1 to {settings.max_candidates}"
         )
-    if body.adaptive and body.previous_q is None and body.episode_id is None:
-        raise InvalidRequestError(
-            "adaptive draws until Q rises over the previous step's; give episode_id or previous_q"
-        )
     if body.perturb and paraphraser is None:
         raise InvalidRequestError(
             "perturb needs a policy that paraphrases, and this server has none; set "
             "QGUIDE_PARAPHRASER"
         )
-    previous_q = body.previous_q
-    if previous_q is None and episode is not None:
-        previous_q = episode.previous_q(history, q_model=q_model)
     return Guidance(
         num_candidates=body.num_candidates,
         sampling=_sampling(body),
-        rise_over=previous_q if body.adaptive else None,
+        rise_over=_previous_q(body, history, episode, q_model) if body.adaptive else None,
         paraphraser=paraphraser if body.perturb else None,
         task=body.task,
         batch=settings.adaptive_batch,
     )
+
+
+def _previous_q(
+    body: ActRequest, history: History, episode: Episode | None, q_model: str
+) -> float | None:
+    """What adaptive M has to rise over; None at an episode's first step."""
+    if body.previous_q is None and body.episode_id is None:
+        raise InvalidRequestError(
+            "adaptive draws until Q rises over the previous step's; give episode_id or previous_q"
+        )
+    if body.previous_q is None and episode is not None:
+        return episode.previous_q(history, q_model=q_model)
+    return body.previous_q
 
 
 async def _decide(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.errors import ConfigError
+from qnet.errors import ConfigError, QGuideError
 from server.app import create_app
 from server.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve
@@ -128,9 +128,9 @@ def test_perturbed_candidates_are_counted_and_their_cost_is_said(serve: Serve) -
     assert (misplaced.status_code, misplaced.json()["error"]["code"]) == (400, "invalid_request")
 
 
-def test_a_paraphraser_may_be_any_policy(serve: Serve, tmp_path: Path) -> None:
+def test_a_paraphraser_is_loaded_as_a_policy_is(serve: Serve, tmp_path: Path) -> None:
     settings = FAKES.model_copy(update={"paraphraser": str(tmp_path / "nowhere")})
-    with pytest.raises(Exception, match="nowhere"):
+    with pytest.raises(QGuideError, match="nowhere"):
         serve(settings)
 
 

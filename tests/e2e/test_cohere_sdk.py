@@ -1,4 +1,4 @@
-"""Clients that others wrote, unmodified, against a real server on a free port."""
+"""Cohere's SDK, unmodified, against a real server on a free port."""
 
 import threading
 import time
