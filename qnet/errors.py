@@ -5,7 +5,9 @@ QGuideError
 │   ├── MalformedHistoryError    roles or contents out of order
 │   ├── InvalidCandidatesError   empty or duplicate candidates, M out of range
 │   ├── HistoryTooLongError      more tokens than the model's context
-│   └── UnknownModelError        no policy or Q model of that name
+│   ├── UnknownModelError        no policy or Q model of that name
+│   ├── UnknownEpisodeError      no step of such an episode is remembered
+│   └── EpisodeClosedError       the episode has ended, or ended otherwise
 ├── RenderingError               a chat template that does not extend its own prefix
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
 ├── RoutingError                 a name of Q models that would lead nowhere, or to two things
@@ -40,6 +42,14 @@ class HistoryTooLongError(InvalidRequestError):
 
 class UnknownModelError(InvalidRequestError):
     """No policy or Q model of that name is loaded."""
+
+
+class UnknownEpisodeError(InvalidRequestError):
+    """No step of an episode of that id is remembered."""
+
+
+class EpisodeClosedError(InvalidRequestError):
+    """A step or another reward for an episode that has ended."""
 
 
 class RenderingError(QGuideError):

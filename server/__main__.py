@@ -44,6 +44,7 @@ def serve(
         raise typer.Exit(2) from error
     try:
         models = build_models(settings)
+        application = create_app(settings, build=lambda _: models)
     except QGuideError as error:
         console.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(1) from error
@@ -52,7 +53,7 @@ def serve(
     console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
     configure_logging(settings.log_level)
     uvicorn.run(
-        create_app(settings, build=lambda _: models),
+        application,
         host=settings.host,
         port=settings.port,
         access_log=False,

@@ -4,6 +4,8 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from qnet.perturbation import Paraphraser
+from server.episodes.service import Episodes
 from server.models import Models
 from server.settings import Settings
 from server.telemetry import Telemetry
@@ -21,6 +23,16 @@ def _telemetry(request: Request) -> Telemetry:
     return cast(Telemetry, request.app.state.telemetry)
 
 
+def _episodes(request: Request) -> Episodes:
+    return cast(Episodes, request.app.state.episodes)
+
+
+def _paraphraser(request: Request) -> Paraphraser | None:
+    return cast("Paraphraser | None", request.app.state.paraphraser)
+
+
 SettingsDep = Annotated[Settings, Depends(_settings)]
 ModelsDep = Annotated[Models, Depends(_models)]
+EpisodesDep = Annotated[Episodes, Depends(_episodes)]
+ParaphraserDep = Annotated[Paraphraser | None, Depends(_paraphraser)]
 TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]

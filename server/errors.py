@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from qnet.errors import (
     CheckpointError,
     ConfigError,
+    EpisodeClosedError,
     HistoryTooLongError,
     InvalidCandidatesError,
     InvalidRequestError,
@@ -17,6 +18,7 @@ from qnet.errors import (
     RenderingError,
     RoutingError,
     ScorerUnavailableError,
+    UnknownEpisodeError,
     UnknownModelError,
 )
 
@@ -24,6 +26,8 @@ RETRY_AFTER_S = 1
 
 TABLE: dict[type[QGuideError], tuple[int, str]] = {
     UnknownModelError: (404, "unknown_model"),
+    UnknownEpisodeError: (404, "unknown_episode"),
+    EpisodeClosedError: (409, "episode_closed"),
     HistoryTooLongError: (400, "history_too_long"),
     InvalidCandidatesError: (400, "invalid_candidates"),
     MalformedHistoryError: (400, "malformed_history"),

@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 
-from qnet.errors import HistoryTooLongError, InvalidCandidatesError, MalformedHistoryError
+from qnet.errors import (
+    HistoryTooLongError,
+    InvalidCandidatesError,
+    InvalidRequestError,
+    MalformedHistoryError,
+)
 from qnet.types import History, Message
 from server.schemas import ChatMessage
 
@@ -64,10 +69,37 @@ def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Mes
     return tuple(seen)
 
 
+def to_documents(texts: Sequence[str], *, most: int) -> tuple[Message, ...]:
+    """The documents of a request as candidates; unlike those, they may repeat.
+
+    Raises:
+        InvalidCandidatesError: none or too many, or an empty or broken one.
+    """
+    if not 1 <= len(texts) <= most:
+        raise InvalidCandidatesError(f"{len(texts)} documents; give 1 to {most}")
+    for index, text in enumerate(texts):
+        if defect := _defect(text):
+            raise InvalidCandidatesError(f"documents[{index}] {defect}")
+    return tuple(Message("assistant", text) for text in texts)
+
+
+def check_whole(text: str, name: str) -> None:
+    """Refuse a text that no file can hold.
+
+    Raises:
+        InvalidRequestError: it holds half a character.
+    """
+    if defect := _half(text):
+        raise InvalidRequestError(f"{name} {defect}")
+
+
 def _defect(text: str) -> str | None:
-    """What keeps a text from being said, and the remedy; JSON can spell half a character."""
-    if not text.strip():
-        return "is empty; remove it"
+    """What keeps a text from being said, and the remedy."""
+    return _half(text) if text.strip() else "is empty; remove it"
+
+
+def _half(text: str) -> str | None:
+    """JSON can spell half a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -74,4 +74,6 @@ async def observe(request: Request, call_next: RequestResponseEndpoint) -> Respo
     telemetry.requests.labels(route, response.status_code).inc()
     telemetry.request_seconds.labels(route).observe(elapsed_s)
     response.headers["X-Request-ID"] = request_id
+    if replica := request.app.state.settings.replica:
+        response.headers["X-QGuide-Replica"] = replica
     return response

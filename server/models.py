@@ -21,7 +21,7 @@ from qnet.checkpoint import (
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
 from qnet.packed import context_length
 from qnet.policies.local import LocalPolicy
-from qnet.policies.scripted import ScriptedPolicy
+from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qnet.scorers import build_shared_prefix_scorer
 from qnet.scoring import ScriptedScorer
 from qnet.types import CachingScorer, Policy
@@ -58,11 +58,16 @@ class ServedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Everything a request can name, and the threads that it runs on."""
+    """Everything a request can name, and the threads that it runs on.
+
+    Attributes:
+        paraphraser: rewords tasks; None where the operator named none.
+    """
 
     runtime: Runtime
     policy: ServedPolicy
     q_models: QModels
+    paraphraser: ServedPolicy | None = None
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -130,7 +135,8 @@ def build_models(settings: Settings) -> Models:
     runtime = build_runtime(settings)
     try:
         policy = _build_policy(settings, runtime.thread)
-        return Models(runtime, policy, _build_q_models(settings, runtime))
+        paraphraser = _build_paraphraser(settings, runtime.thread)
+        return Models(runtime, policy, _build_q_models(settings, runtime), paraphraser)
     except QGuideError:
         runtime.thread.close()
         runtime.shadow_thread.close()
@@ -233,6 +239,15 @@ def _build_policy(settings: Settings, thread: DeviceThread) -> ServedPolicy:
     source = _source(settings.policy)
     name = EMBEDDED if source == EMBEDDED else loaded.name
     return ServedPolicy(name, policy, source, context, loaded.manifest)
+
+
+def _build_paraphraser(settings: Settings, thread: DeviceThread) -> ServedPolicy | None:
+    """A policy like any other; the fake says something better than an action."""
+    if not settings.paraphraser:
+        return None
+    if settings.paraphraser == SCRIPTED:
+        return ServedPolicy(SCRIPTED, ScriptedParaphraser(), SCRIPTED)
+    return _build_policy(settings.model_copy(update={"policy": settings.paraphraser}), thread)
 
 
 def _source(setting: str) -> Source:

@@ -51,15 +51,47 @@ class ActRequest(_Body):
     policy: str | None = Field(default=None, description="null takes the one that is served")
     q_model: QModelName = None
     episode_id: EpisodeId = None
+    adaptive: bool = Field(
+        default=False,
+        description="draw in small batches until Q rises over the previous step's, at most "
+        "num_candidates; needs episode_id or previous_q",
+    )
+    previous_q: float | None = Field(
+        default=None,
+        allow_inf_nan=False,
+        description="for adaptive: Q of the action that led here; null takes the episode's",
+    )
+    perturb: bool = Field(
+        default=False,
+        description="draw the candidates after the first under paraphrases of the task",
+    )
+    task: str | None = Field(
+        default=None,
+        description="for perturb: the part of the first user message that says what to do; null "
+        "finds it",
+    )
 
 
-class ScoreRequestBody(_Body):
-    """What the agent has seen so far, and the caller's own candidates."""
+class ScoreItem(_Body):
+    """What an agent has seen so far, and the caller's own candidates."""
 
     messages: list[ChatMessage]
     candidates: list[str | ChatMessage] = Field(
         description="what the agent might say next: texts or assistant messages, all different"
     )
+
+
+class ScoreRequestBody(ScoreItem):
+    """One history, and which Q model scores."""
+
+    q_model: QModelName = None
+    episode_id: EpisodeId = None
+
+
+class ScoreBatchBody(_Body):
+    """Several histories, of the same agent or of others, for one Q model."""
+
+    items: list[ScoreItem]
     q_model: QModelName = None
     episode_id: EpisodeId = None
 
@@ -76,6 +108,7 @@ class Usage(ScoreUsage):
 
     prompt_tokens: int
     completion_tokens: int
+    paraphrase_tokens: int = Field(description="generated for paraphrases; 0 if they were known")
 
 
 class ScoreTimings(_Body):
@@ -89,6 +122,7 @@ class Timings(ScoreTimings):
     """Also the time it took to draw the candidates."""
 
     sample: float
+    paraphrase: float
 
 
 class ScoredCandidate(_Body):
@@ -105,6 +139,9 @@ class ActResponse(_Body):
     chosen: int = Field(description="its index among the candidates")
     reason: Reason
     candidates: list[ScoredCandidate]
+    draws_saved: int = Field(description="candidates that adaptive M did without")
+    perturbed: int = Field(description="candidates drawn under a paraphrase")
+    warnings: list[str] = Field(description="what was asked for and could not be had")
     policy: str
     q_model: str
     q_model_version: str
@@ -119,16 +156,53 @@ class Score(_Body):
     q_value: float
 
 
-class ScoreResponse(_Body):
-    """Q of every candidate, in the request's order."""
+class ScoredItem(_Body):
+    """Q of every candidate of one history, in the request's order."""
 
     scores: list[Score]
     chosen: int
     reason: Reason
+    usage: ScoreUsage
+
+
+class ScoreResponse(ScoredItem):
+    """Also which version scored, and how long it took."""
+
     q_model: str
     q_model_version: str
-    usage: ScoreUsage
     timings_ms: ScoreTimings
+
+
+class ScoreBatchResponse(_Body):
+    """One answer per item, in the request's order."""
+
+    items: list[ScoredItem]
+    q_model: str
+    q_model_version: str
+    timings_ms: ScoreTimings = Field(description="`score` is that of the slowest item")
+
+
+class OutcomeRequest(_Body):
+    """How an episode ended."""
+
+    reward: float = Field(allow_inf_nan=False)
+    terminated: bool = Field(
+        default=True, description="false where a limit of steps cut the episode off"
+    )
+    action: str | None = Field(
+        default=None, min_length=1, description="the last one, if it was not the chosen one"
+    )
+    observation: str = Field(default="", description="what the last action brought")
+
+
+class OutcomeResponse(_Body):
+    """An episode that has its outcome."""
+
+    episode_id: str
+    reward: float
+    steps: int = Field(description="different states that it was guided in")
+    recorded: bool = Field(description="it stands in a file for the offline jobs")
+    reason: str | None = Field(description="why it does not")
 
 
 class ModelCard(_Body):

@@ -41,9 +41,20 @@ class Settings(BaseSettings):
         aliases: other name -> a Q model, or several and the share of the episodes of each.
         shadows: Q model's name -> another, which scores its requests a second time.
         models_dir: the folder whose folders may be loaded while the server runs; None: none.
+        paraphraser: what rewords tasks, named like `policy`; "" leaves `perturb` refused.
+        adaptive_batch: candidates drawn at a time where a request asks for adaptive M.
+        replica: told in `X-QGuide-Replica`, for a proxy that keeps an episode with its cache; ""
+            tells nothing.
+        episodes_dir: where finished episodes are written; None writes, and keeps, no texts.
+        episodes_redact: `module:function` of the operator's, from a text to what may be written.
+        episodes_file_bytes: size at which a file of episodes is left for a new one.
+        episodes_max_files: files of each kind that stay; the oldest goes.
+        episodes_memory_bytes: of all episodes that have not ended; the oldest is forgotten.
+        episodes_ttl_s: an episode without a step for longer is forgotten.
         admin: serve the routes that load, drop and rename Q models. They ask for no key, so the
             server must then be bound to this machine alone.
         max_candidates: most candidates of one request.
+        max_score_items: most histories of one batch to score.
         max_history_messages: most turns of one history; the model's context limits it, too.
         max_body_bytes: a larger request body is refused with 413.
         max_waiting: requests that may wait for the device; one more is answered with 503.
@@ -58,6 +69,15 @@ class Settings(BaseSettings):
     policy: str = EMBEDDED
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
+    paraphraser: str = ""
+    adaptive_batch: int = Field(default=2, ge=1)
+    replica: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
+    episodes_dir: Path | None = None
+    episodes_redact: str = Field(default="", pattern=r"^([\w.]+:\w+)?$")
+    episodes_file_bytes: int = Field(default=64 * 1024**2, ge=1)
+    episodes_max_files: int = Field(default=16, ge=1)
+    episodes_memory_bytes: int = Field(default=256 * 1024**2, ge=0)
+    episodes_ttl_s: float = Field(default=6 * 3600.0, gt=0)
     default_q_model: str = ""
     aliases: dict[str, str | dict[str, float]] = Field(default_factory=dict)
     shadows: dict[str, str] = Field(default_factory=dict)
@@ -67,6 +87,7 @@ class Settings(BaseSettings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
     max_candidates: int = Field(default=64, ge=1)
+    max_score_items: int = Field(default=64, ge=1)
     max_history_messages: int = Field(default=1024, ge=1)
     max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
     max_waiting: int = Field(default=256, ge=1)

@@ -43,6 +43,7 @@ class Telemetry:
             "distinct_candidates", "Different candidates per request.", buckets=_COUNTS
         )
         self.completion_tokens = self._counter("completion_tokens", "Tokens that policies drew.")
+        self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did without.")
         self.queue_seconds = self._histogram(
             "queue_seconds", "Time that a scoring request waits for the device.", _Q_MODEL
         )

@@ -167,10 +167,13 @@ class NodeRow(_Row):
 
 
 class TreeRow(TaskRow):
-    """One task's exploration tree (QLASS algorithm 2): `explore` writes it, `label` reads it.
+    """One task's exploration tree (QLASS algorithm 2): `label` reads it.
+
+    `explore` writes it, and the server, one path for each episode whose outcome it was told.
 
     Attributes:
         first_observation: what the root's state is: the task and what is seen.
+        system: the system message before it, None without one.
         nodes: parents before their children, ids 1, 2, 3, …
         draws: trajectories drawn from the policy.
         misses: times that none of the candidates for a first action was new.
@@ -179,6 +182,7 @@ class TreeRow(TaskRow):
 
     version: Literal[1] = 1
     first_observation: str
+    system: str | None = None
     nodes: tuple[NodeRow, ...]
     draws: NonNegativeInt
     misses: NonNegativeInt = 0

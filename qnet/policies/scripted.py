@@ -10,6 +10,8 @@ DEFAULT_REPLIES = (
     "Thought: The desk is a good place to start.\nAction: go to desk 1",
 )
 
+DEFAULT_FRAMES = ("In other words: {}", "What is to be done: {}", "Please see to this: {}")
+
 
 class ScriptedPolicy:
     """Candidate k of turn t is reply t + k of the script, round and round."""
@@ -37,4 +39,21 @@ class ScriptedPolicy:
                 prompt_tokens=words,
             )
             for reply in replies
+        ]
+
+
+class ScriptedParaphraser:
+    """A policy without a model that puts the text it is asked to paraphrase into a frame."""
+
+    def __init__(self, frames: Sequence[str] = DEFAULT_FRAMES, *, name: str = "scripted") -> None:
+        self.name = name
+        self._frames = tuple(frames)
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """What follows the first colon of the last message, in the next `n` frames."""
+        text = history[-1].content.partition(":")[2].strip()
+        said = [self._frames[k % len(self._frames)].format(text) for k in range(n)]
+        return [
+            Candidate(Message("assistant", reply), completion_tokens=len(reply.split()))
+            for reply in said
         ]

@@ -13,7 +13,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"qnet"},
     "qguide": {"qnet", "server", "training"},
 }
-WITHOUT_TORCH = ("types.py", "errors.py", "selection.py", "agent.py")
+WITHOUT_TORCH = (
+    "types.py",
+    "errors.py",
+    "selection.py",
+    "agent.py",
+    "adaptive.py",
+    "perturbation.py",
+    "guidance.py",
+)
 INPUT_OUTPUT = {"pathlib", "os", "io", "json", "shutil", "subprocess", "httpx", "rich", "tomllib"}
 
 

@@ -16,10 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.progress import track
 
 from qnet.errors import ConfigError
+from qnet.types import Message
 from training.algorithms.labelling import Target, label_tree, labelled_paths, sibling_groups
 from training.algorithms.tree import Tree, branching_fraction, merge_trees, path_history
 from training.artefacts import JsonlWriter, open_run, read_rows, rows_path
-from training.records import LabelRow, TaskRow, TreeRow, rows_of
+from training.records import LabelRow, TreeRow, rows_of
 
 HISTOGRAM_BINS = 10
 
@@ -72,9 +73,10 @@ def run_label(config: LabelConfig) -> dict[str, object]:
 
 
 def label_rows(
-    task: TaskRow, tree: Tree, labels: Mapping[int, float], *, target: Target
+    task: TreeRow, tree: Tree, labels: Mapping[int, float], *, target: Target
 ) -> Iterator[LabelRow]:
     """The rows of one labelled tree, up to each leaf's action."""
+    before = () if task.system is None else (Message("system", task.system),)
     for path in labelled_paths(tree, labels):
         history = path_history(tree.first_observation, [node.step for node in path.nodes])
         yield LabelRow(
@@ -82,17 +84,17 @@ def label_rows(
             kind=task.kind,
             environment=task.environment,
             target=target,
-            messages=rows_of(history[:-1]),
+            messages=rows_of((*before, *history[:-1])),
             q_values=path.q_values,
             node_ids=tuple(node.id for node in path.nodes),
             parent_ids=tuple(node.parent for node in path.nodes),
         )
 
 
-def _read_tasks(folders: Sequence[Path]) -> list[tuple[TaskRow, Tree]]:
+def _read_tasks(folders: Sequence[Path]) -> list[tuple[TreeRow, Tree]]:
     """Every task with at least one action, its trees merged."""
     trees: dict[str, list[Tree]] = defaultdict(list)
-    tasks: dict[str, TaskRow] = {}
+    tasks: dict[str, TreeRow] = {}
     for folder in folders:
         for row in read_rows(rows_path(folder), TreeRow):
             if row.nodes:

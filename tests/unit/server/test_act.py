@@ -46,6 +46,7 @@ def test_every_stage_says_what_it_cost(client: TestClient) -> None:
         "completion_tokens": completion_words,
         "scored_tokens": prompt_words + completion_words,
         "cached_tokens": 0,
+        "paraphrase_tokens": 0,
     }
     timings = answer["timings_ms"]
     assert timings["total"] >= timings["sample"] + timings["score"] > 0

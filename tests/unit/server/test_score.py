@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 from qnet.scoring import NaiveScorer
 from qnet.types import Message, ScoreRequest
 from tests.tiny_models import q_model
+from tests.unit.server.conftest import FAKES, Serve
 
 TASK = [{"role": "user", "content": "you see a desk. " * 8}]
 
@@ -63,3 +64,35 @@ def test_candidates_that_cannot_be_scored_are_explained(
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_candidates"
     assert response.json()["error"]["message"] == message
+
+
+def test_several_histories_are_scored_by_one_version(tiny_client: TestClient) -> None:
+    items = [
+        {"messages": TASK, "candidates": ["go", "open"]},
+        {"messages": [{"role": "user", "content": "take mug"}], "candidates": ["go"]},
+    ]
+    answer = tiny_client.post("/v1/score/batch", json={"items": items}).json()
+    for item, got in zip(items, answer["items"], strict=True):
+        alone = tiny_client.post("/v1/score", json=item).json()
+        q_values = [row["q_value"] for row in got["scores"]]
+        assert q_values == pytest.approx([row["q_value"] for row in alone["scores"]], abs=1e-6)
+        assert (got["chosen"], got["reason"]) == (alone["chosen"], alone["reason"])
+    assert answer["q_model_version"] == "0"
+    assert answer["timings_ms"]["total"] >= answer["timings_ms"]["score"] > 0
+
+
+def test_one_bad_item_is_named_and_refuses_the_batch(client: TestClient) -> None:
+    items = [{"messages": TASK, "candidates": ["go"]}, {"messages": TASK, "candidates": []}]
+    response = client.post("/v1/score/batch", json={"items": items})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_candidates"
+    assert response.json()["error"]["message"] == "items[1]: 0 candidates; give 1 to 8"
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_batch_has_its_limit(serve: Serve, number: int) -> None:
+    client = serve(FAKES.model_copy(update={"max_score_items": 2}))
+    items = [{"messages": TASK, "candidates": ["go"]}] * number
+    response = client.post("/v1/score/batch", json={"items": items})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert f"{number} items; give 1 to 2" in response.json()["error"]["message"]

@@ -37,6 +37,11 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
     assert set(paths) == {
         "/v1/act",
         "/v1/score",
+        "/v1/score/batch",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/score",
+        "/v1/episodes/{episode_id}/outcome",
         "/v1/models",
         "/healthz",
         "/readyz",

@@ -1,0 +1,109 @@
+"""One guided step with everything that can be asked for: perturbation and adaptive M.
+
+What every endpoint that draws candidates calls; `qnet.agent.act` is its plain core.
+"""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+from qnet.adaptive import DEFAULT_BATCH, act_adaptively
+from qnet.agent import AsyncScorer, Decision, act
+from qnet.perturbation import Paraphraser, PerturbedPolicy, find_task
+from qnet.types import History, Policy, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """How one step is to be guided.
+
+    Attributes:
+        num_candidates: M; with `rise_over` the most that are drawn.
+        rise_over: draw only until Q is above this, the previous step's Q; None draws all M.
+        paraphraser: draws the candidates after the first under its paraphrases; None: not.
+        task: the task's description, if it is not where `find_task` looks for it.
+        batch: candidates drawn at a time where M is adaptive.
+    """
+
+    num_candidates: int
+    sampling: Sampling
+    rise_over: float | None = None
+    paraphraser: Paraphraser | None = None
+    task: str | None = None
+    batch: int = DEFAULT_BATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Guided:
+    """The decision, and what became of what was asked for.
+
+    Attributes:
+        draws_saved: candidates that adaptive M did without.
+        perturbed: candidates that were drawn under a paraphrase.
+        paraphrase_tokens: generated for the paraphrases; 0 where they were known.
+        warnings: what was asked for and could not be had.
+    """
+
+    decision: Decision
+    draws_saved: int = 0
+    perturbed: int = 0
+    paraphrase_tokens: int = 0
+    paraphrase_ms: float = 0.0
+    warnings: tuple[str, ...] = ()
+
+
+async def guide(
+    history: History, policy: Policy, scorer: AsyncScorer, guidance: Guidance
+) -> Guided:
+    """Draw, score after the true history, select.
+
+    Raises:
+        InvalidCandidatesError: M is below 1.
+        InvalidRequestError: `task` is not in the first user message.
+        HistoryTooLongError: the history does not fit the policy or the Q model.
+        ScorerUnavailableError: no Q can be given, or not in time.
+    """
+    if guidance.paraphraser is None:
+        decision = await _decide(history, policy, scorer, guidance)
+        return Guided(decision, draws_saved=_saved(decision, guidance))
+    started = perf_counter()
+    place = find_task(history, task=guidance.task)
+    paraphrases = await guidance.paraphraser.paraphrase(
+        place.text(history), n=max(guidance.num_candidates - 1, 0)
+    )
+    paraphrased = perf_counter()
+    perturbed = PerturbedPolicy(policy, place, paraphrases.texts)
+    decision = await _decide(history, perturbed, scorer, guidance)
+    return Guided(
+        decision,
+        draws_saved=_saved(decision, guidance),
+        perturbed=perturbed.perturbed,
+        paraphrase_tokens=paraphrases.completion_tokens,
+        paraphrase_ms=(paraphrased - started) * 1e3,
+        warnings=(*paraphrases.warnings, *perturbed.warnings),
+    )
+
+
+async def _decide(
+    history: History, policy: Policy, scorer: AsyncScorer, guidance: Guidance
+) -> Decision:
+    if guidance.rise_over is None:
+        return await act(
+            history,
+            policy,
+            scorer,
+            num_candidates=guidance.num_candidates,
+            sampling=guidance.sampling,
+        )
+    return await act_adaptively(
+        history,
+        policy,
+        scorer,
+        num_candidates=guidance.num_candidates,
+        previous_q=guidance.rise_over,
+        sampling=guidance.sampling,
+        batch=guidance.batch,
+    )
+
+
+def _saved(decision: Decision, guidance: Guidance) -> int:
+    return guidance.num_candidates - len(decision.candidates)

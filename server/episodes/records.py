@@ -1,0 +1,125 @@
+"""A finished episode as rows for the offline jobs.
+
+A tree row is what `qguide label` reads (`training.records.TreeRow`; a test holds the two
+together): the actions that were taken are one path, and the episodes of a task, known by the hash
+of its first messages, become one tree there. A candidate that was not taken is no node: nobody
+knows how it would have ended, and a leaf's reward is its label. What was offered and not taken
+stands in an offer row of its own, one per step, with the Q that it had.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from server.episodes.state import Episode, Outcome
+
+Redact = Callable[[str], str]
+"""From a text of an episode to what may be written of it."""
+
+Row = dict[str, Any]
+
+ENVIRONMENT = "served"
+AGENT = "agent"
+"""The `source` of an action that none of our policies drew."""
+
+
+class NotRecordableError(Exception):
+    """An episode that no row can hold; the message says why."""
+
+
+def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> Row:
+    """The path that was taken, as a tree.
+
+    Raises:
+        NotRecordableError: its history has another shape than task, action, observation, ….
+    """
+    if episode.broken:
+        raise NotRecordableError(episode.broken)
+    if not episode.offers:
+        raise NotRecordableError("its texts were not kept")
+    system, said = _split(episode, redact)
+    said += [_last_action(episode, outcome, redact), redact(outcome.observation)]
+    turns = list(zip(said[1::2], said[2::2], strict=True))
+    drawn_by = _drawers(episode, redact, first=1 if system is None else 2)
+    return {
+        "task_id": task_id(system, said[0]),
+        "kind": ENVIRONMENT,
+        "environment": ENVIRONMENT,
+        "version": 1,
+        "first_observation": said[0],
+        "system": system,
+        "nodes": [
+            {
+                "id": number,
+                "parent": number - 1,
+                "depth": number,
+                "action": action,
+                "observation": observation,
+                "reward": outcome.reward if number == len(turns) else 0.0,
+                "terminated": outcome.terminated and number == len(turns),
+                "source": drawn_by.get((number, action), AGENT),
+            }
+            for number, (action, observation) in enumerate(turns, start=1)
+        ],
+        "draws": 1,
+        "misses": 0,
+        "completion_tokens": sum(offer.completion_tokens for offer in episode.offers),
+    }
+
+
+def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[Row]:
+    """What was offered at each step, and what became of the episode."""
+    system, said = _split(episode, redact)
+    first = 1 if system is None else 2
+    said.append(_last_action(episode, outcome, redact))
+    for offer in episode.offers:
+        yield {
+            "task_id": task_id(system, said[0]),
+            "depth": _depth(offer.at, first=first),
+            "candidates": [
+                {"content": redact(text), "q_value": q} for text, q in offer.q_values.items()
+            ],
+            "chosen": redact(offer.chosen),
+            "taken": said[offer.at - first + 1],
+            "q_model": offer.q_model,
+            "policy": offer.policy or AGENT,
+            "outcome_reward": outcome.reward,
+        }
+
+
+def task_id(system: str | None, first_observation: str) -> str:
+    """The same for all episodes that begin alike."""
+    text = json.dumps([system, first_observation])
+    return f"{ENVIRONMENT}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _split(episode: Episode, redact: Redact) -> tuple[str | None, list[str]]:
+    """The system message, and the turns from the first observation to the last."""
+    messages = episode.messages
+    system = redact(messages[0].content) if messages[0].role == "system" else None
+    turns = messages if system is None else messages[1:]
+    roles = [message.role for message in turns]
+    if roles != ["user", *["assistant", "user"] * (len(turns) // 2)]:
+        raise NotRecordableError(
+            "its messages do not alternate between the user's and the assistant's"
+        )
+    return system, [redact(message.content) for message in turns]
+
+
+def _last_action(episode: Episode, outcome: Outcome, redact: Redact) -> str:
+    return redact(episode.offers[-1].chosen if outcome.action is None else outcome.action)
+
+
+def _drawers(episode: Episode, redact: Redact, *, first: int) -> dict[tuple[int, str], str]:
+    """(number of the action, candidate) -> the policy that drew it."""
+    return {
+        (_depth(offer.at, first=first), redact(text)): offer.policy or AGENT
+        for offer in episode.offers
+        for text in offer.q_values
+    }
+
+
+def _depth(at: int, *, first: int) -> int:
+    """The number of the action after `at` messages, `first` of which come before the first."""
+    return (at - first) // 2 + 1

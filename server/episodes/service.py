@@ -1,0 +1,147 @@
+"""What the routes do with episodes."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from qnet.errors import UnknownEpisodeError
+from qnet.types import History
+from server.episodes.recorder import EpisodeRecorder, load_redaction, unredacted
+from server.episodes.state import Episode, Offer, Outcome
+from server.episodes.store import EpisodeStore, MemoryEpisodeStore
+from server.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """An episode that has its outcome.
+
+    Attributes:
+        not_recorded: why it stands in no file, or "".
+    """
+
+    episode: Episode
+    not_recorded: str
+
+
+class Episodes:
+    """Ties the steps of an episode together; a request without an episode's id costs nothing.
+
+    Args:
+        recorder: writes what has ended; None keeps no texts at all.
+    """
+
+    def __init__(self, store: EpisodeStore, recorder: EpisodeRecorder | None) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._closing = asyncio.Lock()
+
+    async def begin_step(self, episode_id: str | None) -> Episode | None:
+        """What is known of the episode before this step.
+
+        Raises:
+            EpisodeClosedError: it has ended.
+        """
+        episode = await self._store.get(episode_id) if episode_id is not None else None
+        if episode is not None:
+            episode.require_open()
+        return episode
+
+    async def end_step(
+        self,
+        episode_id: str | None,
+        history: History,
+        *,
+        q_values: Mapping[str, float],
+        chosen: str,
+        q_model: str,
+        policy: str = "",
+        completion_tokens: int = 0,
+    ) -> None:
+        """Remember what was offered and chosen; see `Offer`.
+
+        Raises:
+            EpisodeClosedError: it has ended meanwhile.
+        """
+        if episode_id is None:
+            return
+        offer = Offer(
+            at=len(history),
+            q_values=q_values,
+            chosen=chosen,
+            q_model=q_model,
+            policy=policy,
+            completion_tokens=completion_tokens,
+        )
+        keep = self._recorder is not None
+        await self._store.update(
+            episode_id,
+            lambda known: (known or Episode(id=episode_id)).after(history, offer, keep=keep),
+        )
+
+    async def close(self, episode_id: str, outcome: Outcome) -> Closed:
+        """Give an episode its outcome and record it; the same outcome again is the same answer.
+
+        Raises:
+            EpisodeClosedError: it has ended with another reward.
+            UnknownEpisodeError: no step of it is remembered.
+        """
+        async with self._closing:
+            episode = await self._store.update(episode_id, partial(_closed, episode_id, outcome))
+            if episode.recorded:
+                return Closed(episode, "")
+            why_not = await self._record(episode)
+            if not why_not:
+                episode = await self._store.update(episode_id, partial(_written, episode))
+            _log.info(
+                "episode_closed",
+                steps=episode.steps,
+                reward=outcome.reward,
+                q_model=episode.last.q_model if episode.last else None,
+                recorded=episode.recorded,
+            )
+            return Closed(episode, why_not)
+
+    async def _record(self, episode: Episode) -> str:
+        if self._recorder is None:
+            return "episodes are not recorded here; the operator may set QGUIDE_EPISODES_DIR"
+        return await self._recorder.write(episode)
+
+
+def build_episodes(settings: Settings) -> Episodes:
+    """The episodes of one server.
+
+    Raises:
+        ConfigError: the redaction hook cannot be imported.
+    """
+    store = MemoryEpisodeStore(
+        max_bytes=settings.episodes_memory_bytes, ttl_s=settings.episodes_ttl_s
+    )
+    recorder = None
+    if settings.episodes_dir is not None:
+        redaction = settings.episodes_redact
+        recorder = EpisodeRecorder(
+            settings.episodes_dir,
+            max_file_bytes=settings.episodes_file_bytes,
+            max_files=settings.episodes_max_files,
+            redact=load_redaction(redaction) if redaction else unredacted,
+        )
+    return Episodes(store, recorder)
+
+
+def _closed(episode_id: str, outcome: Outcome, known: Episode | None) -> Episode:
+    if known is None:
+        raise UnknownEpisodeError(
+            f"there is no episode {episode_id!r}; it had no step here with this episode_id, or was "
+            "forgotten (QGUIDE_EPISODES_TTL_S, QGUIDE_EPISODES_MEMORY_BYTES)"
+        )
+    return known.closed(outcome)
+
+
+def _written(closed: Episode, known: Episode | None) -> Episode:
+    return (known or closed).written()

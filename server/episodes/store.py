@@ -1,0 +1,80 @@
+"""Where episodes are kept between their steps."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from server.episodes.state import Episode
+
+Change = Callable[[Episode | None], Episode]
+"""From what is kept, None if nothing is, to what is to be kept; pure, so it may be called twice."""
+
+
+class EpisodeStore(Protocol):
+    """Keeps episodes for a while; one that was not touched for long may be gone."""
+
+    async def get(self, episode_id: str) -> Episode | None:
+        """The episode, if it is there."""
+        ...
+
+    async def update(self, episode_id: str, change: Change) -> Episode:
+        """Change an episode as one: no other change comes between reading and writing.
+
+        What `change` raises is raised, and nothing is kept of it.
+        """
+        ...
+
+
+class MemoryEpisodeStore:
+    """Episodes as JSON in this process.
+
+    Args:
+        max_bytes: of all together; the one untouched for longest goes first.
+        ttl_s: an episode untouched for longer is gone.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of all episodes that are there."""
+        return self._bytes
+
+    async def get(self, episode_id: str) -> Episode | None:
+        """The episode, if it is there."""
+        self._forget_old()
+        return self._read(episode_id)
+
+    async def update(self, episode_id: str, change: Change) -> Episode:
+        """Change an episode; there is no `await` in between, so nothing can come between."""
+        self._forget_old()
+        episode = change(self._read(episode_id))
+        self._drop(episode_id)
+        row = episode.model_dump_json().encode()
+        self._kept[episode_id] = (self._clock(), row)
+        self._bytes += len(row)
+        while self._bytes > self._max_bytes:
+            self._drop(next(iter(self._kept)))
+        return episode
+
+    def _read(self, episode_id: str) -> Episode | None:
+        _, row = self._kept.get(episode_id, (0.0, None))
+        return None if row is None else Episode.model_validate_json(row)
+
+    def _forget_old(self) -> None:
+        oldest = self._clock() - self._ttl_s
+        while self._kept and next(iter(self._kept.values()))[0] < oldest:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, episode_id: str) -> None:
+        _, row = self._kept.pop(episode_id, (0.0, b""))
+        self._bytes -= len(row)

@@ -1,0 +1,32 @@
+"""POST /v1/episodes/{id}/outcome: how an episode ended."""
+
+from fastapi import APIRouter
+
+from server.dependencies import EpisodesDep
+from server.episodes.state import Outcome
+from server.history import check_whole
+from server.schemas import OutcomeRequest, OutcomeResponse
+
+router = APIRouter(prefix="/v1/episodes", tags=["episodes"])
+
+
+@router.post("/{episode_id:path}/outcome")
+async def end_episode(
+    episode_id: str, body: OutcomeRequest, episodes: EpisodesDep
+) -> OutcomeResponse:
+    """Close an episode; where the operator records episodes, it becomes training data."""
+    check_whole(body.observation, "observation")
+    outcome = Outcome(
+        reward=body.reward,
+        terminated=body.terminated,
+        action=body.action,
+        observation=body.observation,
+    )
+    closed = await episodes.close(episode_id, outcome)
+    return OutcomeResponse(
+        episode_id=episode_id,
+        reward=body.reward,
+        steps=closed.episode.steps,
+        recorded=closed.episode.recorded,
+        reason=closed.not_recorded or None,
+    )

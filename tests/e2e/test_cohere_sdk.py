@@ -1,0 +1,62 @@
+"""Cohere's SDK, unmodified, against a real server on a free port."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import cohere
+import pytest
+import uvicorn
+from cohere.core.api_error import ApiError
+
+from server.app import create_app
+from server.settings import SCRIPTED, Settings
+
+START_S = 60
+TASK = "You see a desk. Your task is to: take the mug."
+ACTIONS = ["Action: look", "Action: go to desk 1", "Action: inventory"]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The address of a server with the scripted models, in a thread of this process."""
+    settings = Settings(
+        policy=SCRIPTED, q_models={"demo": SCRIPTED}, aliases={"rerank-v3.5": "demo"}
+    )
+    config = uvicorn.Config(create_app(settings), port=0, log_level="warning")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + START_S
+        while not server.started:
+            assert time.monotonic() < deadline, "the server did not start"
+            assert thread.is_alive(), "the server ended"
+            time.sleep(0.05)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(START_S)
+
+
+def test_coheres_sdk_reranks(url: str) -> None:
+    with cohere.ClientV2(api_key="none", base_url=url) as client:
+        answer = client.rerank(model="rerank-v3.5", query=TASK, documents=ACTIONS, top_n=2)
+    assert [row.index for row in answer.results] == [1, 0]
+    scores = [row.relevance_score for row in answer.results]
+    assert 1 > scores[0] > scores[1] > 0
+    assert answer.id
+    assert answer.meta is not None
+    assert answer.meta.billed_units is not None
+    assert answer.meta.billed_units.search_units == 1
+
+
+def test_coheres_sdk_hands_on_why_it_was_refused(url: str) -> None:
+    with (
+        cohere.ClientV2(api_key="none", base_url=url) as client,
+        pytest.raises(ApiError) as refused,
+    ):
+        client.rerank(model="unknown", query=TASK, documents=ACTIONS)
+    assert refused.value.status_code == 404
+    assert "served are default, demo, rerank-v3.5" in refused.value.body["error"]["message"]

@@ -1,0 +1,56 @@
+"""The bounds of the store in memory."""
+
+from functools import partial
+
+from server.episodes.state import Episode
+from server.episodes.store import MemoryEpisodeStore
+
+
+class Clock:
+    """Shows what it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _kept(episode: Episode, known: Episode | None) -> Episode:
+    return known or episode
+
+
+async def keep(store: MemoryEpisodeStore, *ids: str) -> None:
+    for episode_id in ids:
+        episode = Episode(id=episode_id)
+        await store.update(episode_id, partial(_kept, episode))
+
+
+async def test_the_episode_untouched_for_longest_makes_room() -> None:
+    size = len(Episode(id="a").model_dump_json())
+    store = MemoryEpisodeStore(max_bytes=2 * size, ttl_s=1)
+    await keep(store, "a", "b", "a", "c")
+    assert await store.get("b") is None
+    assert await store.get("a") is not None
+    assert store.nbytes == 2 * size
+
+
+async def test_an_episode_larger_than_the_store_is_not_kept() -> None:
+    store = MemoryEpisodeStore(max_bytes=10, ttl_s=1)
+    await keep(store, "a")
+    assert await store.get("a") is None
+    assert store.nbytes == 0
+
+
+async def test_an_episode_untouched_for_too_long_is_gone() -> None:
+    clock = Clock()
+    store = MemoryEpisodeStore(max_bytes=10**6, ttl_s=10, clock=clock)
+    await keep(store, "a", "b")
+    clock.now = 8
+    await keep(store, "a")
+    clock.now = 15
+    assert await store.get("b") is None
+    assert await store.get("a") is not None
+    clock.now = 19
+    assert await store.get("a") is None
+    assert store.nbytes == 0
