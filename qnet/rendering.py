@@ -5,16 +5,24 @@ history are always a prefix of the tokens of any history that extends it. That i
 server keep what it computed at the last step, and what makes training and serving agree.
 
     encode_history(h) + encode_candidate(a)  is a prefix of  encode_episode(h + (a, …))
+
+Tool calls go through the chat template where it knows tools. Where it does not, a call is what
+`Message.text` makes of it, a line `Action: name({"argument": "value"})` below what is said, and a
+tool's result is a user's turn, as observations are. Ids of calls are drawn at random, so no token
+comes from them: templates that print ids get zeros.
 """
 
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from qnet.errors import MalformedHistoryError, RenderingError
-from qnet.types import History, Message
+from qnet.types import History, Message, ToolCall
 
 RENDERER_VERSION = "1"
 
@@ -31,6 +39,14 @@ _PROBE = (
     Message("user", "three"),
     Message("assistant", "four"),
 )
+_TOOL_PROBE = (
+    _PROBE[0],
+    Message("assistant", "", (ToolCall("qguide_probe", '{"first": "qguide_value"}'),)),
+    Message("tool", "qguide_result"),
+)
+_TOOL_WORDS = ("qguide_probe", "first", "qguide_value", "qguide_result")
+_CALL_ID = "000000000"
+"""Nine characters: templates that look at ids want as many."""
 _CACHED_PIECES = 65_536
 
 
@@ -57,6 +73,9 @@ class _Turn:
     closing: str
 
 
+_SILENT = _Turn("", "", "")
+
+
 class Renderer:
     """Turns messages into tokens with the model's own chat template."""
 
@@ -70,8 +89,11 @@ class Renderer:
         self._template: str = tokenizer.chat_template or PLAIN_TEMPLATE
         self._special = frozenset(str(token) for token in tokenizer.all_special_tokens)
         self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
-        self._known_turns: OrderedDict[Message, _Turn] = OrderedDict()
+        self._known_turns: OrderedDict[tuple[Message, ...], _Turn] = OrderedDict()
+        self._knows_tools = False
+        self._turns_stand_alone = False
         self._prompt = self._generation_prompt(_PROBE[:1])
+        self._knows_tools = self._probe_tools()
         self._turns_stand_alone = self._probe()
 
     @property
@@ -128,22 +150,29 @@ class Renderer:
     def _turns(self, messages: Sequence[Message]) -> list[_Turn]:
         for message in messages:
             self._check(message)
-        if self._turns_stand_alone:
-            return [self._standing_turn(message) for message in messages]
-        return [self._turn(messages[:k], message) for k, message in enumerate(messages)]
+        turns: list[_Turn] = []
+        for block in _blocks(messages):
+            before = messages[: len(turns)]
+            turns += [_SILENT] * (len(block) - 1)
+            turns.append(
+                self._standing_turn(block)
+                if self._turns_stand_alone
+                else self._turn(before, block)
+            )
+        return turns
 
-    def _standing_turn(self, message: Message) -> _Turn:
-        turn = self._known_turns.get(message)
+    def _standing_turn(self, block: tuple[Message, ...]) -> _Turn:
+        turn = self._known_turns.get(block)
         if turn is None:
-            turn = self._known_turns[message] = self._turn((), message)
+            turn = self._known_turns[block] = self._turn((), block)
             if len(self._known_turns) > _CACHED_PIECES:
                 self._known_turns.popitem(last=False)
         return turn
 
-    def _turn(self, before: Sequence[Message], message: Message) -> _Turn:
-        if message.role == "assistant":
-            return self._assistant_turn(before, message)
-        return _Turn("", self._segment(before, message), "")
+    def _turn(self, before: Sequence[Message], block: tuple[Message, ...]) -> _Turn:
+        if block[0].role == "assistant":
+            return self._assistant_turn(before, block[0])
+        return _Turn("", self._segment(before, *block), "")
 
     def _assistant_turn(self, before: Sequence[Message], message: Message) -> _Turn:
         segment = self._segment(() if self._turns_stand_alone else before, message)
@@ -156,9 +185,9 @@ class Renderer:
         said, eos, closing = segment[len(prompt) :].partition(self._eos)
         return _Turn(prompt, said + self._eos, closing if eos else "")
 
-    def _segment(self, before: Sequence[Message], message: Message) -> str:
+    def _segment(self, before: Sequence[Message], *block: Message) -> str:
         head = self._render(before)
-        whole = self._render([*before, message])
+        whole = self._render([*before, *block])
         if not whole.startswith(head):
             raise RenderingError(
                 "the chat template rewrites earlier turns when a new one arrives; "
@@ -167,31 +196,68 @@ class Renderer:
         return whole[len(head) :]
 
     def _generation_prompt(self, history: Sequence[Message]) -> str:
-        if getattr(self, "_turns_stand_alone", False):
+        if self._turns_stand_alone:
             return self._prompt
         return self._render(history, prompt=True)[len(self._render(history)) :]
 
     def _render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
         if not messages:
             return ""
-        rows = [{"role": m.role, "content": m.content} for m in messages]
-        text = self.tokenizer.apply_chat_template(
-            rows, chat_template=self._template, tokenize=False, add_generation_prompt=prompt
-        )
+        rows = [self._row(message) for message in messages]
+        try:
+            text = self.tokenizer.apply_chat_template(
+                rows, chat_template=self._template, tokenize=False, add_generation_prompt=prompt
+            )
+        except TemplateError as error:
+            raise RenderingError(
+                f"the chat template refuses these turns: {error}; send such as the "
+                "model was trained on"
+            ) from error
         return str(text)
+
+    def _row(self, message: Message) -> dict[str, Any]:
+        """What the template is given for a turn."""
+        role = "system" if message.role == "developer" else message.role
+        if not self._knows_tools:
+            return {"role": "user" if role == "tool" else role, "content": message.text}
+        row: dict[str, Any] = {"role": role, "content": message.content}
+        if message.tool_calls:
+            row["tool_calls"] = [
+                {
+                    "id": _CALL_ID,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _arguments(call)},
+                }
+                for call in message.tool_calls
+            ]
+        if role == "tool":
+            row["tool_call_id"] = _CALL_ID
+        return row
+
+    def _probe_tools(self) -> bool:
+        """True where the template prints a call and its result."""
+        self._knows_tools = True
+        try:
+            said = [turn.said for turn in self._turns(_TOOL_PROBE)]
+        except Exception:  # templates raise their own errors on a conversation they refuse
+            return False
+        return all(word in said[1] + said[2] for word in _TOOL_WORDS)
 
     def _probe(self) -> bool:
         """True where a turn's text depends on nothing but the turn."""
-        self._turns_stand_alone = False
+        probes = (_PROBE, _TOOL_PROBE) if self._knows_tools else (_PROBE,)
         try:
-            alone = "".join(self._render([message]) for message in _PROBE)
+            return all(
+                "".join(self._render([message]) for message in probe) == self._render(probe)
+                for probe in probes
+            )
         except Exception:  # templates raise their own errors on a conversation they refuse
             return False
-        return alone == self._render(_PROBE)
 
     def _check(self, message: Message) -> None:
+        text = message.text
         for token in self._special:
-            if token in message.content:
+            if token in text:
                 raise MalformedHistoryError(
                     f"the {message.role}'s message holds the control token {token!r}, which would "
                     "forge a turn; remove it"
@@ -207,3 +273,23 @@ class Renderer:
             if len(self._tokens) > _CACHED_PIECES:
                 self._tokens.popitem(last=False)
         return cached
+
+
+def _blocks(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
+    """The turns one by one, but tools' results in a row together: templates frame them as one."""
+    blocks: list[tuple[Message, ...]] = []
+    for message in messages:
+        if blocks and message.role == blocks[-1][0].role == "tool":
+            blocks[-1] += (message,)
+        else:
+            blocks.append((message,))
+    return blocks
+
+
+def _arguments(call: ToolCall) -> object:
+    """A dictionary, as templates expect it; the text itself where it is none."""
+    try:
+        arguments = json.loads(call.canonical_arguments)
+    except (ValueError, RecursionError):
+        return call.canonical_arguments
+    return arguments if isinstance(arguments, dict) else call.canonical_arguments
