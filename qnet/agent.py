@@ -130,7 +130,8 @@ async def act(
     except TimeoutError as error:
         raise _too_late(timeout_s) from error
     known = perf_counter()
-    q_values = judged.result and tuple(judged.result.q_values[i] for i in unique.index)
+    scored = judged.result
+    q_values = None if scored is None else tuple(scored.q_values[i] for i in unique.index)
     selection = select(messages, q_values) if q_values else _unscored(messages, judged)
     return Decision(
         chosen=selection.chosen,
@@ -138,7 +139,7 @@ async def act(
         candidates=tuple(candidates),
         q_values=q_values,
         distinct_candidates=len(unique.messages),
-        usage=_usage(candidates, judged.result),
+        usage=_usage(candidates, scored),
         timings=Timings(
             sample_ms=(sampled - started) * 1e3,
             score_ms=(known - sampled) * 1e3,

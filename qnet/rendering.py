@@ -155,9 +155,7 @@ class Renderer:
             before = messages[: len(turns)]
             turns += [_SILENT] * (len(block) - 1)
             turns.append(
-                self._standing_turn(block)
-                if self._turns_stand_alone
-                else self._turn(before, block)
+                self._standing_turn(block) if self._turns_stand_alone else self._turn(before, block)
             )
         return turns
 

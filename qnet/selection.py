@@ -51,10 +51,11 @@ def ranking(candidates: Sequence[Message], q_values: Sequence[float] | None) -> 
     Args:
         q_values: None leaves the order as it is.
     """
-    seen: set[Message] = set()
-    repeated = [message in seen or seen.add(message) is not None for message in candidates]
+    first = {message: index for index, message in reversed(list(enumerate(candidates)))}
     q = [0.0] * len(candidates) if q_values is None else q_values
-    return sorted(range(len(candidates)), key=lambda index: (repeated[index], -q[index]))
+    return sorted(
+        range(len(candidates)), key=lambda index: (first[candidates[index]] != index, -q[index])
+    )
 
 
 def select(candidates: Sequence[Message], q_values: Sequence[float]) -> Selection:

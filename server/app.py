@@ -9,10 +9,12 @@ from fastapi import FastAPI
 from server.errors import install_error_handlers
 from server.middleware import BodyLimit, observe
 from server.models import Models, build_models
-from server.routes import act, admin, health, score
+from server.routes import act, admin, chat, health, score
 from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
+
+ERROR_STATUSES = (400, 404, 409, 413, 422, 500, 502, 503, 504)
 
 
 def create_app(
@@ -40,13 +42,15 @@ def create_app(
         version=version("qguide"),
         description="A value function for any LLM agent.",
         lifespan=lifespan,
-        responses={status: {"model": ErrorBody} for status in (400, 404, 409, 413, 422, 500, 503)},
+        responses={
+            status: {"model": ErrorBody} for status in (400, 404, 409, 413, 422, 500, 502, 503, 504)
+        },
     )
     app.state.settings = settings
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
     app.middleware("http")(observe)
     install_error_handlers(app)
-    for module in (act, score, models_route, health):
+    for module in (act, score, chat, models_route, health):
         app.include_router(module.router)
     if settings.admin:
         app.include_router(admin.router)

@@ -5,6 +5,7 @@ import re
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import time
 from typing import Final
 
 import torch
@@ -21,6 +22,7 @@ from qnet.checkpoint import (
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
 from qnet.packed import context_length
 from qnet.policies.local import LocalPolicy
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scorers import build_shared_prefix_scorer
 from qnet.scoring import ScriptedScorer
@@ -28,8 +30,9 @@ from qnet.types import CachingScorer, Policy
 from server.q_models import Origin, QModel, QModels, Runtime, Source
 from server.remote import build_remote_origin, check_trunks, trunk_of
 from server.routing import DEFAULT, Shares, plain_name, shares_of
-from server.settings import EMBEDDED, SCRIPTED, Settings
+from server.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
 from server.telemetry import Telemetry
+from server.upstreams import build_upstream
 
 DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
 """What the scripted Q model thinks of the scripted policy's replies."""
@@ -47,6 +50,7 @@ class ServedPolicy:
     Attributes:
         context: most tokens that it takes; None for a fake.
         manifest: None for a fake, and for a policy from elsewhere.
+        upstream_model: what an upstream calls it; None for what runs in this process.
     """
 
     name: str
@@ -54,15 +58,24 @@ class ServedPolicy:
     source: Source
     context: int | None = None
     manifest: Manifest | None = None
+    upstream_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Everything a request can name, and the threads that it runs on."""
+    """Everything a request can name, and the threads that it runs on.
+
+    Attributes:
+        policy: the default.
+        upstreams: all of them, the default too where it is one.
+        started_at: in Unix seconds.
+    """
 
     runtime: Runtime
     policy: ServedPolicy
     q_models: QModels
+    upstreams: tuple[ServedPolicy, ...] = ()
+    started_at: int = field(default_factory=lambda: int(time()))
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -70,14 +83,26 @@ class Models:
         """Whether every thread that answers requests is alive."""
         return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
 
-    def check_policy(self, name: str | None) -> None:
-        """Refuse a policy that is not served.
+    @property
+    def policies(self) -> dict[str, ServedPolicy]:
+        """By name, the default first."""
+        return {policy.name: policy for policy in (self.policy, *self.upstreams)}
+
+    def find_policy(self, name: str | None) -> ServedPolicy:
+        """The policy of that name, or with that model at its upstream; None takes the default.
 
         Raises:
-            UnknownModelError: another policy than the one that is served.
+            UnknownModelError: no such policy is served.
         """
-        if name not in (None, self.policy.name):
-            raise UnknownModelError(f"there is no policy {name!r}; served is {self.policy.name}")
+        if name is None or name == DEFAULT_POLICY:
+            return self.policy
+        policies = self.policies
+        of_model = [policy for policy in self.upstreams if policy.upstream_model == name]
+        if name not in policies and len(of_model) != 1:
+            raise UnknownModelError(
+                f"there is no policy {name!r}; served are {', '.join(policies)}"
+            )
+        return policies.get(name) or of_model[0]
 
     async def load(
         self, settings: Settings, folder: str, *, name: str, version: str | None, replacing: bool
@@ -108,8 +133,11 @@ class Models:
                 raise
 
     async def close(self) -> None:
-        """Stop all threads; a shadow that hangs is left behind."""
+        """Stop all threads and connections; a shadow that hangs is left behind."""
         await self.q_models.close()
+        for upstream in self.upstreams:
+            if isinstance(upstream.model, OpenAICompatiblePolicy):
+                await upstream.model.close()
         self.runtime.thread.close()
         self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
         for model in self.q_models:
@@ -129,8 +157,10 @@ def build_models(settings: Settings) -> Models:
         torch.set_num_threads(settings.threads)
     runtime = build_runtime(settings)
     try:
-        policy = _build_policy(settings, runtime.thread)
-        return Models(runtime, policy, _build_q_models(settings, runtime))
+        upstreams = _build_upstreams(settings)
+        named = [upstream for upstream in upstreams if upstream.name == settings.policy]
+        policy = named[0] if named else _build_policy(settings, runtime.thread)
+        return Models(runtime, policy, _build_q_models(settings, runtime), upstreams)
     except QGuideError:
         runtime.thread.close()
         runtime.shadow_thread.close()
@@ -221,6 +251,18 @@ def _local_origin(settings: Settings, source: str, folder: Path) -> Origin:
         return build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
 
     return Origin(build, _source(source), loaded.manifest)
+
+
+def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
+    return tuple(
+        ServedPolicy(
+            name,
+            build_upstream(settings, name, upstream),
+            "upstream",
+            upstream_model=upstream.model,
+        )
+        for name, upstream in settings.upstreams.items()
+    )
 
 
 def _build_policy(settings: Settings, thread: DeviceThread) -> ServedPolicy:

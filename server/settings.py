@@ -2,13 +2,16 @@
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
+DEFAULT_POLICY: Final = "default"
+
+UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 
 
 class VllmTrunk(BaseModel):
@@ -27,11 +30,39 @@ class VllmTrunk(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
 
 
+class Upstream(BaseModel):
+    """An OpenAI-compatible server whose model is served as a policy.
+
+    Attributes:
+        url: what /chat/completions is appended to, as an OpenAI client's base URL.
+        model: what the upstream calls it.
+        n: whether one request may draw several candidates.
+        timeout_s: longest silence; None: that of the whole decision.
+        max_connections: at once; with `parallel` every candidate needs one.
+        retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
+        breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: HttpUrl
+    model: str = Field(min_length=1)
+    api_key: SecretStr | None = None
+    n: Literal["one_request", "parallel"] = "one_request"
+    timeout_s: float | None = Field(default=None, gt=0)
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    max_connections: int = Field(default=100, ge=1)
+    retries: int = Field(default=2, ge=0)
+    breaker_failures: int = Field(default=5, ge=1)
+    breaker_open_s: float = Field(default=10.0, gt=0)
+
+
 class Settings(BaseSettings):
     """Everything the server needs to start.
 
     Attributes:
-        policy: "embedded", "scripted" (a fake for demos) or a checkpoint folder.
+        policy: "embedded", "scripted" (a fake for demos), a checkpoint folder or an upstream.
+        upstreams: name -> the server behind it; each is a policy that a request may name.
         q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder; of
             several versions the name leads to the first. Where no version is given it is the
             first 12 digits of the manifest's sha256, which stands for all of the checkpoint.
@@ -43,7 +74,10 @@ class Settings(BaseSettings):
         models_dir: the folder whose folders may be loaded while the server runs; None: none.
         admin: serve the routes that load, drop and rename Q models. They ask for no key, so the
             server must then be bound to this machine alone.
+        num_candidates: M, where a chat completion does not say.
         max_candidates: most candidates of one request.
+        fallback: what a request gets that no Q can be given for, unless it says itself.
+        heartbeat_s: between the signs of life of a stream that has nothing to say yet.
         max_history_messages: most turns of one history; the model's context limits it, too.
         max_body_bytes: a larger request body is refused with 413.
         max_waiting: requests that may wait for the device; one more is answered with 503.
@@ -56,6 +90,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65_535)
     policy: str = EMBEDDED
+    upstreams: dict[UpstreamName, Upstream] = Field(default_factory=dict)
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     default_q_model: str = ""
@@ -66,7 +101,10 @@ class Settings(BaseSettings):
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
+    num_candidates: int = Field(default=5, ge=1)
     max_candidates: int = Field(default=64, ge=1)
+    fallback: Literal["error", "first"] = "error"
+    heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=1024, ge=1)
     max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
     max_waiting: int = Field(default=256, ge=1)
@@ -82,6 +120,12 @@ class Settings(BaseSettings):
                 f"admin is on and host is {self.host!r}; the admin routes ask for no key, so "
                 "bind to 127.0.0.1 or switch them off"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_one_policys(self) -> Self:
+        for name in {EMBEDDED, SCRIPTED, DEFAULT_POLICY} & set(self.upstreams):
+            raise ValueError(f"an upstream is called {name!r}, which means something else here")
         return self
 
 

@@ -44,7 +44,9 @@ class MessageRow(_Row):
     @classmethod
     def from_message(cls, message: Message) -> Self:
         """The row of a message."""
-        calls = (ToolCallRow(name=c.name, arguments=c.arguments, id=c.id) for c in message.tool_calls)
+        calls = (
+            ToolCallRow(name=c.name, arguments=c.arguments, id=c.id) for c in message.tool_calls
+        )
         return cls(
             role=message.role,
             content=message.content,

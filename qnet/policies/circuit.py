@@ -1,8 +1,8 @@
 """A circuit breaker: who fails again and again is left alone for a while.
 
-    closed ── N failures in a row ──▶ open ── open_s later ──▶ half-open: one probe
-       ▲                                ▲                          │
-       └──────────── success ───────────┴───────── failure ────────┘
+closed ── N failures in a row ──▶ open ── open_s later ──▶ half-open: one probe
+▲                                ▲                          │
+└──────────── success ───────────┴───────── failure ────────┘
 """
 
 import time

@@ -5,6 +5,7 @@ that refuses `n` or gives fewer choices is asked in parallel, from then on for g
 """
 
 import asyncio
+import json
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,7 +85,8 @@ class OpenAICompatiblePolicy:
         )
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/") + "/",
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            headers={"Content-Type": "application/json"}
+            | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             timeout=httpx.Timeout(
                 limits.timeout_s, connect=limits.connect_timeout_s, pool=limits.connect_timeout_s
             ),
@@ -193,7 +195,8 @@ class OpenAICompatiblePolicy:
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
         limits = self._limits
         try:
-            return await self._http.post("chat/completions", json=body)
+            # Escaped, because half a character has no UTF-8.
+            return await self._http.post("chat/completions", content=json.dumps(body))
         except httpx.PoolTimeout as error:
             raise UpstreamUnavailableError(
                 f"all {limits.max_connections} connections to upstream {self.name} are busy; try "

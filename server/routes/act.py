@@ -1,12 +1,11 @@
 """POST /v1/act: draw M candidates, score them, return the best."""
 
-import asyncio
 from time import perf_counter
 
 from fastapi import APIRouter
 
 from qnet.agent import AsyncScorer, Decision, act
-from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
+from qnet.errors import InvalidCandidatesError
 from qnet.types import Policy, Sampling
 from server.dependencies import ModelsDep, SettingsDep, TelemetryDep
 from server.history import to_history
@@ -31,13 +30,13 @@ async def choose_action(
 ) -> ActResponse:
     """Draw candidates for the agent's state and return the one with the highest Q."""
     started = perf_counter()
-    models.check_policy(body.policy)
+    policy = models.find_policy(body.policy)
     # Found before anything is drawn and held to the end: no answer mixes two versions.
     with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
-        decision = await _decide(body, settings, models.policy.model, q_model.scorer)
-        _measure(telemetry, decision, q_model.id)
+        decision = await _decide(body, settings, policy.model, q_model.scorer)
+        measure(telemetry, decision, q_model.id)
     total_ms = (perf_counter() - started) * 1e3
-    return _response(decision, models.policy.name, q_model, total_ms)
+    return _response(decision, policy.name, q_model, total_ms)
 
 
 async def _decide(
@@ -48,19 +47,15 @@ async def _decide(
         raise InvalidCandidatesError(
             f"num_candidates is {body.num_candidates}; ask for 1 to {settings.max_candidates}"
         )
-    try:
-        async with asyncio.timeout(settings.timeout_s):
-            return await act(
-                history,
-                policy,
-                scorer,
-                num_candidates=body.num_candidates,
-                sampling=_sampling(body),
-            )
-    except TimeoutError as error:
-        raise ScorerUnavailableError(
-            f"no decision within {settings.timeout_s} s; ask for fewer candidates or try later"
-        ) from error
+    return await act(
+        history,
+        policy,
+        scorer,
+        num_candidates=body.num_candidates,
+        sampling=_sampling(body),
+        fallback=body.fallback or settings.fallback,
+        timeout_s=settings.timeout_s,
+    )
 
 
 def _sampling(body: ActRequest) -> Sampling:
@@ -72,27 +67,37 @@ def _sampling(body: ActRequest) -> Sampling:
     )
 
 
-def _measure(telemetry: Telemetry, decision: Decision, q_model: str) -> None:
+def measure(telemetry: Telemetry, decision: Decision, q_model: str) -> None:
+    """Count what a decision took and cost."""
     telemetry.stage_seconds.labels("sample").observe(decision.timings.sample_ms / 1e3)
-    telemetry.stage_seconds.labels("score").observe(decision.timings.score_ms / 1e3)
+    if decision.q_values is not None:
+        telemetry.stage_seconds.labels("score").observe(decision.timings.score_ms / 1e3)
+    if decision.unguided is not None:
+        telemetry.unguided.labels(q_model).inc()
     telemetry.candidates.observe(decision.distinct_candidates)
     usage = decision.usage
     telemetry.completion_tokens.inc(usage.completion_tokens)
     telemetry.count_scored(q_model, computed=usage.scored_tokens, cached=usage.cached_tokens)
 
 
+def scored_candidates(decision: Decision) -> list[ScoredCandidate]:
+    """All candidates in the order in which they were drawn."""
+    q_values = decision.q_values or (None,) * len(decision.candidates)
+    return [
+        ScoredCandidate(message=ChatMessage.of(candidate.message), q_value=q)
+        for candidate, q in zip(decision.candidates, q_values, strict=True)
+    ]
+
+
 def _response(decision: Decision, policy: str, q_model: Held, total_ms: float) -> ActResponse:
     usage, timings = decision.usage, decision.timings
     return ActResponse(
-        action=decision.action.content,
+        action=decision.action.text,
         chosen=decision.chosen,
         reason=decision.reason,
-        candidates=[
-            ScoredCandidate(
-                message=ChatMessage(role="assistant", content=candidate.message.content), q_value=q
-            )
-            for candidate, q in zip(decision.candidates, decision.q_values, strict=True)
-        ],
+        guided=decision.unguided is None,
+        unguided_reason=decision.unguided,
+        candidates=scored_candidates(decision),
         policy=policy,
         q_model=q_model.name,
         q_model_version=q_model.version,
@@ -101,6 +106,7 @@ def _response(decision: Decision, policy: str, q_model: Held, total_ms: float) -
             completion_tokens=usage.completion_tokens,
             scored_tokens=usage.scored_tokens,
             cached_tokens=usage.cached_tokens,
+            cached_prompt_tokens=usage.cached_prompt_tokens,
         ),
         timings_ms=Timings(sample=timings.sample_ms, score=timings.score_ms, total=total_ms),
     )

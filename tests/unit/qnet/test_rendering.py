@@ -149,6 +149,7 @@ def test_a_name_with_a_number_may_be_one_token() -> None:
     plain = train_tokenizer(texts, vocab_size=400)
     assert len(plain("go to cabinet 13").input_ids) == len(fast("go to cabinet 13").input_ids) + 1
 
+
 QWEN = (
     "{% for m in messages %}"
     "{% if m.role == 'tool' %}"

@@ -63,3 +63,17 @@ def test_candidates_that_cannot_be_scored_are_explained(
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_candidates"
     assert response.json()["error"]["message"] == message
+
+
+def test_tool_calls_are_candidates(client: TestClient) -> None:
+    calls = [
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c", "function": {"name": "go to", "arguments": arguments}}],
+        }
+        for arguments in ('{"place": "desk"}', '{"place": "shelf"}')
+    ]
+    answer = score(client, ["Action: look", *calls]).json()
+    assert [row["q_value"] for row in answer["scores"]] == [0.5, 0.75, 0.75]
+    again = score(client, [calls[0], calls[0]])
+    assert "candidates[0] and candidates[1] are equal" in again.json()["error"]["message"]
