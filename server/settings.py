@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
 DEFAULT_POLICY: Final = "default"
+VLLM: Final = "vllm"
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 
@@ -63,6 +64,10 @@ class Settings(BaseSettings):
     Attributes:
         policy: "embedded", "scripted" (a fake for demos), a checkpoint folder or an upstream.
         upstreams: name -> the server behind it; each is a policy that a request may name.
+        vllm: a model that vLLM shall serve, as a child process; it is then the upstream `vllm`.
+        vllm_python: the interpreter that has vLLM.
+        vllm_arguments: more of vLLM's options.
+        vllm_ready_s: longest start.
         q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder; of
             several versions the name leads to the first. Where no version is given it is the
             first 12 digits of the manifest's sha256, which stands for all of the checkpoint.
@@ -91,6 +96,10 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65_535)
     policy: str = EMBEDDED
     upstreams: dict[UpstreamName, Upstream] = Field(default_factory=dict)
+    vllm: str = ""
+    vllm_python: Path = Path(".venv-vllm/bin/python")
+    vllm_arguments: tuple[str, ...] = ()
+    vllm_ready_s: float = Field(default=1800.0, gt=0)
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     default_q_model: str = ""
@@ -124,6 +133,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _names_are_one_policys(self) -> Self:
+        if self.vllm and VLLM in self.upstreams:
+            raise ValueError("an upstream is called 'vllm', and so is the one to be started")
         for name in {EMBEDDED, SCRIPTED, DEFAULT_POLICY} & set(self.upstreams):
             raise ValueError(f"an upstream is called {name!r}, which means something else here")
         return self

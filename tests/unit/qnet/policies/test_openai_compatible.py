@@ -49,8 +49,13 @@ def upstream(address: tuple[FakeUpstream, str]) -> FakeUpstream:
 def connect(address: tuple[FakeUpstream, str]) -> Any:
     @asynccontextmanager
     async def connected(**more: Any) -> AsyncIterator[OpenAICompatiblePolicy]:
-        given = {"url": address[1], "model": "fake", "limits": QUICK, "api_key": "secret"} | more
-        policy = OpenAICompatiblePolicy("demo", **given)
+        given: dict[str, Any] = {
+            "url": address[1],
+            "model": "fake",
+            "limits": QUICK,
+            "api_key": "secret",
+        }
+        policy = OpenAICompatiblePolicy("demo", **(given | more))
         try:
             yield policy
         finally:
