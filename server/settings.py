@@ -38,7 +38,7 @@ class Upstream(BaseModel):
         url: what /chat/completions is appended to, as an OpenAI client's base URL.
         model: what the upstream calls it.
         n: whether one request may draw several candidates.
-        timeout_s: longest silence; None: that of the whole decision.
+        timeout_s: longest silence; None: nine tenths of the time for a decision.
         max_connections: at once; with `parallel` every candidate needs one.
         retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
         breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.

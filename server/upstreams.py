@@ -1,13 +1,18 @@
 """Policies behind the OpenAI-compatible servers that the operator named."""
 
+from typing import Final
+
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
 from server.settings import Settings, Upstream
+
+_SHARE_OF_DECISION: Final = 0.9
+"""An upstream's silence has to end before the decision's time does, or its breaker never hears it."""
 
 
 def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:
     """Nothing is sent before the first request."""
     limits = UpstreamLimits(
-        timeout_s=upstream.timeout_s or settings.timeout_s,
+        timeout_s=upstream.timeout_s or settings.timeout_s * _SHARE_OF_DECISION,
         connect_timeout_s=upstream.connect_timeout_s,
         max_connections=upstream.max_connections,
         retries=upstream.retries,

@@ -75,7 +75,7 @@ class PolicyWithRollouts:
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order."""
-        hot = [request.sampling.temperature > 0 for request in requests]
+        hot = [request.sampling.temperature != 0 for request in requests]
         answers = {
             is_hot: iter(
                 policy.sample_batch([r for r, h in zip(requests, hot, strict=True) if h == is_hot])

@@ -128,8 +128,7 @@ class OpenAICompatiblePolicy:
         try:
             drawn = await self._ask(history, n, sampling)
         except UpstreamRefusedError:
-            # Whether it was n that it refused shows when it is asked without: by any other
-            # fault that fails in the same way.
+            # Was it n? Asked without, a request with any other fault is refused again.
             drawn = await self._ask(history, 1, sampling)
         if len(drawn) < n:
             self._takes_n = False
@@ -163,7 +162,7 @@ class OpenAICompatiblePolicy:
     def _wait_before_retry(self, error: Exception) -> bool | float:
         if not isinstance(error, UpstreamError) or not error.retriable:
             return False
-        if error.retry_after_s is None:
+        if not error.retry_after_s:
             return True
         return error.retry_after_s <= self._limits.longest_wait_s and error.retry_after_s
 

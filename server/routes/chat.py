@@ -85,8 +85,13 @@ async def _events(
             yield event(chunk)
         yield DONE
     except QGuideError as error:
-        yield event(json.loads(known_error_response(request, error).body))
+        yield event(_body(known_error_response(request, error)))
     except Exception as error:  # the stream has begun; nobody above can still answer
-        yield event(json.loads(unknown_error_response(request, error).body))
+        yield event(_body(unknown_error_response(request, error)))
     finally:
         task.cancel()
+
+
+def _body(response: JSONResponse) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(bytes(response.body))
+    return read

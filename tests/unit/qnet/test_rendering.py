@@ -1,5 +1,7 @@
 """The renderer: one way from messages to tokens, for training and serving alike."""
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -183,7 +185,7 @@ def as_text(renderer: Renderer, messages: tuple[Message, ...]) -> str:
 def test_tool_calls_and_results_are_printed_by_a_template_that_knows_tools(template: str) -> None:
     renderer = Renderer(tokenizer(template))
     text = as_text(renderer, (HISTORY[0], CALLS, *RESULTS))
-    rows = [
+    rows: Any = [
         {"role": "user", "content": HISTORY[0].content},
         {
             "role": "assistant",
