@@ -6,7 +6,7 @@ from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimi
 from server.settings import Settings, Upstream
 
 _SHARE_OF_DECISION: Final = 0.9
-"""An upstream's silence has to end before the decision's time does, or its breaker never hears it."""
+"""So that silence is noticed, and the breaker hears of it, before the decision itself is late."""
 
 
 def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:
