@@ -23,7 +23,7 @@ def serving(*options: str, env: Mapping[str, str], log: Path, start_s: float) ->
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "qguide", "serve", "--port", str(port), *options]
-    given = os.environ | {"OMP_NUM_THREADS": "1"} | env
+    given = {**os.environ, "OMP_NUM_THREADS": "1", **env}
     with (
         log.open("wb") as stderr,
         subprocess.Popen(command, cwd=ROOT, env=given, stderr=stderr) as process,

@@ -30,8 +30,8 @@ def vllm() -> Iterator[Callable[..., VllmProcess]]:
     started: list[VllmProcess] = []
 
     def build(**more: Any) -> VllmProcess:
-        given = {"python": Path(sys.executable), "first_wait_s": 0.05} | more
-        started.append(VllmProcess("a-model", **given))
+        given: dict[str, Any] = {"python": Path(sys.executable), "first_wait_s": 0.05}
+        started.append(VllmProcess("a-model", **(given | more)))
         return started[-1]
 
     yield build
