@@ -15,7 +15,13 @@ START_S = 60
 def running(app: FastAPI) -> Iterator[str]:
     """The root of the URLs at which the application answers until the block is left."""
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="error", access_log=False, ws="none"
+        app,
+        host="127.0.0.1",
+        port=0,
+        log_level="critical",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
     thread = Thread(target=server.run)
@@ -29,5 +35,5 @@ def running(app: FastAPI) -> Iterator[str]:
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.should_exit = server.force_exit = True
+        server.should_exit = True
         thread.join()
