@@ -1,12 +1,14 @@
-"""`qguide`: every offline job, `bench`, `serve`, and `export-trunk`."""
+"""`qguide`: every offline job, `bench`, `serve`, `fake-upstream` and `export-trunk`."""
 
 from qnet.bench.__main__ import app as bench
 from server.__main__ import serve
 from server.export import export_trunk
+from server.fake_upstream import fake_upstream
 from training.__main__ import app
 
 __all__ = ["app"]
 
 app.command()(serve)
 app.command()(export_trunk)
+app.command()(fake_upstream)
 app.add_typer(bench, name="bench")

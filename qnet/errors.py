@@ -7,11 +7,16 @@ QGuideError
 │   ├── HistoryTooLongError      more tokens than the model's context
 │   ├── UnknownModelError        no policy or Q model of that name
 │   ├── UnknownEpisodeError      no step of such an episode is remembered
-│   └── EpisodeClosedError       the episode has ended, or ended otherwise
+│   ├── EpisodeClosedError       the episode has ended, or ended otherwise
+│   ├── UnsupportedParameterError  what the policy that was asked cannot do
+│   └── UpstreamRefusedError     an upstream says that the request is wrong
 ├── RenderingError               a chat template that does not extend its own prefix
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
 ├── RoutingError                 a name of Q models that would lead nowhere, or to two things
 ├── ScorerUnavailableError       the scoring worker or its trunk's server is dead, full or too late
+├── UpstreamError                an upstream answered with a failure, or with what is no answer
+│   ├── UpstreamTimeoutError     it was silent for too long
+│   └── UpstreamUnavailableError it cannot be reached, is busy, or failed so often that it rests
 ├── EnvironmentFailureError      a game or its engine failed
 │   └── InvalidGameError         a game file that the engine cannot play
 ├── EmptyTreeError               a tree without any action
@@ -52,6 +57,22 @@ class EpisodeClosedError(InvalidRequestError):
     """A step or another reward for an episode that has ended."""
 
 
+class UnsupportedParameterError(InvalidRequestError):
+    """The policy that was asked cannot do what a parameter wants.
+
+    Args:
+        parameter: its name.
+    """
+
+    def __init__(self, message: str, *, parameter: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class UpstreamRefusedError(InvalidRequestError):
+    """An upstream says that the request is wrong; its reason is the caller's to read."""
+
+
 class RenderingError(QGuideError):
     """A chat template whose rendering does not extend its own prefix."""
 
@@ -66,6 +87,30 @@ class RoutingError(QGuideError):
 
 class ScorerUnavailableError(QGuideError):
     """The scoring worker or its trunk's server is dead, its queue full or the deadline past."""
+
+
+class UpstreamError(QGuideError):
+    """An upstream answered with a failure, or with what is no answer.
+
+    Args:
+        retry_after_s: when it may be worth asking again; None: nobody knows.
+        retriable: asking again at once may help and can do no harm.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, retriable: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.retriable = retriable
+
+
+class UpstreamTimeoutError(UpstreamError):
+    """An upstream was silent for too long."""
+
+
+class UpstreamUnavailableError(UpstreamError):
+    """An upstream cannot be reached, is busy, or failed so often that it is left alone."""
 
 
 class EnvironmentFailureError(QGuideError):

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from qnet.adaptive import DEFAULT_BATCH, act_adaptively
-from qnet.agent import AsyncScorer, Decision, act
+from qnet.agent import AsyncScorer, Decision, Fallback, act
+from qnet.deadline import NEVER, Deadline
 from qnet.perturbation import Paraphraser, PerturbedPolicy, find_task
-from qnet.types import History, Policy, Sampling
+from qnet.types import NOTHING, History, Policy, Sampling, Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +19,13 @@ class Guidance:
 
     Attributes:
         num_candidates: M; with `rise_over` the most that are drawn.
+        at_least: candidates that are drawn however high the Q.
         rise_over: draw only until Q is above this, the previous step's Q; None draws all M.
         paraphraser: draws the candidates after the first under its paraphrases; None: not.
         task: the task's description, if it is not where `find_task` looks for it.
         batch: candidates drawn at a time where M is adaptive.
+        fallback: what becomes of it where no Q can be given.
+        deadline: for all of it.
     """
 
     num_candidates: int
@@ -30,6 +34,9 @@ class Guidance:
     paraphraser: Paraphraser | None = None
     task: str | None = None
     batch: int = DEFAULT_BATCH
+    at_least: int = 1
+    fallback: Fallback = "error"
+    deadline: Deadline = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +46,14 @@ class Guided:
     Attributes:
         draws_saved: candidates that adaptive M did without.
         perturbed: candidates that were drawn under a paraphrase.
-        paraphrase_tokens: generated for the paraphrases; 0 where they were known.
+        paraphrasing: what the paraphrases cost; nothing where they were known.
         warnings: what was asked for and could not be had.
     """
 
     decision: Decision
     draws_saved: int = 0
     perturbed: int = 0
-    paraphrase_tokens: int = 0
+    paraphrasing: Spent = NOTHING
     paraphrase_ms: float = 0.0
     warnings: tuple[str, ...] = ()
 
@@ -61,15 +68,17 @@ async def guide(
         InvalidRequestError: `task` is not in the first user message.
         HistoryTooLongError: the history does not fit the policy or the Q model.
         ScorerUnavailableError: no Q can be given, or not in time.
+        UpstreamError: the policy's upstream failed.
     """
     if guidance.paraphraser is None:
         decision = await _decide(history, policy, scorer, guidance)
         return Guided(decision, draws_saved=_saved(decision, guidance))
     started = perf_counter()
     place = find_task(history, task=guidance.task)
-    paraphrases = await guidance.paraphraser.paraphrase(
-        place.text(history), n=max(guidance.num_candidates - 1, 0)
-    )
+    async with guidance.deadline.kept():
+        paraphrases = await guidance.paraphraser.paraphrase(
+            place.text(history), n=max(guidance.num_candidates - 1, 0)
+        )
     paraphrased = perf_counter()
     perturbed = PerturbedPolicy(policy, place, paraphrases.texts)
     decision = await _decide(history, perturbed, scorer, guidance)
@@ -77,7 +86,7 @@ async def guide(
         decision,
         draws_saved=_saved(decision, guidance),
         perturbed=perturbed.perturbed,
-        paraphrase_tokens=paraphrases.completion_tokens,
+        paraphrasing=paraphrases.spent,
         paraphrase_ms=(paraphrased - started) * 1e3,
         warnings=(*paraphrases.warnings, *perturbed.warnings),
     )
@@ -93,6 +102,8 @@ async def _decide(
             scorer,
             num_candidates=guidance.num_candidates,
             sampling=guidance.sampling,
+            fallback=guidance.fallback,
+            deadline=guidance.deadline,
         )
     return await act_adaptively(
         history,
@@ -102,6 +113,9 @@ async def _decide(
         previous_q=guidance.rise_over,
         sampling=guidance.sampling,
         batch=guidance.batch,
+        at_least=guidance.at_least,
+        fallback=guidance.fallback,
+        deadline=guidance.deadline,
     )
 
 

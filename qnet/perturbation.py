@@ -15,7 +15,7 @@ from typing import Protocol
 
 from qnet.concurrency import all_of
 from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
-from qnet.types import Candidate, History, Message, Policy, Sampling
+from qnet.types import NOTHING, Candidate, History, Message, Policy, Sampling, Spent, spent_on
 
 PROMPT = "Paraphrase the text: {task}"
 MAX_TASK_CHARACTERS = 4_000
@@ -129,11 +129,11 @@ class Paraphrases:
 
     Attributes:
         texts: as many as were asked for; the task itself where a paraphrase failed.
-        completion_tokens: generated for them now; 0 where all came from the cache.
+        spent: on them now; nothing where all came from the cache.
     """
 
     texts: tuple[str, ...]
-    completion_tokens: int = 0
+    spent: Spent = NOTHING
     warnings: tuple[str, ...] = ()
 
 
@@ -163,7 +163,7 @@ class Paraphraser:
         key = sha256(f"{self._policy.name}\0{task}".encode()).hexdigest()
         known = (await self._cache.get(key))[:n]
         if len(known) == n:
-            return _counted(task, known, completion_tokens=0)
+            return _counted(task, known, NOTHING)
         try:
             async with asyncio.timeout(self._timeout_s):
                 drawn = await self._policy.sample(
@@ -178,7 +178,7 @@ class Paraphraser:
         texts = (*known, *(_usable(candidate, task) for candidate in drawn))
         if any(text != task for text in texts):
             await self._cache.put(key, texts)
-        return _counted(task, texts, completion_tokens=sum(c.completion_tokens for c in drawn))
+        return _counted(task, texts, spent_on(drawn))
 
 
 def _usable(candidate: Candidate, task: str) -> str:
@@ -186,10 +186,10 @@ def _usable(candidate: Candidate, task: str) -> str:
     return (candidate.message.content.strip() if candidate.finished else "") or task
 
 
-def _counted(task: str, texts: tuple[str, ...], *, completion_tokens: int) -> Paraphrases:
+def _counted(task: str, texts: tuple[str, ...], spent: Spent) -> Paraphrases:
     failed = texts.count(task)
     warnings = (f"{failed} of {len(texts)} paraphrases failed and are the task itself",)
-    return Paraphrases(texts, completion_tokens, warnings if failed else ())
+    return Paraphrases(texts, spent, warnings if failed else ())
 
 
 def _unchanged(task: str, n: int, why: str, known: tuple[str, ...] = ()) -> Paraphrases:

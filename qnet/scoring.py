@@ -159,8 +159,8 @@ class ScriptedScorer:
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
         require_candidates(request)
-        said = [message.content for message in request.candidates]
-        words = sum(len(m.content.split()) for m in (*request.history, *request.candidates))
+        said = [message.text for message in request.candidates]
+        words = sum(len(m.text.split()) for m in (*request.history, *request.candidates))
         return ScoreResult(tuple(map(self._q, said)), computed_tokens=words)
 
     def _q(self, said: str) -> float:

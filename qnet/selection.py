@@ -8,7 +8,8 @@ from typing import Literal
 from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
 from qnet.types import Message
 
-Reason = Literal["highest_q", "tied_highest_q", "only_candidate"]
+Reason = Literal["highest_q", "tied_highest_q", "only_candidate", "unanimous", "fallback"]
+"""Why a candidate was taken; the last two are those of a decision that no Q was read for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,19 @@ def distinct(candidates: Sequence[Message]) -> Distinct:
     """Equal messages once."""
     index = {message: i for i, message in enumerate(dict.fromkeys(candidates))}
     return Distinct(tuple(index), tuple(index[message] for message in candidates))
+
+
+def ranking(candidates: Sequence[Message], q_values: Sequence[float] | None) -> list[int]:
+    """Their indices from the best on: by Q, equals in their order, repetitions at the end.
+
+    Args:
+        q_values: None leaves the order as it is.
+    """
+    first = {message: index for index, message in reversed(list(enumerate(candidates)))}
+    q = [0.0] * len(candidates) if q_values is None else q_values
+    return sorted(
+        range(len(candidates)), key=lambda index: (first[candidates[index]] != index, -q[index])
+    )
 
 
 def select(candidates: Sequence[Message], q_values: Sequence[float]) -> Selection:

@@ -1,18 +1,58 @@
 """The words of the online path: messages, candidates, scores. No torch here."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
-Role = Literal["system", "user", "assistant", "tool"]
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a function, OpenAI's shape.
+
+    Two calls are equal where they would do the same: ids are drawn at random and spaces between
+    arguments mean nothing, so neither is compared.
+
+    Attributes:
+        arguments: as the model wrote them; JSON, unless it failed to.
+        id: what the tool's result answers to.
+        canonical_arguments: the same JSON with sorted keys and single spaces, or the arguments
+            as they are where they are no JSON.
+    """
+
+    name: str
+    arguments: str = field(compare=False)
+    id: str = field(default="", compare=False)
+    canonical_arguments: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "canonical_arguments", _canonical(self.arguments))
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of the chat, OpenAI's shape."""
+    """One turn of the chat, OpenAI's shape.
+
+    Attributes:
+        content: "" where the turn is nothing but tool calls.
+        tool_calls: the assistant's.
+        tool_call_id: which call a tool's turn is the result of; not compared, like the id itself.
+        extra: whatever else the turn had; an upstream gets it back, nothing else reads it.
+    """
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = field(default="", compare=False)
+    extra: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """What is said, tool calls as lines `Action: name({"argument": "value"})`."""
+        calls = [f"Action: {call.name}({call.canonical_arguments})" for call in self.tool_calls]
+        return "\n".join([self.content, *calls] if self.content else calls)
 
 
 History = tuple[Message, ...]
@@ -24,16 +64,35 @@ class Sampling:
     """How a policy draws.
 
     Attributes:
-        temperature: 0 is greedy; the papers draw candidates at 0.7.
-        max_tokens: most completion tokens of one candidate.
+        temperature: 0 is greedy; the papers draw candidates at 0.7. None: the policy's own.
+        max_tokens: most completion tokens of one candidate; None: all that the policy can.
         seed: makes the draws repeatable; None draws from fresh entropy.
         first_greedy: the first candidate is drawn at temperature 0, the others as said.
+        parameters: other ones of OpenAI's; an upstream gets them as they are, no other policy
+            knows any.
     """
 
-    temperature: float = 0.7
-    max_tokens: int = 128
+    temperature: float | None = 0.7
+    max_tokens: int | None = 128
     seed: int | None = None
     first_greedy: bool = False
+    parameters: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one request to an upstream cost, as the upstream counts it.
+
+    Attributes:
+        cached_tokens: how many of the prompt's it had already.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+NOTHING: Final = Spent(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +107,10 @@ class Candidate:
         finished: False where max_tokens cut it off.
         prompt_tokens: of the history it was drawn after, the same for all that were drawn with
             it; 0 if unknown.
+        spent: on the first candidate of each request to an upstream, what that request cost; of
+            several candidates in one request only the sum of the completion tokens is known.
+        finish_reason: the upstream's word for why it ended.
+        logprobs: of its tokens, as the upstream gave them.
     """
 
     message: Message
@@ -55,6 +118,21 @@ class Candidate:
     logprob: float | None = None
     finished: bool = True
     prompt_tokens: int = 0
+    spent: Spent | None = None
+    finish_reason: str | None = None
+    logprobs: Mapping[str, object] | None = field(default=None, hash=False)
+
+
+def spent_on(candidates: Sequence[Candidate]) -> Spent:
+    """What drawing these candidates cost: as an upstream counts it, else as the policy does."""
+    billed = [candidate.spent for candidate in candidates if candidate.spent]
+    return Spent(
+        prompt_tokens=sum(spent.prompt_tokens for spent in billed)
+        or max((candidate.prompt_tokens for candidate in candidates), default=0),
+        completion_tokens=sum(spent.completion_tokens for spent in billed)
+        or sum(candidate.completion_tokens for candidate in candidates),
+        cached_tokens=sum(spent.cached_tokens for spent in billed),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +234,12 @@ class CachingScorer(Scorer, Protocol):
     def close(self) -> None:
         """Let go of every history and connection; it scores no more."""
         ...
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        text = json.dumps(json.loads(arguments), ensure_ascii=False, sort_keys=True)
+        text.encode()
+    except (ValueError, RecursionError):  # no JSON, half a character, or nested without end
+        return arguments
+    return text

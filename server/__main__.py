@@ -1,6 +1,7 @@
 """`qguide serve`: start the server."""
 
 import os
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -15,13 +16,18 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to bind; QGUIDE_HOST.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; QGUIDE_PORT.")] = None,
     policy: Annotated[
-        str | None, typer.Option(help="embedded, scripted or a checkpoint folder.")
+        str | None,
+        typer.Option(help="embedded, scripted, a checkpoint folder or an upstream."),
     ] = None,
     q_model: Annotated[
         str | None, typer.Option(help="embedded, scripted or a checkpoint folder.")
     ] = None,
+    vllm: Annotated[
+        str | None,
+        typer.Option(help="A model to start vLLM with, as the policy; see QGUIDE_VLLM_PYTHON."),
+    ] = None,
 ) -> None:
-    """Answer /v1/act and /v1/score; every other setting is in QGUIDE_… variables."""
+    """Answer over HTTP; every other setting is in QGUIDE_… variables."""
     # torch's idle threads spin by default, which starves everything else on a small machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -32,8 +38,11 @@ def serve(
     from server.models import build_models
     from server.settings import Settings
     from server.telemetry import configure_logging
+    from server.vllm_process import start_vllm
 
-    given: dict[str, Any] = {"host": host, "port": port, "policy": policy}
+    given: dict[str, Any] = {"host": host, "port": port, "policy": policy, "vllm": vllm}
+    if vllm is not None:
+        given["policy"] = policy or "vllm"
     if q_model is not None:
         given["q_models"] = {"default": q_model}
     console = Console(stderr=True)
@@ -42,23 +51,27 @@ def serve(
     except ValidationError as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(2) from error
-    try:
-        models = build_models(settings)
-        application = create_app(settings, build=lambda _: models)
-    except QGuideError as error:
-        console.print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(1) from error
-    q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))
-    served = f"{models.policy.name} with {q_models}"
-    console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
     configure_logging(settings.log_level)
-    uvicorn.run(
-        application,
-        host=settings.host,
-        port=settings.port,
-        access_log=False,
-        log_level="warning",
-    )
+    with ExitStack() as stack:
+        try:
+            settings, process = start_vllm(settings)
+            if process is not None:
+                stack.callback(process.close)
+            models = build_models(settings)
+            application = create_app(settings, build=lambda _: models)
+        except QGuideError as error:
+            console.print(f"error: {error}", style="red", markup=False)
+            raise typer.Exit(1) from error
+        q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))
+        served = f"{models.policy.name} with {q_models}"
+        console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
+        uvicorn.run(
+            application,
+            host=settings.host,
+            port=settings.port,
+            access_log=False,
+            log_level="warning",
+        )
 
 
 if __name__ == "__main__":

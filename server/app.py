@@ -11,10 +11,12 @@ from server.episodes.service import build_episodes
 from server.errors import install_error_handlers
 from server.middleware import BodyLimit, observe
 from server.models import Models, build_models
-from server.routes import act, admin, episodes, health, rerank, score
+from server.routes import act, admin, chat, episodes, health, rerank, score
 from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
+
+ERROR_STATUSES = (400, 404, 409, 413, 422, 500, 502, 503, 504)
 
 
 def create_app(
@@ -46,14 +48,16 @@ def create_app(
         version=version("qguide"),
         description="A value function for any LLM agent.",
         lifespan=lifespan,
-        responses={status: {"model": ErrorBody} for status in (400, 404, 409, 413, 422, 500, 503)},
+        responses={
+            status: {"model": ErrorBody} for status in (400, 404, 409, 413, 422, 500, 502, 503, 504)
+        },
     )
     app.state.settings = settings
     app.state.episodes = build_episodes(settings)
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
     app.middleware("http")(observe)
     install_error_handlers(app)
-    for module in (act, score, rerank, episodes, models_route, health):
+    for module in (act, score, rerank, chat, episodes, models_route, health):
         app.include_router(module.router)
     if settings.admin:
         app.include_router(admin.router)

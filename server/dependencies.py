@@ -4,10 +4,10 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from qnet.perturbation import Paraphraser
 from server.episodes.service import Episodes
 from server.models import Models
 from server.settings import Settings
+from server.stepping import Stepper
 from server.telemetry import Telemetry
 
 
@@ -27,12 +27,20 @@ def _episodes(request: Request) -> Episodes:
     return cast(Episodes, request.app.state.episodes)
 
 
-def _paraphraser(request: Request) -> Paraphraser | None:
-    return cast("Paraphraser | None", request.app.state.paraphraser)
-
-
 SettingsDep = Annotated[Settings, Depends(_settings)]
 ModelsDep = Annotated[Models, Depends(_models)]
 EpisodesDep = Annotated[Episodes, Depends(_episodes)]
-ParaphraserDep = Annotated[Paraphraser | None, Depends(_paraphraser)]
 TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]
+
+
+async def _stepper(
+    request: Request,
+    settings: SettingsDep,
+    models: ModelsDep,
+    episodes: EpisodesDep,
+    telemetry: TelemetryDep,
+) -> Stepper:
+    return Stepper(settings, models, episodes, request.app.state.paraphraser, telemetry)
+
+
+StepperDep = Annotated[Stepper, Depends(_stepper)]

@@ -1,5 +1,7 @@
 """Which error becomes which status: one table, and the handlers that read it."""
 
+from math import ceil
+
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,7 +22,13 @@ from qnet.errors import (
     ScorerUnavailableError,
     UnknownEpisodeError,
     UnknownModelError,
+    UnsupportedParameterError,
+    UpstreamError,
+    UpstreamRefusedError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
 )
+from server.openai_errors import openai_detail, speaks_openai
 
 RETRY_AFTER_S = 1
 
@@ -31,12 +39,17 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     HistoryTooLongError: (400, "history_too_long"),
     InvalidCandidatesError: (400, "invalid_candidates"),
     MalformedHistoryError: (400, "malformed_history"),
+    UnsupportedParameterError: (400, "unsupported_parameter"),
+    UpstreamRefusedError: (400, "upstream_refused"),
     InvalidRequestError: (400, "invalid_request"),
     RenderingError: (400, "rendering_failed"),
     CheckpointError: (400, "checkpoint_refused"),
     ConfigError: (409, "config_refused"),
     RoutingError: (409, "routing_refused"),
     ScorerUnavailableError: (503, "scorer_unavailable"),
+    UpstreamTimeoutError: (504, "upstream_timeout"),
+    UpstreamUnavailableError: (503, "upstream_unavailable"),
+    UpstreamError: (502, "upstream_failed"),
 }
 """The most special class first."""
 
@@ -54,20 +67,48 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
 
 
-def error_response(request: Request, status: int, code: str, message: str) -> JSONResponse:
-    """The body of every error; 429 and 503 say when to come back."""
+def error_response(
+    request: Request,
+    status: int,
+    code: str,
+    message: str,
+    *,
+    param: str | None = None,
+    retry_after_s: float | None = None,
+) -> JSONResponse:
+    """The body of every error; 429 and 503 say when to come back.
+
+    Args:
+        param: the field that is at fault; only OpenAI's shape has a place for it.
+    """
+    detail = {"code": code, "message": message}
+    if speaks_openai(request.url.path):
+        status, detail = openai_detail(status, code, message, param)
     request_id = getattr(request.state, "request_id", "")
+    wait_s = RETRY_AFTER_S if retry_after_s is None else ceil(retry_after_s)
     return JSONResponse(
-        {"error": {"code": code, "message": message, "request_id": request_id}},
+        {"error": {**detail, "request_id": request_id}},
         status_code=status,
-        headers={"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None,
+        headers={"Retry-After": str(wait_s)} if status in (429, 503) else None,
     )
 
 
 async def _known(request: Request, error: Exception) -> JSONResponse:
+    return known_error_response(request, error)
+
+
+def known_error_response(request: Request, error: Exception) -> JSONResponse:
+    """What the table says of an error."""
     for kind, (status, code) in TABLE.items():
         if isinstance(error, kind):
-            return error_response(request, status, code, str(error))
+            return error_response(
+                request,
+                status,
+                code,
+                str(error),
+                param=getattr(error, "parameter", None),
+                retry_after_s=getattr(error, "retry_after_s", None),
+            )
     return unknown_error_response(request, error)
 
 
@@ -82,7 +123,7 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
     message = f"{place}: {first['msg']}"
     if isinstance(first["input"], str | int | float):
         message += f" (it is {str(first['input'])[:_SHOWN_CHARACTERS]!r})"
-    return error_response(request, 422, "malformed_body", message)
+    return error_response(request, 422, "malformed_body", message, param=place[len("body.") :])
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

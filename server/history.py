@@ -1,6 +1,7 @@
 """From the messages of a request to a history that makes sense."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from qnet.errors import (
     HistoryTooLongError,
@@ -11,6 +12,9 @@ from qnet.errors import (
 from qnet.types import History, Message
 from server.schemas import ChatMessage
 
+INSTRUCTING: Final = ("system", "developer")
+"""Who may speak anywhere, and to whom nobody answers."""
+
 
 def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
     """The history of a request.
@@ -18,7 +22,7 @@ def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
     Raises:
         HistoryTooLongError: more messages than `most`.
         MalformedHistoryError: no message, an empty or broken one, the agent speaking twice in a
-            row or last or first, or a system message that is not the first.
+            row or last or first, or a tool call without its result.
     """
     if len(messages) > most:
         raise HistoryTooLongError(
@@ -27,24 +31,25 @@ def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
         )
     if not messages:
         raise MalformedHistoryError("messages is empty; give at least the task as a user message")
-    for index, message in enumerate(messages):
-        if defect := _defect(message.content):
+    history = tuple(message.to_message() for message in messages)
+    for index, message in enumerate(history):
+        if defect := _turn_defect(message):
             raise MalformedHistoryError(f"messages[{index}] ({message.role}) {defect}")
-        if message.role == "system" and index > 0:
-            raise MalformedHistoryError(f"messages[{index}] is a system message; it comes first")
-        if index and message.role == messages[index - 1].role == "assistant":
+        if index and message.role == history[index - 1].role == "assistant":
             raise MalformedHistoryError(
                 f"messages[{index - 1}] and messages[{index}] are both the assistant's; put the "
                 "observation between them"
             )
-    if next((m.role for m in messages if m.role != "system"), "user") != "user":
-        raise MalformedHistoryError("the first turn is not the user's; begin with the task")
-    if messages[-1].role in ("assistant", "system"):
+    _check_tool_results(history)
+    spoken = [message.role for message in history if message.role not in INSTRUCTING]
+    if not spoken or spoken[-1] == "assistant":
         raise MalformedHistoryError(
-            f"the last message is the {messages[-1].role}'s; end with the observation that the "
+            f"the last message is the {history[-1].role}'s; end with the observation that the "
             "agent has to answer"
         )
-    return tuple(message.to_message() for message in messages)
+    if spoken[0] != "user":
+        raise MalformedHistoryError("the first turn is not the user's; begin with the task")
+    return history
 
 
 def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Message, ...]:
@@ -59,7 +64,7 @@ def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Mes
     seen: dict[Message, int] = {}
     for index, candidate in enumerate(given):
         message = _to_message(candidate, index)
-        if defect := _defect(message.content):
+        if defect := _turn_defect(message):
             raise InvalidCandidatesError(f"candidates[{index}] {defect}")
         if message in seen:
             raise InvalidCandidatesError(
@@ -91,6 +96,38 @@ def check_whole(text: str, name: str) -> None:
     """
     if defect := _half(text):
         raise InvalidRequestError(f"{name} {defect}")
+
+
+def _turn_defect(message: Message) -> str | None:
+    """What keeps a turn from being said; a tool may have nothing to say."""
+    if message.tool_calls and message.role != "assistant":
+        return "has tool calls; those are the assistant's"
+    if message.tool_call_id and message.role != "tool":
+        return "has a tool_call_id; those are the tools'"
+    return _defect(message.text or ("nothing" if message.role == "tool" else ""))
+
+
+def _check_tool_results(history: History) -> None:
+    """Every call is followed by its result, and every result follows its call."""
+    waiting: list[str] = []
+    for index, message in enumerate(history):
+        if message.role == "tool":
+            if message.tool_call_id not in waiting:
+                raise MalformedHistoryError(
+                    f"messages[{index}] is the result of the tool call {message.tool_call_id!r}, "
+                    "which the assistant's turn before it does not make or which has its result; "
+                    "send one result for each call, after it"
+                )
+            waiting.remove(message.tool_call_id)
+        elif waiting:
+            break
+        else:
+            waiting = [call.id for call in message.tool_calls]
+    if waiting and history[-1].role != "assistant":
+        raise MalformedHistoryError(
+            f"the tool calls {', '.join(waiting)} have no result; send a tool message for each "
+            "call, straight after it"
+        )
 
 
 def _defect(text: str) -> str | None:

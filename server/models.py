@@ -2,9 +2,11 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import time
 from typing import Final
 
 import torch
@@ -21,6 +23,7 @@ from qnet.checkpoint import (
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
 from qnet.packed import context_length
 from qnet.policies.local import LocalPolicy
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qnet.scorers import build_shared_prefix_scorer
 from qnet.scoring import ScriptedScorer
@@ -28,8 +31,9 @@ from qnet.types import CachingScorer, Policy
 from server.q_models import Origin, QModel, QModels, Runtime, Source
 from server.remote import build_remote_origin, check_trunks, trunk_of
 from server.routing import DEFAULT, Shares, plain_name, shares_of
-from server.settings import EMBEDDED, SCRIPTED, Settings
+from server.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
 from server.telemetry import Telemetry
+from server.upstreams import build_upstream
 
 DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
 """What the scripted Q model thinks of the scripted policy's replies."""
@@ -47,6 +51,7 @@ class ServedPolicy:
     Attributes:
         context: most tokens that it takes; None for a fake.
         manifest: None for a fake, and for a policy from elsewhere.
+        upstream_model: what an upstream calls it; None for what runs in this process.
     """
 
     name: str
@@ -54,6 +59,7 @@ class ServedPolicy:
     source: Source
     context: int | None = None
     manifest: Manifest | None = None
+    upstream_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +67,18 @@ class Models:
     """Everything a request can name, and the threads that it runs on.
 
     Attributes:
+        policy: the default.
         paraphraser: rewords tasks; None where the operator named none.
+        upstreams: all of them, the default too where it is one.
+        started_at: in Unix seconds.
     """
 
     runtime: Runtime
     policy: ServedPolicy
     q_models: QModels
     paraphraser: ServedPolicy | None = None
+    upstreams: tuple[ServedPolicy, ...] = ()
+    started_at: int = field(default_factory=lambda: int(time()))
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -75,14 +86,26 @@ class Models:
         """Whether every thread that answers requests is alive."""
         return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
 
-    def check_policy(self, name: str | None) -> None:
-        """Refuse a policy that is not served.
+    @property
+    def policies(self) -> dict[str, ServedPolicy]:
+        """By name, the default first."""
+        return {policy.name: policy for policy in (self.policy, *self.upstreams)}
+
+    def find_policy(self, name: str | None) -> ServedPolicy:
+        """The policy of that name, or with that model at its upstream; None takes the default.
 
         Raises:
-            UnknownModelError: another policy than the one that is served.
+            UnknownModelError: no such policy is served.
         """
-        if name not in (None, self.policy.name):
-            raise UnknownModelError(f"there is no policy {name!r}; served is {self.policy.name}")
+        if name is None or name == DEFAULT_POLICY:
+            return self.policy
+        policies = self.policies
+        of_model = [policy for policy in self.upstreams if policy.upstream_model == name]
+        if name not in policies and len(of_model) != 1:
+            raise UnknownModelError(
+                f"there is no policy {name!r}; served are {', '.join(policies)}"
+            )
+        return policies.get(name) or of_model[0]
 
     async def load(
         self, settings: Settings, folder: str, *, name: str, version: str | None, replacing: bool
@@ -113,8 +136,11 @@ class Models:
                 raise
 
     async def close(self) -> None:
-        """Stop all threads; a shadow that hangs is left behind."""
+        """Stop all threads and connections; a shadow that hangs is left behind."""
         await self.q_models.close()
+        for upstream in self.upstreams:
+            if isinstance(upstream.model, OpenAICompatiblePolicy):
+                await upstream.model.close()
         self.runtime.thread.close()
         self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
         for model in self.q_models:
@@ -134,9 +160,11 @@ def build_models(settings: Settings) -> Models:
         torch.set_num_threads(settings.threads)
     runtime = build_runtime(settings)
     try:
-        policy = _build_policy(settings, runtime.thread)
-        paraphraser = _build_paraphraser(settings, runtime.thread)
-        return Models(runtime, policy, _build_q_models(settings, runtime), paraphraser)
+        upstreams = _build_upstreams(settings)
+        policy = _named_policy(settings.policy, settings, runtime.thread, upstreams)
+        paraphraser = _build_paraphraser(settings, runtime.thread, upstreams)
+        q_models = _build_q_models(settings, runtime)
+        return Models(runtime, policy, q_models, paraphraser, upstreams)
     except QGuideError:
         runtime.thread.close()
         runtime.shadow_thread.close()
@@ -229,25 +257,49 @@ def _local_origin(settings: Settings, source: str, folder: Path) -> Origin:
     return Origin(build, _source(source), loaded.manifest)
 
 
-def _build_policy(settings: Settings, thread: DeviceThread) -> ServedPolicy:
-    if settings.policy == SCRIPTED:
+def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
+    return tuple(
+        ServedPolicy(
+            name,
+            build_upstream(settings, name, upstream),
+            "upstream",
+            upstream_model=upstream.model,
+        )
+        for name, upstream in settings.upstreams.items()
+    )
+
+
+def _named_policy(
+    named: str, settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
+) -> ServedPolicy:
+    """An upstream by its name, else a policy in this process."""
+    for upstream in upstreams:
+        if upstream.name == named:
+            return upstream
+    return _build_policy(named, settings, thread)
+
+
+def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> ServedPolicy:
+    if named == SCRIPTED:
         return ServedPolicy(SCRIPTED, ScriptedPolicy(), SCRIPTED)
-    folder = embedded_path("policy") if settings.policy == EMBEDDED else Path(settings.policy)
+    folder = embedded_path("policy") if named == EMBEDDED else Path(named)
     loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
     policy = LocalPolicy(loaded, thread=thread, cache_bytes=settings.cache_bytes)
     context = context_length(loaded.model.config)
-    source = _source(settings.policy)
+    source = _source(named)
     name = EMBEDDED if source == EMBEDDED else loaded.name
     return ServedPolicy(name, policy, source, context, loaded.manifest)
 
 
-def _build_paraphraser(settings: Settings, thread: DeviceThread) -> ServedPolicy | None:
+def _build_paraphraser(
+    settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
+) -> ServedPolicy | None:
     """A policy like any other; the fake says something better than an action."""
     if not settings.paraphraser:
         return None
     if settings.paraphraser == SCRIPTED:
         return ServedPolicy(SCRIPTED, ScriptedParaphraser(), SCRIPTED)
-    return _build_policy(settings.model_copy(update={"policy": settings.paraphraser}), thread)
+    return _named_policy(settings.paraphraser, settings, thread, upstreams)
 
 
 def _source(setting: str) -> Source:

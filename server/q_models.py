@@ -19,7 +19,7 @@ from server.routing import DEFAULT, Routes, Shares, join
 from server.shadow import ShadowedScorer, ShadowScoring
 from server.telemetry import Telemetry
 
-Source = Literal["embedded", "scripted", "checkpoint", "vllm"]
+Source = Literal["embedded", "scripted", "checkpoint", "vllm", "upstream"]
 
 
 @dataclass(frozen=True, slots=True)

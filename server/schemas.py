@@ -4,8 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from qnet.agent import Fallback
+from qnet.errors import MalformedHistoryError
 from qnet.selection import Reason
-from qnet.types import Message, Role
+from qnet.types import Message, Role, ToolCall
+from server.q_models import Source
 
 Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 QModelName = Annotated[
@@ -16,9 +19,14 @@ EpisodeId = Annotated[
     Field(
         min_length=1,
         max_length=256,
-        description="keeps an episode with one Q model where the operator split them",
+        description="ties the steps of one episode together, and to one Q model where the "
+        "operator split them",
     ),
 ]
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 class _Body(BaseModel):
@@ -26,30 +34,89 @@ class _Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class ContentPart(BaseModel):
+    """A piece of a turn's content; only text can be read."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    type: str
+    text: str | None = None
+
+
+class CalledFunction(_Body):
+    """What a tool call calls."""
+
+    name: str
+    arguments: str = Field(description="JSON, as the model wrote it")
+
+
+class ToolCallBody(_Body):
+    """One tool call of an assistant's turn."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ChatMessage(_Body):
     """One turn, OpenAI's shape."""
 
     role: Role
-    content: str
+    content: str | list[ContentPart] | None = Field(
+        default=None, description="text, or parts of type text; null beside tool calls"
+    )
+    tool_calls: list[ToolCallBody] | None = Field(default=None, exclude_if=_is_none)
+    tool_call_id: str | None = Field(default=None, exclude_if=_is_none)
+
+    @classmethod
+    def of(cls, message: Message) -> "ChatMessage":
+        """A turn as `qnet` knows it."""
+        calls = [
+            ToolCallBody(id=c.id, function=CalledFunction(name=c.name, arguments=c.arguments))
+            for c in message.tool_calls
+        ]
+        content = message.content or None if calls else message.content
+        return cls(role=message.role, content=content, tool_calls=calls or None)
 
     def to_message(self) -> Message:
-        """The same turn as `qnet` knows it."""
-        return Message(self.role, self.content)
+        """The same turn as `qnet` knows it.
+
+        Raises:
+            MalformedHistoryError: the content has a part that is no text.
+        """
+        calls = tuple(
+            ToolCall(call.function.name, call.function.arguments, call.id)
+            for call in self.tool_calls or ()
+        )
+        return Message(self.role, self._text(), calls, self.tool_call_id or "", self._rest())
+
+    def _text(self) -> str:
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        for part in self.content:
+            if part.type != "text" or part.text is None:
+                raise MalformedHistoryError(
+                    f"the {self.role}'s content has a part of type {part.type[:40]!r}; the Q "
+                    "models read text alone, so send parts of type 'text' with their text"
+                )
+        return "\n".join(part.text or "" for part in self.content)
+
+    def _rest(self) -> dict[str, object]:
+        """What else the turn has."""
+        return {
+            name: value for name, value in (self.model_extra or {}).items() if value is not None
+        }
 
 
-class ActRequest(_Body):
-    """What the agent has seen so far, and how to draw and score what it might do next."""
+class StepOptions(_Body):
+    """How a step may be guided."""
 
-    messages: list[ChatMessage] = Field(description="the history; the last turn is not the agent's")
-    num_candidates: int = Field(default=5, description="M, how many candidates to draw")
-    temperature: Temperature = 0.7
-    greedy_candidate: bool = Field(
-        default=True, description="draw the first candidate at temperature 0"
-    )
-    max_tokens: int = Field(default=128, ge=1, le=4096, description="of each candidate")
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    policy: str | None = Field(default=None, description="null takes the one that is served")
     q_model: QModelName = None
+    fallback: Fallback | None = Field(
+        default=None,
+        description="where no Q can be given: `error`, or `first` for the first candidate; null "
+        "takes the server's setting",
+    )
     episode_id: EpisodeId = None
     adaptive: bool = Field(
         default=False,
@@ -70,6 +137,20 @@ class ActRequest(_Body):
         description="for perturb: the part of the first user message that says what to do; null "
         "finds it",
     )
+
+
+class ActRequest(StepOptions):
+    """What the agent has seen so far, and how to draw and score what it might do next."""
+
+    messages: list[ChatMessage] = Field(description="the history; the last turn is not the agent's")
+    num_candidates: int = Field(default=5, description="M, how many candidates to draw")
+    temperature: Temperature = 0.7
+    greedy_candidate: bool = Field(
+        default=True, description="draw the first candidate at temperature 0"
+    )
+    max_tokens: int = Field(default=128, ge=1, le=4096, description="of each candidate")
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    policy: str | None = Field(default=None, description="null takes the default")
 
 
 class ScoreItem(_Body):
@@ -109,6 +190,7 @@ class Usage(ScoreUsage):
     prompt_tokens: int
     completion_tokens: int
     paraphrase_tokens: int = Field(description="generated for paraphrases; 0 if they were known")
+    cached_prompt_tokens: int = Field(description="of the prompt, that an upstream knew already")
 
 
 class ScoreTimings(_Body):
@@ -129,7 +211,7 @@ class ScoredCandidate(_Body):
     """A candidate and its Q."""
 
     message: ChatMessage
-    q_value: float
+    q_value: float | None = Field(description="null where none was read; see `reason`")
 
 
 class ActResponse(_Body):
@@ -138,6 +220,8 @@ class ActResponse(_Body):
     action: str = Field(description="the chosen reply's content")
     chosen: int = Field(description="its index among the candidates")
     reason: Reason
+    guided: bool = Field(description="false where no Q could be given though there was a choice")
+    unguided_reason: str | None = Field(default=None, description="why there is no guidance")
     candidates: list[ScoredCandidate]
     draws_saved: int = Field(description="candidates that adaptive M did without")
     perturbed: int = Field(description="candidates drawn under a paraphrase")
@@ -213,7 +297,9 @@ class ModelCard(_Body):
     kind: Literal["policy", "q_model"]
     name: str
     version: str | None = Field(description="null for the policy")
-    source: Literal["embedded", "scripted", "checkpoint", "vllm"]
+    created: int = Field(description="when this server started to serve it, in Unix seconds")
+    owned_by: str = Field(description="who runs it: an upstream's name, or qguide")
+    source: Source
     default: bool = Field(description="a request that names none gets it, or may get it")
     context: int | None = Field(description="most tokens; null for a fake")
     checkpoint: str | None = Field(description="the name in its manifest")

@@ -69,7 +69,7 @@ async def remember(
     Raises:
         EpisodeClosedError: the episode has ended meanwhile.
     """
-    texts = [candidate.content for candidate in candidates]
+    texts = [candidate.text for candidate in candidates]
     await episodes.end_step(
         episode_id,
         history,

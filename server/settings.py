@@ -2,13 +2,17 @@
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
+DEFAULT_POLICY: Final = "default"
+VLLM: Final = "vllm"
+
+UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 
 
 class VllmTrunk(BaseModel):
@@ -27,11 +31,43 @@ class VllmTrunk(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
 
 
+class Upstream(BaseModel):
+    """An OpenAI-compatible server whose model is served as a policy.
+
+    Attributes:
+        url: what /chat/completions is appended to, as an OpenAI client's base URL.
+        model: what the upstream calls it.
+        n: whether one request may draw several candidates.
+        timeout_s: longest silence; None: nine tenths of the time for a decision.
+        max_connections: at once; with `parallel` every candidate needs one.
+        retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
+        breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: HttpUrl
+    model: str = Field(min_length=1)
+    api_key: SecretStr | None = None
+    n: Literal["one_request", "parallel"] = "one_request"
+    timeout_s: float | None = Field(default=None, gt=0)
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    max_connections: int = Field(default=100, ge=1)
+    retries: int = Field(default=2, ge=0)
+    breaker_failures: int = Field(default=5, ge=1)
+    breaker_open_s: float = Field(default=10.0, gt=0)
+
+
 class Settings(BaseSettings):
     """Everything the server needs to start.
 
     Attributes:
-        policy: "embedded", "scripted" (a fake for demos) or a checkpoint folder.
+        policy: "embedded", "scripted" (a fake for demos), a checkpoint folder or an upstream.
+        upstreams: name -> the server behind it; each is a policy that a request may name.
+        vllm: a model that vLLM shall serve, as a child process; it is then the upstream `vllm`.
+        vllm_python: the interpreter that has vLLM.
+        vllm_arguments: more of vLLM's options.
+        vllm_ready_s: longest start.
         q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder; of
             several versions the name leads to the first. Where no version is given it is the
             first 12 digits of the manifest's sha256, which stands for all of the checkpoint.
@@ -53,8 +89,11 @@ class Settings(BaseSettings):
         episodes_ttl_s: an episode without a step for longer is forgotten.
         admin: serve the routes that load, drop and rename Q models. They ask for no key, so the
             server must then be bound to this machine alone.
+        num_candidates: M, where a chat completion does not say.
         max_candidates: most candidates of one request.
         max_score_items: most histories of one batch to score.
+        fallback: what a request gets that no Q can be given for, unless it says itself.
+        heartbeat_s: between the signs of life of a stream that has nothing to say yet.
         max_history_messages: most turns of one history; the model's context limits it, too.
         max_body_bytes: a larger request body is refused with 413.
         max_waiting: requests that may wait for the device; one more is answered with 503.
@@ -67,6 +106,11 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65_535)
     policy: str = EMBEDDED
+    upstreams: dict[UpstreamName, Upstream] = Field(default_factory=dict)
+    vllm: str = ""
+    vllm_python: Path = Path(".venv-vllm/bin/python")
+    vllm_arguments: tuple[str, ...] = ()
+    vllm_ready_s: float = Field(default=1800.0, gt=0)
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     paraphraser: str = ""
@@ -86,8 +130,11 @@ class Settings(BaseSettings):
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
+    num_candidates: int = Field(default=5, ge=1)
     max_candidates: int = Field(default=64, ge=1)
     max_score_items: int = Field(default=64, ge=1)
+    fallback: Literal["error", "first"] = "error"
+    heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=1024, ge=1)
     max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
     max_waiting: int = Field(default=256, ge=1)
@@ -103,6 +150,14 @@ class Settings(BaseSettings):
                 f"admin is on and host is {self.host!r}; the admin routes ask for no key, so "
                 "bind to 127.0.0.1 or switch them off"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_one_policys(self) -> Self:
+        if self.vllm and VLLM in self.upstreams:
+            raise ValueError("an upstream is called 'vllm', and so is the one to be started")
+        for name in {EMBEDDED, SCRIPTED, DEFAULT_POLICY} & set(self.upstreams):
+            raise ValueError(f"an upstream is called {name!r}, which means something else here")
         return self
 
 

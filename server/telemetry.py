@@ -42,6 +42,9 @@ class Telemetry:
         self.candidates = self._histogram(
             "distinct_candidates", "Different candidates per request.", buckets=_COUNTS
         )
+        self.unguided = self._counter(
+            "unguided", "Requests that got the first candidate, for want of a Q.", _Q_MODEL
+        )
         self.completion_tokens = self._counter("completion_tokens", "Tokens that policies drew.")
         self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did without.")
         self.queue_seconds = self._histogram(
@@ -91,6 +94,7 @@ class Telemetry:
         """Drop every series of a Q model that is no longer served."""
         for metric in (self.queue_seconds, self.batch_requests, self.batch_seconds):
             metric.remove(q_model)
+        self.unguided.remove(q_model)
         self.cache_bytes.remove(q_model)
         self.cache_evictions.remove(q_model)
         for kind in _TOKENS:

@@ -8,6 +8,7 @@ episode, keeps every relation between task, observation and action and changes e
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -46,7 +47,7 @@ def build_augmenter(config: Augmentation) -> Augmenter:
         for group in config.groups:
             renamed |= dict(zip(group, rng.sample(group, len(group)), strict=True))
         return [
-            Message(m.role, pattern.sub(lambda match: renamed[match[0]], m.content))
+            replace(m, content=pattern.sub(lambda match: renamed[match[0]], m.content))
             for m in episode
         ]
 

@@ -22,7 +22,7 @@ class PolicyWithRollouts:
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order."""
-        hot = [request.sampling.temperature > 0 for request in requests]
+        hot = [request.sampling.temperature != 0 for request in requests]
         answers = {
             is_hot: iter(
                 policy.sample_batch([r for r, h in zip(requests, hot, strict=True) if h == is_hot])
@@ -48,7 +48,7 @@ class GuidedPolicy:
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order."""
-        guided = [r.n == 1 and r.sampling.temperature > 0 for r in requests]
+        guided = [r.n == 1 and r.sampling.temperature != 0 for r in requests]
         drawn = self._policy.sample_batch(
             [
                 replace(r, n=self._num_candidates) if is_guided else r

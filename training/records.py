@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
 from qnet.errors import RecordError
-from qnet.types import Message, Role
+from qnet.types import Message, Role, ToolCall
 from training.algorithms.labelling import Target
 from training.algorithms.tree import EXPERT as EXPERT
 from training.algorithms.tree import ROOT_ID, Node, Step, Tree, tree_of
@@ -25,20 +25,39 @@ class _Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class ToolCallRow(_Row):
+    """One call of a function; `arguments` is JSON as the model wrote it."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
 class MessageRow(_Row):
-    """One turn of the chat."""
+    """One turn of the chat; what a plain turn lacks is not written."""
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCallRow, ...] = Field(default=(), exclude_if=lambda calls: not calls)
+    tool_call_id: str = Field(default="", exclude_if=lambda call_id: not call_id)
 
     @classmethod
     def from_message(cls, message: Message) -> Self:
         """The row of a message."""
-        return cls(role=message.role, content=message.content)
+        calls = (
+            ToolCallRow(name=c.name, arguments=c.arguments, id=c.id) for c in message.tool_calls
+        )
+        return cls(
+            role=message.role,
+            content=message.content,
+            tool_calls=tuple(calls),
+            tool_call_id=message.tool_call_id,
+        )
 
     def to_message(self) -> Message:
         """The message of this row."""
-        return Message(self.role, self.content)
+        calls = tuple(ToolCall(call.name, call.arguments, call.id) for call in self.tool_calls)
+        return Message(self.role, self.content, calls, self.tool_call_id)
 
 
 def rows_of(messages: Iterable[Message]) -> tuple[MessageRow, ...]:

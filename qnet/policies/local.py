@@ -18,6 +18,7 @@ from qnet.types import Candidate, History, SampleRequest, Sampling
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048
 DEFAULT_MAX_ROWS = 512
+DEFAULT_TEMPERATURE = 0.7
 
 
 class LocalPolicy:
@@ -113,13 +114,18 @@ class LocalPolicy:
         if request.n < 1:
             raise InvalidCandidatesError(f"n is {request.n}; draw at least 1 candidate")
         sampling = request.sampling
-        length = min(sampling.max_tokens, self._packed.context - len(token_ids))
-        if sampling.temperature == 0:
+        length = self._packed.context - len(token_ids)
+        if sampling.max_tokens is not None:
+            length = min(sampling.max_tokens, length)
+        temperature = sampling.temperature
+        if temperature is None:
+            temperature = DEFAULT_TEMPERATURE
+        if temperature == 0:
             return [Draw(0.0, [0.0] * length)]
         uniforms = _uniforms(token_ids, request.n, sampling, length)
         greedy = [sampling.first_greedy and i == 0 for i in range(request.n)]
         return [
-            Draw(0.0 if cold else sampling.temperature, row)
+            Draw(0.0 if cold else temperature, row)
             for cold, row in zip(greedy, uniforms, strict=True)
         ]
 

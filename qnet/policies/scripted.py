@@ -31,7 +31,7 @@ class ScriptedPolicy:
     def _draw(self, history: History, n: int) -> list[Candidate]:
         turn = sum(message.role == "assistant" for message in history)
         replies = [self._replies[(turn + k) % len(self._replies)] for k in range(n)]
-        words = sum(len(message.content.split()) for message in history)
+        words = sum(len(message.text.split()) for message in history)
         return [
             Candidate(
                 Message("assistant", reply),

@@ -4,7 +4,8 @@ A tree row is what `qguide label` reads (`training.records.TreeRow`; a test hold
 together): the actions that were taken are one path, and the episodes of a task, known by the hash
 of its first messages, become one tree there. A candidate that was not taken is no node: nobody
 knows how it would have ended, and a leaf's reward is its label. What was offered and not taken
-stands in an offer row of its own, one per step, with the Q that it had.
+stands in an offer row of its own, one per step, with the Q that it had. Tool calls are written as
+the lines that `Message.text` makes of them, and their results as observations.
 """
 
 import hashlib
@@ -97,14 +98,15 @@ def task_id(system: str | None, first_observation: str) -> str:
 def _split(episode: Episode, redact: Redact) -> tuple[str | None, list[str]]:
     """The system message, and the turns from the first observation to the last."""
     messages = episode.messages
-    system = redact(messages[0].content) if messages[0].role == "system" else None
+    instructed = messages[0].role in ("system", "developer")
+    system = redact(messages[0].content) if instructed else None
     turns = messages if system is None else messages[1:]
-    roles = [message.role for message in turns]
+    roles = ["user" if message.role == "tool" else message.role for message in turns]
     if roles != ["user", *["assistant", "user"] * (len(turns) // 2)]:
         raise NotRecordableError(
             "its messages do not alternate between the user's and the assistant's"
         )
-    return system, [redact(message.content) for message in turns]
+    return system, [redact(message.text) for message in turns]
 
 
 def _last_action(episode: Episode, outcome: Outcome, redact: Redact) -> str:

@@ -57,7 +57,7 @@ class Episodes:
         episode_id: str | None,
         history: History,
         *,
-        q_values: Mapping[str, float],
+        q_values: Mapping[str, float | None],
         chosen: str,
         q_model: str,
         policy: str = "",

@@ -19,7 +19,7 @@ class Offer(_State):
 
     Attributes:
         at: messages of the history before the action.
-        q_values: candidate's text -> its Q.
+        q_values: candidate's text -> its Q; None where none was read.
         chosen: the text that was answered.
         q_model: `name@version`, the arm that this episode has.
         policy: who drew the candidates; "" where the agent brought its own.
@@ -27,27 +27,32 @@ class Offer(_State):
     """
 
     at: int
-    q_values: Mapping[str, FiniteFloat]
+    q_values: Mapping[str, FiniteFloat | None]
     chosen: str
     q_model: str
     policy: str = ""
     completion_tokens: int = 0
 
+    @property
+    def known_q_values(self) -> dict[str, float]:
+        """Those that were read."""
+        return {text: q for text, q in self.q_values.items() if q is not None}
+
     def again(self, other: Self) -> Self:
         """This offer and a later one for the same state."""
         return other.model_copy(
             update={
-                "q_values": {**self.q_values, **other.q_values},
+                "q_values": {**other.q_values, **self.q_values, **other.known_q_values},
                 "completion_tokens": self.completion_tokens + other.completion_tokens,
             }
         )
 
 
 class Mark(_State):
-    """The Q of the choice at a state, known by its hash."""
+    """The Q of the choice at a state, known by its hash; None where none was read."""
 
     state: str
-    q_value: FiniteFloat
+    q_value: FiniteFloat | None
     q_model: str
 
 
@@ -163,8 +168,12 @@ class Episode(_State):
 
 
 def digest(history: History) -> str:
-    """What a state is recognised by."""
-    return hashlib.sha256("\n".join(map(repr, history)).encode()).hexdigest()
+    """What a state is recognised by: whatever makes messages differ."""
+    said = [
+        (m.role, m.content, [(call.name, call.canonical_arguments) for call in m.tool_calls])
+        for m in history
+    ]
+    return hashlib.sha256(repr(said).encode()).hexdigest()
 
 
 def _extends(history: History, former: History) -> bool:

@@ -1,6 +1,6 @@
 """GET /v1/models: what is served."""
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
 
@@ -13,6 +13,8 @@ from server.schemas import ModelCard, ModelList
 
 router = APIRouter(prefix="/v1", tags=["models"])
 
+_OURSELVES: Final = "qguide"
+
 
 @router.get("/models")
 async def list_models(models: ModelsDep) -> ModelList:
@@ -24,8 +26,11 @@ def model_list(models: Models) -> ModelList:
     """What is served now, and which names lead to it."""
     routes = models.q_models.routes
     default = routes.reachable(DEFAULT)
-    cards = [_policy_card(models.policy)]
-    cards += [_q_model_card(model, default=model.id in default) for model in models.q_models]
+    cards = [_policy_card(policy, models) for policy in models.policies.values()]
+    cards += [
+        _q_model_card(model, default=model.id in default, created=models.started_at)
+        for model in models.q_models
+    ]
     return ModelList(
         data=cards,
         aliases={name: next(iter(to)) for name, to in routes.aliases.items() if len(to) == 1},
@@ -34,25 +39,29 @@ def model_list(models: Models) -> ModelList:
     )
 
 
-def _policy_card(policy: ServedPolicy) -> ModelCard:
+def _policy_card(policy: ServedPolicy, models: Models) -> ModelCard:
     return ModelCard(
         id=policy.name,
         kind="policy",
         name=policy.name,
         version=None,
+        created=models.started_at,
+        owned_by=policy.name if policy.upstream_model else _OURSELVES,
         source=policy.source,
-        default=True,
+        default=policy is models.policy,
         context=policy.context,
         **_said_by(policy.manifest),
     )
 
 
-def _q_model_card(model: QModel, *, default: bool) -> ModelCard:
+def _q_model_card(model: QModel, *, default: bool, created: int) -> ModelCard:
     return ModelCard(
         id=model.id,
         kind="q_model",
         name=model.name,
         version=model.version,
+        created=created,
+        owned_by=_OURSELVES,
         source=model.source,
         default=default,
         context=model.context,

@@ -5,8 +5,10 @@ It is a contestant of `qguide bench score` too, as an engine and as a server.
 QGUIDE_VLLM_PYTHON names a Python that has vLLM; `make test-vllm` installs one for the CPU.
 """
 
+import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -28,6 +30,7 @@ from qnet.trunk import LoadedHead, load_head
 from qnet.types import History, Message, ScoreRequest
 from qnet.vllm import VllmServer
 from qnet.vllm_scoring import VllmScorer
+from tests.serving import processes_with, serving
 
 PYTHON = os.environ.get("QGUIDE_VLLM_PYTHON", "")
 START_S = 600
@@ -175,3 +178,38 @@ def test_vllm_takes_part_in_the_benchmark_and_gives_the_same_q(tmp_path: Path) -
     assert names == ["ours", "naive", "vllm", "vllm-block32", "http", "vllm-http"]
     assert all(row.agrees for row in point.contestants)
     assert [row.name for row in run.sessions] == ["ours", "vllm", "vllm-block32"]
+
+
+def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path: Path) -> None:
+    model = tmp_path / "policy"
+    shutil.copytree(embedded_path("policy"), model)
+    arguments = ["--enforce-eager", "--dtype", "float32", "--max-model-len", "1024"]
+    env = {
+        "QGUIDE_VLLM_PYTHON": PYTHON,
+        "QGUIDE_VLLM_ARGUMENTS": json.dumps(arguments),
+        "QGUIDE_TIMEOUT_S": "300",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    log = tmp_path / "stderr.log"
+    messages = [{"role": m.role, "content": m.content} for m in HISTORY]
+    body = {"messages": messages, "max_tokens": 40, "seed": 1, "logprobs": True}
+    options = {"num_candidates": 4, "temperature": 1.5, "return_candidates": True}
+    with serving("--vllm", str(model), env=env, log=log, start_s=START_S) as url:
+        chat = f"{url}/v1/chat/completions"
+        answer = httpx.post(chat, json=body | {"qguide": options}, timeout=300).json()
+        guidance = answer["qguide"]
+        assert guidance["distinct_candidates"] > 1, guidance
+        q_values = guidance["q_values"]
+        best = guidance["candidates"][q_values.index(max(q_values))]["message"]
+        [choice] = answer["choices"]
+        assert choice["message"]["content"] == best["content"]
+        assert len(choice["logprobs"]["content"]) > 1
+        usage = answer["usage"]
+        prompt = len(load_head(embedded_path("qnet")).renderer.encode_history(HISTORY))
+        assert usage["prompt_tokens"] == prompt  # once for all candidates
+        assert 4 < usage["completion_tokens"] <= 160
+        _log.info("candidates %s, usage %s", q_values, usage)
+        streamed = httpx.post(chat, json=body | {"stream": True}, timeout=300).text
+        assert streamed.endswith("data: [DONE]\n\n")
+    assert processes_with(str(model)) == []

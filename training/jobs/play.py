@@ -105,14 +105,15 @@ def _refusal(response: httpx.Response) -> str:
 
 def _candidates_table(decision: dict[str, Any], step: int) -> Table:
     candidates = decision["candidates"]
-    q_values = [float(candidate["q_value"]) for candidate in candidates]
+    # Candidates that are all the same are not scored.
+    q_values = [candidate["q_value"] for candidate in candidates]
     table = Table(title=f"step {step}", show_header=False, title_justify="left")
     for index, (candidate, q) in enumerate(zip(candidates, q_values, strict=True)):
         chosen = index == decision["chosen"]
         table.add_row(
             "▶" if chosen else "",
-            f"{q:.3f}",
-            _bar(q, q_values),
+            "–" if q is None else f"{q:.3f}",
+            "" if q is None else _bar(q, q_values),
             Text(candidate["message"]["content"]),
             style="bold green" if chosen else None,
         )

@@ -1,16 +1,19 @@
 """From a history to an action: sample, score, select."""
 
+import asyncio
+import math
 from collections.abc import Iterator
 
 import pytest
 
 from qnet.agent import act
 from qnet.batching import DeviceThread, ScoringWorker
-from qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qnet.deadline import Deadline
+from qnet.errors import HistoryTooLongError, InvalidCandidatesError, ScorerUnavailableError
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring import NaiveScorer, ScriptedScorer, SharedPrefixScorer
-from qnet.types import History, Message, Sampling, ScoreRequest
+from qnet.types import History, Message, Sampling, ScoreRequest, ScoreResult
 from tests.tiny_models import WORDS, policy_model, q_model
 
 TASK = (Message("user", "put a mug in shelf 1"),)
@@ -31,16 +34,87 @@ async def test_the_candidate_with_the_highest_q_is_the_action(thread: DeviceThre
     assert (decision.chosen, decision.reason) == (2, "highest_q")
 
 
-async def test_identical_candidates_are_scored_once_and_still_have_their_q(
+async def test_equal_candidates_are_scored_once_and_have_the_same_q(thread: DeviceThread) -> None:
+    policy = ScriptedPolicy(["Action: look", "Action: look", "Action: wait"])
+    scorer = ScoringWorker(ScriptedScorer({"look": 0.7}), thread)
+    decision = await act(TASK, policy, scorer, num_candidates=4, sampling=Sampling())
+    assert decision.q_values == (0.7, 0.7, 0.0, 0.7)
+    assert (decision.distinct_candidates, decision.reason) == (2, "highest_q")
+    words = len(TASK[0].content.split()) + 4
+    assert decision.usage.scored_tokens == words
+
+
+async def test_candidates_that_are_all_the_same_are_not_scored(
     thread: DeviceThread,
 ) -> None:
     policy = ScriptedPolicy(["Action: look"])
     scorer = ScoringWorker(ScriptedScorer({"look": 0.7}), thread)
     decision = await act(TASK, policy, scorer, num_candidates=4, sampling=Sampling())
-    assert decision.q_values == (0.7,) * 4
-    assert (decision.distinct_candidates, decision.reason) == (1, "only_candidate")
-    words = len(TASK[0].content.split()) + 2
-    assert decision.usage.scored_tokens == words
+    assert decision.q_values is None
+    assert (decision.distinct_candidates, decision.reason) == (1, "unanimous")
+    assert (decision.usage.scored_tokens, decision.unguided) == (0, None)
+
+
+class _FailingScorer:
+    """Raises what it is given, or is silent."""
+
+    name = "failing"
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        if self._error is None:
+            await asyncio.sleep(60)
+            raise AssertionError("nobody waits that long")
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ScorerUnavailableError("the thread is dead"), "the thread is dead"),
+        (HistoryTooLongError("history has 9,999 tokens"), "history has 9,999 tokens"),
+        (None, "no answer within 0.1 s; ask for less or try again later"),
+    ],
+)
+async def test_a_fallback_takes_the_first_candidate_and_says_why(
+    error: Exception | None, why: str
+) -> None:
+    decision = await act(
+        TASK,
+        ScriptedPolicy(),
+        _FailingScorer(error),
+        num_candidates=3,
+        sampling=Sampling(),
+        fallback="first",
+        deadline=Deadline.after(0.1),
+    )
+    assert (decision.chosen, decision.reason, decision.q_values) == (0, "fallback", None)
+    assert decision.unguided == why
+    assert len(decision.candidates) == 3
+
+
+@pytest.mark.parametrize("error", [ScorerUnavailableError("the thread is dead"), None])
+async def test_without_a_fallback_there_is_no_action(error: Exception | None) -> None:
+    with pytest.raises(ScorerUnavailableError, match=r"the thread is dead|within 0.1 s"):
+        await act(
+            TASK,
+            ScriptedPolicy(),
+            _FailingScorer(error),
+            num_candidates=2,
+            sampling=Sampling(),
+            deadline=Deadline.after(0.1),
+        )
+
+
+async def test_a_q_that_is_no_number_is_no_guidance(thread: DeviceThread) -> None:
+    scorer = ScoringWorker(ScriptedScorer({"look": math.nan}), thread)
+    decision = await act(
+        TASK, ScriptedPolicy(), scorer, num_candidates=3, sampling=Sampling(), fallback="first"
+    )
+    assert decision.q_values is None
+    assert decision.unguided == "a Q-value is nan; the Q model is broken"
 
 
 async def test_real_models_give_the_q_of_the_plain_scorer(thread: DeviceThread) -> None:

@@ -141,7 +141,7 @@ async def test_candidates_after_the_first_are_drawn_under_paraphrases() -> None:
     assert [s.first_greedy for _, _, s in policy.shown] == [True, False, False]
     assert scorer.histories == [HISTORY]
     assert (guided.perturbed, guided.warnings) == (2, ())
-    assert guided.paraphrase_tokens > 0
+    assert guided.paraphrasing.completion_tokens > 0
     said = [c.message.content for c in guided.decision.candidates]
     assert "In other words" in said[1]
     assert "What is to be done" in said[2]
@@ -150,10 +150,13 @@ async def test_candidates_after_the_first_are_drawn_under_paraphrases() -> None:
 async def test_a_task_is_paraphrased_once() -> None:
     paraphraser = paraphraser_of(ScriptedParaphraser())
     first, again = [await perturbed(Recording(), paraphraser) for _ in range(2)]
-    assert first.paraphrase_tokens > 0
-    assert (again.paraphrase_tokens, again.perturbed) == (0, 2)
+    assert first.paraphrasing.completion_tokens > 0
+    assert (again.paraphrasing.completion_tokens, again.perturbed) == (0, 2)
     more = await perturbed(Recording(), paraphraser, m=5)
-    assert (more.perturbed, more.paraphrase_tokens) == (4, first.paraphrase_tokens)
+    assert (more.perturbed, more.paraphrasing.completion_tokens) == (
+        4,
+        first.paraphrasing.completion_tokens,
+    )
 
 
 async def test_adaptive_batches_go_on_through_the_paraphrases() -> None:

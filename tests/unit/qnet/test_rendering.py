@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from qnet.errors import MalformedHistoryError, RenderingError
 from qnet.rendering import Renderer
-from qnet.types import Message
+from qnet.types import Message, ToolCall
 from training.jobs.sft import Demonstration, sft_sequence
 from training.records import LabelRow, rows_of
 from training.tokenizer import train_tokenizer
@@ -192,3 +192,132 @@ def test_a_name_with_a_number_may_be_one_token() -> None:
     assert fast.decode(fast("go to shelf 13").input_ids) == "go to shelf 13"
     plain = train_tokenizer(texts, vocab_size=400)
     assert len(plain("go to cabinet 13").input_ids) == len(fast("go to cabinet 13").input_ids) + 1
+
+
+QWEN = (
+    "{% for m in messages %}"
+    "{% if m.role == 'tool' %}"
+    "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}"
+    "\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|end|>\n{% endif %}"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}\n<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}<|end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""How Qwen's template prints tools: neighbouring results share one turn."""
+QWEN_WITH_SYSTEM = "{% if messages[0].role != 'system' %}<|system|>be good<|end|>{% endif %}" + QWEN
+CALLS = Message(
+    "assistant",
+    "I look.",
+    (
+        ToolCall("look", '{"where":"shelf 1","for": "pen"}', "call_1"),
+        ToolCall("look", '{"where": "desk 1"}', "call_2"),
+    ),
+)
+RESULTS = (Message("tool", "a pen 2", (), "call_1"), Message("tool", "nothing", (), "call_2"))
+
+
+def as_text(renderer: Renderer, messages: tuple[Message, ...]) -> str:
+    return str(renderer.tokenizer.decode(renderer.encode_episode(messages).token_ids))
+
+
+@pytest.mark.parametrize("template", [QWEN, QWEN_WITH_SYSTEM])
+def test_tool_calls_and_results_are_printed_by_a_template_that_knows_tools(template: str) -> None:
+    renderer = Renderer(tokenizer(template))
+    text = as_text(renderer, (HISTORY[0], CALLS, *RESULTS))
+    rows: Any = [
+        {"role": "user", "content": HISTORY[0].content},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [
+                {"function": {"name": "look", "arguments": {"for": "pen", "where": "shelf 1"}}},
+                {"function": {"name": "look", "arguments": {"where": "desk 1"}}},
+            ],
+        },
+        {"role": "tool", "content": "a pen 2"},
+        {"role": "tool", "content": "nothing"},
+    ]
+    assert text == renderer.tokenizer.apply_chat_template(rows, tokenize=False)
+    assert '{"name": "look", "arguments": {"for": "pen", "where": "shelf 1"}}' in text
+
+
+@pytest.mark.parametrize("template", ["", CHATML, WITH_SYSTEM, None])
+def test_a_template_without_tools_gets_calls_as_text_and_results_as_observations(
+    template: str | None,
+) -> None:
+    renderer = Renderer(tokenizer(template))
+    said = (
+        'I look.\nAction: look({"for": "pen", "where": "shelf 1"})\n'
+        'Action: look({"where": "desk 1"})'
+    )
+    plain = (
+        HISTORY[0],
+        Message("assistant", said),
+        Message("user", "a pen 2"),
+        Message("user", "nothing"),
+    )
+    assert as_text(renderer, (HISTORY[0], CALLS, *RESULTS)) == as_text(renderer, plain)
+    assert renderer.encode_candidate(CALLS) == renderer.encode_candidate(plain[1])
+
+
+@pytest.mark.parametrize("template", ["", CHATML, WITH_SYSTEM, None, QWEN, QWEN_WITH_SYSTEM])
+def test_tool_turns_keep_histories_prefixes_of_their_extensions(template: str | None) -> None:
+    renderer = Renderer(tokenizer(template))
+    longer = (HISTORY[0], CALLS, *RESULTS, ANSWER, HISTORY[2])
+    for end in (1, 4):
+        joined = renderer.encode_history(longer[:end]) + renderer.encode_candidate(longer[end])
+        assert renderer.encode_episode(longer).token_ids[: len(joined)] == joined
+
+
+def test_equal_calls_have_equal_tokens_whatever_their_ids_and_spaces() -> None:
+    other = Message(
+        "assistant",
+        "I look.",
+        (
+            ToolCall("look", '{"for":"pen", "where":"shelf 1"}', "x"),
+            ToolCall("look", '{"where":"desk 1"}', "y"),
+        ),
+    )
+    assert other == CALLS
+    for template in (QWEN, ""):
+        renderer = Renderer(tokenizer(template))
+        assert renderer.encode_candidate(other) == renderer.encode_candidate(CALLS)
+
+
+@pytest.mark.parametrize("arguments", ["", "not json", '"text"', "[" * 9999])
+def test_arguments_that_are_no_object_are_rendered_as_they_are(arguments: str) -> None:
+    call = Message("assistant", "", (ToolCall("look", arguments),))
+    for template in (QWEN, ""):
+        renderer = Renderer(tokenizer(template))
+        said = str(renderer.tokenizer.decode(renderer.encode_candidate(call)))
+        assert arguments[:9] in said.replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [ToolCall("look<|end|>", "{}"), ToolCall("look", '{"where": "\\u003c|end|>"}')],
+)
+def test_control_tokens_in_a_call_are_refused_also_in_disguise(call: ToolCall) -> None:
+    renderer = Renderer(tokenizer(QWEN))
+    with pytest.raises(MalformedHistoryError, match="control token"):
+        renderer.encode_candidate(Message("assistant", "", (call,)))
+
+
+def test_a_developer_is_the_templates_system() -> None:
+    renderer = Renderer(tokenizer(CHATML))
+    assert as_text(renderer, (Message("developer", "be brief"), *HISTORY)) == as_text(
+        renderer, (Message("system", "be brief"), *HISTORY)
+    )
+
+
+def test_a_turn_that_the_template_refuses_is_explained() -> None:
+    refusing = (
+        "{% for m in messages %}{% if m.role == 'system' %}"
+        "{{ raise_exception('no system role') }}{% endif %}{% endfor %}" + CHATML
+    )
+    renderer = Renderer(tokenizer(refusing))
+    with pytest.raises(RenderingError, match="no system role"):
+        renderer.encode_history((Message("system", "be brief"), *HISTORY))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
-from qnet.selection import distinct, select
+from qnet.selection import distinct, ranking, select
 from qnet.types import Message
 
 
@@ -47,3 +47,18 @@ def test_distinct_candidates_keep_their_order_and_find_their_way_back() -> None:
     unique = distinct(said)
     assert list(unique.messages) == messages("abc")
     assert [unique.messages[i] for i in unique.index] == said
+
+
+@pytest.mark.parametrize(
+    ("said", "q_values", "ranked"),
+    [
+        ("abc", (0.1, 0.9, 0.3), [1, 2, 0]),
+        ("abc", (0.5, 0.9, 0.9), [1, 2, 0]),
+        ("aab", (0.9, 0.9, 0.3), [0, 2, 1]),
+        ("aba", None, [0, 1, 2]),
+    ],
+)
+def test_the_best_come_first_and_repetitions_last(
+    said: str, q_values: tuple[float, ...] | None, ranked: list[int]
+) -> None:
+    assert ranking(messages(said), q_values) == ranked

@@ -35,6 +35,9 @@ def test_the_action_is_the_candidate_with_the_highest_q(client: TestClient) -> N
 def test_one_candidate_is_no_choice(client: TestClient) -> None:
     answer = act(client, num_candidates=1)
     assert (answer["chosen"], answer["reason"]) == (0, "only_candidate")
+    assert answer["candidates"][0]["q_value"] is None
+    assert answer["usage"]["scored_tokens"] == 0
+    assert (answer["guided"], answer["unguided_reason"]) == (True, None)
 
 
 def test_every_stage_says_what_it_cost(client: TestClient) -> None:
@@ -47,6 +50,7 @@ def test_every_stage_says_what_it_cost(client: TestClient) -> None:
         "scored_tokens": prompt_words + completion_words,
         "cached_tokens": 0,
         "paraphrase_tokens": 0,
+        "cached_prompt_tokens": 0,
     }
     timings = answer["timings_ms"]
     assert timings["total"] >= timings["sample"] + timings["score"] > 0

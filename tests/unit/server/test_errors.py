@@ -29,6 +29,17 @@ from tests.unit.server.conftest import FAKES, Serve, models_of
 USER = {"role": "user", "content": "look"}
 AGENT = {"role": "assistant", "content": "Action: look"}
 SYSTEM = {"role": "system", "content": "You are in a house."}
+CALLS = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": f"call_{k}", "type": "function", "function": {"name": "go", "arguments": "{}"}}
+        for k in (1, 2)
+    ],
+}
+RESULT = {"role": "tool", "content": "you are there", "tool_call_id": "call_1"}
+OTHER_RESULT = {"role": "tool", "content": "", "tool_call_id": "call_2"}
+DEVELOPER = {"role": "developer", "content": "Be brief."}
 
 
 class BrokenScorer(ScriptedScorer):
@@ -92,7 +103,23 @@ def test_the_table_says_whose_fault_it_is(kind: Any, status: int) -> None:
         ([USER, AGENT], "the last message is the assistant's"),
         ([SYSTEM], "the last message is the system's"),
         ([USER, AGENT, AGENT, USER], "messages[1] and messages[2] are both the assistant's"),
-        ([USER, SYSTEM, USER], "messages[1] is a system message; it comes first"),
+        ([USER, AGENT, SYSTEM], "the last message is the system's"),
+        ([USER, CALLS], "the last message is the assistant's"),
+        ([USER, CALLS, USER], "the tool calls call_1, call_2 have no result"),
+        ([USER, CALLS, RESULT], "the tool calls call_2 have no result"),
+        ([USER, CALLS, RESULT, RESULT], "messages[3] is the result of the tool call 'call_1'"),
+        ([USER, AGENT, RESULT], "messages[2] is the result of the tool call 'call_1'"),
+        ([RESULT], "messages[0] is the result of the tool call 'call_1'"),
+        (
+            [CALLS | {"role": "user"}],
+            "messages[0] (user) has tool calls; those are the assistant's",
+        ),
+        ([USER | {"tool_call_id": "call_1"}], "messages[0] (user) has a tool_call_id"),
+        ([{"role": "user"}], "messages[0] (user) is empty"),
+        (
+            [{"role": "user", "content": [{"type": "input_audio"}]}],
+            "the user's content has a part of type 'input_audio'; the Q models read text alone",
+        ),
         ([SYSTEM, AGENT, USER], "the first turn is not the user's"),
         ([{"role": "user", "content": "  "}], "messages[0] (user) is empty"),
     ],
@@ -104,6 +131,22 @@ def test_messages_that_make_no_sense_are_explained(
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "malformed_history"
     assert said in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [USER, USER],
+        [SYSTEM, DEVELOPER, USER],
+        [USER, AGENT, SYSTEM, USER, DEVELOPER],
+        [USER, CALLS, RESULT, OTHER_RESULT],
+        [USER, CALLS, OTHER_RESULT, RESULT, SYSTEM],
+        [USER, CALLS, RESULT, OTHER_RESULT, AGENT, USER],
+    ],
+)
+def test_what_real_agents_send_is_a_history(tiny_client: TestClient, messages: list[Any]) -> None:
+    response = act(tiny_client, messages, max_tokens=2, num_candidates=2)
+    assert response.status_code == 200, response.text
 
 
 @pytest.mark.parametrize(

@@ -96,3 +96,17 @@ def test_a_batch_has_its_limit(serve: Serve, number: int) -> None:
     response = client.post("/v1/score/batch", json={"items": items})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
     assert f"{number} items; give 1 to 2" in response.json()["error"]["message"]
+
+
+def test_tool_calls_are_candidates(client: TestClient) -> None:
+    calls = [
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c", "function": {"name": "go to", "arguments": arguments}}],
+        }
+        for arguments in ('{"place": "desk"}', '{"place": "shelf"}')
+    ]
+    answer = score(client, ["Action: look", *calls]).json()
+    assert [row["q_value"] for row in answer["scores"]] == [0.5, 0.75, 0.75]
+    again = score(client, [calls[0], calls[0]])
+    assert "candidates[0] and candidates[1] are equal" in again.json()["error"]["message"]

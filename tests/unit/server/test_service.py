@@ -36,6 +36,7 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {
         "/v1/act",
+        "/v1/chat/completions",
         "/v1/score",
         "/v1/score/batch",
         "/v1/rerank",

@@ -228,7 +228,7 @@ class Looker:
     name = "looker"
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        assert all(request.sampling.temperature > 0 for request in requests)
+        assert all(request.sampling.temperature != 0 for request in requests)
         return [[Candidate(Message("assistant", "Action: look"), 2)] * r.n for r in requests]
 
 

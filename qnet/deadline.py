@@ -1,0 +1,47 @@
+"""When nobody wants an answer any more."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Self
+
+from qnet.errors import ScorerUnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in time, the same for all that is done for one answer.
+
+    Attributes:
+        at: by the running loop's clock; None never comes.
+        timeout_s: how far off it was.
+        remedy: what the caller may do about it.
+    """
+
+    at: float | None = None
+    timeout_s: float = 0.0
+    remedy: str = "ask for less or try again later"
+
+    @classmethod
+    def after(cls, timeout_s: float, *, remedy: str = remedy) -> Self:
+        """So long from now."""
+        return cls(asyncio.get_running_loop().time() + timeout_s, timeout_s, remedy)
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Give up what runs within when the time is up; what still waits for the device is dropped.
+
+        Raises:
+            ScorerUnavailableError: the time is up.
+        """
+        try:
+            async with asyncio.timeout_at(self.at):
+                yield
+        except TimeoutError as error:
+            raise ScorerUnavailableError(
+                f"no answer within {self.timeout_s:g} s; {self.remedy}"
+            ) from error
+
+
+NEVER: Final = Deadline()

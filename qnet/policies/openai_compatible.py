@@ -1,0 +1,247 @@
+"""A policy behind any OpenAI-compatible /chat/completions: vLLM, SGLang, OpenAI or another.
+
+M candidates are one request with `n`, so that the upstream reads the history once. An upstream
+that refuses `n` or gives fewer choices is asked in parallel, from then on for good.
+"""
+
+import asyncio
+import json
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+import stamina
+
+from qnet.errors import (
+    InvalidCandidatesError,
+    UpstreamError,
+    UpstreamRefusedError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+)
+from qnet.policies.circuit import CircuitBreaker
+from qnet.policies.openai_wire import candidates_of, reason_of, request_body, retry_after_s
+from qnet.types import Candidate, History, Sampling
+
+_REFUSED = (400, 413, 422)
+_FORBIDDEN = (401, 403)
+_BUSY = 429
+_PASSING = (408, 502, 503, 504)
+_FIRST_WAIT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamLimits:
+    """How much patience an upstream gets.
+
+    Attributes:
+        timeout_s: longest silence of the upstream.
+        connect_timeout_s: until a connection stands, or one of the pool is free.
+        max_connections: of the pool.
+        retries: after a failure that asking again may cure.
+        longest_wait_s: before a retry; an upstream that asks for more is not asked again.
+        breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
+    """
+
+    timeout_s: float = 60.0
+    connect_timeout_s: float = 5.0
+    max_connections: int = 100
+    retries: int = 2
+    longest_wait_s: float = 5.0
+    breaker_failures: int = 5
+    breaker_open_s: float = 10.0
+
+
+class OpenAICompatiblePolicy:
+    """Draws from one model of one upstream.
+
+    Errors name the upstream by `name` and never its address or key.
+
+    Args:
+        url: what /chat/completions is appended to; the operator's, never a caller's.
+        model: what the upstream calls it.
+        takes_n: False asks for every candidate alone.
+        transport: httpx's, for tests.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str,
+        model: str,
+        api_key: str | None = None,
+        takes_n: bool = True,
+        limits: UpstreamLimits | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self._takes_n = takes_n
+        self._limits = limits = limits or UpstreamLimits()
+        self._breaker = CircuitBreaker(
+            failures=limits.breaker_failures, open_s=limits.breaker_open_s
+        )
+        self._http = httpx.AsyncClient(
+            base_url=url.rstrip("/") + "/",
+            headers={"Content-Type": "application/json"}
+            | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            timeout=httpx.Timeout(
+                limits.timeout_s, connect=limits.connect_timeout_s, pool=limits.connect_timeout_s
+            ),
+            limits=httpx.Limits(
+                max_connections=limits.max_connections,
+                max_keepalive_connections=limits.max_connections,
+            ),
+            transport=transport,
+        )
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """Draw `n` candidates.
+
+        Raises:
+            InvalidCandidatesError: n is below 1.
+            UpstreamRefusedError: the upstream says that the request is wrong.
+            UpstreamError: it failed, was silent, is unreachable or busy.
+        """
+        if n < 1:
+            raise InvalidCandidatesError(f"n is {n}; draw at least 1 candidate")
+        if sampling.first_greedy and n > 1 and sampling.temperature != 0:
+            greedy = replace(sampling, temperature=0.0, first_greedy=False)
+            hot = replace(sampling, first_greedy=False)
+            groups = [self._draw(history, 1, greedy), self._draw(history, n - 1, hot)]
+            return [drawn for group in await _together(groups) for drawn in group]
+        if sampling.first_greedy:
+            sampling = replace(sampling, temperature=0.0)
+        return await self._draw(history, n, sampling)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._http.aclose()
+
+    async def _draw(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
+        if n == 1:
+            return await self._ask(history, 1, sampling)
+        if not self._takes_n:
+            return await self._draw_apart(history, range(n), sampling)
+        try:
+            drawn = await self._ask(history, n, sampling)
+        except UpstreamRefusedError:
+            # Was it n? Asked without, a request with any other fault is refused again.
+            drawn = await self._ask(history, 1, sampling)
+        if len(drawn) < n:
+            self._takes_n = False
+            drawn += await self._draw_apart(history, range(len(drawn), n), sampling)
+        return drawn
+
+    async def _draw_apart(
+        self, history: History, which: Sequence[int], sampling: Sampling
+    ) -> list[Candidate]:
+        """One request for each; a seed is counted up, or all would be the same."""
+        seeds = [None if sampling.seed is None else sampling.seed + k for k in which]
+        asked = [self._ask(history, 1, replace(sampling, seed=seed)) for seed in seeds]
+        return [drawn for [drawn] in await _together(asked)]
+
+    async def _ask(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
+        """At most `n` candidates from one request, repeated where that can do no harm."""
+        body = request_body(self.model, history, n=n, sampling=sampling)
+        drawn: list[Candidate] = []
+        async for attempt in stamina.retry_context(
+            on=self._wait_before_retry,
+            attempts=self._limits.retries + 1,
+            timeout=None,
+            wait_initial=_FIRST_WAIT_S,
+            wait_max=self._limits.longest_wait_s,
+            wait_jitter=_FIRST_WAIT_S,
+        ):
+            with attempt:
+                drawn = await self._ask_once(body)
+        return drawn[:n]
+
+    def _wait_before_retry(self, error: Exception) -> bool | float:
+        if not isinstance(error, UpstreamError) or not error.retriable:
+            return False
+        if not error.retry_after_s:
+            return True
+        return error.retry_after_s <= self._limits.longest_wait_s and error.retry_after_s
+
+    async def _ask_once(self, body: dict[str, Any]) -> list[Candidate]:
+        """Whatever comes of it, the breaker hears of it."""
+        if wait_s := self._breaker.admit():
+            raise UpstreamUnavailableError(
+                f"upstream {self.name} failed {self._limits.breaker_failures} times in a row and "
+                f"is left alone for {wait_s:.1f} s; try later",
+                retry_after_s=wait_s,
+            )
+        outcome = self._breaker.abandon
+        try:
+            response = await self._post(body)
+            if response.status_code != 200:
+                outcome = self._breaker.fail if response.is_server_error else self._breaker.succeed
+                raise self._failure(response)
+            drawn = candidates_of(response.content)
+            outcome = self._breaker.succeed if drawn else self._breaker.fail
+            if not drawn:
+                raise UpstreamError(f"upstream {self.name} answered with what is no completion")
+            return drawn
+        except (UpstreamTimeoutError, _UnreachableError):
+            outcome = self._breaker.fail
+            raise
+        finally:
+            outcome()
+
+    async def _post(self, body: dict[str, Any]) -> httpx.Response:
+        limits = self._limits
+        try:
+            # Escaped, because half a character has no UTF-8.
+            return await self._http.post("chat/completions", content=json.dumps(body))
+        except httpx.PoolTimeout as error:
+            raise UpstreamUnavailableError(
+                f"all {limits.max_connections} connections to upstream {self.name} are busy; try "
+                "later or raise its max_connections"
+            ) from error
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            raise UpstreamTimeoutError(
+                f"upstream {self.name} was silent for {limits.timeout_s:g} s; ask for fewer or "
+                "shorter candidates, or raise its timeout_s"
+            ) from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise _UnreachableError(
+                f"upstream {self.name} cannot be reached ({type(error).__name__}); try later",
+                retriable=True,
+            ) from error
+
+    def _failure(self, response: httpx.Response) -> Exception:
+        """What an answer that is no 200 means to the caller."""
+        status, name = response.status_code, self.name
+        if status in _REFUSED:
+            return UpstreamRefusedError(f"upstream {name} refused: {reason_of(response.content)}")
+        if status in _FORBIDDEN:
+            return UpstreamError(f"upstream {name} refused this server's key with {status}")
+        wait_s = retry_after_s(response.headers.get("retry-after"))
+        if status == _BUSY:
+            return UpstreamUnavailableError(
+                f"upstream {name} takes no more requests now; try later",
+                retry_after_s=wait_s,
+                retriable=True,
+            )
+        return UpstreamError(
+            f"upstream {name} answered with {status}",
+            retry_after_s=wait_s,
+            retriable=status in _PASSING,
+        )
+
+
+class _UnreachableError(UpstreamUnavailableError):
+    """No connection, or one that was lost."""
+
+
+async def _together(asked: Sequence[Coroutine[Any, Any, list[Candidate]]]) -> list[list[Candidate]]:
+    """All at once; where one fails the others are given up."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in asked]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

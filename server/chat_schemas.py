@@ -1,0 +1,90 @@
+"""The body of POST /v1/chat/completions, and what `qguide` adds to it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from qnet.errors import InvalidRequestError
+from server.schemas import ChatMessage, StepOptions, Temperature
+
+_HEADER: Final = "x-qguide-"
+
+
+class GuidanceOptions(StepOptions):
+    """What OpenAI's body has no place for."""
+
+    num_candidates: int | None = Field(
+        default=None, description="M, how many candidates to draw; null takes the server's default"
+    )
+    temperature: Temperature | None = Field(
+        default=None, description="of the candidates; goes before the body's `temperature`"
+    )
+    return_candidates: bool = Field(
+        default=False, description="whether the answer shows all candidates"
+    )
+
+
+class ChatTurn(ChatMessage):
+    """One turn of a conversation; fields that are not known here are passed on."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class StreamOptions(BaseModel):
+    """What a stream ends with."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    include_usage: bool | None = None
+
+
+class ChatCompletionRequest(BaseModel):
+    """OpenAI's body; parameters that are not known here are passed on to an upstream."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    messages: list[ChatTurn]
+    model: str | None = Field(default=None, description="a policy; null takes the default")
+    n: int | None = Field(default=None, ge=1, description="how many of the best to return")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Temperature | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    qguide: GuidanceOptions = GuidanceOptions()
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Those that are not known here, but for the ones left out."""
+        given = self.model_extra or {}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOptions:
+    """The body's options, with those of X-QGuide-… headers in their place.
+
+    Raises:
+        InvalidRequestError: a header that is no option, or of a value that it does not take.
+    """
+    given = {
+        name.lower().removeprefix(_HEADER).replace("-", "_"): value
+        for name, value in headers.items()
+        if name.lower().startswith(_HEADER)
+    }
+    try:
+        read = GuidanceOptions.model_validate_strings(given, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = str(first["loc"][0])
+        raise InvalidRequestError(
+            f"the header X-QGuide-{option.replace('_', '-').title()}: {first['msg']}; options are "
+            f"{', '.join(GuidanceOptions.model_fields)}"
+        ) from error
+    return body.model_copy(update=read.model_dump(exclude_unset=True))

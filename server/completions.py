@@ -1,0 +1,77 @@
+"""OpenAI's chat completions as a server answers them: whole, or as the events of a stream. Pure."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+DONE: Final = b"data: [DONE]\n\n"
+HEARTBEAT: Final = b": still working\n\n"
+"""A comment; clients skip it, proxies see that the connection lives."""
+
+_PIECE = re.compile(r"\S*\s*")
+
+Json = dict[str, Any]
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + json.dumps(data, ensure_ascii=False).encode(errors="replace") + b"\n\n"
+
+
+def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
+    """A finished completion in the pieces that a stream would have brought it in.
+
+    Args:
+        completion: the body of the answer to the same request without `stream`; what it has
+            beside OpenAI's fields rides in the chunk that ends the last choice.
+        include_usage: one more chunk at the end, without choices, has the usage.
+    """
+    head = {name: completion[name] for name in ("id", "created", "model")}
+    head["object"] = "chat.completion.chunk"
+    if include_usage:
+        head["usage"] = None
+    own = {
+        name: value
+        for name, value in completion.items()
+        if name not in (*head, "choices", "usage", "object")
+    }
+    *others, last = (
+        head | {"choices": [part]} for choice in completion["choices"] for part in _parts_of(choice)
+    )
+    yield from others
+    yield last | own
+    if include_usage:
+        yield head | {"choices": [], "usage": completion["usage"]}
+
+
+def _parts_of(choice: Json) -> Iterator[Json]:
+    """One choice: who speaks, what is said, which calls are made, why it ended."""
+    message = dict(choice["message"])
+    content, calls = message.pop("content", None), message.pop("tool_calls", None) or []
+    opening = {name: value for name, value in message.items() if value is not None}
+    yield _part(choice, opening | {"content": None if calls and not content else ""})
+    logprobs = choice.get("logprobs")
+    if logprobs:  # tokens do not always end where characters do, so these stay together
+        yield _part(choice, {"content": content}, logprobs=logprobs)
+    else:
+        for piece in filter(None, _PIECE.findall(content or "")):
+            yield _part(choice, {"content": piece})
+    for index, call in enumerate(calls):
+        function = call["function"]
+        opened = call | {"function": {"name": function["name"], "arguments": ""}}
+        yield _part(choice, {"tool_calls": [{"index": index} | opened]})
+        said = {"index": index, "function": {"arguments": function["arguments"]}}
+        yield _part(choice, {"tool_calls": [said]})
+    yield _part(choice, {}, finish_reason=choice["finish_reason"])
+
+
+def _part(
+    choice: Json, delta: Json, *, logprobs: object = None, finish_reason: str | None = None
+) -> Json:
+    return {
+        "index": choice["index"],
+        "delta": delta,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason,
+    }

@@ -1,0 +1,30 @@
+"""Errors in OpenAI's shape, on the routes that OpenAI's clients use. Pure."""
+
+from typing import Any, Final
+
+_PATHS: Final = ("/v1/chat/completions",)
+_CODES: Final = {
+    "unknown_model": "model_not_found",
+    "history_too_long": "context_length_exceeded",
+}
+"""Where OpenAI has a word of its own that clients look for."""
+_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
+
+
+def speaks_openai(path: str) -> bool:
+    """Whether who asked there expects OpenAI's errors."""
+    return path in _PATHS
+
+
+def openai_detail(
+    status: int, code: str, message: str, param: str | None
+) -> tuple[int, dict[str, Any]]:
+    """Status and detail of an error; a malformed body is a 400 there."""
+    status = 400 if status == 422 else status
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    detail = {"message": message, "type": kind, "param": param, "code": _CODES.get(code, code)}
+    return status, detail

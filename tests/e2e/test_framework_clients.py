@@ -1,0 +1,78 @@
+"""LangChain and LiteLLM as they are, against this server with the fake upstream behind it.
+
+LiteLLM wants another huggingface-hub than transformers does, so it needs an environment of its own:
+QGUIDE_LITELLM_PYTHON names the Python of one (`pip install litellm mcp`; mcp is undeclared).
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+from server.app import create_app
+from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
+from server.settings import SCRIPTED, Settings, Upstream
+from tests.running import running
+
+BEST = DEFAULT_REPLIES[2]
+LITELLM_PYTHON = os.environ.get("QGUIDE_LITELLM_PYTHON", "")
+SCHEMA = {"type": "object", "properties": {"place": {"type": "string", "enum": ["desk"]}}}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running(FakeUpstream().app()) as behind:
+        demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake"})
+        settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED})
+        with running(create_app(settings)) as address:
+            yield f"{address}/v1"
+
+
+def test_langchain(url: str) -> None:
+    key = SecretStr("any")
+    model = ChatOpenAI(model="demo", base_url=url, api_key=key, max_retries=0)
+    assert model.invoke("find the mug").content == BEST
+    assert "".join(str(piece.content) for piece in model.stream("find the mug")) == BEST
+    tool = {"name": "look", "description": "Look.", "parameters": SCHEMA}
+    called = model.bind_tools([tool]).invoke("find the mug")
+    assert [(c["name"], c["args"]) for c in called.tool_calls] == [("look", {"place": "desk"})]
+
+
+LITELLM = """
+import sys
+import litellm
+
+asked = {
+    "model": "openai/demo",
+    "api_base": sys.argv[1],
+    "api_key": "any",
+    "messages": [{"role": "user", "content": "find the mug"}],
+}
+print(litellm.completion(**asked).choices[0].message.content)
+pieces = litellm.completion(**asked, stream=True)
+print("".join(piece.choices[0].delta.content or "" for piece in pieces))
+tool = {"type": "function", "function": {"name": "look", "parameters": {"properties": {"at": {}}}}}
+[call] = litellm.completion(**asked, tools=[tool]).choices[0].message.tool_calls
+print(call.function.name, call.function.arguments)
+try:
+    litellm.completion(**(asked | {"model": "openai/gpt-9"}))
+except litellm.NotFoundError as error:
+    print("there is no policy" in str(error))
+"""
+
+
+@pytest.mark.skipif(not LITELLM_PYTHON, reason="QGUIDE_LITELLM_PYTHON names no Python with LiteLLM")
+def test_litellm(url: str) -> None:
+    done = subprocess.run(
+        [LITELLM_PYTHON, "-c", LITELLM, url],
+        env=os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f'{BEST}\n{BEST}\nlook {{"at": "at 0"}}\nTrue\n'

@@ -1,0 +1,136 @@
+"""OpenAI's own clients, unmodified, against this server with the fake upstream behind it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+import pytest
+
+from server.app import create_app
+from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
+from server.settings import SCRIPTED, Settings, Upstream
+from tests.running import running
+
+MESSAGES: Any = [{"role": "user", "content": "find the mug"}]
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "description": "Look at a place.",
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"type": "string", "enum": ["desk", "shelf"]}},
+                "required": ["place"],
+            },
+        },
+    }
+]
+BEST = DEFAULT_REPLIES[2]
+
+
+@dataclass(frozen=True)
+class Server:
+    """Our address, and what stands behind it."""
+
+    url: str
+    upstream: FakeUpstream
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Server]:
+    fake = FakeUpstream()
+    with running(fake.app()) as behind:
+        demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake", "retries": 0})
+        settings = Settings(
+            policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED}, timeout_s=30
+        )
+        with running(create_app(settings)) as url:
+            yield Server(f"{url}/v1", fake)
+
+
+@pytest.fixture
+def server(started: Server) -> Server:
+    started.upstream.__init__()  # type: ignore[misc]
+    return started
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=server.url, api_key="any", max_retries=0) as client:
+        yield client
+
+
+def test_a_completion_is_the_best_candidate(client: openai.OpenAI) -> None:
+    completion = client.chat.completions.create(
+        model="demo", messages=MESSAGES, extra_body={"qguide": {"num_candidates": 3}}
+    )
+    assert completion.choices[0].message.content == BEST
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens_details is not None
+    assert completion.model_extra is not None
+    assert completion.model_extra["qguide"]["q_values"] == [0.5, 0.25, 0.75]
+
+
+def test_an_agent_loop_with_tools(client: openai.OpenAI, server: Server) -> None:
+    messages = list(MESSAGES)
+    for _ in range(2):
+        completion = client.chat.completions.create(
+            model="demo", messages=messages, tools=TOOLS, parallel_tool_calls=False
+        )
+        message = completion.choices[0].message
+        messages.append(message)
+        for call in message.tool_calls or ():
+            assert call.type == "function"
+            assert call.function.name == "look"
+            result = {"role": "tool", "tool_call_id": call.id, "content": "a mug"}
+            messages.append(result)
+    assert [body["messages"][-1]["role"] for body in server.upstream.asked] == ["user", "tool"]
+    assert server.upstream.asked[0]["parallel_tool_calls"] is False
+    assert messages[-1].content in DEFAULT_REPLIES
+
+
+def test_a_stream_says_the_same(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="demo", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    said = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(said) == BEST
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens > 0
+
+
+def test_the_sdks_own_assembly_of_a_stream_finds_the_tool_call(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model="demo", messages=MESSAGES, tools=TOOLS) as stream:
+        completion = stream.get_final_completion()
+    [call] = completion.choices[0].message.tool_calls or []
+    assert call.function.arguments == '{"place": "desk"}'
+    assert completion.choices[0].finish_reason == "tool_calls"
+
+
+async def test_the_asynchronous_client(server: Server) -> None:
+    async with openai.AsyncOpenAI(base_url=server.url, api_key="any") as client:
+        completion = await client.chat.completions.create(model="demo", messages=MESSAGES, n=2)
+    assert [choice.message.content for choice in completion.choices] == [BEST, DEFAULT_REPLIES[0]]
+
+
+def test_errors_are_the_sdks_own(client: openai.OpenAI, server: Server) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="gpt-9", messages=MESSAGES)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="demo", messages=[])
+    assert refused.value.type == "invalid_request_error"
+    assert "messages is empty" in refused.value.message
+    server.upstream.fault = "500"
+    with pytest.raises(openai.InternalServerError, match="upstream demo answered with 500"):
+        client.chat.completions.create(model="demo", messages=MESSAGES)
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    first, *others = client.models.list()
+    assert (first.id, first.object, first.owned_by) == ("demo", "model", "demo")
+    assert first.created > 0
+    assert [model.owned_by for model in others] == ["qguide"]

@@ -1,0 +1,267 @@
+"""The policy behind an OpenAI-compatible server, against the fake that ships."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from qnet.errors import (
+    InvalidCandidatesError,
+    UpstreamError,
+    UpstreamRefusedError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+)
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qnet.types import Candidate, History, Message, Sampling, ToolCall
+from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
+from tests.running import running
+
+HISTORY: History = (Message("system", "be brief"), Message("user", "find the mug"))
+QUICK = UpstreamLimits(timeout_s=0.3, retries=1, longest_wait_s=2.0, breaker_failures=2)
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "go",
+        "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[tuple[FakeUpstream, str]]:
+    state = FakeUpstream()
+    with running(state.app()) as url:
+        yield state, f"{url}/v1"
+
+
+@pytest.fixture
+def upstream(address: tuple[FakeUpstream, str]) -> FakeUpstream:
+    state, _ = address
+    state.__init__()  # type: ignore[misc]
+    return state
+
+
+@pytest.fixture
+def connect(address: tuple[FakeUpstream, str]) -> Any:
+    @asynccontextmanager
+    async def connected(**more: Any) -> AsyncIterator[OpenAICompatiblePolicy]:
+        given: dict[str, Any] = {
+            "url": address[1],
+            "model": "fake",
+            "limits": QUICK,
+            "api_key": "secret",
+        }
+        policy = OpenAICompatiblePolicy("demo", **(given | more))
+        try:
+            yield policy
+        finally:
+            await policy.close()
+
+    return connected
+
+
+def said(candidates: list[Candidate]) -> list[str]:
+    return [candidate.message.content for candidate in candidates]
+
+
+async def test_candidates_come_from_one_request(connect: Any, upstream: FakeUpstream) -> None:
+    async with connect() as policy:
+        drawn = await policy.sample(HISTORY, n=3, sampling=Sampling(seed=0, max_tokens=9))
+    assert said(drawn) == list(DEFAULT_REPLIES)
+    [asked] = upstream.asked
+    assert asked == {
+        "model": "fake",
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "find the mug"},
+        ],
+        "n": 3,
+        "temperature": 0.7,
+        "max_tokens": 9,
+        "seed": 0,
+    }
+    assert upstream.keys == ["Bearer secret"]
+
+
+async def test_usage_is_the_upstreams(connect: Any, upstream: FakeUpstream) -> None:
+    async with connect() as policy:
+        drawn = await policy.sample(HISTORY, n=3, sampling=Sampling())
+    words = sum(len(reply.split()) for reply in DEFAULT_REPLIES)
+    spent = drawn[0].spent
+    assert spent is not None
+    assert (spent.prompt_tokens, spent.completion_tokens, spent.cached_tokens) == (5, words, 2)
+    assert [candidate.spent for candidate in drawn[1:]] == [None, None]
+    assert sum(candidate.completion_tokens for candidate in drawn) == words
+
+
+async def test_other_parameters_are_passed_on_and_unset_ones_left_out(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    parameters = {"top_k": 3, "tools": [TOOL], "note": "\ud800"}
+    sampling = Sampling(temperature=None, max_tokens=None, parameters=parameters)
+    async with connect() as policy:
+        [drawn] = await policy.sample(HISTORY, n=1, sampling=sampling)
+    [asked] = upstream.asked
+    assert {k: v for k, v in asked.items() if k not in ("model", "messages")} == parameters
+    assert drawn.message.tool_calls == (ToolCall("go", '{"to": "desk"}'),)
+    assert drawn.message.content == ""
+    assert drawn.finish_reason == "tool_calls"
+
+
+async def test_tool_turns_are_sent_as_they_came(connect: Any, upstream: FakeUpstream) -> None:
+    call = Message("assistant", "", (ToolCall("go", '{"to":"desk"}', "call_9"),))
+    result = Message("tool", "a mug", (), "call_9", {"name": "go"})
+    async with connect() as policy:
+        await policy.sample((*HISTORY, call, result), n=1, sampling=Sampling())
+    function = {"name": "go", "arguments": '{"to":"desk"}'}
+    assert upstream.asked[0]["messages"][2:] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call_9", "type": "function", "function": function}],
+        },
+        {"role": "tool", "content": "a mug", "tool_call_id": "call_9", "name": "go"},
+    ]
+
+
+async def test_the_greedy_candidate_is_a_request_of_its_own(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    async with connect() as policy:
+        drawn = await policy.sample(HISTORY, n=3, sampling=Sampling(first_greedy=True))
+        assert len(drawn) == 3
+        asked = {(body["temperature"], body.get("n", 1)) for body in upstream.asked}
+        assert asked == {(0.0, 1), (0.7, 2)}
+        await policy.sample(HISTORY, n=1, sampling=Sampling(first_greedy=True))
+    assert upstream.asked[-1]["temperature"] == 0.0
+
+
+async def test_parallel_requests_count_the_seed_up(connect: Any, upstream: FakeUpstream) -> None:
+    async with connect(takes_n=False) as policy:
+        drawn = await policy.sample(HISTORY, n=3, sampling=Sampling(seed=0))
+    assert said(drawn) == list(DEFAULT_REPLIES)
+    assert sorted(body["seed"] for body in upstream.asked) == [0, 1, 2]
+    assert not any("n" in body for body in upstream.asked)
+    assert all(candidate.spent for candidate in drawn)
+
+
+@pytest.mark.parametrize(("fault", "first"), [("ignore_n", [3]), ("refuse_n", [3, 1])])
+async def test_an_upstream_without_n_is_asked_in_parallel_from_then_on(
+    connect: Any, upstream: FakeUpstream, fault: Any, first: list[int]
+) -> None:
+    upstream.fault = fault
+    async with connect() as policy:
+        for _ in range(2):
+            assert len(await policy.sample(HISTORY, n=3, sampling=Sampling())) == 3
+    assert [body.get("n", 1) for body in upstream.asked] == [*first, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("fault", ["429", "503"])
+async def test_what_passes_is_asked_again(connect: Any, upstream: FakeUpstream, fault: Any) -> None:
+    upstream.fault, upstream.faults_left = fault, 1
+    async with connect() as policy:
+        started = asyncio.get_running_loop().time()
+        assert len(await policy.sample(HISTORY, n=2, sampling=Sampling())) == 2
+        waited_s = asyncio.get_running_loop().time() - started
+    assert len(upstream.asked) == 2
+    assert waited_s >= (1.0 if fault == "429" else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "requests", "message"),
+    [
+        ("429", UpstreamUnavailableError, 2, "takes no more requests now"),
+        ("503", UpstreamError, 2, "answered with 503"),
+        ("500", UpstreamError, 1, "answered with 500"),
+        ("401", UpstreamError, 1, "refused this server's key with 401"),
+        ("garbage", UpstreamError, 1, "what is no completion"),
+        ("hang", UpstreamTimeoutError, 1, "was silent for 0.3 s"),
+    ],
+)
+async def test_failures_name_the_upstream_and_no_secret(
+    connect: Any, upstream: FakeUpstream, fault: Any, kind: Any, requests: int, message: str
+) -> None:
+    upstream.fault = fault
+    async with connect() as policy:
+        with pytest.raises(UpstreamError, match=message) as raised:
+            await policy.sample(HISTORY, n=2, sampling=Sampling())
+    assert type(raised.value) is kind
+    assert "upstream demo" in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert len(upstream.asked) == requests
+
+
+async def test_a_longer_wait_than_allowed_is_handed_to_the_caller(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "429"
+    limits = UpstreamLimits(longest_wait_s=0.5)
+    async with connect(limits=limits) as policy:
+        with pytest.raises(UpstreamUnavailableError) as raised:
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
+    assert raised.value.retry_after_s == 1.0
+    assert len(upstream.asked) == 1
+
+
+async def test_a_wrong_request_is_the_callers_with_the_upstreams_reason(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    async with connect() as policy:
+        with pytest.raises(UpstreamRefusedError, match="demo refused: messages is empty"):
+            await policy.sample((), n=2, sampling=Sampling())
+
+
+async def test_nobody_there_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    policy = OpenAICompatiblePolicy(
+        "gone", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK
+    )
+    with pytest.raises(UpstreamUnavailableError, match="gone cannot be reached") as raised:
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    assert str(port) not in str(raised.value)
+    await policy.close()
+
+
+async def test_an_upstream_that_keeps_failing_is_left_alone_then_tried_once(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "500"
+    limits = UpstreamLimits(breaker_failures=2, breaker_open_s=0.2)
+    async with connect(limits=limits) as policy:
+        for _ in range(2):
+            with pytest.raises(UpstreamError, match="500"):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+        with pytest.raises(UpstreamUnavailableError, match="failed 2 times in a row") as raised:
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert raised.value.retry_after_s == pytest.approx(0.2, abs=0.15)
+        assert len(upstream.asked) == 2
+        upstream.fault = ""
+        await asyncio.sleep(0.25)
+        assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_a_busy_upstream_is_not_a_broken_one(connect: Any, upstream: FakeUpstream) -> None:
+    upstream.fault = "429"
+    async with connect(limits=UpstreamLimits(retries=0, breaker_failures=1)) as policy:
+        for _ in range(3):
+            with pytest.raises(UpstreamUnavailableError, match="takes no more requests"):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_a_full_pool_is_said_to_be_full(connect: Any, upstream: FakeUpstream) -> None:
+    upstream.fault = "hang"
+    limits = UpstreamLimits(max_connections=1, connect_timeout_s=0.1, timeout_s=1.0)
+    async with connect(limits=limits, takes_n=False) as policy:
+        with pytest.raises(UpstreamUnavailableError, match="all 1 connections"):
+            await policy.sample(HISTORY, n=2, sampling=Sampling())
+
+
+async def test_fewer_than_one_candidate_is_refused(connect: Any) -> None:
+    async with connect() as policy:
+        with pytest.raises(InvalidCandidatesError, match="n is 0"):
+            await policy.sample(HISTORY, n=0, sampling=Sampling())

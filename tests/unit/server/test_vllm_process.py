@@ -1,0 +1,122 @@
+"""vLLM as a child process, played by a script."""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+from pydantic import ValidationError
+
+from qnet.errors import ConfigError
+from server.settings import Settings, Upstream
+from server.vllm_process import VllmProcess
+from tests.scripted_vllm_module import install
+
+START_S = 120
+
+
+@pytest.fixture(autouse=True)
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(install(tmp_path)))
+
+
+@pytest.fixture
+def vllm() -> Iterator[Callable[..., VllmProcess]]:
+    started: list[VllmProcess] = []
+
+    def build(**more: Any) -> VllmProcess:
+        given: dict[str, Any] = {"python": Path(sys.executable), "first_wait_s": 0.05}
+        started.append(VllmProcess("a-model", **(given | more)))
+        return started[-1]
+
+    yield build
+    for process in started:
+        process.close()
+
+
+def until(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_S
+    while not found():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def answers(process: VllmProcess) -> bool:
+    try:
+        return httpx.get(f"{process.url}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def lives(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    # One that ended and waits to be collected lives no more.
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_it_answers_its_key_alone_passes_its_log_on_and_ends_with_its_children(
+    vllm: Callable[..., VllmProcess],
+) -> None:
+    with structlog.testing.capture_logs() as logged:
+        process = vllm(arguments=("--max-model-len", "99"))
+        process.start(ready_s=START_S)
+        upstream = process.upstream()
+        assert (upstream.model, str(upstream.url)) == ("vllm", f"{process.url}/v1")
+        answer = httpx.post(f"{process.url}/v1/chat/completions", json={"n": 1})
+        assert answer.status_code == 401
+        process.close()
+    lines = [line["line"] for line in logged if line["event"] == "vllm"]
+    assert lines[0] == "loading a-model"
+    assert "vllm_ready" in [line["event"] for line in logged]
+    engine = int(re.findall(r"engine (\d+)", "\n".join(lines))[0])
+    assert not answers(process)
+    until(lambda: not lives(engine))
+    assert not lives(process.pid)
+
+
+def test_it_is_started_again_when_it_ends(vllm: Callable[..., VllmProcess]) -> None:
+    process = vllm()
+    process.start(ready_s=START_S)
+    first = process.pid
+    for starts in (2, 3):
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{process.url}/die")
+        until(lambda starts=starts: process.starts == starts and answers(process))  # type: ignore[misc]
+    assert process.pid != first
+
+
+def test_one_that_ends_while_it_starts_is_explained_in_its_own_words(
+    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PLAYS", "refusal")
+    with pytest.raises(ConfigError, match=r"(?s)ended with 1 while it.*no such model: a-model"):
+        vllm().start(ready_s=START_S)
+
+
+def test_one_that_never_answers_is_given_up(
+    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PLAYS", "silence")
+    process = vllm()
+    with pytest.raises(ConfigError, match=r"did not answer within 0\.5 s"):
+        process.start(ready_s=0.5)
+    assert not lives(process.pid)
+
+
+def test_an_interpreter_that_is_not_there_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="set QGUIDE_VLLM_PYTHON"):
+        VllmProcess("a-model", python=tmp_path / "python")
+
+
+def test_its_name_is_not_given_twice() -> None:
+    upstream = Upstream.model_validate({"url": "http://127.0.0.1:1/v1", "model": "m"})
+    with pytest.raises(ValidationError, match="so is the one to be started"):
+        Settings(vllm="a-model", upstreams={"vllm": upstream})
