@@ -84,7 +84,7 @@ def test_two_processes_end_where_one_ends(tmp_path: Path) -> None:
 
 
 def test_what_is_dealt_to_whom_changes_nothing_but_float_sums(tmp_path: Path) -> None:
-    ends: list[torch.Tensor] = []
+    ends: list[object] = []
     # Weighed by their number, then as if the first micro-batch were as long as all others.
     for size in (len, lambda rows: 100 if rows[0] == 0 else 1):
         (folder := tmp_path / str(len(ends))).mkdir()
