@@ -1,0 +1,174 @@
+"""What is asked and what is answered.
+
+Answers may hold more than is named here: a newer server's fields are passed over. A question that
+leaves an option out gets the server's default.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from pydantic import BaseModel, ConfigDict
+
+Messages = Sequence[Mapping[str, Any]]
+"""The history in OpenAI's shape; the last turn is not the agent's."""
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class ModelOptions(TypedDict, total=False):
+    """Which Q model scores.
+
+    Attributes:
+        q_model: a name, `name@version` or alias.
+        episode_id: keeps an episode with one Q model where the operator split them.
+    """
+
+    q_model: str
+    episode_id: str
+
+
+class ActOptions(ModelOptions, total=False):
+    """How candidates are drawn and scored.
+
+    Attributes:
+        num_candidates: M, how many to draw.
+        temperature: of the draws, from 0 to 5.
+        greedy_candidate: whether the first is drawn at temperature 0.
+        max_tokens: of each candidate.
+        seed: makes the draws repeatable.
+        policy: the policy's name.
+    """
+
+    num_candidates: int
+    temperature: float
+    greedy_candidate: bool
+    max_tokens: int
+    seed: int
+    policy: str
+
+
+class Message(_Answer):
+    """One turn, OpenAI's shape."""
+
+    role: str
+    content: str
+
+
+class ScoreUsage(_Answer):
+    """Tokens that the scorer computed, and that it found in its cache."""
+
+    scored_tokens: int
+    cached_tokens: int
+
+
+class Usage(ScoreUsage):
+    """Also the tokens of the history as the policy reads it, and those it generated."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class ScoreTimings(_Answer):
+    """Milliseconds per stage in the server, waiting included."""
+
+    score: float
+    total: float
+
+
+class Timings(ScoreTimings):
+    """Also the time it took to draw the candidates."""
+
+    sample: float
+
+
+class ScoredCandidate(_Answer):
+    """A candidate and its Q."""
+
+    message: Message
+    q_value: float
+
+
+class Decision(_Answer):
+    """The chosen action and everything that it was chosen from.
+
+    Attributes:
+        action: the chosen reply.
+        chosen: its index among the candidates.
+        reason: why this one, for example "highest_q".
+    """
+
+    action: str
+    chosen: int
+    reason: str
+    candidates: tuple[ScoredCandidate, ...]
+    policy: str
+    q_model: str
+    q_model_version: str
+    usage: Usage
+    timings_ms: Timings
+
+
+class Score(_Answer):
+    """Q of the candidate at `index`."""
+
+    index: int
+    q_value: float
+
+
+class Scores(_Answer):
+    """Q of every candidate, in the order in which they were sent.
+
+    Attributes:
+        chosen: the index of the best.
+        reason: why this one, for example "highest_q".
+    """
+
+    scores: tuple[Score, ...]
+    chosen: int
+    reason: str
+    q_model: str
+    q_model_version: str
+    usage: ScoreUsage
+    timings_ms: ScoreTimings
+
+    @property
+    def q_values(self) -> tuple[float, ...]:
+        """Q alone."""
+        return tuple(score.q_value for score in self.scores)
+
+
+class ModelCard(_Answer):
+    """A model that is served; see the server's /docs."""
+
+    id: str
+    kind: str
+    name: str
+    version: str | None
+    source: str
+    default: bool
+    context: int | None
+    checkpoint: str | None
+    environment: str | None
+    target: str | None
+    metrics: dict[str, float]
+
+
+class ModelList(_Answer):
+    """All models that are served, and the names that lead to the Q models."""
+
+    data: tuple[ModelCard, ...]
+    aliases: dict[str, str]
+    splits: dict[str, dict[str, float]]
+    shadows: dict[str, str]
+
+
+class Readiness(_Answer):
+    """Whether requests can be served, and if not, why; true where they can."""
+
+    status: str
+    reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.status != "unavailable"
