@@ -39,6 +39,18 @@ def url() -> Iterator[str]:
             thread.join(START_S)
 
 
+@pytest.fixture(scope="session")
+def need(url: str) -> Callable[[str], None]:
+    """Skips a test where the server lacks a route that it needs."""
+    paths = httpx.get(f"{url}/openapi.json").json()["paths"]
+
+    def require(path: str) -> None:
+        if path not in paths:
+            pytest.skip(f"this server has no {path}")
+
+    return require
+
+
 @pytest.fixture
 def client(url: str) -> Iterator[QGuide]:
     """A client of the server."""

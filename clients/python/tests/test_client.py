@@ -1,13 +1,26 @@
 """Both clients against the real server: every question, and every field of its answer."""
 
 import asyncio
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from qguide_client import AsyncQGuide, Decision, ModelList, QGuide, RefusedError, Scores, errors
-from qguide_client.types import ActOptions, ModelOptions
+from qguide_client import (
+    AsyncQGuide,
+    Decision,
+    ModelList,
+    Outcome,
+    QGuide,
+    Ranking,
+    RefusedError,
+    Scores,
+    errors,
+)
+from qguide_client.types import ActOptions, ModelOptions, OutcomeOptions
 
+EPISODES = "/v1/episodes/{episode_id}/outcome"
 TASK = [{"role": "user", "content": "You see a desk 1. Your task is to: look around."}]
 
 
@@ -33,6 +46,42 @@ def test_models_and_readiness_are_told(client: QGuide) -> None:
     assert {card.id for card in client.models().data} == {"scripted", "demo@1"}
     assert client.models().aliases == {"demo": "demo@1", "default": "demo"}
     assert client.ready()
+
+
+def test_rerank_sorts_the_documents(client: QGuide, need: Callable[[str], None]) -> None:
+    need("/v1/rerank")
+    documents = ["Action: look", "Action: go to desk 1", "Action: inventory"]
+    ranking = client.rerank(TASK, documents, top_n=2, q_model="demo")
+    assert [one.index for one in ranking.results] == [1, 0]
+    assert ranking.results[0].q_value > ranking.results[1].q_value
+    assert 0 < ranking.results[0].relevance_score < 1
+    assert ranking.model == "demo@1"
+    assert client.rerank(TASK[0]["content"], documents).results[:2] == ranking.results
+
+
+def test_an_outcome_closes_an_episode_once(client: QGuide, need: Callable[[str], None]) -> None:
+    need(EPISODES)
+    episode_id = f"shop/{uuid.uuid4().hex}?"
+    client.act(TASK, episode_id=episode_id)
+    closed = client.outcome(episode_id, 0.5, terminated=False, observation="It is late.")
+    assert (closed.episode_id, closed.reward, closed.steps) == (episode_id, 0.5, 1)
+    assert closed.recorded is (closed.reason is None)
+    with pytest.raises(errors.EpisodeClosedError):
+        client.act(TASK, episode_id=episode_id)
+    with pytest.raises(errors.UnknownEpisodeError):
+        client.outcome(uuid.uuid4().hex, 1.0)
+
+
+async def test_the_async_client_reranks_and_reports_too(
+    async_client: AsyncQGuide, need: Callable[[str], None]
+) -> None:
+    need("/v1/rerank")
+    need(EPISODES)
+    ranking = await async_client.rerank(TASK, ["Action: look", "Action: go to desk 1"])
+    assert [one.index for one in ranking.results] == [1, 0]
+    async with async_client.episode() as episode:
+        await episode.act("Your task is to: look.")
+        assert (await episode.finish(1.0)).steps == 1
 
 
 async def test_the_async_client_answers_the_same(client: QGuide, async_client: AsyncQGuide) -> None:
@@ -94,12 +143,23 @@ def schemas() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("model", "name"),
-    [(Decision, "ActResponse"), (Scores, "ScoreResponse"), (ModelList, "ModelList")],
+    ("model", "name", "path"),
+    [
+        (Decision, "ActResponse", "/v1/act"),
+        (Scores, "ScoreResponse", "/v1/score"),
+        (ModelList, "ModelList", "/v1/models"),
+        (Ranking, "JinaRerankResponse", "/v1/rerank"),
+        (Outcome, "OutcomeResponse", EPISODES),
+    ],
 )
 def test_whatever_the_client_needs_the_server_promises(
-    model: type[BaseModel], name: str, schemas: dict[str, Any]
+    model: type[BaseModel],
+    name: str,
+    path: str,
+    schemas: dict[str, Any],
+    need: Callable[[str], None],
 ) -> None:
+    need(path)
     assert _missing(model.model_json_schema(), schemas, name) == []
 
 
@@ -129,11 +189,17 @@ def _reference(field: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("options", "name"), [(ActOptions, "ActRequest"), (ModelOptions, "ScoreRequestBody")]
+    ("options", "name", "path"),
+    [
+        (ModelOptions, "ScoreRequestBody", "/v1/score"),
+        (ActOptions, "ActRequest", EPISODES),  # the route came with the newest of its options
+        (OutcomeOptions, "OutcomeRequest", EPISODES),
+    ],
 )
 def test_every_option_is_one_of_the_servers(
-    options: Any, name: str, schemas: dict[str, Any]
+    options: Any, name: str, path: str, schemas: dict[str, Any], need: Callable[[str], None]
 ) -> None:
+    need(path)
     assert set(options.__annotations__) <= set(schemas[name]["properties"])
 
 

@@ -80,3 +80,26 @@ def test_the_history_that_is_shown_is_a_copy(client: QGuide) -> None:
     episode.act("Your task is to: look.")
     episode.messages[0]["content"] = "something else"
     assert episode.messages[0]["content"] == "Your task is to: look."
+
+
+def test_finish_tells_the_outcome_and_ends_the_episode() -> None:
+    sent: list[tuple[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append((request.url.raw_path.decode(), json.loads(request.content)))
+        body = {"episode_id": "a/b", "reward": 0.5, "steps": 3, "recorded": True, "reason": None}
+        return httpx.Response(200, json=body)
+
+    with client_of(answer) as client, client.episode(episode_id="a/b") as episode:
+        assert episode.finish(0.5, observation="You win.").recorded
+        with pytest.raises(errors.EpisodeError):
+            episode.finish(0.5)
+    body = {"reward": 0.5, "observation": "You win."}
+    assert sent == [("/v1/episodes/a%2Fb/outcome", body)]
+
+
+def test_an_outcome_that_was_refused_can_be_told_again() -> None:
+    with client_of(lambda _: httpx.Response(404)) as client, client.episode() as episode:
+        for _ in range(2):
+            with pytest.raises(errors.NotFoundError):
+                episode.finish(1.0)

@@ -11,7 +11,7 @@ from qguide_client.client import AsyncQGuide, QGuide
 from qguide_client.conversation import Retry
 from qguide_client.episode import AsyncEpisode, Episode
 from qguide_client.errors import NoAnswerError, QGuideError, RefusedError, UnreadableAnswerError
-from qguide_client.types import Decision, ModelList, Readiness, Scores
+from qguide_client.types import Decision, ModelList, Outcome, Ranking, Readiness, Scores
 from qguide_client.version import VERSION
 
 __all__ = [
@@ -22,8 +22,10 @@ __all__ = [
     "Episode",
     "ModelList",
     "NoAnswerError",
+    "Outcome",
     "QGuide",
     "QGuideError",
+    "Ranking",
     "Readiness",
     "RefusedError",
     "Retry",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,7 +14,11 @@ from qguide_client.types import (
     Messages,
     ModelList,
     ModelOptions,
+    Outcome,
+    OutcomeOptions,
+    Ranking,
     Readiness,
+    RerankOptions,
     Scores,
 )
 
@@ -66,6 +71,23 @@ def score(messages: Messages, candidates: Sequence[str], options: ModelOptions) 
     """POST /v1/score."""
     body = {"messages": messages, "candidates": candidates, **options}
     return Call("POST", "/v1/score", Scores, body)
+
+
+def rerank(
+    query: str | Messages, documents: Sequence[str], options: RerankOptions
+) -> Call[Ranking]:
+    """POST /v1/rerank."""
+    body: dict[str, Any] = {"documents": documents, **options}
+    body["query" if isinstance(query, str) else "messages"] = query
+    if "q_model" in body:
+        body["model"] = body.pop("q_model")
+    return Call("POST", "/v1/rerank", Ranking, body)
+
+
+def outcome(episode_id: str, reward: float, options: OutcomeOptions) -> Call[Outcome]:
+    """POST /v1/episodes/{id}/outcome; a second one is refused, so it is not repeatable."""
+    path = f"/v1/episodes/{quote(episode_id, safe='')}/outcome"
+    return Call("POST", path, Outcome, {"reward": reward, **options}, repeatable=False)
 
 
 def models() -> Call[ModelList]:

@@ -19,7 +19,11 @@ from qguide_client.types import (
     Messages,
     ModelList,
     ModelOptions,
+    Outcome,
+    OutcomeOptions,
+    Ranking,
     Readiness,
+    RerankOptions,
     Scores,
 )
 from qguide_client.version import VERSION
@@ -62,6 +66,25 @@ class QGuide:
     ) -> Scores:
         """Q of your own candidates, which must differ."""
         return self.ask(calls.score(messages, candidates, options))
+
+    def rerank(
+        self, query: str | Messages, documents: Sequence[str], **options: Unpack[RerankOptions]
+    ) -> Ranking:
+        """Sort documents by Q; they may repeat.
+
+        Args:
+            query: the history, or the text of its one user message.
+        """
+        return self.ask(calls.rerank(query, documents, options))
+
+    def outcome(self, episode_id: str, reward: float, **options: Unpack[OutcomeOptions]) -> Outcome:
+        """Tell how an episode ended; where the operator records episodes it is learnt from.
+
+        Raises:
+            UnknownEpisodeError: none of its steps named this id, or too long ago.
+            EpisodeClosedError: it has its outcome already.
+        """
+        return self.ask(calls.outcome(episode_id, reward, options))
 
     def models(self) -> ModelList:
         """What is served."""
@@ -149,6 +172,18 @@ class AsyncQGuide:
     ) -> Scores:
         """See `QGuide.score`."""
         return await self.ask(calls.score(messages, candidates, options))
+
+    async def rerank(
+        self, query: str | Messages, documents: Sequence[str], **options: Unpack[RerankOptions]
+    ) -> Ranking:
+        """See `QGuide.rerank`."""
+        return await self.ask(calls.rerank(query, documents, options))
+
+    async def outcome(
+        self, episode_id: str, reward: float, **options: Unpack[OutcomeOptions]
+    ) -> Outcome:
+        """See `QGuide.outcome`."""
+        return await self.ask(calls.outcome(episode_id, reward, options))
 
     async def models(self) -> ModelList:
         """See `QGuide.models`."""

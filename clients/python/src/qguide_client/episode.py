@@ -6,7 +6,7 @@ from typing import Protocol, Self, Unpack
 
 from qguide_client.calls import Call, T
 from qguide_client.trajectory import Trajectory
-from qguide_client.types import ActOptions, Decision, ModelOptions, Scores
+from qguide_client.types import ActOptions, Decision, ModelOptions, Outcome, OutcomeOptions, Scores
 
 
 class _Asks(Protocol):
@@ -38,7 +38,7 @@ class _Episode:
 
 
 class Episode(_Episode):
-    """Steps of one episode, in a `with` block; after it there are no more.
+    """Steps of one episode, in a `with` block; after it, or after `finish`, there are no more.
 
     A step that raised has changed nothing and can be taken again.
     """
@@ -58,6 +58,16 @@ class Episode(_Episode):
         """The best of what your own agent might do after this observation."""
         scores = self._client.ask(self._trajectory.score(observation, candidates, options))
         return self._trajectory.add(observation, candidates[scores.chosen], scores)
+
+    def finish(self, reward: float, **options: Unpack[OutcomeOptions]) -> Outcome:
+        """Tell the server how it ended; there are no more steps.
+
+        Raises:
+            UnknownEpisodeError: there was no step.
+        """
+        closed = self._client.ask(self._trajectory.outcome(reward, options))
+        self._trajectory.end()
+        return closed
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +105,12 @@ class AsyncEpisode(_Episode):
         """See `Episode.choose`."""
         scores = await self._client.ask(self._trajectory.score(observation, candidates, options))
         return self._trajectory.add(observation, candidates[scores.chosen], scores)
+
+    async def finish(self, reward: float, **options: Unpack[OutcomeOptions]) -> Outcome:
+        """See `Episode.finish`."""
+        closed = await self._client.ask(self._trajectory.outcome(reward, options))
+        self._trajectory.end()
+        return closed
 
     async def __aenter__(self) -> Self:
         return self

@@ -16,8 +16,10 @@ QGuideError
     ├── UnauthorizedError        401: no key, or one that nobody has
     ├── ForbiddenError           403: a key that may not do this
     ├── NotFoundError            404
-    │   └── UnknownModelError
+    │   ├── UnknownModelError
+    │   └── UnknownEpisodeError
     ├── ConflictError            409
+    │   └── EpisodeClosedError   it has its outcome already
     ├── BodyTooLargeError        413
     ├── OverLimitError           429: come back after `retry_after_s`
     │   ├── RateLimitedError     too many requests in this minute
@@ -132,8 +134,16 @@ class UnknownModelError(NotFoundError):
     """No model of this name is served."""
 
 
+class UnknownEpisodeError(NotFoundError):
+    """No step of this episode is known, or no longer."""
+
+
 class ConflictError(RefusedError):
     """Not in the state that things are in."""
+
+
+class EpisodeClosedError(ConflictError):
+    """The episode has its outcome already."""
 
 
 class BodyTooLargeError(RefusedError):
@@ -179,6 +189,8 @@ OF_CODE: Final[dict[str, type[RefusedError]]] = {
     "rendering_failed": RenderingError,
     "malformed_body": MalformedBodyError,
     "unknown_model": UnknownModelError,
+    "unknown_episode": UnknownEpisodeError,
+    "episode_closed": EpisodeClosedError,
     "rate_limited": RateLimitedError,
     "too_many_at_once": TooManyAtOnceError,
     "tokens_used_up": TokensUsedUpError,

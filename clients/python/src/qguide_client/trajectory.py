@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from qguide_client import calls
 from qguide_client.calls import Call
 from qguide_client.errors import EpisodeError
-from qguide_client.types import ActOptions, Decision, ModelOptions, Scores
+from qguide_client.types import ActOptions, Decision, ModelOptions, Outcome, OutcomeOptions, Scores
 
 
 class Trajectory:
@@ -43,6 +43,11 @@ class Trajectory:
             chosen["q_model"] = q_model
         return calls.score(self._after(observation), candidates, chosen)
 
+    def outcome(self, reward: float, options: OutcomeOptions) -> Call[Outcome]:
+        """What to say of its end."""
+        self._require_open()
+        return calls.outcome(self.episode_id, reward, options)
+
     def add(self, observation: str, reply: str, answer: Decision | Scores) -> str:
         """The step was taken; returns the reply."""
         self.messages = [*self._after(observation), {"role": "assistant", "content": reply}]
@@ -54,6 +59,9 @@ class Trajectory:
         self.ended = True
 
     def _after(self, observation: str) -> list[dict[str, str]]:
+        self._require_open()
+        return [*self.messages, {"role": "user", "content": observation}]
+
+    def _require_open(self) -> None:
         if self.ended:
             raise EpisodeError(f"episode {self.episode_id} has ended; begin another")
-        return [*self.messages, {"role": "user", "content": observation}]

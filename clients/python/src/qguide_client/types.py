@@ -39,6 +39,11 @@ class ActOptions(ModelOptions, total=False):
         max_tokens: of each candidate.
         seed: makes the draws repeatable.
         policy: the policy's name.
+        adaptive: draw in small batches, until Q rises over the previous step's; needs an
+            `episode_id` or `previous_q`.
+        previous_q: Q of the action that led here; the server knows it of an episode.
+        perturb: draw the candidates after the first under paraphrases of the task.
+        task: what to paraphrase, where the server does not find it in the first message.
     """
 
     num_candidates: int
@@ -47,6 +52,32 @@ class ActOptions(ModelOptions, total=False):
     max_tokens: int
     seed: int
     policy: str
+    adaptive: bool
+    previous_q: float
+    perturb: bool
+    task: str
+
+
+class RerankOptions(ModelOptions, total=False):
+    """What is returned, and which Q model scores.
+
+    Attributes:
+        top_n: how many of the best; without it all.
+    """
+
+    top_n: int
+
+
+class OutcomeOptions(TypedDict, total=False):
+    """How an episode ended.
+
+    Attributes:
+        terminated: false where a limit of steps cut it off.
+        observation: what the last action brought.
+    """
+
+    terminated: bool
+    observation: str
 
 
 class Message(_Answer):
@@ -64,10 +95,11 @@ class ScoreUsage(_Answer):
 
 
 class Usage(ScoreUsage):
-    """Also the tokens of the history as the policy reads it, and those it generated."""
+    """Also the tokens of the history as the policy reads it, and those that were generated."""
 
     prompt_tokens: int
     completion_tokens: int
+    paraphrase_tokens: int = 0
 
 
 class ScoreTimings(_Answer):
@@ -78,9 +110,10 @@ class ScoreTimings(_Answer):
 
 
 class Timings(ScoreTimings):
-    """Also the time it took to draw the candidates."""
+    """Also the time it took to reword the task and to draw the candidates."""
 
     sample: float
+    paraphrase: float = 0.0
 
 
 class ScoredCandidate(_Answer):
@@ -97,12 +130,18 @@ class Decision(_Answer):
         action: the chosen reply.
         chosen: its index among the candidates.
         reason: why this one, for example "highest_q".
+        draws_saved: candidates that `adaptive` did without.
+        perturbed: candidates that were drawn under a paraphrase.
+        warnings: what was asked for and could not be had.
     """
 
     action: str
     chosen: int
     reason: str
     candidates: tuple[ScoredCandidate, ...]
+    draws_saved: int = 0
+    perturbed: int = 0
+    warnings: tuple[str, ...] = ()
     policy: str
     q_model: str
     q_model_version: str
@@ -137,6 +176,54 @@ class Scores(_Answer):
     def q_values(self) -> tuple[float, ...]:
         """Q alone."""
         return tuple(score.q_value for score in self.scores)
+
+
+class RankedDocument(_Answer):
+    """A document's place, and its Q.
+
+    Attributes:
+        index: among the documents that were sent.
+        relevance_score: the logistic function of Q, in [0, 1].
+    """
+
+    index: int
+    relevance_score: float
+    q_value: float
+
+
+class RerankUsage(_Answer):
+    """Tokens of the history and the documents, and how many of them were cached."""
+
+    total_tokens: int
+    cached_tokens: int
+
+
+class Ranking(_Answer):
+    """The documents from the highest Q to the lowest.
+
+    Attributes:
+        model: the `name@version` that scored.
+    """
+
+    model: str
+    results: tuple[RankedDocument, ...]
+    usage: RerankUsage
+
+
+class Outcome(_Answer):
+    """An episode that has its outcome.
+
+    Attributes:
+        steps: different states that it was guided in.
+        recorded: whether it became training data.
+        reason: why it did not.
+    """
+
+    episode_id: str
+    reward: float
+    steps: int
+    recorded: bool
+    reason: str | None = None
 
 
 class ModelCard(_Answer):
