@@ -18,8 +18,10 @@ from qguide_client import (
     Scores,
     errors,
 )
+from qguide_client.chat_types import GuidanceOptions
 from qguide_client.types import ActOptions, ModelOptions, OutcomeOptions
 
+CHAT = "/v1/chat/completions"
 EPISODES = "/v1/episodes/{episode_id}/outcome"
 TASK = [{"role": "user", "content": "You see a desk 1. Your task is to: look around."}]
 
@@ -189,17 +191,23 @@ def _reference(field: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("options", "name", "path"),
+    ("options", "name", "paths"),
     [
-        (ModelOptions, "ScoreRequestBody", "/v1/score"),
-        (ActOptions, "ActRequest", EPISODES),  # the route came with the newest of its options
-        (OutcomeOptions, "OutcomeRequest", EPISODES),
+        (ModelOptions, "ScoreRequestBody", ["/v1/score"]),
+        (ActOptions, "ActRequest", [EPISODES, CHAT]),  # with these its newest options came
+        (OutcomeOptions, "OutcomeRequest", [EPISODES]),
+        (GuidanceOptions, "GuidanceOptions", [CHAT]),
     ],
 )
 def test_every_option_is_one_of_the_servers(
-    options: Any, name: str, path: str, schemas: dict[str, Any], need: Callable[[str], None]
+    options: Any,
+    name: str,
+    paths: list[str],
+    schemas: dict[str, Any],
+    need: Callable[[str], None],
 ) -> None:
-    need(path)
+    for path in paths:
+        need(path)
     assert set(options.__annotations__) <= set(schemas[name]["properties"])
 
 

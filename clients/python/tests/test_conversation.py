@@ -86,7 +86,6 @@ def test_what_was_never_begun_is_always_asked_again(reply: Reply) -> None:
     "reply",
     [
         refused(502),
-        refused(504),
         broken(httpx.ReadError),
         broken(httpx.WriteError),
         broken(httpx.RemoteProtocolError),
@@ -109,6 +108,7 @@ def test_what_may_have_been_done_is_asked_again_only_where_that_changes_nothing(
         (refused(401, "unauthorized"), errors.UnauthorizedError),
         (refused(403, "forbidden"), errors.ForbiddenError),
         (refused(404, "unknown_model"), errors.UnknownModelError),
+        (refused(504, "upstream_timeout"), errors.UpstreamFailedError),
         (refused(500, "internal_error"), errors.ServerFailedError),
         (refused(418), errors.RefusedError),
         (refused(307), errors.RefusedError),
@@ -151,14 +151,16 @@ def test_a_proxys_error_page_is_no_riddle() -> None:
 
 
 def test_an_answer_of_something_else_is_no_answer() -> None:
-    page = httpx.Response(200, html="<h1>Welcome</h1>", request=REQUEST)
-    with pytest.raises(errors.UnreadableAnswerError, match="/v1/act is no QGuide server"):
-        waits_before(iter([page]))
+    with (
+        client_of(lambda _: httpx.Response(200, html="<h1>Welcome</h1>")) as client,
+        pytest.raises(errors.UnreadableAnswerError, match="GET /readyz is no QGuide server"),
+    ):
+        client.ready()
 
 
 def test_an_answer_that_lacks_a_field_says_which() -> None:
     with pytest.raises(errors.UnreadableAnswerError, match="status: Field required"):
-        waits_before(iter([httpx.Response(200, json={}, request=REQUEST)]))
+        ASK.read(b"{}")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 
+from qguide_client.chat_types import ChatChunk, ChatCompletion, ChatOptions
 from qguide_client.errors import UnreadableAnswerError
 from qguide_client.types import (
     ActOptions,
@@ -21,6 +22,8 @@ from qguide_client.types import (
     RerankOptions,
     Scores,
 )
+
+CHAT: Final = "/v1/chat/completions"
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -44,7 +47,7 @@ class Call(Generic[T]):
     repeatable: bool = True
     answering: frozenset[int] = field(default=frozenset())
 
-    def read(self, content: bytes, *, request_id: str) -> T:
+    def read(self, content: bytes, *, request_id: str = "") -> T:
         """The answer.
 
         Raises:
@@ -88,6 +91,23 @@ def outcome(episode_id: str, reward: float, options: OutcomeOptions) -> Call[Out
     """POST /v1/episodes/{id}/outcome; a second one is refused, so it is not repeatable."""
     path = f"/v1/episodes/{quote(episode_id, safe='')}/outcome"
     return Call("POST", path, Outcome, {"reward": reward, **options}, repeatable=False)
+
+
+def chat(messages: Messages, options: ChatOptions) -> Call[ChatCompletion]:
+    """POST /v1/chat/completions."""
+    return Call("POST", CHAT, ChatCompletion, _chat_body(messages, options))
+
+
+def chat_stream(messages: Messages, options: ChatOptions) -> Call[ChatChunk]:
+    """The same as a stream, each of whose events is a chunk."""
+    body = _chat_body(messages, options)
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return Call("POST", CHAT, ChatChunk, body)
+
+
+def _chat_body(messages: Messages, options: ChatOptions) -> dict[str, Any]:
+    body: dict[str, Any] = {**options, "messages": messages}
+    return {**body.pop("extra_body", {}), **body}
 
 
 def models() -> Call[ModelList]:

@@ -3,7 +3,8 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, closing
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
@@ -11,7 +12,9 @@ import httpx
 
 from qguide_client import calls
 from qguide_client.calls import Call, T
-from qguide_client.conversation import Reply, Retry, converse
+from qguide_client.chat_stream import ChatStream
+from qguide_client.chat_types import ChatChunk, ChatCompletion, ChatOptions
+from qguide_client.conversation import Reply, Retry, converse, error_of
 from qguide_client.episode import AsyncEpisode, Episode
 from qguide_client.types import (
     ActOptions,
@@ -86,6 +89,29 @@ class QGuide:
         """
         return self.ask(calls.outcome(episode_id, reward, options))
 
+    def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> ChatCompletion:
+        """The best of M as a chat completion; OpenAI's own SDK may ask the same."""
+        return self.ask(calls.chat(messages, options))
+
+    def chat_stream(
+        self, messages: Messages, **options: Unpack[ChatOptions]
+    ) -> Generator[ChatChunk, None, None]:
+        """The same in pieces; to stop early, close the iterator.
+
+        Raises:
+            QGuideError: also when some pieces have come, for nothing is asked twice from then on.
+        """
+        request_id = uuid.uuid4().hex
+        call = calls.chat_stream(messages, options)
+        stream = ChatStream(request_id=request_id)
+        with closing(self._answer(call, request_id, stream=True)) as response:
+            try:
+                for content in response.iter_bytes():
+                    yield from stream.feed(content)
+            except httpx.RequestError as error:
+                raise error_of(error, request_id=request_id) from error
+        stream.end()
+
     def models(self) -> ModelList:
         """What is served."""
         return self.ask(calls.models())
@@ -115,21 +141,28 @@ class QGuide:
             QGuideError: see `qguide_client.errors`.
         """
         request_id = uuid.uuid4().hex
+        return call.read(self._answer(call, request_id).content, request_id=request_id)
+
+    def _answer(self, call: Call[Any], request_id: str, *, stream: bool = False) -> httpx.Response:
         conversation = converse(call, self._retry, request_id=request_id)
         wait_s = next(conversation)
         while True:
             time.sleep(wait_s)
             try:
-                wait_s = conversation.send(self._attempt(call, request_id))
+                wait_s = conversation.send(self._attempt(call, request_id, stream=stream))
             except StopIteration as end:
-                answer: T = end.value
-                return answer
+                response: httpx.Response = end.value
+                return response
 
-    def _attempt(self, call: Call[Any], request_id: str) -> Reply:
+    def _attempt(self, call: Call[Any], request_id: str, *, stream: bool) -> Reply:
         try:
-            return self._http.request(**_request(call, request_id))
+            request = self._http.build_request(**_request(call, request_id))
+            response = self._http.send(request, stream=stream)
+            if not response.is_success:
+                response.read()
         except httpx.RequestError as error:
             return error
+        return response
 
     def close(self) -> None:
         """Close the connections."""
@@ -185,6 +218,26 @@ class AsyncQGuide:
         """See `QGuide.outcome`."""
         return await self.ask(calls.outcome(episode_id, reward, options))
 
+    async def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> ChatCompletion:
+        """See `QGuide.chat`."""
+        return await self.ask(calls.chat(messages, options))
+
+    async def chat_stream(
+        self, messages: Messages, **options: Unpack[ChatOptions]
+    ) -> AsyncGenerator[ChatChunk, None]:
+        """See `QGuide.chat_stream`."""
+        request_id = uuid.uuid4().hex
+        call = calls.chat_stream(messages, options)
+        stream = ChatStream(request_id=request_id)
+        async with aclosing(await self._answer(call, request_id, stream=True)) as response:
+            try:
+                async for content in response.aiter_bytes():
+                    for chunk in stream.feed(content):
+                        yield chunk
+            except httpx.RequestError as error:
+                raise error_of(error, request_id=request_id) from error
+        stream.end()
+
     async def models(self) -> ModelList:
         """See `QGuide.models`."""
         return await self.ask(calls.models())
@@ -200,21 +253,30 @@ class AsyncQGuide:
     async def ask(self, call: Call[T]) -> T:
         """See `QGuide.ask`."""
         request_id = uuid.uuid4().hex
+        return call.read((await self._answer(call, request_id)).content, request_id=request_id)
+
+    async def _answer(
+        self, call: Call[Any], request_id: str, *, stream: bool = False
+    ) -> httpx.Response:
         conversation = converse(call, self._retry, request_id=request_id)
         wait_s = next(conversation)
         while True:
             await asyncio.sleep(wait_s)
             try:
-                wait_s = conversation.send(await self._attempt(call, request_id))
+                wait_s = conversation.send(await self._attempt(call, request_id, stream=stream))
             except StopIteration as end:
-                answer: T = end.value
-                return answer
+                response: httpx.Response = end.value
+                return response
 
-    async def _attempt(self, call: Call[Any], request_id: str) -> Reply:
+    async def _attempt(self, call: Call[Any], request_id: str, *, stream: bool) -> Reply:
         try:
-            return await self._http.request(**_request(call, request_id))
+            request = self._http.build_request(**_request(call, request_id))
+            response = await self._http.send(request, stream=stream)
+            if not response.is_success:
+                await response.aread()
         except httpx.RequestError as error:
             return error
+        return response
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -1,7 +1,7 @@
 """When to ask again: the retries of the sync and the async client, without either's waiting.
 
-A conversation yields how long to wait before it is sent the next reply, so that its driver does
-nothing but wait and send.
+A conversation yields how long to wait before it is sent the next reply, and returns the response
+that is an answer; its driver does nothing but wait and send.
 """
 
 import random
@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from qguide_client.calls import Call, T
+from qguide_client.calls import Call
 from qguide_client.errors import (
     NoAnswerError,
     QGuideError,
@@ -24,12 +24,12 @@ from qguide_client.errors import (
 )
 
 Reply = httpx.Response | httpx.RequestError
-Conversation = Generator[float, Reply, T]
+Conversation = Generator[float, Reply, httpx.Response]
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _HOPELESS = (httpx.UnsupportedProtocol, httpx.TooManyRedirects, httpx.DecodingError)
 _TURNED_AWAY = (429, 503)
-_PERHAPS_DONE = (502, 504)
+_PERHAPS_DONE = (502,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Retry:
 
 
 def converse(
-    call: Call[T],
+    call: Call[Any],
     retry: Retry,
     *,
     request_id: str,
     chance: Callable[[], float] = random.random,
-) -> Conversation[T]:
+) -> Conversation:
     """Ask until there is an answer or no hope of one.
 
     Raises:
@@ -80,7 +80,7 @@ def converse(
         attempt += 1
         reply = yield wait_s or 0.0
         if isinstance(reply, httpx.Response) and _answers(call, reply):
-            return call.read(reply.content, request_id=_request_id(reply) or request_id)
+            return reply
         error = error_of(reply, request_id=request_id)
         wait_s = None
         if _safe_to_repeat(call, reply):

@@ -12,6 +12,7 @@ QGuideError
     │   ├── InvalidCandidatesError
     │   ├── MalformedHistoryError
     │   ├── RenderingError
+    │   ├── UpstreamRefusedError
     │   └── MalformedBodyError
     ├── UnauthorizedError        401: no key, or one that nobody has
     ├── ForbiddenError           403: a key that may not do this
@@ -27,6 +28,7 @@ QGuideError
     │   └── TokensUsedUpError    no tokens are left for the day
     ├── UnavailableError         502, 503, 504: not now
     │   ├── ScorerUnavailableError
+    │   ├── UpstreamFailedError  the server behind the policy: broken, slow or gone
     │   └── DrainingError        this server is about to end; another may answer
     └── ServerFailedError        500
 """
@@ -114,6 +116,10 @@ class RenderingError(InvalidRequestError):
     """The model's chat template cannot say these messages."""
 
 
+class UpstreamRefusedError(InvalidRequestError):
+    """The server behind the policy does not take this request."""
+
+
 class MalformedBodyError(InvalidRequestError):
     """A field is missing, unknown or of another type."""
 
@@ -174,6 +180,10 @@ class ScorerUnavailableError(UnavailableError):
     """The Q model gives no answer, or the queue is full."""
 
 
+class UpstreamFailedError(UnavailableError):
+    """The server behind the policy is broken, slow or gone; `code` says which."""
+
+
 class DrainingError(UnavailableError):
     """The server is about to end and takes nothing new."""
 
@@ -187,17 +197,24 @@ OF_CODE: Final[dict[str, type[RefusedError]]] = {
     "invalid_candidates": InvalidCandidatesError,
     "malformed_history": MalformedHistoryError,
     "rendering_failed": RenderingError,
+    "context_length_exceeded": HistoryTooLongError,
     "malformed_body": MalformedBodyError,
+    "upstream_refused": UpstreamRefusedError,
     "unknown_model": UnknownModelError,
+    "model_not_found": UnknownModelError,
     "unknown_episode": UnknownEpisodeError,
     "episode_closed": EpisodeClosedError,
     "rate_limited": RateLimitedError,
     "too_many_at_once": TooManyAtOnceError,
     "tokens_used_up": TokensUsedUpError,
     "scorer_unavailable": ScorerUnavailableError,
+    "upstream_failed": UpstreamFailedError,
+    "upstream_timeout": UpstreamFailedError,
+    "upstream_unavailable": UpstreamFailedError,
     "draining": DrainingError,
 }
-"""Codes that have a class of their own; every other code has its status's."""
+"""Codes that have a class of their own, OpenAI's words for them too; every other code has its
+status's."""
 
 OF_STATUS: Final[dict[int, type[RefusedError]]] = {
     400: InvalidRequestError,

@@ -5,7 +5,7 @@ leaves an option out gets the server's default.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,7 +13,9 @@ Messages = Sequence[Mapping[str, Any]]
 """The history in OpenAI's shape; the last turn is not the agent's."""
 
 
-class _Answer(BaseModel):
+class Answer(BaseModel):
+    """What a server says; it cannot be changed."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
@@ -39,6 +41,7 @@ class ActOptions(ModelOptions, total=False):
         max_tokens: of each candidate.
         seed: makes the draws repeatable.
         policy: the policy's name.
+        fallback: "first" takes the first candidate where no Q can be given.
         adaptive: draw in small batches, until Q rises over the previous step's; needs an
             `episode_id` or `previous_q`.
         previous_q: Q of the action that led here; the server knows it of an episode.
@@ -52,6 +55,7 @@ class ActOptions(ModelOptions, total=False):
     max_tokens: int
     seed: int
     policy: str
+    fallback: Literal["error", "first"]
     adaptive: bool
     previous_q: float
     perturb: bool
@@ -80,14 +84,30 @@ class OutcomeOptions(TypedDict, total=False):
     observation: str
 
 
-class Message(_Answer):
-    """One turn, OpenAI's shape."""
+class CalledFunction(Answer):
+    """What a tool call calls; `arguments` is JSON, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Answer):
+    """One tool call of an assistant's turn."""
+
+    id: str
+    type: str = "function"
+    function: CalledFunction
+
+
+class Message(Answer):
+    """One turn, OpenAI's shape; `content` may be None beside tool calls."""
 
     role: str
-    content: str
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
 
 
-class ScoreUsage(_Answer):
+class ScoreUsage(Answer):
     """Tokens that the scorer computed, and that it found in its cache."""
 
     scored_tokens: int
@@ -102,7 +122,7 @@ class Usage(ScoreUsage):
     paraphrase_tokens: int = 0
 
 
-class ScoreTimings(_Answer):
+class ScoreTimings(Answer):
     """Milliseconds per stage in the server, waiting included."""
 
     score: float
@@ -116,20 +136,21 @@ class Timings(ScoreTimings):
     paraphrase: float = 0.0
 
 
-class ScoredCandidate(_Answer):
-    """A candidate and its Q."""
+class ScoredCandidate(Answer):
+    """A candidate and its Q; None where the server could give none and said so."""
 
     message: Message
-    q_value: float
+    q_value: float | None
 
 
-class Decision(_Answer):
+class Decision(Answer):
     """The chosen action and everything that it was chosen from.
 
     Attributes:
         action: the chosen reply.
         chosen: its index among the candidates.
         reason: why this one, for example "highest_q".
+        guided: whether a Q model had a say; where not, `unguided_reason` says why.
         draws_saved: candidates that `adaptive` did without.
         perturbed: candidates that were drawn under a paraphrase.
         warnings: what was asked for and could not be had.
@@ -139,6 +160,8 @@ class Decision(_Answer):
     chosen: int
     reason: str
     candidates: tuple[ScoredCandidate, ...]
+    guided: bool = True
+    unguided_reason: str | None = None
     draws_saved: int = 0
     perturbed: int = 0
     warnings: tuple[str, ...] = ()
@@ -149,14 +172,14 @@ class Decision(_Answer):
     timings_ms: Timings
 
 
-class Score(_Answer):
+class Score(Answer):
     """Q of the candidate at `index`."""
 
     index: int
     q_value: float
 
 
-class Scores(_Answer):
+class Scores(Answer):
     """Q of every candidate, in the order in which they were sent.
 
     Attributes:
@@ -178,7 +201,7 @@ class Scores(_Answer):
         return tuple(score.q_value for score in self.scores)
 
 
-class RankedDocument(_Answer):
+class RankedDocument(Answer):
     """A document's place, and its Q.
 
     Attributes:
@@ -191,14 +214,14 @@ class RankedDocument(_Answer):
     q_value: float
 
 
-class RerankUsage(_Answer):
+class RerankUsage(Answer):
     """Tokens of the history and the documents, and how many of them were cached."""
 
     total_tokens: int
     cached_tokens: int
 
 
-class Ranking(_Answer):
+class Ranking(Answer):
     """The documents from the highest Q to the lowest.
 
     Attributes:
@@ -210,7 +233,7 @@ class Ranking(_Answer):
     usage: RerankUsage
 
 
-class Outcome(_Answer):
+class Outcome(Answer):
     """An episode that has its outcome.
 
     Attributes:
@@ -226,7 +249,7 @@ class Outcome(_Answer):
     reason: str | None = None
 
 
-class ModelCard(_Answer):
+class ModelCard(Answer):
     """A model that is served; see the server's /docs."""
 
     id: str
@@ -242,7 +265,7 @@ class ModelCard(_Answer):
     metrics: dict[str, float]
 
 
-class ModelList(_Answer):
+class ModelList(Answer):
     """All models that are served, and the names that lead to the Q models."""
 
     data: tuple[ModelCard, ...]
@@ -251,11 +274,16 @@ class ModelList(_Answer):
     shadows: dict[str, str]
 
 
-class Readiness(_Answer):
-    """Whether requests can be served, and if not, why; true where they can."""
+class Readiness(Answer):
+    """Whether requests can be served, and if not, why; true where they can.
+
+    Attributes:
+        details: what else is to be known, for example whether Redis answers.
+    """
 
     status: str
     reason: str | None = None
+    details: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return self.status != "unavailable"
