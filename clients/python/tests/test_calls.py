@@ -2,6 +2,7 @@
 
 import pytest
 from qguide_client import calls
+from qguide_client.types import Messages
 
 
 @pytest.mark.parametrize(
@@ -9,7 +10,7 @@ from qguide_client import calls
     [("find a mug", "query"), ([{"role": "user", "content": "find a mug"}], "messages")],
 )
 def test_rerank_sends_a_text_as_the_query_and_turns_as_the_history(
-    query: calls.Messages | str, key: str
+    query: Messages | str, key: str
 ) -> None:
     call = calls.rerank(query, ["a", "b"], {"top_n": 1, "q_model": "shop", "episode_id": "e"})
     assert call.body == {
