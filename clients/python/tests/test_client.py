@@ -28,7 +28,7 @@ TASK = [{"role": "user", "content": "You see a desk 1. Your task is to: look aro
 
 def test_act_returns_the_choice_and_what_it_was_chosen_from(client: QGuide) -> None:
     decision = client.act(TASK, num_candidates=3, temperature=1.0, seed=0)
-    q_values = [candidate.q_value for candidate in decision.candidates]
+    q_values = [candidate.q_value or 0.0 for candidate in decision.candidates]
     assert len(q_values) == 3
     assert q_values[decision.chosen] == max(q_values) > min(q_values)
     assert decision.candidates[decision.chosen].message.content == decision.action

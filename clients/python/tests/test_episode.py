@@ -44,12 +44,10 @@ def test_every_step_bears_the_episodes_id_and_options() -> None:
 
     with client_of(answer) as client:
         episode = client.episode(episode_id="e1", q_model="shop", num_candidates=2)
-        for step in (
-            lambda: episode.act("task", num_candidates=3),
-            lambda: episode.choose("task", ["a", "b"]),
-        ):
-            with pytest.raises(errors.RefusedError):
-                step()
+        with pytest.raises(errors.RefusedError):
+            episode.act("task", num_candidates=3)
+        with pytest.raises(errors.RefusedError):
+            episode.choose("task", ["a", "b"])
     task = [{"role": "user", "content": "task"}]
     common = {"messages": task, "episode_id": "e1", "q_model": "shop"}
     assert bodies == [common | {"num_candidates": 3}, common | {"candidates": ["a", "b"]}]

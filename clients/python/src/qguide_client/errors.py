@@ -28,6 +28,7 @@ QGuideError
     │   └── TokensUsedUpError    no tokens are left for the day
     ├── UnavailableError         502, 503, 504: not now
     │   ├── ScorerUnavailableError
+    │   ├── OverloadedError      too many requests wait already
     │   ├── UpstreamFailedError  the server behind the policy: broken, slow or gone
     │   └── DrainingError        this server is about to end; another may answer
     └── ServerFailedError        500
@@ -177,7 +178,11 @@ class UnavailableError(RefusedError):
 
 
 class ScorerUnavailableError(UnavailableError):
-    """The Q model gives no answer, or the queue is full."""
+    """The Q model gives no answer, or none in time."""
+
+
+class OverloadedError(UnavailableError):
+    """Too many requests wait already."""
 
 
 class UpstreamFailedError(UnavailableError):
@@ -208,6 +213,7 @@ OF_CODE: Final[dict[str, type[RefusedError]]] = {
     "too_many_at_once": TooManyAtOnceError,
     "tokens_used_up": TokensUsedUpError,
     "scorer_unavailable": ScorerUnavailableError,
+    "overloaded": OverloadedError,
     "upstream_failed": UpstreamFailedError,
     "upstream_timeout": UpstreamFailedError,
     "upstream_unavailable": UpstreamFailedError,
