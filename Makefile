@@ -63,7 +63,8 @@ embedded-models: setup ## train the models that ship, from seeds alone (hours on
 	cp -r runs/embedded/qnet/checkpoint qnet/embedded/qnet
 
 clean: ## remove the virtual environments and the caches
-	rm -rf $(VENV) $(VLLM_VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) build clients/python/build .mypy_cache .pytest_cache .ruff_cache \
+		.hypothesis *.egg-info clients/python/src/*.egg-info
 
 $(bin)/python:
 	$(PYTHON) -m venv $(VENV)

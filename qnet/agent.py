@@ -109,10 +109,11 @@ async def act(
     sampling: Sampling,
     fallback: Fallback = "error",
     deadline: Deadline = NEVER,
+    always_score: bool = False,
 ) -> Decision:
     """Draw M candidates, score the distinct ones, take the one with the highest Q.
 
-    Candidates that are all the same are not scored.
+    Candidates that are all the same are not scored, unless `always_score` wants their Q.
 
     Args:
         fallback: `first` takes the first candidate where the Q model cannot judge, for whatever
@@ -133,7 +134,7 @@ async def act(
     messages = [candidate.message for candidate in candidates]
     unique = distinct(messages)
     judged = Judgement()
-    if len(unique.messages) > 1:
+    if always_score or len(unique.messages) > 1:
         request = ScoreRequest(history, unique.messages)
         judged = await judge(scorer, request, fallback=fallback, deadline=deadline)
     known = perf_counter()

@@ -20,6 +20,8 @@ class Guidance:
     Attributes:
         num_candidates: M; with `rise_over` the most that are drawn.
         at_least: candidates that are drawn however high the Q.
+        always_score: read Q also where there is nothing to choose between: the next step has to
+            rise over it.
         rise_over: draw only until Q is above this, the previous step's Q; None draws all M.
         paraphraser: draws the candidates after the first under its paraphrases; None: not.
         task: the task's description, if it is not where `find_task` looks for it.
@@ -35,6 +37,7 @@ class Guidance:
     task: str | None = None
     batch: int = DEFAULT_BATCH
     at_least: int = 1
+    always_score: bool = False
     fallback: Fallback = "error"
     deadline: Deadline = NEVER
 
@@ -104,6 +107,7 @@ async def _decide(
             sampling=guidance.sampling,
             fallback=guidance.fallback,
             deadline=guidance.deadline,
+            always_score=guidance.always_score,
         )
     return await act_adaptively(
         history,

@@ -103,6 +103,7 @@ class Stepper:
             task=options.task,
             batch=self.settings.adaptive_batch,
             at_least=asked.n,
+            always_score=options.adaptive,
             fallback=options.fallback or self.settings.fallback,
             deadline=deadline,
         )

@@ -33,16 +33,17 @@ class Offer(_State):
     policy: str = ""
     completion_tokens: int = 0
 
-    @property
-    def known_q_values(self) -> dict[str, float]:
-        """Those that were read."""
-        return {text: q for text, q in self.q_values.items() if q is not None}
-
     def again(self, other: Self) -> Self:
         """This offer and a later one for the same state."""
         return other.model_copy(
             update={
-                "q_values": {**other.q_values, **self.q_values, **other.known_q_values},
+                "q_values": {
+                    **self.q_values,
+                    **{
+                        text: self.q_values.get(text) if q is None else q
+                        for text, q in other.q_values.items()
+                    },
+                },
                 "completion_tokens": self.completion_tokens + other.completion_tokens,
             }
         )

@@ -1,6 +1,7 @@
 """The layers: server → qnet ← training; only the console script knows both."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,13 @@ def test_no_arrow_runs_the_wrong_way(package: str) -> None:
 )
 def test_the_guard_sees_a_wrong_arrow(package: str, source: str) -> None:
     assert forbidden_imports(package, source)
+
+
+def test_the_client_needs_neither_ours_nor_torch() -> None:
+    modules = sorted((ROOT / "clients" / "python" / "src").rglob("*.py"))
+    assert modules
+    imported = {n.partition(".")[0] for path in modules for n in imports_of(path.read_text())}
+    assert imported - sys.stdlib_module_names == {"httpx", "pydantic", "qguide_client"}
 
 
 @pytest.mark.parametrize("name", WITHOUT_TORCH)

@@ -119,6 +119,7 @@ def test_where_nothing_rises_it_decides_as_a_fixed_m_does(
             Known(q_of),
             num_candidates=len(replies),
             sampling=Sampling(),
+            always_score=True,
         )
     )
     assert (decision.chosen, decision.reason) == (fixed.chosen, fixed.reason)

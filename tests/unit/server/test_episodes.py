@@ -85,18 +85,23 @@ def test_adaptive_m_draws_until_q_rises_over_the_previous_steps(client: TestClie
 
 
 def test_a_state_that_is_asked_for_again_is_not_its_own_predecessor(client: TestClient) -> None:
-    only_look = {"num_candidates": 1}  # Q 0.5
-    act(client, [TASK], **only_look)
+    act(client, [TASK], num_candidates=1, adaptive=True)  # Q 0.5
     messages = then([TASK], "Action: look", "a desk")
     drawn = [act(client, messages, adaptive=True, num_candidates=6) for _ in range(2)]
     assert [len(answer["candidates"]) for answer in drawn] == [2, 2]
 
 
 def test_another_q_models_value_is_no_previous_q(client: TestClient) -> None:
-    act(client, [TASK], num_candidates=1)
+    assert act(client, [TASK], num_candidates=1, adaptive=True)["candidates"][0]["q_value"] == 0.5
     messages = then([TASK], "Action: look", "a desk")
     answer = act(client, messages, adaptive=True, num_candidates=6, q_model="other")
     assert answer["draws_saved"] == 0
+
+
+def test_a_choice_that_no_q_was_read_for_is_no_previous_q(client: TestClient) -> None:
+    assert act(client, [TASK], num_candidates=1)["candidates"][0]["q_value"] is None
+    messages = then([TASK], "Action: look", "a desk")
+    assert act(client, messages, adaptive=True, num_candidates=6)["draws_saved"] == 0
 
 
 def test_adaptive_m_without_anything_to_rise_over_is_refused(client: TestClient) -> None:

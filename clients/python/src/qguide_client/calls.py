@@ -1,0 +1,120 @@
+"""What is sent for each question, and what its answer is; nothing here touches the network."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ValidationError
+
+from qguide_client.chat_types import ChatChunk, ChatCompletion, ChatOptions
+from qguide_client.errors import UnreadableAnswerError
+from qguide_client.types import (
+    ActOptions,
+    Decision,
+    Messages,
+    ModelList,
+    ModelOptions,
+    Outcome,
+    OutcomeOptions,
+    Ranking,
+    Readiness,
+    RerankOptions,
+    Scores,
+)
+
+CHAT: Final = "/v1/chat/completions"
+
+T = TypeVar("T", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One question.
+
+    Attributes:
+        answer: what a good answer is read as.
+        body: sent as JSON; None sends none.
+        repeatable: whether asking twice changes nothing, so that it may be sent again after a
+            connection broke and nobody knows how far it came.
+        answering: statuses beside 200 that carry an answer rather than an error.
+    """
+
+    method: str
+    path: str
+    answer: type[T]
+    body: Mapping[str, Any] | None = None
+    repeatable: bool = True
+    answering: frozenset[int] = field(default=frozenset())
+
+    def read(self, content: bytes, *, request_id: str = "") -> T:
+        """The answer.
+
+        Raises:
+            UnreadableAnswerError: it is none.
+        """
+        try:
+            return self.answer.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, first["loc"])) or "the body"
+            raise UnreadableAnswerError(
+                f"what answers {self.method} {self.path} is no QGuide server, or one of another "
+                f"version ({place}: {first['msg']})",
+                request_id=request_id,
+            ) from None
+
+
+def act(messages: Messages, options: ActOptions) -> Call[Decision]:
+    """POST /v1/act."""
+    return Call("POST", "/v1/act", Decision, {"messages": messages, **options})
+
+
+def score(messages: Messages, candidates: Sequence[str], options: ModelOptions) -> Call[Scores]:
+    """POST /v1/score."""
+    body = {"messages": messages, "candidates": candidates, **options}
+    return Call("POST", "/v1/score", Scores, body)
+
+
+def rerank(
+    query: str | Messages, documents: Sequence[str], options: RerankOptions
+) -> Call[Ranking]:
+    """POST /v1/rerank."""
+    body: dict[str, Any] = {"documents": documents, **options}
+    body["query" if isinstance(query, str) else "messages"] = query
+    if "q_model" in body:
+        body["model"] = body.pop("q_model")
+    return Call("POST", "/v1/rerank", Ranking, body)
+
+
+def outcome(episode_id: str, reward: float, options: OutcomeOptions) -> Call[Outcome]:
+    """POST /v1/episodes/{id}/outcome; a second one is refused, so it is not repeatable."""
+    path = f"/v1/episodes/{quote(episode_id, safe='')}/outcome"
+    return Call("POST", path, Outcome, {"reward": reward, **options}, repeatable=False)
+
+
+def chat(messages: Messages, options: ChatOptions) -> Call[ChatCompletion]:
+    """POST /v1/chat/completions."""
+    return Call("POST", CHAT, ChatCompletion, _chat_body(messages, options))
+
+
+def chat_stream(messages: Messages, options: ChatOptions) -> Call[ChatChunk]:
+    """The same as a stream, each of whose events is a chunk."""
+    body = _chat_body(messages, options)
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return Call("POST", CHAT, ChatChunk, body)
+
+
+def _chat_body(messages: Messages, options: ChatOptions) -> dict[str, Any]:
+    body: dict[str, Any] = {**options, "messages": messages}
+    return {**body.pop("extra_body", {}), **body}
+
+
+def models() -> Call[ModelList]:
+    """GET /v1/models."""
+    return Call("GET", "/v1/models", ModelList)
+
+
+def ready() -> Call[Readiness]:
+    """GET /readyz."""
+    return Call("GET", "/readyz", Readiness, answering=frozenset({503}))

@@ -1,0 +1,138 @@
+"""Chat completions in OpenAI's shape, and what QGuide adds to them under `qguide`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from pydantic import field_validator
+
+from qguide_client.types import Answer, ToolCall
+
+
+class GuidanceOptions(TypedDict, total=False):
+    """How candidates are drawn and scored.
+
+    Attributes:
+        num_candidates: M, how many to draw.
+        q_model: a name, `name@version` or alias.
+        temperature: of the candidates.
+        fallback: "first" takes the first candidate where no Q can be given.
+        episode_id: ties the steps of an episode together.
+        return_candidates: show all candidates in the answer.
+    """
+
+    num_candidates: int
+    q_model: str
+    temperature: float
+    fallback: Literal["error", "first"]
+    episode_id: str
+    return_candidates: bool
+
+
+class ChatOptions(TypedDict, total=False):
+    """OpenAI's parameters, as far as a server need know them.
+
+    Attributes:
+        model: the policy.
+        n: how many of the best to return.
+        extra_body: any others; they are passed on to the policy.
+    """
+
+    model: str
+    n: int
+    temperature: float
+    max_tokens: int
+    seed: int
+    stop: str | Sequence[str]
+    tools: Sequence[Mapping[str, Any]]
+    tool_choice: str | Mapping[str, Any]
+    qguide: GuidanceOptions
+    extra_body: Mapping[str, Any]
+
+
+class ChatMessage(Answer):
+    """What was said, or which tools are to be called."""
+
+    role: str
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @field_validator("tool_calls", mode="before")
+    @classmethod
+    def _none_are_none(cls, calls: object) -> object:
+        return calls or ()
+
+
+class ChatChoice(Answer):
+    """One of the best."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: str
+
+
+class ChatUsage(Answer):
+    """Tokens of the policy."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ChatGuidance(Answer):
+    """Which candidate was chosen, and why.
+
+    Attributes:
+        chosen: its index among the candidates.
+        q_values: of all candidates; None where none could be given.
+        unguided_reason: why there is no guidance.
+        candidates: all of them, if they were asked for.
+    """
+
+    guided: bool
+    unguided_reason: str | None = None
+    reason: str | None = None
+    chosen: int
+    q_values: tuple[float, ...] | None
+    q_model: str
+    q_model_version: str
+    candidates: tuple[dict[str, Any], ...] = ()
+
+
+class ChatCompletion(Answer):
+    """The best of M."""
+
+    id: str
+    model: str
+    choices: tuple[ChatChoice, ...]
+    usage: ChatUsage
+    qguide: ChatGuidance
+
+    @property
+    def content(self) -> str:
+        """The text of the best."""
+        return self.choices[0].message.content or ""
+
+
+class ChatChunkChoice(Answer):
+    """A piece of one choice; `delta` has what is new."""
+
+    index: int
+    delta: dict[str, Any]
+    finish_reason: str | None = None
+
+
+class ChatChunk(Answer):
+    """A piece of a completion; the last one with choices has the guidance."""
+
+    id: str
+    model: str
+    choices: tuple[ChatChunkChoice, ...]
+    usage: ChatUsage | None = None
+    qguide: ChatGuidance | None = None
+
+    @property
+    def content(self) -> str:
+        """The new text of the best."""
+        return "".join(
+            choice.delta.get("content") or "" for choice in self.choices if choice.index == 0
+        )

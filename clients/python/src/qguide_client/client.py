@@ -1,0 +1,311 @@
+"""The two clients: `QGuide` waits, `AsyncQGuide` awaits; everything else they share."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, closing
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
+
+import httpx
+
+from qguide_client import calls
+from qguide_client.calls import Call, T
+from qguide_client.chat_stream import ChatStream
+from qguide_client.chat_types import ChatChunk, ChatCompletion, ChatOptions
+from qguide_client.conversation import Reply, Retry, converse, error_of
+from qguide_client.episode import AsyncEpisode, Episode
+from qguide_client.types import (
+    ActOptions,
+    Decision,
+    Messages,
+    ModelList,
+    ModelOptions,
+    Outcome,
+    OutcomeOptions,
+    Ranking,
+    Readiness,
+    RerankOptions,
+    Scores,
+)
+from qguide_client.version import VERSION
+
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+DEFAULT_TIMEOUT_S: Final = 90.0
+_CONNECT_TIMEOUT_S: Final = 5.0
+
+
+class QGuide:
+    """A connection to a QGuide server; threads may share it.
+
+    Args:
+        base_url: the server's address.
+        api_key: as the operator gave it; None where the server asks for none.
+        timeout_s: of one attempt; the server has a limit of its own, which should come first.
+        retry: how often and how soon to ask again, where that is safe.
+        transport: how requests travel; tests bring their own.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: Retry | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        options = _http_options(base_url, api_key, timeout_s)
+        self._http = httpx.Client(transport=transport, **options)
+        self._retry = retry or Retry()
+
+    def act(self, messages: Messages, **options: Unpack[ActOptions]) -> Decision:
+        """Let the server draw candidates and choose the one with the highest Q."""
+        return self.ask(calls.act(messages, options))
+
+    def score(
+        self, messages: Messages, candidates: Sequence[str], **options: Unpack[ModelOptions]
+    ) -> Scores:
+        """Q of your own candidates, which must differ."""
+        return self.ask(calls.score(messages, candidates, options))
+
+    def rerank(
+        self, query: str | Messages, documents: Sequence[str], **options: Unpack[RerankOptions]
+    ) -> Ranking:
+        """Sort documents by Q; they may repeat.
+
+        Args:
+            query: the history, or the text of its one user message.
+        """
+        return self.ask(calls.rerank(query, documents, options))
+
+    def outcome(self, episode_id: str, reward: float, **options: Unpack[OutcomeOptions]) -> Outcome:
+        """Tell how an episode ended; where the operator records episodes it is learnt from.
+
+        Raises:
+            UnknownEpisodeError: none of its steps named this id, or too long ago.
+            EpisodeClosedError: it has its outcome already.
+        """
+        return self.ask(calls.outcome(episode_id, reward, options))
+
+    def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> ChatCompletion:
+        """The best of M as a chat completion; OpenAI's own SDK may ask the same."""
+        return self.ask(calls.chat(messages, options))
+
+    def chat_stream(
+        self, messages: Messages, **options: Unpack[ChatOptions]
+    ) -> Generator[ChatChunk, None, None]:
+        """The same in pieces; to stop early, close the iterator.
+
+        Raises:
+            QGuideError: also when some pieces have come, for nothing is asked twice from then on.
+        """
+        request_id = uuid.uuid4().hex
+        call = calls.chat_stream(messages, options)
+        stream = ChatStream(request_id=request_id)
+        with closing(self._answer(call, request_id, stream=True)) as response:
+            try:
+                for content in response.iter_bytes():
+                    yield from stream.feed(content)
+            except httpx.RequestError as error:
+                raise error_of(error, request_id=request_id) from error
+        stream.end()
+
+    def models(self) -> ModelList:
+        """What is served."""
+        return self.ask(calls.models())
+
+    def ready(self) -> Readiness:
+        """Whether requests can be served.
+
+        Raises:
+            NoAnswerError: nobody is there to say so.
+        """
+        return self.ask(calls.ready())
+
+    def episode(self, *, system: str | None = None, **options: Unpack[ActOptions]) -> Episode:
+        """An episode that carries its own history.
+
+        Args:
+            system: the system message, if there is one.
+            options: of every step that does not say otherwise; `episode_id` is made up where it
+                is not given.
+        """
+        return Episode(self, system=system, options=options)
+
+    def ask(self, call: Call[T]) -> T:
+        """Send a call until it is answered or nothing is to be hoped for.
+
+        Raises:
+            QGuideError: see `qguide_client.errors`.
+        """
+        request_id = uuid.uuid4().hex
+        return call.read(self._answer(call, request_id).content, request_id=request_id)
+
+    def _answer(self, call: Call[Any], request_id: str, *, stream: bool = False) -> httpx.Response:
+        conversation = converse(call, self._retry, request_id=request_id)
+        wait_s = next(conversation)
+        while True:
+            time.sleep(wait_s)
+            try:
+                wait_s = conversation.send(self._attempt(call, request_id, stream=stream))
+            except StopIteration as end:
+                response: httpx.Response = end.value
+                return response
+
+    def _attempt(self, call: Call[Any], request_id: str, *, stream: bool) -> Reply:
+        try:
+            request = self._http.build_request(**_request(call, request_id))
+            response = self._http.send(request, stream=stream)
+            if not response.is_success:
+                response.read()
+        except httpx.RequestError as error:
+            return error
+        return response
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncQGuide:
+    """The same as `QGuide`, for use with asyncio; tasks of one loop may share it."""
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: Retry | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        options = _http_options(base_url, api_key, timeout_s)
+        self._http = httpx.AsyncClient(transport=transport, **options)
+        self._retry = retry or Retry()
+
+    async def act(self, messages: Messages, **options: Unpack[ActOptions]) -> Decision:
+        """See `QGuide.act`."""
+        return await self.ask(calls.act(messages, options))
+
+    async def score(
+        self, messages: Messages, candidates: Sequence[str], **options: Unpack[ModelOptions]
+    ) -> Scores:
+        """See `QGuide.score`."""
+        return await self.ask(calls.score(messages, candidates, options))
+
+    async def rerank(
+        self, query: str | Messages, documents: Sequence[str], **options: Unpack[RerankOptions]
+    ) -> Ranking:
+        """See `QGuide.rerank`."""
+        return await self.ask(calls.rerank(query, documents, options))
+
+    async def outcome(
+        self, episode_id: str, reward: float, **options: Unpack[OutcomeOptions]
+    ) -> Outcome:
+        """See `QGuide.outcome`."""
+        return await self.ask(calls.outcome(episode_id, reward, options))
+
+    async def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> ChatCompletion:
+        """See `QGuide.chat`."""
+        return await self.ask(calls.chat(messages, options))
+
+    async def chat_stream(
+        self, messages: Messages, **options: Unpack[ChatOptions]
+    ) -> AsyncGenerator[ChatChunk, None]:
+        """See `QGuide.chat_stream`."""
+        request_id = uuid.uuid4().hex
+        call = calls.chat_stream(messages, options)
+        stream = ChatStream(request_id=request_id)
+        async with aclosing(await self._answer(call, request_id, stream=True)) as response:
+            try:
+                async for content in response.aiter_bytes():
+                    for chunk in stream.feed(content):
+                        yield chunk
+            except httpx.RequestError as error:
+                raise error_of(error, request_id=request_id) from error
+        stream.end()
+
+    async def models(self) -> ModelList:
+        """See `QGuide.models`."""
+        return await self.ask(calls.models())
+
+    async def ready(self) -> Readiness:
+        """See `QGuide.ready`."""
+        return await self.ask(calls.ready())
+
+    def episode(self, *, system: str | None = None, **options: Unpack[ActOptions]) -> AsyncEpisode:
+        """See `QGuide.episode`."""
+        return AsyncEpisode(self, system=system, options=options)
+
+    async def ask(self, call: Call[T]) -> T:
+        """See `QGuide.ask`."""
+        request_id = uuid.uuid4().hex
+        return call.read((await self._answer(call, request_id)).content, request_id=request_id)
+
+    async def _answer(
+        self, call: Call[Any], request_id: str, *, stream: bool = False
+    ) -> httpx.Response:
+        conversation = converse(call, self._retry, request_id=request_id)
+        wait_s = next(conversation)
+        while True:
+            await asyncio.sleep(wait_s)
+            try:
+                wait_s = conversation.send(await self._attempt(call, request_id, stream=stream))
+            except StopIteration as end:
+                response: httpx.Response = end.value
+                return response
+
+    async def _attempt(self, call: Call[Any], request_id: str, *, stream: bool) -> Reply:
+        try:
+            request = self._http.build_request(**_request(call, request_id))
+            response = await self._http.send(request, stream=stream)
+            if not response.is_success:
+                await response.aread()
+        except httpx.RequestError as error:
+            return error
+        return response
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _http_options(base_url: str, api_key: str | None, timeout_s: float) -> dict[str, Any]:
+    headers = {"User-Agent": f"qguide-client/{VERSION}"}
+    if api_key is not None:
+        headers["Authorization"] = f"Bearer {api_key}"
+    timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
+    return {"base_url": base_url, "headers": headers, "timeout": timeout}
+
+
+def _request(call: Call[Any], request_id: str) -> dict[str, Any]:
+    return {
+        "method": call.method,
+        "url": call.path,
+        "json": call.body,
+        "headers": {"X-Request-ID": request_id},
+    }

@@ -1,0 +1,103 @@
+"""An episode carries its own history, and a step that failed has not happened."""
+
+import json
+
+import httpx
+import pytest
+from qguide_client import AsyncQGuide, Decision, QGuide, Scores, errors
+
+from clients.python.tests.conftest import client_of
+
+
+def test_steps_make_a_history_that_the_server_accepts(client: QGuide) -> None:
+    with client.episode(num_candidates=2, system="You are an agent.") as episode:
+        first = episode.act("You see a desk. Your task is to: look.")
+        second = episode.choose("Nothing happens.", ["Action: look", "Action: go to desk 1"])
+    assert second == "Action: go to desk 1"
+    assert [(m["role"], m["content"]) for m in episode.messages] == [
+        ("system", "You are an agent."),
+        ("user", "You see a desk. Your task is to: look."),
+        ("assistant", first),
+        ("user", "Nothing happens."),
+        ("assistant", second),
+    ]
+    assert isinstance(episode.last, Scores)
+
+
+async def test_the_async_episode_does_the_same(async_client: AsyncQGuide) -> None:
+    async with async_client.episode(num_candidates=2) as episode:
+        first = await episode.act("You see a desk. Your task is to: look.")
+        assert isinstance(episode.last, Decision)
+        assert len(episode.last.candidates) == 2
+        second = await episode.choose("Nothing happens.", ["Action: look"])
+    assert [m["content"] for m in episode.messages[1::2]] == [first, second]
+    with pytest.raises(errors.EpisodeError):
+        await episode.act("You are back.")
+
+
+def test_every_step_bears_the_episodes_id_and_options() -> None:
+    bodies: list[dict[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(418)
+
+    with client_of(answer) as client:
+        episode = client.episode(episode_id="e1", q_model="shop", num_candidates=2)
+        with pytest.raises(errors.RefusedError):
+            episode.act("task", num_candidates=3)
+        with pytest.raises(errors.RefusedError):
+            episode.choose("task", ["a", "b"])
+    task = [{"role": "user", "content": "task"}]
+    common = {"messages": task, "episode_id": "e1", "q_model": "shop"}
+    assert bodies == [common | {"num_candidates": 3}, common | {"candidates": ["a", "b"]}]
+
+
+def test_episodes_that_are_not_named_differ(client: QGuide) -> None:
+    assert client.episode().episode_id != client.episode().episode_id
+
+
+def test_a_step_that_failed_can_be_taken_again(client: QGuide) -> None:
+    with client.episode() as episode:
+        with pytest.raises(errors.UnknownModelError):
+            episode.act("Your task is to: look.", q_model="nobody")
+        assert episode.messages == ()
+        episode.act("Your task is to: look.")
+        assert len(episode.messages) == 2
+
+
+def test_no_step_comes_after_the_end(client: QGuide) -> None:
+    with client.episode() as episode:
+        episode.act("Your task is to: look.")
+    with pytest.raises(errors.EpisodeError, match="has ended; begin another"):
+        episode.act("You are back.")
+
+
+def test_the_history_that_is_shown_is_a_copy(client: QGuide) -> None:
+    episode = client.episode()
+    episode.act("Your task is to: look.")
+    episode.messages[0]["content"] = "something else"
+    assert episode.messages[0]["content"] == "Your task is to: look."
+
+
+def test_finish_tells_the_outcome_and_ends_the_episode() -> None:
+    sent: list[tuple[str, object]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append((request.url.raw_path.decode(), json.loads(request.content)))
+        body = {"episode_id": "a/b", "reward": 0.5, "steps": 3, "recorded": True, "reason": None}
+        return httpx.Response(200, json=body)
+
+    with client_of(answer) as client, client.episode(episode_id="a/b") as episode:
+        assert episode.finish(0.5, observation="You win.").recorded
+        with pytest.raises(errors.EpisodeError):
+            episode.finish(0.5)
+    body = {"reward": 0.5, "observation": "You win."}
+    assert sent == [("/v1/episodes/a%2Fb/outcome", body)]
+
+
+def test_an_outcome_that_was_refused_can_be_told_again() -> None:
+    with client_of(lambda _: httpx.Response(404)) as client, client.episode() as episode:
+        for _ in range(2):
+            with pytest.raises(errors.NotFoundError):
+                episode.finish(1.0)
