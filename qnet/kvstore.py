@@ -14,7 +14,8 @@ from itertools import islice
 from qnet.attention import Slab
 
 SHARED_TOKENS = 64
-"""The shortest beginning that is worth sharing; less is copied, or computed again."""
+"""The shortest beginning that is worth sharing; less is copied, or computed again. At least a
+block, or it would not be found."""
 
 _BLOCK = 16
 _MOST_COMPARED = 16

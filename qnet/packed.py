@@ -82,7 +82,7 @@ class PackedModel:
             self.store.lease(token_ids, at_most=len(token_ids) - spare) for token_ids in histories
         ]
         for entry, tokens in zip(entries, fresh_tokens, strict=True):
-            entry.fresh_tokens = tokens
+            entry.fresh_tokens = min(tokens, len(entry.token_ids))
         try:
             yield entries
         except BaseException:

@@ -41,7 +41,6 @@ def _start(options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         convert="embed",
         pooler_config=PoolerConfig(pooling_type="LAST", use_activation=False),
         enable_prefix_caching=True,
-        skip_tokenizer_init=True,
         **options,
     )
     block_size = engine.llm_engine.vllm_config.cache_config.block_size

@@ -84,12 +84,13 @@ def test_two_processes_end_where_one_ends(tmp_path: Path) -> None:
 
 
 def test_what_is_dealt_to_whom_changes_nothing_but_float_sums(tmp_path: Path) -> None:
-    ends: list[object] = []
+    ends: list[torch.Tensor] = []
     # Weighed by their number, then as if the first micro-batch were as long as all others.
     for size in (len, lambda rows: 100 if rows[0] == 0 else 1):
         (folder := tmp_path / str(len(ends))).mkdir()
         model, loop = build(folder, processes=2, threads=1)
         loop.run([[*STEPS[0], *STEPS[1]]] * 3, loss_of(model), name="line", size=size)  # type: ignore[arg-type]
+        assert isinstance(model.weight, torch.Tensor)
         ends.append(model.weight)
     torch.testing.assert_close(ends[0], ends[1])
 
