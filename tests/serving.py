@@ -32,10 +32,12 @@ def serving(*options: str, env: Mapping[str, str], log: Path, start_s: float) ->
             url = f"http://127.0.0.1:{port}"
             _wait_until_ready(process, url, log, start_s)
             yield url
-            process.send_signal(signal.SIGTERM)
-            process.wait(END_S)
         finally:
-            process.kill()
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(END_S)
+            finally:
+                process.kill()
 
 
 def processes_with(text: str) -> list[int]:

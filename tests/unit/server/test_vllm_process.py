@@ -1,6 +1,8 @@
 """vLLM as a child process, played by a script."""
 
 import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +15,13 @@ import structlog
 from pydantic import ValidationError
 
 from qnet.errors import ConfigError
+from server import child_guard
 from server.settings import Settings, Upstream
 from server.vllm_process import VllmProcess
 from tests.scripted_vllm_module import install
 
 START_S = 120
+GUARDED = [sys.executable, "-I", child_guard.__file__, sys.executable, "-c"]
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +124,37 @@ def test_its_name_is_not_given_twice() -> None:
     upstream = Upstream.model_validate({"url": "http://127.0.0.1:1/v1", "model": "m"})
     with pytest.raises(ValidationError, match="so is the one to be started"):
         Settings(vllm="a-model", upstreams={"vllm": upstream})
+
+
+def test_what_it_started_ends_also_when_this_process_is_killed() -> None:
+    sleeper = [
+        sys.executable,
+        "-c",
+        "import os, time; print(os.getpid(), flush=True); time.sleep(600)",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-I", child_guard.__file__, *sleeper],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as guard:
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        guarded = int(guard.stdout.readline())
+        assert lives(guarded)
+        guard.stdin.close()  # as the end of a process does
+        until(lambda: not lives(guarded))
+    assert guard.returncode == -signal.SIGKILL
+
+
+def test_the_guard_hands_on_how_it_ended() -> None:
+    command = [
+        sys.executable,
+        "-I",
+        child_guard.__file__,
+        sys.executable,
+        "-c",
+        "raise SystemExit(7)",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as guard:
+        assert guard.wait(START_S) == 7
