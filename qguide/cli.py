@@ -1,8 +1,9 @@
-"""`qguide`: every offline job, `bench`, `serve`, and `export-trunk`."""
+"""`qguide`: every offline job, `bench`, `serve`, `keys`, and `export-trunk`."""
 
 from qnet.bench.__main__ import app as bench
 from server.__main__ import serve
 from server.export import export_trunk
+from server.keys_cli import app as keys
 from training.__main__ import app
 
 __all__ = ["app"]
@@ -10,3 +11,4 @@ __all__ = ["app"]
 app.command()(serve)
 app.command()(export_trunk)
 app.add_typer(bench, name="bench")
+app.add_typer(keys, name="keys")

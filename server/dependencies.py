@@ -4,6 +4,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from server.drain import Drain
 from server.models import Models
 from server.settings import Settings
 from server.telemetry import Telemetry
@@ -21,6 +22,11 @@ def _telemetry(request: Request) -> Telemetry:
     return cast(Telemetry, request.app.state.telemetry)
 
 
+def _drain(request: Request) -> Drain:
+    return cast(Drain, request.app.state.drain)
+
+
 SettingsDep = Annotated[Settings, Depends(_settings)]
 ModelsDep = Annotated[Models, Depends(_models)]
 TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]
+DrainDep = Annotated[Drain, Depends(_drain)]

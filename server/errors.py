@@ -19,6 +19,7 @@ from qnet.errors import (
     ScorerUnavailableError,
     UnknownModelError,
 )
+from server.refusals import DrainingError, ForbiddenError, OverLimitError, UnauthorizedError
 
 RETRY_AFTER_S = 1
 
@@ -33,6 +34,10 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     ConfigError: (409, "config_refused"),
     RoutingError: (409, "routing_refused"),
     ScorerUnavailableError: (503, "scorer_unavailable"),
+    UnauthorizedError: (401, "unauthorized"),
+    ForbiddenError: (403, "forbidden"),
+    OverLimitError: (429, "rate_limited"),
+    DrainingError: (503, "draining"),
 }
 """The most special class first."""
 
@@ -50,21 +55,35 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
 
 
-def error_response(request: Request, status: int, code: str, message: str) -> JSONResponse:
-    """The body of every error; 429 and 503 say when to come back."""
+def error_response(
+    request: Request, status: int, code: str, message: str, *, retry_after_s: int = RETRY_AFTER_S
+) -> JSONResponse:
+    """The body of every error; 429 and 503 say when to come back, 401 how to say who one is."""
     request_id = getattr(request.state, "request_id", "")
+    headers = {"Retry-After": str(retry_after_s)} if status in (429, 503) else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(
         {"error": {"code": code, "message": message, "request_id": request_id}},
         status_code=status,
-        headers={"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None,
+        headers=headers,
     )
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
+def known_error_response(request: Request, error: Exception) -> JSONResponse:
+    """What the table says of an error; an error that it lacks is a 500."""
+    if isinstance(error, OverLimitError):
+        return error_response(
+            request, 429, error.code, str(error), retry_after_s=error.retry_after_s
+        )
     for kind, (status, code) in TABLE.items():
         if isinstance(error, kind):
             return error_response(request, status, code, str(error))
     return unknown_error_response(request, error)
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    return known_error_response(request, error)
 
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:

@@ -15,6 +15,7 @@ from structlog.tracebacks import ExceptionDictTransformer
 
 from qnet.batching import BatchTimes
 from qnet.types import CacheUse
+from server.account import charge
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
@@ -43,6 +44,7 @@ class Telemetry:
             "distinct_candidates", "Different candidates per request.", buckets=_COUNTS
         )
         self.completion_tokens = self._counter("completion_tokens", "Tokens that policies drew.")
+        self.prompt_tokens = self._counter("prompt_tokens", "Tokens that policies read.")
         self.queue_seconds = self._histogram(
             "queue_seconds", "Time that a scoring request waits for the device.", _Q_MODEL
         )
@@ -77,14 +79,27 @@ class Telemetry:
         self.cache_bytes.labels(q_model).set(cache.nbytes)
         self.cache_evictions.labels(q_model).inc(evicted)
 
+    def count_drawn(self, *, prompt: int, completion: int) -> None:
+        """Add what a policy read and generated for the request that is served."""
+        self.prompt_tokens.inc(prompt)
+        self.completion_tokens.inc(completion)
+        charge(prompt + completion)
+
     def count_scored(self, q_model: str, *, computed: int, cached: int) -> None:
-        """Add one request's tokens."""
+        """Add the tokens of one scoring for the request that is served; cached ones are free."""
+        charge(computed)
         for kind, number in zip(_TOKENS, (computed, cached), strict=True):
             self.scorer_tokens.labels(q_model, kind).inc(number)
 
     def count_shadow(self, q_model: str, outcome: Outcome) -> None:
         """Add one request that the Q model scored as a shadow."""
         self.shadow_requests.labels(q_model, outcome).inc()
+
+    def redis_up(self) -> Gauge:
+        """Whether Redis answers, 1 or 0; the series exists where a Redis is configured."""
+        return Gauge(
+            "qguide_redis_up", "Whether Redis answers; else memory does.", registry=self.registry
+        )
 
     def forget(self, q_model: str) -> None:
         """Drop every series of a Q model that is no longer served."""

@@ -77,7 +77,7 @@ def _measure(telemetry: Telemetry, decision: Decision, q_model: str) -> None:
     telemetry.stage_seconds.labels("score").observe(decision.timings.score_ms / 1e3)
     telemetry.candidates.observe(decision.distinct_candidates)
     usage = decision.usage
-    telemetry.completion_tokens.inc(usage.completion_tokens)
+    telemetry.count_drawn(prompt=usage.prompt_tokens, completion=usage.completion_tokens)
     telemetry.count_scored(q_model, computed=usage.scored_tokens, cached=usage.cached_tokens)
 
 
