@@ -33,9 +33,9 @@ def serve(
     from qnet.errors import QGuideError
     from server.app import create_app
     from server.drain import DrainingServer
+    from server.logs import configure_logging
     from server.models import build_models
     from server.settings import Settings
-    from server.telemetry import configure_logging
 
     given: dict[str, Any] = {"host": host, "port": port, "policy": policy}
     if insecure:
@@ -63,7 +63,7 @@ def serve(
         host=settings.host,
         port=settings.port,
         access_log=False,
-        log_level="warning",
+        log_config=None,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
     )
     DrainingServer(config, app.state.drain, delay_s=settings.drain_delay_s).run()

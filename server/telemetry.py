@@ -1,17 +1,12 @@
-"""Metrics for Prometheus and logs for people; prompts are in neither.
+"""Metrics for Prometheus.
 
 Series of a Q model carry its `name@version` and go when the version goes, so there are never
 more of them than versions served.
 """
 
-import logging
-import sys
 from typing import Final, Literal
 
-import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from structlog.processors import ExceptionRenderer
-from structlog.tracebacks import ExceptionDictTransformer
 
 from qnet.batching import BatchTimes
 from qnet.types import CacheUse
@@ -126,19 +121,3 @@ class Telemetry:
         return Histogram(
             f"qguide_{name}", says, labels or (), buckets=buckets, registry=self.registry
         )
-
-
-def configure_logging(level: str) -> None:
-    """JSON lines on stderr."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            # Local variables hold prompts; a traceback is logged without them.
-            ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-    )
