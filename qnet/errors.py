@@ -10,6 +10,7 @@ QGuideError
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
 ├── RoutingError                 a name of Q models that would lead nowhere, or to two things
 ├── ScorerUnavailableError       the scoring worker or its trunk's server is dead, full or too late
+│   └── OverloadedError          as many requests wait as may
 ├── EnvironmentFailureError      a game or its engine failed
 │   └── InvalidGameError         a game file that the engine cannot play
 ├── EmptyTreeError               a tree without any action
@@ -56,6 +57,10 @@ class RoutingError(QGuideError):
 
 class ScorerUnavailableError(QGuideError):
     """The scoring worker or its trunk's server is dead, its queue full or the deadline past."""
+
+
+class OverloadedError(ScorerUnavailableError):
+    """As many requests wait as may; one that comes later may find a place."""
 
 
 class EnvironmentFailureError(QGuideError):

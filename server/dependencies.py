@@ -1,4 +1,7 @@
-"""What routes ask for, as named types."""
+"""What routes ask for, as named types.
+
+All of them are coroutines, because FastAPI sends plain functions to a thread.
+"""
 
 from typing import Annotated, cast
 
@@ -10,19 +13,19 @@ from server.settings import Settings
 from server.telemetry import Telemetry
 
 
-def _settings(request: Request) -> Settings:
+async def _settings(request: Request) -> Settings:
     return cast(Settings, request.app.state.settings)
 
 
-def _models(request: Request) -> Models:
+async def _models(request: Request) -> Models:
     return cast(Models, request.app.state.models)
 
 
-def _telemetry(request: Request) -> Telemetry:
+async def _telemetry(request: Request) -> Telemetry:
     return cast(Telemetry, request.app.state.telemetry)
 
 
-def _drain(request: Request) -> Drain:
+async def _drain(request: Request) -> Drain:
     return cast(Drain, request.app.state.drain)
 
 

@@ -53,7 +53,7 @@ class Gate:
             state.drain.check()
         caller = self._caller(request)
         account = request.state.account
-        account.key = caller.name
+        account.key = caller.name if state.keys else None
         request.state.caller = caller
         async with state.limiter.admit(caller, account) as left:
 
@@ -79,7 +79,7 @@ class Gate:
         return caller_of(key, self._settings)
 
 
-def require_admin(request: Request) -> None:
+async def require_admin(request: Request) -> None:
     """Let operators alone go on.
 
     Raises:

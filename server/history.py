@@ -6,12 +6,17 @@ from qnet.errors import HistoryTooLongError, InvalidCandidatesError, MalformedHi
 from qnet.types import History, Message
 from server.schemas import ChatMessage
 
+MAX_TEXT_BYTES = 1_000_000
+"""A million tokens have more bytes than that; what has fewer is quickly counted exactly."""
 
-def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
+
+def to_history(
+    messages: Sequence[ChatMessage], *, most: int, most_bytes: int = MAX_TEXT_BYTES
+) -> History:
     """The history of a request.
 
     Raises:
-        HistoryTooLongError: more messages than `most`.
+        HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
         MalformedHistoryError: no message, an empty or broken one, the agent speaking twice in a
             row or last or first, or a system message that is not the first.
     """
@@ -20,6 +25,7 @@ def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
             f"messages has {len(messages):,} turns; this server takes {most:,}; shorten the "
             "history or raise QGUIDE_MAX_HISTORY_MESSAGES"
         )
+    _check_size("messages", [message.content for message in messages], most_bytes)
     if not messages:
         raise MalformedHistoryError("messages is empty; give at least the task as a user message")
     for index, message in enumerate(messages):
@@ -42,15 +48,20 @@ def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
     return tuple(message.to_message() for message in messages)
 
 
-def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Message, ...]:
+def to_candidates(
+    given: Sequence[str | ChatMessage], *, most: int, most_bytes: int = MAX_TEXT_BYTES
+) -> tuple[Message, ...]:
     """The candidates of a request, as the assistant's messages.
 
     Raises:
+        HistoryTooLongError: together more text than `most_bytes`.
         InvalidCandidatesError: none or too many, an empty or broken one, a repeated one, or one
             that is not the assistant's.
     """
     if not 1 <= len(given) <= most:
         raise InvalidCandidatesError(f"{len(given)} candidates; give 1 to {most}")
+    texts = [one if isinstance(one, str) else one.content for one in given]
+    _check_size("candidates", texts, most_bytes)
     seen: dict[Message, int] = {}
     for index, candidate in enumerate(given):
         message = _to_message(candidate, index)
@@ -62,6 +73,16 @@ def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Mes
             )
         seen[message] = index
     return tuple(seen)
+
+
+def _check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
+    """Refuse by its bytes what would keep the device busy with counting its tokens."""
+    size = sum(len(text.encode(errors="replace")) for text in texts)
+    if size > most_bytes:
+        raise HistoryTooLongError(
+            f"{name} has {size:,} bytes of text; this server takes {most_bytes:,}; shorten it or "
+            "raise QGUIDE_MAX_TEXT_BYTES"
+        )
 
 
 def _defect(text: str) -> str | None:

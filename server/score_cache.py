@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict
 from hashlib import sha256
-from typing import Final
+from typing import Final, cast
 
 from qnet.agent import AsyncScorer
 from qnet.types import ScoreRequest, ScoreResult
@@ -70,8 +70,7 @@ class ScoreCache:
     async def _get(self, key: str) -> bytes | None:
         async def shared() -> bytes | None:
             assert self._link is not None
-            row: bytes | None = await self._link.client.get(_name(key))
-            return row
+            return cast(bytes | None, await self._link.client.get(_name(key)))
 
         async def own() -> bytes | None:
             until, row = self._kept.get(key, (0.0, None))

@@ -62,10 +62,12 @@ class Settings(BaseSettings):
         concurrent_requests: of each key at the same time; 0 is no limit.
         max_candidates: most candidates of one request.
         max_history_messages: most turns of one history; the model's context limits it, too.
+        max_text_bytes: of a history, and of all candidates; what is longer is refused before its
+            tokens are counted.
         max_body_bytes: a larger request body is refused with 413.
         max_waiting: requests that may wait for the device; one more is answered with 503.
         cache_bytes: keys and values that each model keeps between requests.
-        timeout_s: a request that takes longer is answered with 503.
+        timeout_s: a request that takes longer is answered with 503; a caller may want less.
         redis_url: where servers share limits and scores; None, or one that is gone: each has its
             own, in memory.
         score_cache_ttl_s: how long a Q model's answer is kept for the same question; 0: not.
@@ -98,6 +100,7 @@ class Settings(BaseSettings):
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
     max_candidates: int = Field(default=64, ge=1)
     max_history_messages: int = Field(default=1024, ge=1)
+    max_text_bytes: int = Field(default=1_000_000, ge=1)
     max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
     max_waiting: int = Field(default=256, ge=1)
     max_batch: int = Field(default=16, ge=1)

@@ -1,13 +1,13 @@
 """POST /v1/act: draw M candidates, score them, return the best."""
 
-import asyncio
 from time import perf_counter
 
 from fastapi import APIRouter
 
 from qnet.agent import AsyncScorer, Decision, act
-from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
+from qnet.errors import InvalidCandidatesError
 from qnet.types import Policy, Sampling
+from server.deadline import Deadline, DeadlineDep
 from server.dependencies import ModelsDep, SettingsDep, TelemetryDep
 from server.history import to_history
 from server.q_models import Held
@@ -27,40 +27,41 @@ router = APIRouter(prefix="/v1", tags=["guidance"])
 
 @router.post("/act")
 async def choose_action(
-    body: ActRequest, settings: SettingsDep, models: ModelsDep, telemetry: TelemetryDep
+    body: ActRequest,
+    settings: SettingsDep,
+    models: ModelsDep,
+    telemetry: TelemetryDep,
+    deadline: DeadlineDep,
 ) -> ActResponse:
     """Draw candidates for the agent's state and return the one with the highest Q."""
     started = perf_counter()
     models.check_policy(body.policy)
     # Found before anything is drawn and held to the end: no answer mixes two versions.
     with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
-        decision = await _decide(body, settings, models.policy.model, q_model.scorer)
+        decision = await _decide(body, settings, models.policy.model, q_model.scorer, deadline)
         _measure(telemetry, decision, q_model.id)
     total_ms = (perf_counter() - started) * 1e3
     return _response(decision, models.policy.name, q_model, total_ms)
 
 
 async def _decide(
-    body: ActRequest, settings: Settings, policy: Policy, scorer: AsyncScorer
+    body: ActRequest, settings: Settings, policy: Policy, scorer: AsyncScorer, deadline: Deadline
 ) -> Decision:
-    history = to_history(body.messages, most=settings.max_history_messages)
+    history = to_history(
+        body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+    )
     if not 1 <= body.num_candidates <= settings.max_candidates:
         raise InvalidCandidatesError(
             f"num_candidates is {body.num_candidates}; ask for 1 to {settings.max_candidates}"
         )
-    try:
-        async with asyncio.timeout(settings.timeout_s):
-            return await act(
-                history,
-                policy,
-                scorer,
-                num_candidates=body.num_candidates,
-                sampling=_sampling(body),
-            )
-    except TimeoutError as error:
-        raise ScorerUnavailableError(
-            f"no decision within {settings.timeout_s} s; ask for fewer candidates or try later"
-        ) from error
+    async with deadline.kept():
+        return await act(
+            history,
+            policy,
+            scorer,
+            num_candidates=body.num_candidates,
+            sampling=_sampling(body),
+        )
 
 
 def _sampling(body: ActRequest) -> Sampling:

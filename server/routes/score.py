@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from qnet.selection import select
 from qnet.types import ScoreRequest
+from server.deadline import DeadlineDep
 from server.dependencies import ModelsDep, SettingsDep, TelemetryDep
 from server.history import to_candidates, to_history
 from server.schemas import (
@@ -21,15 +22,24 @@ router = APIRouter(prefix="/v1", tags=["guidance"])
 
 @router.post("/score")
 async def score_candidates(
-    body: ScoreRequestBody, settings: SettingsDep, models: ModelsDep, telemetry: TelemetryDep
+    body: ScoreRequestBody,
+    settings: SettingsDep,
+    models: ModelsDep,
+    telemetry: TelemetryDep,
+    deadline: DeadlineDep,
 ) -> ScoreResponse:
     """Score what the caller's agent might say next; nothing is drawn."""
     started = perf_counter()
     with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
-        history = to_history(body.messages, most=settings.max_history_messages)
-        candidates = to_candidates(body.candidates, most=settings.max_candidates)
+        history = to_history(
+            body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+        )
+        candidates = to_candidates(
+            body.candidates, most=settings.max_candidates, most_bytes=settings.max_text_bytes
+        )
         asked = perf_counter()
-        result = await q_model.scorer.score(ScoreRequest(history, candidates))
+        async with deadline.kept():
+            result = await q_model.scorer.score(ScoreRequest(history, candidates))
         known = perf_counter()
         telemetry.count_scored(
             q_model.id, computed=result.computed_tokens, cached=result.cached_tokens

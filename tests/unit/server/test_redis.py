@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -79,10 +80,11 @@ async def test_everything_in_redis_expires_and_holds_no_text(link: RedisLink) ->
     keys = await link.client.keys("*")
     assert len(keys) == 3
     for key in keys:
+        assert isinstance(key, bytes)
         assert key.startswith(b"qguide:")
         assert b"secret" not in key
         assert await link.client.pttl(key) > 0
-        assert b"secret" not in await link.client.get(key)
+        assert b"secret" not in cast(bytes, await link.client.get(key))
 
 
 async def test_redis_killed_and_back(redis: RedisServer, link: RedisLink) -> None:
