@@ -129,9 +129,11 @@ class Observe:
                 MutableHeaders(scope=message)["X-Request-ID"] = request_id
             await send(message)
 
+        telemetry: Telemetry = request.app.state.telemetry
         with (
             open_account() as account,
             structlog.contextvars.bound_contextvars(request_id=request_id),
+            telemetry.tracing.request(request.headers) as describe,
         ):
             request.state.request_id = request_id
             request.state.account = account
@@ -141,23 +143,36 @@ class Observe:
                 response = unknown_error_response(request, error)
                 if status is None:  # else the caller sees a body that breaks off
                     await response(scope, receive, numbered)
-            self._report(request, account, status or CLIENT_GONE, perf_counter() - started)
-
-    def _report(self, request: Request, account: Account, status: int, elapsed_s: float) -> None:
-        route = getattr(request.scope.get("route"), "path", "unknown")
-        known = {"key": account.key, "episode_id": account.episode_id}
-        _log.info(
-            "request",
-            method=request.method,
-            route=route,
-            status=status,
-            ms=round(elapsed_s * 1e3, 2),
-            tokens=account.tokens,
-            **{name: value for name, value in known.items() if value is not None},
-        )
-        telemetry: Telemetry = request.app.state.telemetry
+            status = status or CLIENT_GONE
+            route = getattr(request.scope.get("route"), "path", "unknown")
+            describe(
+                f"{request.method} {route}",
+                {
+                    "http.route": route,
+                    "http.response.status_code": status,
+                    "qguide.request_id": request_id,
+                    "qguide.tokens": account.tokens,
+                },
+            )
+            elapsed_s = perf_counter() - started
+            _report(request, account, route=route, status=status, elapsed_s=elapsed_s)
         telemetry.requests.labels(route, status).inc()
         telemetry.request_seconds.labels(route).observe(elapsed_s)
+
+
+def _report(
+    request: Request, account: Account, *, route: str, status: int, elapsed_s: float
+) -> None:
+    known = {"key": account.key, "episode_id": account.episode_id}
+    _log.info(
+        "request",
+        method=request.method,
+        route=route,
+        status=status,
+        ms=round(elapsed_s * 1e3, 2),
+        tokens=account.tokens,
+        **{name: value for name, value in known.items() if value is not None},
+    )
 
 
 def _id_of(request: Request) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,7 @@ from server.routing import DEFAULT, Shares, plain_name, shares_of
 from server.score_cache import ScoreCache
 from server.settings import EMBEDDED, SCRIPTED, Settings
 from server.telemetry import Telemetry
+from server.tracing import TracedPolicy, build_tracing
 
 DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
 """What the scripted Q model thinks of the scripted policy's replies."""
@@ -116,6 +117,7 @@ class Models:
         self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
         for model in self.q_models:
             model.close()
+        await asyncio.to_thread(self.runtime.telemetry.tracing.close)
 
 
 def build_models(settings: Settings) -> Models:
@@ -132,7 +134,8 @@ def build_models(settings: Settings) -> Models:
     runtime = build_runtime(settings)
     try:
         policy = _build_policy(settings, runtime.thread)
-        return Models(runtime, policy, _build_q_models(settings, runtime))
+        traced = replace(policy, model=TracedPolicy(policy.model, runtime.telemetry.tracing))
+        return Models(runtime, traced, _build_q_models(settings, runtime))
     except QGuideError:
         runtime.thread.close()
         runtime.shadow_thread.close()
@@ -141,7 +144,8 @@ def build_models(settings: Settings) -> Models:
 
 def build_runtime(settings: Settings) -> Runtime:
     """The threads, metrics and caches that all Q models share."""
-    telemetry = Telemetry()
+    endpoint = settings.otlp_endpoint
+    telemetry = Telemetry(build_tracing(str(endpoint) if endpoint else None))
     url, ttl_s = settings.redis_url, settings.score_cache_ttl_s
     redis = RedisLink(url.get_secret_value(), telemetry) if url else None
     return Runtime(

@@ -23,6 +23,7 @@ from server.routing import DEFAULT, Routes, Shares, join
 from server.score_cache import CachedScorer, ScoreCache
 from server.shadow import ShadowedScorer, ShadowScoring
 from server.telemetry import Telemetry
+from server.tracing import TracedScorer
 
 Source = Literal["embedded", "scripted", "checkpoint", "vllm"]
 
@@ -95,6 +96,7 @@ class QModel:
         if runtime.score_cache and origin.manifest:
             content = f"{origin.manifest.model_dump_json()} {origin.precision}"
             self.scorer = CachedScorer(self.scorer, runtime.score_cache, content=content)
+        self.scorer = TracedScorer(self.scorer, runtime.telemetry.tracing)
         self.shadow_scorer: AsyncScorer = ScoringWorker(
             self._shadow_resident,
             runtime.shadow_thread,

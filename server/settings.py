@@ -71,6 +71,7 @@ class Settings(BaseSettings):
         redis_url: where servers share limits and scores; None, or one that is gone: each has its
             own, in memory.
         score_cache_ttl_s: how long a Q model's answer is kept for the same question; 0: not.
+        otlp_endpoint: a collector that takes traces over HTTP; needs the extra `otel`.
         drain_delay_s: how long SIGTERM keeps the door open, with a red light, before it closes.
         shutdown_timeout_s: how long the end waits for the requests in flight.
     """
@@ -108,6 +109,7 @@ class Settings(BaseSettings):
     timeout_s: float = Field(default=60.0, gt=0)
     redis_url: SecretStr | None = None
     score_cache_ttl_s: float = Field(default=0.0, ge=0)
+    otlp_endpoint: HttpUrl | None = None
     drain_delay_s: float = Field(default=2.0, ge=0)
     shutdown_timeout_s: int = Field(default=90, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

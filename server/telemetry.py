@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from qnet.batching import BatchTimes
 from qnet.types import CacheUse
 from server.account import charge
+from server.tracing import NoTracing, Tracing
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
@@ -22,9 +23,10 @@ Outcome = Literal["agreed", "disagreed", "failed"]
 
 
 class Telemetry:
-    """The server's metrics, in a registry of their own."""
+    """The server's metrics, in a registry of their own, and where its traces go."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self.tracing = tracing or NoTracing()
         self.registry = CollectorRegistry()
         self.requests = self._counter(
             "requests", "Requests by route and status.", ["route", "status"]
