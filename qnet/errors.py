@@ -14,6 +14,7 @@ QGuideError
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
 ├── RoutingError                 a name of Q models that would lead nowhere, or to two things
 ├── ScorerUnavailableError       the scoring worker or its trunk's server is dead, full or too late
+│   └── OverloadedError          as many requests wait as may
 ├── UpstreamError                an upstream answered with a failure, or with what is no answer
 │   ├── UpstreamTimeoutError     it was silent for too long
 │   └── UpstreamUnavailableError it cannot be reached, is busy, or failed so often that it rests
@@ -111,6 +112,10 @@ class UpstreamTimeoutError(UpstreamError):
 
 class UpstreamUnavailableError(UpstreamError):
     """An upstream cannot be reached, is busy, or failed so often that it is left alone."""
+
+
+class OverloadedError(ScorerUnavailableError):
+    """As many requests wait as may; one that comes later may find a place."""
 
 
 class EnvironmentFailureError(QGuideError):

@@ -26,6 +26,9 @@ def serve(
         str | None,
         typer.Option(help="A model to start vLLM with, as the policy; see QGUIDE_VLLM_PYTHON."),
     ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let others call without API keys.")
+    ] = False,
 ) -> None:
     """Answer over HTTP; every other setting is in QGUIDE_… variables."""
     # torch's idle threads spin by default, which starves everything else on a small machine.
@@ -35,21 +38,24 @@ def serve(
 
     from qnet.errors import QGuideError
     from server.app import create_app
+    from server.drain import DrainingServer
+    from server.logs import configure_logging
     from server.models import build_models
     from server.settings import Settings
-    from server.telemetry import configure_logging
     from server.vllm_process import start_vllm
 
     given: dict[str, Any] = {"host": host, "port": port, "policy": policy, "vllm": vllm}
     if vllm is not None:
         given["policy"] = policy or "vllm"
+    if insecure:
+        given["insecure"] = True
     if q_model is not None:
         given["q_models"] = {"default": q_model}
     console = Console(stderr=True)
     try:
         settings = Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        console.print(str(error), style="red", markup=False)
+        console.print(_said(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     configure_logging(settings.log_level)
     with ExitStack() as stack:
@@ -58,20 +64,32 @@ def serve(
             if process is not None:
                 stack.callback(process.close)
             models = build_models(settings)
-            application = create_app(settings, build=lambda _: models)
+            app = create_app(settings, build=lambda _: models)
         except QGuideError as error:
-            console.print(f"error: {error}", style="red", markup=False)
+            console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
             raise typer.Exit(1) from error
         q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))
         served = f"{models.policy.name} with {q_models}"
         console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
-        uvicorn.run(
-            application,
+        config = uvicorn.Config(
+            app,
             host=settings.host,
             port=settings.port,
             access_log=False,
-            log_level="warning",
+            log_config=None,
+            timeout_graceful_shutdown=settings.shutdown_timeout_s,
         )
+        DrainingServer(config, app.state.drain, delay_s=settings.drain_delay_s).run()
+
+
+def _said(error: ValidationError) -> str:
+    """Which settings are wrong and why, without pydantic's frame."""
+    lines = []
+    for defect in error.errors():
+        place = ".".join(map(str, defect["loc"]))
+        reason = defect["msg"].removeprefix("Value error, ")
+        lines.append(f"error: {place}: {reason}" if place else f"error: {reason}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

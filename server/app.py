@@ -1,22 +1,27 @@
 """The application: settings in, routes out."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 
 from qnet.perturbation import MemoryParaphraseCache, Paraphraser
+from server.drain import Drain
 from server.episodes.service import build_episodes
 from server.errors import install_error_handlers
-from server.middleware import BodyLimit, observe
+from server.gate import Gate
+from server.keys import KeyFile
+from server.limiting import Limiter
+from server.middleware import BodyLimit, CancelWhenGone, Observe
 from server.models import Models, build_models
 from server.routes import act, admin, chat, episodes, health, rerank, score
 from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
 
-ERROR_STATUSES = (400, 404, 409, 413, 422, 500, 502, 503, 504)
+_STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
 
 
 def create_app(
@@ -29,7 +34,8 @@ def create_app(
         build: loads the models; tests bring their own.
 
     Raises:
-        ConfigError: the redaction hook cannot be imported.
+        ConfigError: the redaction hook cannot be imported; the keys file cannot be read, or holds
+            none.
     """
 
     @asynccontextmanager
@@ -38,8 +44,11 @@ def create_app(
         app.state.models = models
         app.state.paraphraser = build_paraphraser(models)
         app.state.telemetry = models.runtime.telemetry
+        redis = models.runtime.redis
+        app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         try:
-            yield
+            async with redis.watched() if redis else nullcontext():
+                yield
         finally:
             await models.close()
 
@@ -48,14 +57,13 @@ def create_app(
         version=version("qguide"),
         description="A value function for any LLM agent.",
         lifespan=lifespan,
-        responses={
-            status: {"model": ErrorBody} for status in (400, 404, 409, 413, 422, 500, 502, 503, 504)
-        },
+        responses={status: {"model": ErrorBody} for status in _STATUSES},
     )
     app.state.settings = settings
     app.state.episodes = build_episodes(settings)
-    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
-    app.middleware("http")(observe)
+    app.state.drain = Drain()
+    app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
+    _surround(app, settings)
     install_error_handlers(app)
     for module in (act, score, rerank, chat, episodes, models_route, health):
         app.include_router(module.router)
@@ -69,3 +77,19 @@ def build_paraphraser(models: Models) -> Paraphraser | None:
     if models.paraphraser is None:
         return None
     return Paraphraser(models.paraphraser.model, MemoryParaphraseCache())
+
+
+def _surround(app: FastAPI, settings: Settings) -> None:
+    """The middleware; what is added last is outermost."""
+    app.add_middleware(CancelWhenGone)
+    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(Gate, settings=settings)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-ID", "X-QGuide-Replica", "Retry-After"],
+        )
+    app.add_middleware(Observe)

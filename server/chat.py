@@ -69,7 +69,9 @@ def read_request(
         )
     return Asked(
         policy=policy,
-        history=to_history(body.messages, most=settings.max_history_messages),
+        history=to_history(
+            body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+        ),
         sampling=_sampling(body, options, policy),
         num_candidates=num_candidates,
         options=options,

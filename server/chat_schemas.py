@@ -9,6 +9,8 @@ from qnet.errors import InvalidRequestError
 from server.schemas import ChatMessage, StepOptions, Temperature
 
 _HEADER: Final = "x-qguide-"
+_TIMEOUT: Final = "x-qguide-timeout-s"
+"""For every route, so no option of this one's."""
 
 
 class GuidanceOptions(StepOptions):
@@ -76,7 +78,7 @@ def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOpt
     given = {
         name.lower().removeprefix(_HEADER).replace("-", "_"): value
         for name, value in headers.items()
-        if name.lower().startswith(_HEADER)
+        if name.lower().startswith(_HEADER) and name.lower() != _TIMEOUT
     }
     try:
         read = GuidanceOptions.model_validate_strings(given, strict=False)

@@ -1,9 +1,14 @@
-"""What routes ask for, as named types."""
+"""What routes ask for, as named types.
+
+All of them are coroutines, because FastAPI sends plain functions to a thread.
+"""
 
 from typing import Annotated, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Header, Request
 
+from qnet.deadline import Deadline
+from server.drain import Drain
 from server.episodes.service import Episodes
 from server.models import Models
 from server.settings import Settings
@@ -11,26 +16,53 @@ from server.stepping import Stepper
 from server.telemetry import Telemetry
 
 
-def _settings(request: Request) -> Settings:
+async def _settings(request: Request) -> Settings:
     return cast(Settings, request.app.state.settings)
 
 
-def _models(request: Request) -> Models:
+async def _models(request: Request) -> Models:
     return cast(Models, request.app.state.models)
 
 
-def _telemetry(request: Request) -> Telemetry:
+async def _telemetry(request: Request) -> Telemetry:
     return cast(Telemetry, request.app.state.telemetry)
 
 
-def _episodes(request: Request) -> Episodes:
+async def _episodes(request: Request) -> Episodes:
     return cast(Episodes, request.app.state.episodes)
+
+
+async def _drain(request: Request) -> Drain:
+    return cast(Drain, request.app.state.drain)
 
 
 SettingsDep = Annotated[Settings, Depends(_settings)]
 ModelsDep = Annotated[Models, Depends(_models)]
 EpisodesDep = Annotated[Episodes, Depends(_episodes)]
 TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]
+DrainDep = Annotated[Drain, Depends(_drain)]
+
+TIMEOUT_HEADER = "X-QGuide-Timeout-S"
+
+
+async def _deadline(
+    settings: SettingsDep,
+    wanted_s: Annotated[
+        float | None,
+        Header(
+            alias=TIMEOUT_HEADER,
+            gt=0,
+            allow_inf_nan=False,
+            description="seconds after which the caller wants no answer; the server's limit holds",
+        ),
+    ] = None,
+) -> Deadline:
+    """The operator's limit, or a shorter one of the caller's."""
+    remedy = f"ask for less, allow more ({TIMEOUT_HEADER}, QGUIDE_TIMEOUT_S) or try again later"
+    return Deadline.after(min(settings.timeout_s, wanted_s or settings.timeout_s), remedy=remedy)
+
+
+DeadlineDep = Annotated[Deadline, Depends(_deadline)]
 
 
 async def _stepper(
@@ -39,8 +71,10 @@ async def _stepper(
     models: ModelsDep,
     episodes: EpisodesDep,
     telemetry: TelemetryDep,
+    deadline: DeadlineDep,
 ) -> Stepper:
-    return Stepper(settings, models, episodes, request.app.state.paraphraser, telemetry)
+    paraphraser = request.app.state.paraphraser
+    return Stepper(settings, models, episodes, paraphraser, telemetry, deadline)
 
 
 StepperDep = Annotated[Stepper, Depends(_stepper)]

@@ -16,6 +16,7 @@ from qnet.errors import (
     InvalidCandidatesError,
     InvalidRequestError,
     MalformedHistoryError,
+    OverloadedError,
     QGuideError,
     RenderingError,
     RoutingError,
@@ -29,6 +30,7 @@ from qnet.errors import (
     UpstreamUnavailableError,
 )
 from server.openai_errors import openai_detail, speaks_openai
+from server.refusals import DrainingError, ForbiddenError, OverLimitError, UnauthorizedError
 
 RETRY_AFTER_S = 1
 
@@ -46,10 +48,15 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     CheckpointError: (400, "checkpoint_refused"),
     ConfigError: (409, "config_refused"),
     RoutingError: (409, "routing_refused"),
+    OverloadedError: (503, "overloaded"),
     ScorerUnavailableError: (503, "scorer_unavailable"),
     UpstreamTimeoutError: (504, "upstream_timeout"),
     UpstreamUnavailableError: (503, "upstream_unavailable"),
     UpstreamError: (502, "upstream_failed"),
+    UnauthorizedError: (401, "unauthorized"),
+    ForbiddenError: (403, "forbidden"),
+    OverLimitError: (429, "rate_limited"),
+    DrainingError: (503, "draining"),
 }
 """The most special class first."""
 
@@ -76,7 +83,7 @@ def error_response(
     param: str | None = None,
     retry_after_s: float | None = None,
 ) -> JSONResponse:
-    """The body of every error; 429 and 503 say when to come back.
+    """The body of every error; 429 and 503 say when to come back, 401 how to say who one is.
 
     Args:
         param: the field that is at fault; only OpenAI's shape has a place for it.
@@ -86,30 +93,31 @@ def error_response(
         status, detail = openai_detail(status, code, message, param)
     request_id = getattr(request.state, "request_id", "")
     wait_s = RETRY_AFTER_S if retry_after_s is None else ceil(retry_after_s)
+    headers = {"Retry-After": str(wait_s)} if status in (429, 503) else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(
-        {"error": {**detail, "request_id": request_id}},
-        status_code=status,
-        headers={"Retry-After": str(wait_s)} if status in (429, 503) else None,
+        {"error": {**detail, "request_id": request_id}}, status_code=status, headers=headers
     )
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
-    return known_error_response(request, error)
-
-
 def known_error_response(request: Request, error: Exception) -> JSONResponse:
-    """What the table says of an error."""
+    """What the table says of an error; an error that it lacks is a 500."""
     for kind, (status, code) in TABLE.items():
         if isinstance(error, kind):
             return error_response(
                 request,
                 status,
-                code,
+                error.code if isinstance(error, OverLimitError) else code,
                 str(error),
                 param=getattr(error, "parameter", None),
                 retry_after_s=getattr(error, "retry_after_s", None),
             )
     return unknown_error_response(request, error)
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    return known_error_response(request, error)
 
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:

@@ -15,12 +15,17 @@ from server.schemas import ChatMessage
 INSTRUCTING: Final = ("system", "developer")
 """Who may speak anywhere, and to whom nobody answers."""
 
+MAX_TEXT_BYTES = 1_000_000
+"""A million tokens have more bytes than that; what has fewer is quickly counted exactly."""
 
-def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
+
+def to_history(
+    messages: Sequence[ChatMessage], *, most: int, most_bytes: int = MAX_TEXT_BYTES
+) -> History:
     """The history of a request.
 
     Raises:
-        HistoryTooLongError: more messages than `most`.
+        HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
         MalformedHistoryError: no message, an empty or broken one, the agent speaking twice in a
             row or last or first, or a tool call without its result.
     """
@@ -32,6 +37,7 @@ def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
     if not messages:
         raise MalformedHistoryError("messages is empty; give at least the task as a user message")
     history = tuple(message.to_message() for message in messages)
+    _check_size("messages", [message.text for message in history], most_bytes)
     for index, message in enumerate(history):
         if defect := _turn_defect(message):
             raise MalformedHistoryError(f"messages[{index}] ({message.role}) {defect}")
@@ -52,18 +58,22 @@ def to_history(messages: Sequence[ChatMessage], *, most: int) -> History:
     return history
 
 
-def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Message, ...]:
+def to_candidates(
+    given: Sequence[str | ChatMessage], *, most: int, most_bytes: int = MAX_TEXT_BYTES
+) -> tuple[Message, ...]:
     """The candidates of a request, as the assistant's messages.
 
     Raises:
+        HistoryTooLongError: together more text than `most_bytes`.
         InvalidCandidatesError: none or too many, an empty or broken one, a repeated one, or one
             that is not the assistant's.
     """
     if not 1 <= len(given) <= most:
         raise InvalidCandidatesError(f"{len(given)} candidates; give 1 to {most}")
+    messages = [_to_message(candidate, index) for index, candidate in enumerate(given)]
+    _check_size("candidates", [message.text for message in messages], most_bytes)
     seen: dict[Message, int] = {}
-    for index, candidate in enumerate(given):
-        message = _to_message(candidate, index)
+    for index, message in enumerate(messages):
         if defect := _turn_defect(message):
             raise InvalidCandidatesError(f"candidates[{index}] {defect}")
         if message in seen:
@@ -74,14 +84,18 @@ def to_candidates(given: Sequence[str | ChatMessage], *, most: int) -> tuple[Mes
     return tuple(seen)
 
 
-def to_documents(texts: Sequence[str], *, most: int) -> tuple[Message, ...]:
+def to_documents(
+    texts: Sequence[str], *, most: int, most_bytes: int = MAX_TEXT_BYTES
+) -> tuple[Message, ...]:
     """The documents of a request as candidates; unlike those, they may repeat.
 
     Raises:
+        HistoryTooLongError: together more text than `most_bytes`.
         InvalidCandidatesError: none or too many, or an empty or broken one.
     """
     if not 1 <= len(texts) <= most:
         raise InvalidCandidatesError(f"{len(texts)} documents; give 1 to {most}")
+    _check_size("documents", texts, most_bytes)
     for index, text in enumerate(texts):
         if defect := _defect(text):
             raise InvalidCandidatesError(f"documents[{index}] {defect}")
@@ -127,6 +141,16 @@ def _check_tool_results(history: History) -> None:
         raise MalformedHistoryError(
             f"the tool calls {', '.join(waiting)} have no result; send a tool message for each "
             "call, straight after it"
+        )
+
+
+def _check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
+    """Refuse by its bytes what would keep the device busy with counting its tokens."""
+    size = sum(len(text.encode(errors="replace")) for text in texts)
+    if size > most_bytes:
+        raise HistoryTooLongError(
+            f"{name} has {size:,} bytes of text; this server takes {most_bytes:,}; shorten it or "
+            "raise QGUIDE_MAX_TEXT_BYTES"
         )
 
 

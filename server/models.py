@@ -29,10 +29,13 @@ from qnet.scorers import build_shared_prefix_scorer
 from qnet.scoring import ScriptedScorer
 from qnet.types import CachingScorer, Policy
 from server.q_models import Origin, QModel, QModels, Runtime, Source
+from server.redis_link import RedisLink
 from server.remote import build_remote_origin, check_trunks, trunk_of
 from server.routing import DEFAULT, Shares, plain_name, shares_of
+from server.score_cache import ScoreCache
 from server.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
 from server.telemetry import Telemetry
+from server.tracing import build_tracing
 from server.upstreams import build_upstream
 
 DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
@@ -145,6 +148,7 @@ class Models:
         self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
         for model in self.q_models:
             model.close()
+        await asyncio.to_thread(self.runtime.telemetry.tracing.close)
 
 
 def build_models(settings: Settings) -> Models:
@@ -172,14 +176,20 @@ def build_models(settings: Settings) -> Models:
 
 
 def build_runtime(settings: Settings) -> Runtime:
-    """The threads and metrics that all Q models share."""
+    """The threads, metrics and caches that all Q models share."""
+    endpoint = settings.otlp_endpoint
+    telemetry = Telemetry(build_tracing(str(endpoint) if endpoint else None))
+    url, ttl_s = settings.redis_url, settings.score_cache_ttl_s
+    redis = RedisLink(url.get_secret_value(), telemetry) if url else None
     return Runtime(
         thread=DeviceThread(max_waiting=settings.max_waiting),
         shadow_thread=DeviceThread(max_waiting=settings.max_waiting),
-        telemetry=Telemetry(),
+        telemetry=telemetry,
         max_batch=settings.max_batch,
         timeout_s=settings.timeout_s,
         max_waiting=settings.max_waiting,
+        redis=redis,
+        score_cache=ScoreCache(redis, ttl_s=ttl_s) if ttl_s else None,
     )
 
 
@@ -254,7 +264,7 @@ def _local_origin(settings: Settings, source: str, folder: Path) -> Origin:
         torch.nn.Module.to(loaded.model, settings.device)
         return build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
 
-    return Origin(build, _source(source), loaded.manifest)
+    return Origin(build, _source(source), loaded.manifest, precision=settings.dtype)
 
 
 def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:

@@ -10,14 +10,20 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from structlog.contextvars import bound_contextvars
+
 from qnet.agent import AsyncScorer
 from qnet.batching import DEFAULT_MAX_WAITING, BatchTimes, DeviceThread, ScoringWorker
 from qnet.checkpoint import Manifest
 from qnet.errors import ScorerUnavailableError
 from qnet.types import CacheUse, CachingScorer, ScoreRequest, ScoreResult
+from server.account import name_episode
+from server.redis_link import RedisLink
 from server.routing import DEFAULT, Routes, Shares, join
+from server.score_cache import CachedScorer, ScoreCache
 from server.shadow import ShadowedScorer, ShadowScoring
 from server.telemetry import Telemetry
+from server.tracing import TracedScorer
 
 Source = Literal["embedded", "scripted", "checkpoint", "vllm", "upstream"]
 
@@ -31,6 +37,8 @@ class Runtime:
         shadow_thread: where shadows score, so that a slow one keeps no request waiting.
         timeout_s: of scoring, its waiting included.
         max_waiting: requests that may wait for a thread that a Q model has of its own.
+        redis: None where none is configured.
+        score_cache: None asks the Q model every time.
     """
 
     thread: DeviceThread
@@ -39,6 +47,8 @@ class Runtime:
     max_batch: int
     timeout_s: float
     max_waiting: int = DEFAULT_MAX_WAITING
+    redis: RedisLink | None = None
+    score_cache: ScoreCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class Origin:
     Attributes:
         build: a scorer with an empty cache; called on the thread that will score with it.
         manifest: None for a fake.
+        precision: the dtype that it computes in.
         own_thread: it waits on a network, for which the device must never wait.
     """
 
@@ -55,6 +66,7 @@ class Origin:
     source: Source
     manifest: Manifest | None = None
     own_thread: bool = False
+    precision: str = ""
 
 
 class QModel:
@@ -81,6 +93,10 @@ class QModel:
             timeout_s=runtime.timeout_s,
             observe=self._observe,
         )
+        if runtime.score_cache and origin.manifest:
+            content = f"{origin.manifest.model_dump_json()} {origin.precision}"
+            self.scorer = CachedScorer(self.scorer, runtime.score_cache, content=content)
+        self.scorer = TracedScorer(self.scorer, runtime.telemetry.tracing)
         self.shadow_scorer: AsyncScorer = ScoringWorker(
             self._shadow_resident,
             runtime.shadow_thread,
@@ -218,7 +234,13 @@ class QModels:
         wanted = DEFAULT if name is None else name
         model = self._models[self.routes.resolve(wanted, episode_id)]
         shadow = self._shadow_of(model, episode_id)
-        with _held(model), nullcontext() if shadow is None else _held(shadow):
+        if episode_id is not None:
+            name_episode(episode_id)
+        with (
+            bound_contextvars(**({} if episode_id is None else {"episode_id": episode_id})),
+            _held(model),
+            nullcontext() if shadow is None else _held(shadow),
+        ):
             scorer = ShadowedScorer(model, shadow, self._shadows) if shadow else model.scorer
             yield Held(model.id, model.name, model.version, scorer)
 

@@ -52,4 +52,4 @@ def build_remote_origin(settings: Settings, folder: Path, trunk: VllmTrunk) -> O
         )
         return VllmScorer(loaded, server, max_tokens=trunk.max_tokens)
 
-    return Origin(build, "vllm", loaded.manifest, own_thread=True)
+    return Origin(build, "vllm", loaded.manifest, own_thread=True, precision="vllm")

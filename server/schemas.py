@@ -360,6 +360,10 @@ class Health(_Body):
 
     status: Literal["ok", "unavailable"]
     reason: str | None = None
+    details: dict[str, str] = Field(
+        default_factory=dict,
+        description="`redis`: ok, or gone while memory serves in its place; absent without Redis",
+    )
 
 
 class ErrorDetail(_Body):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from qnet.deadline import Deadline
 from qnet.selection import Reason, distinct, select
 from qnet.types import History, Message, ScoreRequest
 from server.episodes.service import Episodes
@@ -29,7 +30,11 @@ class Scored:
 
 
 async def score_once(
-    history: History, candidates: Sequence[Message], q_model: Held, telemetry: Telemetry
+    history: History,
+    candidates: Sequence[Message],
+    q_model: Held,
+    telemetry: Telemetry,
+    deadline: Deadline,
 ) -> Scored:
     """Q of each candidate; equal ones go through the Q model once.
 
@@ -39,7 +44,8 @@ async def score_once(
     """
     unique = distinct(candidates)
     asked = perf_counter()
-    result = await q_model.scorer.score(ScoreRequest(history, unique.messages))
+    async with deadline.kept():
+        result = await q_model.scorer.score(ScoreRequest(history, unique.messages))
     score_s = perf_counter() - asked
     telemetry.count_scored(q_model.id, computed=result.computed_tokens, cached=result.cached_tokens)
     telemetry.stage_seconds.labels("score").observe(score_s)

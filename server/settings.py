@@ -1,10 +1,19 @@
 """What an operator configures; read once, from the environment (QGUIDE_…)."""
 
+import re
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 EMBEDDED: Final = "embedded"
@@ -13,6 +22,7 @@ DEFAULT_POLICY: Final = "default"
 VLLM: Final = "vllm"
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
+_ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
 
 
 class VllmTrunk(BaseModel):
@@ -87,18 +97,33 @@ class Settings(BaseSettings):
         episodes_max_files: files of each kind that stay; the oldest goes.
         episodes_memory_bytes: of all episodes that have not ended; the oldest is forgotten.
         episodes_ttl_s: an episode without a step for longer is forgotten.
-        admin: serve the routes that load, drop and rename Q models. They ask for no key, so the
-            server must then be bound to this machine alone.
+        admin: serve the routes that load, drop and rename Q models. With keys they ask for an
+            admin's; without, the server must be bound to this machine alone.
+        keys_file: hashes and limits of the API keys (`qguide keys create`); None asks for none.
+        insecure: bind to other addresses than loopback without keys.
+        public_metrics: whether /metrics asks for no key; likewise `public_docs`.
+        cors_origins: origins whose pages may call; none by default.
+        requests_per_minute: of each key that has no limit of its own; 0 is no limit.
+        tokens_per_day: likewise; tokens read, generated and computed.
+        concurrent_requests: of each key at the same time; 0 is no limit.
         num_candidates: M, where a chat completion does not say.
         max_candidates: most candidates of one request.
         max_score_items: most histories of one batch to score.
         fallback: what a request gets that no Q can be given for, unless it says itself.
         heartbeat_s: between the signs of life of a stream that has nothing to say yet.
         max_history_messages: most turns of one history; the model's context limits it, too.
+        max_text_bytes: of a history, and of all candidates; what is longer is refused before its
+            tokens are counted.
         max_body_bytes: a larger request body is refused with 413.
         max_waiting: requests that may wait for the device; one more is answered with 503.
         cache_bytes: keys and values that each model keeps between requests.
-        timeout_s: a request that takes longer is answered with 503.
+        timeout_s: a request that takes longer is answered with 503; a caller may want less.
+        redis_url: where servers share limits and scores; None, or one that is gone: each has its
+            own, in memory.
+        score_cache_ttl_s: how long a Q model's answer is kept for the same question; 0: not.
+        otlp_endpoint: a collector that takes traces over HTTP; needs the extra `otel`.
+        drain_delay_s: how long SIGTERM keeps the door open, with a red light, before it closes.
+        shutdown_timeout_s: how long the end waits for the requests in flight.
     """
 
     model_config = SettingsConfigDict(env_prefix="QGUIDE_", frozen=True, extra="forbid")
@@ -127,6 +152,14 @@ class Settings(BaseSettings):
     shadows: dict[str, str] = Field(default_factory=dict)
     models_dir: Path | None = None
     admin: bool = False
+    keys_file: Path | None = None
+    insecure: bool = False
+    public_metrics: bool = False
+    public_docs: bool = False
+    cors_origins: tuple[str, ...] = ()
+    requests_per_minute: int = Field(default=0, ge=0)
+    tokens_per_day: int = Field(default=0, ge=0)
+    concurrent_requests: int = Field(default=64, ge=0)
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
@@ -136,19 +169,41 @@ class Settings(BaseSettings):
     fallback: Literal["error", "first"] = "error"
     heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=1024, ge=1)
+    max_text_bytes: int = Field(default=1_000_000, ge=1)
     max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
     max_waiting: int = Field(default=256, ge=1)
     max_batch: int = Field(default=16, ge=1)
     cache_bytes: int = Field(default=512 * 1024**2, ge=0)
     timeout_s: float = Field(default=60.0, gt=0)
+    redis_url: SecretStr | None = None
+    score_cache_ttl_s: float = Field(default=0.0, ge=0)
+    otlp_endpoint: HttpUrl | None = None
+    drain_delay_s: float = Field(default=2.0, ge=0)
+    shutdown_timeout_s: int = Field(default=90, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_named(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin; name each as https://host or :port too")
+        return origins
+
     @model_validator(mode="after")
-    def _admin_is_local(self) -> Self:
-        if self.admin and not _is_loopback(self.host):
+    def _others_need_keys(self) -> Self:
+        if self.keys_file or _is_loopback(self.host):
+            return self
+        if self.admin:
             raise ValueError(
-                f"admin is on and host is {self.host!r}; the admin routes ask for no key, so "
-                "bind to 127.0.0.1 or switch them off"
+                f"admin is on and host is {self.host!r}; without keys the admin routes stay on "
+                "this machine: set keys_file, bind to 127.0.0.1 or switch them off"
+            )
+        if not self.insecure:
+            raise ValueError(
+                f"host is {self.host!r}, where others can call, and there are no API keys; make "
+                "one with `qguide keys create NAME --file keys.json` and set "
+                "QGUIDE_KEYS_FILE=keys.json, bind to 127.0.0.1, or say --insecure"
             )
         return self
 

@@ -15,6 +15,7 @@ from server.q_models import Held
 from server.schemas import StepOptions
 from server.settings import Settings
 from server.telemetry import Telemetry
+from server.tracing import TracedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Stepper:
     episodes: Episodes
     paraphraser: Paraphraser | None
     telemetry: Telemetry
+    deadline: Deadline
 
     def check_num_candidates(self, num_candidates: int) -> None:
         """Refuse an M that is out of range.
@@ -73,22 +75,20 @@ class Stepper:
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
-        deadline = Deadline.after(self.settings.timeout_s)
         options = asked.options
         self.check_num_candidates(asked.num_candidates)
         episode = await self.episodes.begin_step(options.episode_id)
         # Found before anything is drawn and held to the end: no answer mixes two versions.
         with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
-            guidance = self._guidance(asked, episode, q_model.id, deadline)
-            guided = await guide(asked.history, asked.policy.model, q_model.scorer, guidance)
+            guidance = self._guidance(asked, episode, q_model.id)
+            policy = TracedPolicy(asked.policy.model, self.telemetry.tracing)
+            guided = await guide(asked.history, policy, q_model.scorer, guidance)
             self._measure(guided, q_model.id)
         await self._remember(asked, guided, q_model)
         total_ms = (perf_counter() - started) * 1e3
         return Taken(guided, asked.policy.name, q_model.name, q_model.version, total_ms)
 
-    def _guidance(
-        self, asked: Asked, episode: Episode | None, q_model: str, deadline: Deadline
-    ) -> Guidance:
+    def _guidance(self, asked: Asked, episode: Episode | None, q_model: str) -> Guidance:
         options = asked.options
         if options.perturb and self.paraphraser is None:
             raise InvalidRequestError(
@@ -105,7 +105,7 @@ class Stepper:
             at_least=asked.n,
             always_score=options.adaptive,
             fallback=options.fallback or self.settings.fallback,
-            deadline=deadline,
+            deadline=self.deadline,
         )
 
     async def _remember(self, asked: Asked, guided: Guided, q_model: Held) -> None:
@@ -136,7 +136,11 @@ class Stepper:
             telemetry.unguided.labels(q_model).inc()
         telemetry.candidates.observe(decision.distinct_candidates)
         usage = decision.usage
-        telemetry.completion_tokens.inc(usage.completion_tokens)
+        for prompt, completion in (
+            (usage.prompt_tokens, usage.completion_tokens),
+            (guided.paraphrasing.prompt_tokens, guided.paraphrasing.completion_tokens),
+        ):
+            telemetry.count_drawn(prompt=prompt, completion=completion)
         telemetry.count_scored(q_model, computed=usage.scored_tokens, cached=usage.cached_tokens)
 
 

@@ -1,20 +1,17 @@
-"""Metrics for Prometheus and logs for people; prompts are in neither.
+"""Metrics for Prometheus.
 
 Series of a Q model carry its `name@version` and go when the version goes, so there are never
 more of them than versions served.
 """
 
-import logging
-import sys
 from typing import Final, Literal
 
-import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from structlog.processors import ExceptionRenderer
-from structlog.tracebacks import ExceptionDictTransformer
 
 from qnet.batching import BatchTimes
 from qnet.types import CacheUse
+from server.account import charge
+from server.tracing import NoTracing, Tracing
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
@@ -26,9 +23,10 @@ Outcome = Literal["agreed", "disagreed", "failed"]
 
 
 class Telemetry:
-    """The server's metrics, in a registry of their own."""
+    """The server's metrics, in a registry of their own, and where its traces go."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self.tracing = tracing or NoTracing()
         self.registry = CollectorRegistry()
         self.requests = self._counter(
             "requests", "Requests by route and status.", ["route", "status"]
@@ -47,6 +45,7 @@ class Telemetry:
         )
         self.completion_tokens = self._counter("completion_tokens", "Tokens that policies drew.")
         self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did without.")
+        self.prompt_tokens = self._counter("prompt_tokens", "Tokens that policies read.")
         self.queue_seconds = self._histogram(
             "queue_seconds", "Time that a scoring request waits for the device.", _Q_MODEL
         )
@@ -81,14 +80,27 @@ class Telemetry:
         self.cache_bytes.labels(q_model).set(cache.nbytes)
         self.cache_evictions.labels(q_model).inc(evicted)
 
+    def count_drawn(self, *, prompt: int, completion: int) -> None:
+        """Add what a policy read and generated for the request that is served."""
+        self.prompt_tokens.inc(prompt)
+        self.completion_tokens.inc(completion)
+        charge(prompt + completion)
+
     def count_scored(self, q_model: str, *, computed: int, cached: int) -> None:
-        """Add one request's tokens."""
+        """Add the tokens of one scoring for the request that is served; cached ones are free."""
+        charge(computed)
         for kind, number in zip(_TOKENS, (computed, cached), strict=True):
             self.scorer_tokens.labels(q_model, kind).inc(number)
 
     def count_shadow(self, q_model: str, outcome: Outcome) -> None:
         """Add one request that the Q model scored as a shadow."""
         self.shadow_requests.labels(q_model, outcome).inc()
+
+    def redis_up(self) -> Gauge:
+        """Whether Redis answers, 1 or 0; the series exists where a Redis is configured."""
+        return Gauge(
+            "qguide_redis_up", "Whether Redis answers; else memory does.", registry=self.registry
+        )
 
     def forget(self, q_model: str) -> None:
         """Drop every series of a Q model that is no longer served."""
@@ -116,19 +128,3 @@ class Telemetry:
         return Histogram(
             f"qguide_{name}", says, labels or (), buckets=buckets, registry=self.registry
         )
-
-
-def configure_logging(level: str) -> None:
-    """JSON lines on stderr."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            # Local variables hold prompts; a traceback is logged without them.
-            ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-    )

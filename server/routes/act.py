@@ -26,7 +26,9 @@ async def choose_action(
     """Draw candidates for the agent's state and return the one with the highest Q."""
     asked = Asked(
         policy=models.find_policy(body.policy),
-        history=to_history(body.messages, most=settings.max_history_messages),
+        history=to_history(
+            body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+        ),
         sampling=_sampling(body),
         num_candidates=body.num_candidates,
         options=body,

@@ -1,16 +1,19 @@
 """POST /v1/models/…: change what is served while requests run; only where the operator says so.
 
+With API keys they ask for an admin's; without, the server is bound to loopback.
+
 Every change answers with what is served after it. A refused one changes nothing.
 """
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from server.dependencies import ModelsDep, SettingsDep
+from server.gate import require_admin
 from server.routes.models import model_list
 from server.routing import shares_of
 from server.schemas import AliasRequest, DropRequest, LoadRequest, ModelList, ShadowRequest
 
-router = APIRouter(prefix="/v1/models", tags=["admin"])
+router = APIRouter(prefix="/v1/models", tags=["admin"], dependencies=[Depends(require_admin)])
 
 
 @router.post("/load")

@@ -15,9 +15,10 @@ from time import time
 from fastapi import APIRouter
 
 from qnet.concurrency import all_of
+from qnet.deadline import Deadline
 from qnet.errors import InvalidCandidatesError
 from qnet.types import History, Message
-from server.dependencies import EpisodesDep, ModelsDep, SettingsDep, TelemetryDep
+from server.dependencies import DeadlineDep, EpisodesDep, ModelsDep, SettingsDep, TelemetryDep
 from server.episodes.service import Episodes
 from server.history import to_documents, to_history
 from server.models import Models
@@ -57,9 +58,10 @@ async def rerank_like_jina(
     models: ModelsDep,
     episodes: EpisodesDep,
     telemetry: TelemetryDep,
+    deadline: DeadlineDep,
 ) -> JinaRerankResponse:
     """Sort the documents by Q; Jina's shape."""
-    service = _Service(settings, models, episodes, telemetry)
+    service = _Service(settings, models, episodes, telemetry, deadline)
     q_model, scored = await _rank(body, body.texts, service)
     shown = [DocumentText(text=text) for text in body.texts] if body.return_documents else None
     return JinaRerankResponse(
@@ -84,9 +86,10 @@ async def rerank_like_cohere(
     models: ModelsDep,
     episodes: EpisodesDep,
     telemetry: TelemetryDep,
+    deadline: DeadlineDep,
 ) -> CohereRerankResponse:
     """Sort the documents by Q; Cohere's shape."""
-    service = _Service(settings, models, episodes, telemetry)
+    service = _Service(settings, models, episodes, telemetry, deadline)
     q_model, scored = await _rank(body, body.documents, service)
     return CohereRerankResponse(
         id=str(uuid.uuid4()),
@@ -109,14 +112,20 @@ async def rerank_like_cohere(
 
 @router.post("/score")
 async def score_pairs(
-    body: PairScoreRequest, settings: SettingsDep, models: ModelsDep, telemetry: TelemetryDep
+    body: PairScoreRequest,
+    settings: SettingsDep,
+    models: ModelsDep,
+    telemetry: TelemetryDep,
+    deadline: DeadlineDep,
 ) -> PairScoreResponse:
     """The raw Q of each pair of a query and a document; vLLM's shape."""
     texts = [body.documents] if isinstance(body.documents, str) else body.documents
-    documents = to_documents(texts, most=settings.max_candidates)
+    documents = to_documents(
+        texts, most=settings.max_candidates, most_bytes=settings.max_text_bytes
+    )
     histories = _histories(body, len(documents), settings)
     with models.q_models.hold(body.model, episode_id=body.episode_id) as q_model:
-        q_values, scored = await _score_pairs(histories, documents, q_model, telemetry)
+        q_values, scored = await _score_pairs(histories, documents, q_model, telemetry, deadline)
     tokens = sum(map(_tokens, scored))
     cached = sum(one.cached_tokens for one in scored)
     return PairScoreResponse(
@@ -150,15 +159,18 @@ class _Service:
     models: Models
     episodes: Episodes
     telemetry: Telemetry
+    deadline: Deadline
 
 
 async def _rank(body: RerankRequest, texts: Sequence[str], service: _Service) -> tuple[str, Scored]:
     """Which version scored, and what it said of each document."""
     await service.episodes.begin_step(body.episode_id)
     history = _history(body.query, body.messages, service.settings)
-    documents = to_documents(texts, most=service.settings.max_candidates)
+    documents = to_documents(
+        texts, most=service.settings.max_candidates, most_bytes=service.settings.max_text_bytes
+    )
     with service.models.q_models.hold(body.model, episode_id=body.episode_id) as q_model:
-        scored = await score_once(history, documents, q_model, service.telemetry)
+        scored = await score_once(history, documents, q_model, service.telemetry, service.deadline)
     await remember(service.episodes, body.episode_id, history, documents, scored, q_model)
     return q_model.id, scored
 
@@ -168,6 +180,7 @@ async def _score_pairs(
     documents: Sequence[Message],
     q_model: Held,
     telemetry: Telemetry,
+    deadline: Deadline,
 ) -> tuple[list[float], list[Scored]]:
     """Q of each pair, in order; pairs with the same history are one request of the Q model."""
     places: dict[History, list[int]] = {}
@@ -175,7 +188,7 @@ async def _score_pairs(
         places.setdefault(history, []).append(place)
     scored = await all_of(
         [
-            score_once(history, [documents[i] for i in mine], q_model, telemetry)
+            score_once(history, [documents[i] for i in mine], q_model, telemetry, deadline)
             for history, mine in places.items()
         ]
     )
@@ -205,7 +218,9 @@ def _history(
 ) -> History:
     if messages is None:
         messages = [ChatMessage(role="user", content=query or "")]
-    return to_history(messages, most=settings.max_history_messages)
+    return to_history(
+        messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+    )
 
 
 def _tokens(scored: Scored) -> int:

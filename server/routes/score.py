@@ -6,8 +6,9 @@ from typing import Any
 from fastapi import APIRouter
 
 from qnet.concurrency import all_of
+from qnet.deadline import Deadline
 from qnet.errors import InvalidRequestError
-from server.dependencies import EpisodesDep, ModelsDep, SettingsDep, TelemetryDep
+from server.dependencies import DeadlineDep, EpisodesDep, ModelsDep, SettingsDep, TelemetryDep
 from server.history import to_candidates, to_history
 from server.q_models import Held
 from server.schemas import (
@@ -35,14 +36,19 @@ async def score_candidates(
     models: ModelsDep,
     episodes: EpisodesDep,
     telemetry: TelemetryDep,
+    deadline: DeadlineDep,
 ) -> ScoreResponse:
     """Score what the caller's agent might say next; nothing is drawn."""
     started = perf_counter()
     await episodes.begin_step(body.episode_id)
-    history = to_history(body.messages, most=settings.max_history_messages)
-    candidates = to_candidates(body.candidates, most=settings.max_candidates)
+    history = to_history(
+        body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+    )
+    candidates = to_candidates(
+        body.candidates, most=settings.max_candidates, most_bytes=settings.max_text_bytes
+    )
     with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
-        scored = await score_once(history, candidates, q_model, telemetry)
+        scored = await score_once(history, candidates, q_model, telemetry, deadline)
     await remember(episodes, body.episode_id, history, candidates, scored, q_model)
     return ScoreResponse(
         **_shown(scored),
@@ -54,7 +60,11 @@ async def score_candidates(
 
 @router.post("/score/batch")
 async def score_batch(
-    body: ScoreBatchBody, settings: SettingsDep, models: ModelsDep, telemetry: TelemetryDep
+    body: ScoreBatchBody,
+    settings: SettingsDep,
+    models: ModelsDep,
+    telemetry: TelemetryDep,
+    deadline: DeadlineDep,
 ) -> ScoreBatchResponse:
     """Score several histories with one version; either all of them are scored or none."""
     if not 1 <= len(body.items) <= settings.max_score_items:
@@ -66,7 +76,7 @@ async def score_batch(
     with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
         scored = await all_of(
             [
-                _score_item(index, item, q_model, settings, telemetry)
+                _score_item(index, item, q_model, settings, telemetry, deadline)
                 for index, item in enumerate(body.items)
             ]
         )
@@ -82,12 +92,21 @@ async def score_batch(
 
 
 async def _score_item(
-    index: int, item: ScoreItem, q_model: Held, settings: Settings, telemetry: Telemetry
+    index: int,
+    item: ScoreItem,
+    q_model: Held,
+    settings: Settings,
+    telemetry: Telemetry,
+    deadline: Deadline,
 ) -> Scored:
     try:
-        history = to_history(item.messages, most=settings.max_history_messages)
-        candidates = to_candidates(item.candidates, most=settings.max_candidates)
-        return await score_once(history, candidates, q_model, telemetry)
+        history = to_history(
+            item.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+        )
+        candidates = to_candidates(
+            item.candidates, most=settings.max_candidates, most_bytes=settings.max_text_bytes
+        )
+        return await score_once(history, candidates, q_model, telemetry, deadline)
     except InvalidRequestError as error:
         raise type(error)(f"items[{index}]: {error}") from error
 

@@ -123,7 +123,8 @@ def test_without_a_q_adaptive_m_takes_the_first_candidate_and_the_episode_goes_o
         return models
 
     client = serve(build=dead_scorer)
-    options = {"num_candidates": 6, "adaptive": True, "previous_q": 0.0, "episode_id": "e"}
+    options: dict[str, Any] = {"num_candidates": 6, "adaptive": True, "previous_q": 0.0}
+    options["episode_id"] = "e"
     guidance = ask(client, [TASK], fallback="first", **options)["qguide"]
     assert (guidance["guided"], guidance["q_values"]) == (False, None)
     assert guidance["num_candidates"] == 2

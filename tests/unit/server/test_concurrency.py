@@ -71,6 +71,7 @@ async def test_what_comes_during_a_batch_is_the_next_batch() -> None:
         # The loop answers while the device works; each answer lets the others go on.
         for _ in range(20):
             assert (await client.get("/healthz")).status_code == 200
+            await asyncio.sleep(0.01)
         scorer.gate.set()
         answers = [await task for task in (first, *others)]
     assert [answer.status_code for answer in answers] == [200] * 6
@@ -90,7 +91,7 @@ async def test_more_than_may_wait_is_503_with_a_time_to_come_back() -> None:
         assert (await running).status_code == 200
     response = refused.result()
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-    assert response.json()["error"]["code"] == "scorer_unavailable"
+    assert response.json()["error"]["code"] == "overloaded"
     assert "try again later" in response.json()["error"]["message"]
 
 

@@ -275,3 +275,41 @@ def test_a_decision_that_takes_too_long_is_503(serve: Serve) -> None:
     assert response.status_code == 503
     assert "0.05 s" in response.json()["error"]["message"]
     assert act(client, [USER]).status_code == 200
+
+
+@pytest.mark.parametrize("wanted_s", ["0.05", "30"])
+def test_a_caller_may_want_an_answer_sooner_but_not_later(serve: Serve, wanted_s: str) -> None:
+    scorer = StuckScorer()
+    client = serve(FAKES.model_copy(update={"timeout_s": 0.1}), served(scorer))
+    body = {"messages": [USER], "candidates": ["a", "b"]}
+    headers = {"X-QGuide-Timeout-S": wanted_s}
+    try:
+        response = client.post("/v1/score", json=body, headers=headers)
+    finally:
+        scorer.go.set()
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    said = f"no answer within {min(float(wanted_s), 0.1)} s"
+    assert said in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("wanted_s", ["0", "-1", "nan", "inf", "soon"])
+def test_a_deadline_is_a_number_of_seconds(client: TestClient, wanted_s: str) -> None:
+    body = {"messages": [USER], "candidates": ["a", "b"]}
+    response = client.post("/v1/score", json=body, headers={"X-QGuide-Timeout-S": wanted_s})
+    assert response.status_code == 422
+    assert "X-QGuide-Timeout-S: " in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": "é" * 51}], "candidates": ["a"]},
+        {"messages": [USER], "candidates": ["a" * 50, {"role": "assistant", "content": "b" * 51}]},
+    ],
+)
+def test_more_text_than_the_operator_allows_is_refused(serve: Serve, body: Any) -> None:
+    client = serve(FAKES.model_copy(update={"max_text_bytes": 100}))
+    response = client.post("/v1/score", json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "history_too_long")
+    assert "bytes of text; this server takes 100" in error["message"]

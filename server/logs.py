@@ -1,0 +1,121 @@
+"""Logs: JSON lines on stderr, without anything that a user wrote.
+
+The message of an exception may quote a prompt, whoever raised it; so a failure is logged as its
+types and places, the causes included. At DEBUG the messages are there, too: an operator who asks
+for it on a machine of their own may see them. Lines of other libraries (uvicorn, asyncio, redis)
+go the same way.
+"""
+
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+from structlog.typing import EventDict, ExcInfo, Processor
+
+_MAX_CAUSES: Final = 8
+_MAX_FRAMES: Final = 50
+
+
+def configure_logging(level: str) -> None:
+    """From now on JSON lines on stderr, for structlog, `logging` and threads that die."""
+    number = logging.getLevelNamesMapping()[level]
+    ends: list[Processor] = [
+        structlog.processors.TimeStamper(fmt="iso"),
+        Failures(messages=number <= logging.DEBUG),
+        structlog.processors.JSONRenderer(),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            *ends,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                _without_arguments,
+                structlog.contextvars.merge_contextvars,
+                structlog.stdlib.add_log_level,
+                structlog.stdlib.add_logger_name,
+            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ends],
+        )
+    )
+    # Libraries say at INFO what requests are about, each in its own way.
+    logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+    threading.excepthook = _log_dead_thread
+
+
+class Failures:
+    """A processor: `exc_info` becomes `exception`, a list of types and places.
+
+    Args:
+        messages: whether what the exceptions say is shown.
+    """
+
+    def __init__(self, *, messages: bool) -> None:
+        self._messages = messages
+
+    def __call__(self, logger: object, method: str, event: EventDict) -> EventDict:
+        """Replace `exc_info`, if there is one."""
+        error = _exception_of(event.pop("exc_info", None))
+        if error is not None:
+            event["exception"] = [self._shown(one) for one in _causes(error)]
+        return event
+
+    def _shown(self, error: BaseException) -> dict[str, object]:
+        shown: dict[str, object] = {
+            "type": type(error).__name__,
+            "places": [
+                f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+                for frame in traceback.extract_tb(error.__traceback__, limit=-_MAX_FRAMES)
+            ],
+        }
+        return shown | {"message": str(error)} if self._messages else shown
+
+
+def _without_arguments(logger: object, method: str, event: EventDict) -> EventDict:
+    """A library's line as its author wrote it: what was filled in may be anybody's."""
+    event["event"] = str(event["_record"].msg).partition("\n")[0]
+    return event
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and what led to it, the members of a group as well."""
+    waiting, seen = [error], set[int]()
+    while waiting and len(seen) < _MAX_CAUSES:
+        error = waiting.pop(0)
+        if id(error) in seen:
+            continue
+        seen.add(id(error))
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            waiting += error.exceptions
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is not None:
+            waiting.append(cause)
+
+
+def _exception_of(
+    given: ExcInfo | tuple[None, None, None] | BaseException | bool | None,
+) -> BaseException | None:
+    if isinstance(given, BaseException):
+        return given
+    if isinstance(given, tuple):
+        return given[1]
+    return sys.exc_info()[1] if given else None
+
+
+def _log_dead_thread(died: threading.ExceptHookArgs) -> None:
+    structlog.get_logger(__name__).error(
+        "thread_died", thread=died.thread.name if died.thread else None, exc_info=died.exc_value
+    )
