@@ -44,6 +44,12 @@ def charge(tokens: int) -> None:
         account.tokens += tokens
 
 
+def own(episode_id: str) -> str:
+    """An episode's id among those of all callers: nobody gets at another's."""
+    account = _current.get()
+    return f"{(account and account.key) or ''}/{episode_id}"
+
+
 def name_episode(episode_id: str) -> None:
     """Say which episode the request that is served belongs to."""
     if account := _current.get():

@@ -9,6 +9,7 @@ import structlog
 
 from qnet.errors import UnknownEpisodeError
 from qnet.types import History
+from server.account import own
 from server.episodes.recorder import EpisodeRecorder, load_redaction, unredacted
 from server.episodes.state import Episode, Offer, Outcome
 from server.episodes.store import EpisodeStore, MemoryEpisodeStore
@@ -47,7 +48,7 @@ class Episodes:
         Raises:
             EpisodeClosedError: it has ended.
         """
-        episode = await self._store.get(episode_id) if episode_id is not None else None
+        episode = await self._store.get(own(episode_id)) if episode_id is not None else None
         if episode is not None:
             episode.require_open()
         return episode
@@ -80,7 +81,7 @@ class Episodes:
         )
         keep = self._recorder is not None
         await self._store.update(
-            episode_id,
+            own(episode_id),
             lambda known: (known or Episode(id=episode_id)).after(history, offer, keep=keep),
         )
 
@@ -92,12 +93,13 @@ class Episodes:
             UnknownEpisodeError: no step of it is remembered.
         """
         async with self._closing:
-            episode = await self._store.update(episode_id, partial(_closed, episode_id, outcome))
+            place = own(episode_id)
+            episode = await self._store.update(place, partial(_closed, episode_id, outcome))
             if episode.recorded:
                 return Closed(episode, "")
             why_not = await self._record(episode)
             if not why_not:
-                episode = await self._store.update(episode_id, partial(_written, episode))
+                episode = await self._store.update(place, partial(_written, episode))
             _log.info(
                 "episode_closed",
                 steps=episode.steps,
