@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import httpx
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -27,7 +26,7 @@ def openai_error(response: Any) -> dict[str, Any]:
     return error
 
 
-def answer_to(serve: Serve, path: str, body: dict[str, Any], **settings: Any) -> httpx.Response:
+def answer_to(serve: Serve, path: str, body: dict[str, Any], **settings: Any) -> Any:
     answer = serve(FAKES.model_copy(update=settings)).post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer
