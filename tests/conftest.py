@@ -1,16 +1,34 @@
 """What tests of several rooms share: the real games, where they are at hand."""
 
+import logging
 import os
 import tarfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 # Tiny models gain nothing from a second thread, and on a busy machine two that wait for each other
 # are many times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _DATA = Path(os.environ.get("QGUIDE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True)
+def _logs_end_with_their_test() -> Iterator[None]:
+    """A test that runs `serve` here leaves no handler behind that writes to a closed stream."""
+    root, hook = logging.getLogger(), threading.excepthook
+    level = root.level
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
+        threading.excepthook = hook
+        root.setLevel(level)
+        for handler in [h for h in root.handlers if type(h) is logging.StreamHandler]:
+            root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
