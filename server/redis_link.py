@@ -39,6 +39,7 @@ class RedisLink:
         self._gauge = telemetry.redis_up()
         self._gauge.set(1)
         self._ping_every_s = ping_every_s
+        self._watching = False
         self._pool: ConnectionPool = ConnectionPool.from_url(
             url,
             socket_timeout=timeout_s,
@@ -72,17 +73,20 @@ class RedisLink:
     async def watched(self) -> AsyncIterator[None]:
         """Ping as long as this lasts, beginning at once; then close the connections."""
         await self._ping()
-        pinging = asyncio.create_task(self._ping_forever())
+        self._watching = True
+        pinging = asyncio.create_task(self._ping_on())
         try:
             yield
         finally:
+            # A cancelled ping may end as a time-out of redis-py's, and the task would go on.
+            self._watching = False
             pinging.cancel()
             await asyncio.gather(pinging, return_exceptions=True)
             await self.client.aclose()
             await self._pool.disconnect()
 
-    async def _ping_forever(self) -> None:
-        while True:
+    async def _ping_on(self) -> None:
+        while self._watching:
             await asyncio.sleep(self._ping_every_s)
             await self._ping()
 

@@ -30,7 +30,7 @@ from server.dependencies import TIMEOUT_HEADER
 from server.settings import SCRIPTED, Settings
 from tests.serving import serving_app
 
-EVERYDAY_CASES = 120
+EVERYDAY_CASES = 60
 CASES = int(os.environ.get("QGUIDE_OPENAPI_CASES", EVERYDAY_CASES))
 CHECKS = [
     not_a_server_error,

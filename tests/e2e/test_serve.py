@@ -2,75 +2,31 @@
 
 import io
 import json
-import os
 import re
 import shlex
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 from rich.console import Console
 
+from tests.serving import ROOT, Serving, serving_process
 from training.jobs.play import PlayConfig, run_play
 from training.tasks import EnvironmentConfig
 
-ROOT = Path(__file__).parents[2]
-START_S = 120
 END_S = 30
 
 
-@dataclass(frozen=True)
-class Server:
-    """A running process, its address and where its stderr goes."""
-
-    process: "subprocess.Popen[bytes]"
-    url: str
-    log: Path
-
-
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[Serving]:
     """A process with the scripted models on a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "qguide", "serve", "--port", str(port)]
-    command += ["--policy", "scripted", "--q-model", "scripted"]
-    log = tmp_path / "stderr.log"
-    with (
-        log.open("wb") as stderr,
-        subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=stderr
-        ) as process,
-    ):
-        try:
-            started = Server(process, f"http://127.0.0.1:{port}", log)
-            _wait_until_ready(started)
-            yield started
-        finally:
-            process.kill()
+    with serving_process(tmp_path) as started:
+        yield started
 
 
-def _wait_until_ready(server: Server) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if server.process.poll() is not None:
-            pytest.fail(f"the server ended: {server.log.read_text()}")
-        try:
-            if httpx.get(f"{server.url}/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.2)
-    pytest.fail(f"the server was not ready after {START_S} s: {server.log.read_text()}")
-
-
-def _send_the_readmes_curl(server: Server) -> httpx.Response:
+def _send_the_readmes_curl(server: Serving) -> httpx.Response:
     """What the README tells a newcomer to send, to this server's port."""
     block = re.search(r"```sh\n(curl .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert block, "the README shows no curl"
@@ -81,7 +37,7 @@ def _send_the_readmes_curl(server: Server) -> httpx.Response:
     return httpx.post(f"{server.url}{path}", content=body.encode(), headers={name: value})
 
 
-def test_serve_answers_the_readme_plays_a_game_and_ends_on_sigterm(server: Server) -> None:
+def test_serve_answers_the_readme_plays_a_game_and_ends_on_sigterm(server: Serving) -> None:
     answer = _send_the_readmes_curl(server).raise_for_status().json()
     q_values = [candidate["q_value"] for candidate in answer["candidates"]]
     assert len(q_values) == 5

@@ -1,11 +1,7 @@
 """The server as users have it: a process, a port, checkpoints on disk, a game played through it."""
 
 import io
-import os
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +12,12 @@ from rich.console import Console
 from qnet.checkpoint import Manifest, save_checkpoint
 from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.model import QNet, QNetConfig
+from tests.serving import serving_process
 from tests.tiny_models import config_of, policy_model, renderer
 from training.jobs.play import PlayConfig, run_play
 from training.tasks import EnvironmentConfig
 
 CORRIDOR = EnvironmentConfig(name="fake", first_seed=3, count=1)
-START_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -41,39 +37,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(checkpoints: Path) -> Iterator[str]:
+def url(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real server process on a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "qguide", "serve", "--port", str(port)]
-    command += ["--policy", str(checkpoints / "policy"), "--q-model", str(checkpoints / "qnet")]
-    with subprocess.Popen(
-        command,
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-    ) as server:
-        try:
-            address = f"http://127.0.0.1:{port}"
-            _wait_until_ready(server, address)
-            yield address
-        finally:
-            server.terminate()
-            server.communicate(timeout=30)
-
-
-def _wait_until_ready(server: "subprocess.Popen[bytes]", url: str) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            _, said = server.communicate()
-            pytest.fail(f"the server ended: {said.decode()}")
-        try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.2)
-    pytest.fail(f"the server was not ready after {START_S} s")
+    models = ("--policy", str(checkpoints / "policy"), "--q-model", str(checkpoints / "qnet"))
+    with serving_process(tmp_path_factory.mktemp("server"), *models) as server:
+        yield server.url
 
 
 def test_a_checkpoint_answers_over_http(url: str) -> None:
