@@ -187,7 +187,8 @@ def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path:
     env = {
         "QGUIDE_VLLM_PYTHON": PYTHON,
         "QGUIDE_VLLM_ARGUMENTS": json.dumps(arguments),
-        "QGUIDE_TIMEOUT_S": "300",
+        "QGUIDE_TIMEOUT_S": str(START_S),
+        "TORCHDYNAMO_DISABLE": "1",  # the first request would wait for a C++ compiler
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
     }
@@ -197,7 +198,7 @@ def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path:
     options = {"num_candidates": 4, "temperature": 1.5, "return_candidates": True}
     with serving("--vllm", str(model), env=env, log=log, start_s=2 * START_S) as url:
         chat = f"{url}/v1/chat/completions"
-        answer = httpx.post(chat, json=body | {"qguide": options}, timeout=300).json()
+        answer = httpx.post(chat, json=body | {"qguide": options}, timeout=START_S).json()
         guidance = answer["qguide"]
         assert guidance["distinct_candidates"] > 1, guidance
         q_values = guidance["q_values"]
@@ -210,6 +211,6 @@ def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path:
         assert usage["prompt_tokens"] == prompt  # once for all candidates
         assert 4 < usage["completion_tokens"] <= 160
         _log.info("candidates %s, usage %s", q_values, usage)
-        streamed = httpx.post(chat, json=body | {"stream": True}, timeout=300).text
+        streamed = httpx.post(chat, json=body | {"stream": True}, timeout=START_S).text
         assert streamed.endswith("data: [DONE]\n\n")
     assert processes_with(str(model)) == []
