@@ -10,7 +10,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from qnet.perturbation import MemoryParaphraseCache, Paraphraser
 from server.drain import Drain
 from server.episodes.service import build_episodes
-from server.errors import install_error_handlers
+from server.errors import STATUSES, install_error_handlers
 from server.gate import Gate
 from server.keys import KeyFile
 from server.limiting import Limiter
@@ -20,8 +20,6 @@ from server.routes import act, admin, chat, episodes, health, rerank, score
 from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
-
-_STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
 
 
 def create_app(
@@ -57,7 +55,7 @@ def create_app(
         version=version("qguide"),
         description="A value function for any LLM agent.",
         lifespan=lifespan,
-        responses={status: {"model": ErrorBody} for status in _STATUSES},
+        responses={status: {"model": ErrorBody} for status in STATUSES},
     )
     app.state.settings = settings
     app.state.episodes = build_episodes(settings)

@@ -69,6 +69,22 @@ class ChatCompletionRequest(BaseModel):
         return {name: value for name, value in given.items() if value is not None}
 
 
+class OpenAIErrorDetail(BaseModel):
+    """What went wrong, in OpenAI's words."""
+
+    message: str
+    type: str
+    param: str | None = Field(description="the field that is at fault, where it is one")
+    code: str
+    request_id: str
+
+
+class OpenAIErrorBody(BaseModel):
+    """Every answer of this route that is no completion."""
+
+    error: OpenAIErrorDetail
+
+
 def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOptions:
     """The body's options, with those of X-QGuide-… headers in their place.
 

@@ -32,6 +32,8 @@ from qnet.errors import (
 from server.openai_errors import openai_detail, speaks_openai
 from server.refusals import DrainingError, ForbiddenError, OverLimitError, UnauthorizedError
 
+STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
+"""All that an error can have."""
 RETRY_AFTER_S = 1
 
 TABLE: dict[type[QGuideError], tuple[int, str]] = {

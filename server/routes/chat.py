@@ -10,10 +10,15 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from qnet.errors import QGuideError
 from server.chat import completion_of, read_request
-from server.chat_schemas import ChatCompletionRequest, GuidanceOptions, options_of
+from server.chat_schemas import (
+    ChatCompletionRequest,
+    GuidanceOptions,
+    OpenAIErrorBody,
+    options_of,
+)
 from server.completions import DONE, HEARTBEAT, chunks_of, event
 from server.dependencies import ModelsDep, SettingsDep, StepperDep
-from server.errors import known_error_response, unknown_error_response
+from server.errors import STATUSES, known_error_response, unknown_error_response
 from server.stepping import Asked, Stepper
 
 router = APIRouter(prefix="/v1", tags=["openai"])
@@ -23,7 +28,19 @@ _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 Completing = asyncio.Task[dict[str, Any]]
 
 
-@router.post("/chat/completions", response_class=JSONResponse)
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A completion, or with `stream` its chunks.",
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    },
+    **{status: {"model": OpenAIErrorBody} for status in STATUSES},
+}
+
+
+@router.post("/chat/completions", response_class=JSONResponse, responses=_RESPONSES)
 async def complete_chat(
     body: ChatCompletionRequest,
     request: Request,
