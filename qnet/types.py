@@ -54,6 +54,12 @@ class Message:
         calls = [f"Action: {call.name}({call.canonical_arguments})" for call in self.tool_calls]
         return "\n".join([self.content, *calls] if self.content else calls)
 
+    @property
+    def key(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        """What makes it equal to another, for hashes that outlive this process."""
+        calls = tuple((call.name, call.canonical_arguments) for call in self.tool_calls)
+        return self.role, self.content, calls
+
 
 History = tuple[Message, ...]
 """The state s_t: the task instruction, then actions and observations in turn."""

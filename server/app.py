@@ -9,13 +9,14 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from qnet.perturbation import MemoryParaphraseCache, Paraphraser
 from server.drain import Drain
-from server.episodes.service import build_episodes
+from server.episodes.service import Episodes, build_recorder, build_store
 from server.errors import STATUSES, install_error_handlers
 from server.gate import Gate
 from server.keys import KeyFile
 from server.limiting import Limiter
 from server.middleware import BodyLimit, CancelWhenGone, Observe
 from server.models import Models, build_models
+from server.paraphrase_cache import RedisParaphraseCache
 from server.routes import act, admin, chat, episodes, health, rerank, score
 from server.routes import models as models_route
 from server.schemas import ErrorBody
@@ -35,6 +36,7 @@ def create_app(
         ConfigError: the redaction hook cannot be imported; the keys file cannot be read, or holds
             none.
     """
+    recorder = build_recorder(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -43,6 +45,7 @@ def create_app(
         app.state.paraphraser = build_paraphraser(models)
         app.state.telemetry = models.runtime.telemetry
         redis = models.runtime.redis
+        app.state.episodes = Episodes(build_store(settings, redis), recorder)
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         try:
             async with redis.watched() if redis else nullcontext():
@@ -58,7 +61,6 @@ def create_app(
         responses={status: {"model": ErrorBody} for status in STATUSES},
     )
     app.state.settings = settings
-    app.state.episodes = build_episodes(settings)
     app.state.drain = Drain()
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
@@ -74,7 +76,9 @@ def build_paraphraser(models: Models) -> Paraphraser | None:
     """What rewords tasks, and what it said so far; None where the operator named no policy."""
     if models.paraphraser is None:
         return None
-    return Paraphraser(models.paraphraser.model, MemoryParaphraseCache())
+    redis = models.runtime.redis
+    cache = RedisParaphraseCache(redis) if redis else MemoryParaphraseCache()
+    return Paraphraser(models.paraphraser.model, cache)
 
 
 def _surround(app: FastAPI, settings: Settings) -> None:

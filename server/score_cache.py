@@ -10,7 +10,6 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict
 from hashlib import sha256
 from typing import Final, cast
 
@@ -109,7 +108,11 @@ class CachedScorer:
         return result
 
     def _key(self, request: ScoreRequest) -> str:
-        text = json.dumps([self._content, asdict(request)], sort_keys=True)
+        state, candidates = (
+            [message.key for message in messages]
+            for messages in (request.history, request.candidates)
+        )
+        text = json.dumps([self._content, state, candidates])
         return sha256(text.encode()).hexdigest()
 
 

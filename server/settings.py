@@ -118,8 +118,8 @@ class Settings(BaseSettings):
         max_waiting: requests that may wait for the device; one more is answered with 503.
         cache_bytes: keys and values that each model keeps between requests.
         timeout_s: a request that takes longer is answered with 503; a caller may want less.
-        redis_url: where servers share limits and scores; None, or one that is gone: each has its
-            own, in memory.
+        redis_url: where servers share limits, scores, paraphrases and episodes (with their texts
+            where those are recorded); None, or one that is gone: each has its own, in memory.
         score_cache_ttl_s: how long a Q model's answer is kept for the same question; 0: not.
         otlp_endpoint: a collector that takes traces over HTTP; needs the extra `otel`.
         drain_delay_s: how long SIGTERM keeps the door open, with a red light, before it closes.

@@ -11,8 +11,10 @@ from qnet.errors import UnknownEpisodeError
 from qnet.types import History
 from server.account import own
 from server.episodes.recorder import EpisodeRecorder, load_redaction, unredacted
+from server.episodes.redis_store import RedisEpisodeStore
 from server.episodes.state import Episode, Offer, Outcome
 from server.episodes.store import EpisodeStore, MemoryEpisodeStore
+from server.redis_link import RedisLink
 from server.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -115,25 +117,29 @@ class Episodes:
         return await self._recorder.write(episode)
 
 
-def build_episodes(settings: Settings) -> Episodes:
-    """The episodes of one server.
+def build_recorder(settings: Settings) -> EpisodeRecorder | None:
+    """What writes the episodes; None where the operator named no folder.
 
     Raises:
         ConfigError: the redaction hook cannot be imported.
     """
-    store = MemoryEpisodeStore(
+    if settings.episodes_dir is None:
+        return None
+    redaction = settings.episodes_redact
+    return EpisodeRecorder(
+        settings.episodes_dir,
+        max_file_bytes=settings.episodes_file_bytes,
+        max_files=settings.episodes_max_files,
+        redact=load_redaction(redaction) if redaction else unredacted,
+    )
+
+
+def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
+    """Where episodes are kept: in Redis where there is one, and in this process."""
+    own = MemoryEpisodeStore(
         max_bytes=settings.episodes_memory_bytes, ttl_s=settings.episodes_ttl_s
     )
-    recorder = None
-    if settings.episodes_dir is not None:
-        redaction = settings.episodes_redact
-        recorder = EpisodeRecorder(
-            settings.episodes_dir,
-            max_file_bytes=settings.episodes_file_bytes,
-            max_files=settings.episodes_max_files,
-            redact=load_redaction(redaction) if redaction else unredacted,
-        )
-    return Episodes(store, recorder)
+    return RedisEpisodeStore(link, own, ttl_s=settings.episodes_ttl_s) if link else own
 
 
 def _closed(episode_id: str, outcome: Outcome, known: Episode | None) -> Episode:

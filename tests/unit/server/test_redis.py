@@ -9,9 +9,13 @@ import pytest
 
 from qnet.errors import ScorerUnavailableError
 from qnet.scoring import ScriptedScorer
-from qnet.types import Message, ScoreRequest, ScoreResult
+from qnet.types import Message, ScoreRequest, ScoreResult, ToolCall
 from server.account import Account
+from server.episodes.redis_store import RedisEpisodeStore
+from server.episodes.state import Episode
+from server.episodes.store import MemoryEpisodeStore
 from server.limiting import Caller, Limiter
+from server.paraphrase_cache import RedisParaphraseCache
 from server.redis_link import RedisLink
 from server.refusals import OverLimitError
 from server.score_cache import CachedScorer, ScoreCache
@@ -191,3 +195,69 @@ async def test_a_scorers_failure_is_not_kept() -> None:
     with pytest.raises(ScorerUnavailableError):
         await cached.score(REQUEST)
     assert (await cached.score(REQUEST)).q_values == (0.5, 0.5)
+
+
+async def test_ids_and_fields_that_no_q_model_reads_ask_for_the_same_score() -> None:
+    scorer = CachedScorer(ScriptedScorerAsync(), ScoreCache(None, ttl_s=60), content="w")
+    results = []
+    for number in range(2):
+        call = ToolCall("go", '{"to": "desk"}', id=f"call_{number}")
+        candidate = Message("assistant", "", (call,), extra={"refusal": number})
+        request = ScoreRequest(STATE, (candidate, Message("assistant", "stay")))
+        results.append(await scorer.score(request))
+    assert results[0].computed_tokens > 0
+    assert (results[1].computed_tokens, results[1].q_values) == (0, results[0].q_values)
+
+
+def stores(link: RedisLink) -> list[RedisEpisodeStore]:
+    """Of two servers."""
+    return [
+        RedisEpisodeStore(link, MemoryEpisodeStore(max_bytes=10_000, ttl_s=60), ttl_s=60)
+        for _ in range(2)
+    ]
+
+
+def step(known: Episode | None) -> Episode:
+    known = known or Episode(id="e")
+    return known.model_copy(update={"steps": known.steps + 1})
+
+
+async def test_servers_share_episodes_and_lose_no_step(link: RedisLink) -> None:
+    one, two = stores(link)
+    await asyncio.gather(*(store.update("e", step) for store in (one, two) for _ in range(5)))
+    for store in (one, two):
+        found = await store.get("e")
+        assert found is not None
+        assert found.steps == 10
+    assert await one.get("another") is None
+    [key] = await link.client.keys("qguide:episodes:*")
+    assert 0 < await link.client.ttl(key) <= 60
+
+
+async def test_an_episode_goes_on_while_redis_is_gone_and_redis_hears_of_it(
+    redis: RedisServer, link: RedisLink
+) -> None:
+    one, two = stores(link)
+    await one.update("e", step)
+    redis.kill()
+    assert (await one.update("e", step)).steps == 2
+    redis.start()
+    await until(link, up=True)
+    assert (await one.update("e", step)).steps == 3
+    found = await two.get("e")
+    assert found is not None
+    assert found.steps == 3
+
+
+async def test_servers_share_paraphrases_and_each_has_its_own_without_redis(
+    redis: RedisServer, link: RedisLink
+) -> None:
+    one, two = (RedisParaphraseCache(link) for _ in range(2))
+    await one.put("key", ("in other words", "said otherwise"))
+    assert await two.get("key") == ("in other words", "said otherwise")
+    assert await two.get("other") == ()
+    redis.kill()
+    assert await one.get("key") == ("in other words", "said otherwise")
+    assert await two.get("key") == ()
+    await two.put("key", ("again",))
+    assert await two.get("key") == ("again",)

@@ -1,0 +1,78 @@
+"""Episodes that servers share: in Redis while it is there, and in this process for when it is not.
+
+Each server also keeps what it saw last of an episode. So one that goes on at the same server loses
+nothing while Redis is gone, and Redis is told of it with the first step after it is back.
+"""
+
+from hashlib import sha256
+from typing import cast
+
+from redis.exceptions import WatchError
+
+from server.episodes.state import Episode
+from server.episodes.store import Change, MemoryEpisodeStore
+from server.redis_link import NAMESPACE, RedisLink
+
+
+class RedisEpisodeStore:
+    """Episodes as JSON in Redis, and in memory.
+
+    Args:
+        own: this process's.
+        ttl_s: an episode untouched for longer is gone.
+    """
+
+    def __init__(self, link: RedisLink, own: MemoryEpisodeStore, *, ttl_s: float) -> None:
+        self._link = link
+        self._own = own
+        self._ttl_ms = max(1, round(ttl_s * 1e3))
+
+    async def get(self, episode_id: str) -> Episode | None:
+        """The episode, if it is there."""
+        own = await self._own.get(episode_id)
+
+        async def shared() -> Episode | None:
+            row = await self._link.client.get(_name(episode_id))
+            return _later(cast("bytes | None", row), own)
+
+        async def alone() -> Episode | None:
+            return own
+
+        return await self._link.use(shared, alone)
+
+    async def update(self, episode_id: str, change: Change) -> Episode:
+        """Change an episode; where another server comes between, it is changed once more."""
+
+        async def shared() -> Episode:
+            name = _name(episode_id)
+            async with self._link.client.pipeline() as pipe:
+                while True:
+                    await pipe.watch(name)
+                    row = cast("bytes | None", await pipe.get(name))
+                    changed = change(_later(row, await self._own.get(episode_id)))
+                    pipe.multi()  # type: ignore[no-untyped-call]
+                    pipe.set(name, changed.model_dump_json().encode(), px=self._ttl_ms)
+                    try:
+                        await pipe.execute()
+                    except WatchError:
+                        continue
+                    break
+            return await self._own.update(episode_id, lambda _: changed)
+
+        return await self._link.use(shared, lambda: self._own.update(episode_id, change))
+
+
+def _later(row: bytes | None, own: Episode | None) -> Episode | None:
+    """Of two states of an episode the one that is further on; in doubt that in Redis."""
+    shared = None if row is None else Episode.model_validate_json(row)
+    if shared is None or own is None:
+        return shared or own
+    return own if _progress(own) > _progress(shared) else shared
+
+
+def _progress(episode: Episode) -> tuple[bool, bool, int]:
+    return episode.outcome is not None, episode.recorded, episode.steps
+
+
+def _name(episode_id: str) -> str:
+    return f"{NAMESPACE}:episodes:{sha256(episode_id.encode()).hexdigest()}"
