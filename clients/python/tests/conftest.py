@@ -42,7 +42,7 @@ def url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def need(url: str) -> Callable[[str], None]:
     """Skips a test where the server lacks a route that it needs."""
-    paths = httpx.get(f"{url}/openapi.json").json()["paths"]
+    paths = httpx.get(f"{url}/openapi.json", timeout=START_S).json()["paths"]
 
     def require(path: str) -> None:
         if path not in paths:
