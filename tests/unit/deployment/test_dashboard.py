@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ METRIC = re.compile(r"\bqguide_\w+")
 SELECTED = re.compile(r"\b(qguide_\w+)\{(.*?)\}")
 GROUPED = re.compile(r"by \((.*?)\)")
 
+SHADOW_S = 20.0
+
 Samples = dict[str, set[str]]
 
 
@@ -37,6 +40,9 @@ def samples() -> Samples:
         body = {"messages": [{"role": "user", "content": "look"}]}
         assert client.post("/v1/act", json=body).status_code == 200
         told = client.get("/metrics").text
+        patience = monotonic() + SHADOW_S  # nobody waits for a shadow's score but this test
+        while "qguide_shadow_requests_total{" not in told and monotonic() < patience:
+            told = client.get("/metrics").text
     return {
         sample.name: set(sample.labels)
         for family in text_string_to_metric_families(told)
