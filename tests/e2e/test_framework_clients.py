@@ -45,6 +45,7 @@ LITELLM = """
 import sys
 import litellm
 
+litellm.suppress_debug_info = True  # it goes to stdout
 asked = {
     "model": "openai/demo",
     "api_base": sys.argv[1],
