@@ -47,19 +47,18 @@ format: setup $(VENV)/.installed-dev ## let ruff put the code into its shape
 	$(bin)/ruff format
 
 jobs := training/configs/alfworld/embedded
-embedded-models: setup ## train the models that ship, from seeds alone (hours on a CPU)
+# Two jobs at once, for those that use one core.
+pair := xargs -P 2 -I CONFIG $(bin)/qguide
+embedded-models: setup ## train the models that ship, from seeds alone (two cores)
 	$(bin)/qguide collect --config $(jobs)/collect.toml
 	$(bin)/qguide sft --config $(jobs)/sft.toml
-	$(bin)/qguide collect --config $(jobs)/collect_corrections.toml
-	$(bin)/qguide collect --config $(jobs)/collect_more_corrections.toml
+	printf '%s\n' collect_corrections collect_more_corrections \
+		| $(pair) collect --config $(jobs)/CONFIG.toml
 	$(bin)/qguide sft --config $(jobs)/sft_corrections.toml
-	$(bin)/qguide explore --config $(jobs)/explore.toml
-	$(bin)/qguide explore --config $(jobs)/explore_mistakes.toml
+	printf '%s\n' explore explore_more explore_mistakes \
+		| $(pair) explore --config $(jobs)/CONFIG.toml
 	$(bin)/qguide label --config $(jobs)/label.toml
 	$(bin)/qguide train-qnet --config $(jobs)/train_qnet.toml
-	$(bin)/qguide explore --config $(jobs)/explore_guided.toml
-	$(bin)/qguide label --config $(jobs)/label_guided.toml
-	$(bin)/qguide train-qnet --config $(jobs)/train_qnet_guided.toml
 	rm -rf qnet/embedded
 	mkdir -p qnet/embedded
 	cp -r runs/embedded/sft_corrections/checkpoint qnet/embedded/policy

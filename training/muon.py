@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.parallel import shared_map
+
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
@@ -41,18 +43,21 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Move every matrix that has a gradient."""
+        """Move every matrix that has a gradient; each process works out its share of the moves."""
         for group in self.param_groups:
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    self._move(matrix, matrix.grad, group)
+            matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
+            directions = [self._direction(matrix, group["momentum"]) for matrix in matrices]
+            updates = shared_map(orthogonalise, directions)
+            for matrix, update in zip(matrices, updates, strict=True):
+                scale = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
+                matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                matrix.add_(update, alpha=-group["lr"] * scale)
 
-    def _move(self, matrix: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _direction(self, matrix: Tensor, momentum: float) -> Tensor:
+        gradient = matrix.grad
+        assert gradient is not None
         state = self.state[matrix]
         if not state:
             state["momentum"] = torch.zeros_like(matrix)
-        velocity = state["momentum"].lerp_(gradient, 1 - group["momentum"])
-        update = orthogonalise(torch.lerp(gradient, velocity, group["momentum"]))
-        scale = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
-        matrix.mul_(1 - group["lr"] * group["weight_decay"])
-        matrix.add_(update, alpha=-group["lr"] * scale)
+        velocity = state["momentum"].lerp_(gradient, 1 - momentum)
+        return torch.lerp(gradient, velocity, momentum)

@@ -89,6 +89,17 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         tensor.copy_(total.view_as(tensor))
 
 
+def shared_map(function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`function` of each tensor, which keeps its shape; each process does its share of the work."""
+    mine = set(share(range(len(tensors)), size=lambda i: tensors[i].numel()))
+    results = [
+        function(tensor) if i in mine else torch.zeros_like(tensor)
+        for i, tensor in enumerate(tensors)
+    ]
+    add_up(results)
+    return results
+
+
 def _join(rank: int, processes: int, meeting: str, work: Callable[[], None]) -> None:
     _meet(rank, processes, meeting)
     work()

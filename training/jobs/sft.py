@@ -17,8 +17,6 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -27,32 +25,13 @@ from qnet.checkpoint import Manifest, save_checkpoint
 from qnet.errors import ConfigError
 from qnet.rendering import Renderer
 from qnet.types import Message
+from training.architecture import Architecture, build_llama
 from training.artefacts import RunFolder, open_run, read_rows, sha256_of_rows
 from training.augmentation import Augmentation, build_augmenter
 from training.batching import Sequence1D, pad_column, pad_ids, padded_tokens, plan_steps
 from training.loop import Loop, Loss, Optimization
 from training.records import TrajectoryRow, messages_of
 from training.tokenizer import train_tokenizer
-
-
-class Architecture(BaseModel):
-    """A Llama of our own, for training from scratch.
-
-    Attributes:
-        phrases: set phrases that become one token each.
-        numbered_words: whether "cabinet 13" may be one token.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    vocab_size: int = Field(default=1024, ge=300)
-    hidden_size: int = Field(default=192, ge=16)
-    intermediate_size: int = Field(default=512, ge=16)
-    layers: int = Field(default=4, ge=1)
-    heads: int = Field(default=6, ge=1)
-    context: int = Field(default=2048, ge=64)
-    phrases: tuple[str, ...] = ()
-    numbered_words: bool = False
 
 
 class Demonstration(NamedTuple):
@@ -138,20 +117,7 @@ def build_model(
         phrases=shape.phrases,
         numbered_words=shape.numbered_words,
     )
-    llama = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        max_position_embeddings=shape.context,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return LlamaForCausalLM(llama), tokenizer
+    return build_llama(shape, tokenizer), tokenizer
 
 
 def sft_sequence(

@@ -1,9 +1,10 @@
 """Work is dealt by size, and to everyone."""
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.parallel import deal, share
+from training.parallel import data_parallel, deal, share, shared_map
 
 sizes = st.lists(st.integers(1, 100), max_size=30)
 
@@ -30,3 +31,25 @@ def test_everything_is_dealt_once_and_no_hand_is_over_full(sizes: list[int], han
 
 def test_one_process_keeps_everything_as_it_came() -> None:
     assert share([3, 1, 2], size=lambda item: item) == [3, 1, 2]
+
+
+def test_two_processes_share_a_map_and_both_have_all_of_it() -> None:
+    tensors = [torch.full((2, 3), float(i)) for i in range(5)]
+    worked_out: list[float] = []
+
+    def double(tensor: torch.Tensor) -> torch.Tensor:
+        worked_out.append(float(tensor[0, 0]))
+        return 2 * tensor
+
+    def work() -> None:
+        shared_map(double, tensors)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with data_parallel(2, work):
+            doubled = shared_map(double, tensors)
+    finally:
+        torch.set_num_threads(threads)
+    assert 0 < len(worked_out) < len(tensors)
+    torch.testing.assert_close(doubled, [2 * tensor for tensor in tensors])

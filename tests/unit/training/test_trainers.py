@@ -10,9 +10,10 @@ import torch
 from qnet.checkpoint import load_policy, load_qnet
 from qnet.errors import ConfigError
 from qnet.types import Message
+from training.architecture import Architecture
 from training.artefacts import JsonlWriter, RunFolder, open_run
 from training.augmentation import Augmentation, build_augmenter
-from training.jobs.sft import Architecture, SftConfig, run_sft
+from training.jobs.sft import SftConfig, run_sft
 from training.jobs.train_qnet import (
     TrainQNetConfig,
     qnet_loss,

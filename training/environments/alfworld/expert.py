@@ -27,9 +27,17 @@ from training.environments.base import parse_action, react_reply
 class Expert:
     """Plays one episode; a new one is needed for the next."""
 
-    def __init__(self, statistics: Statistics | None = None) -> None:
-        """Know the frequencies; None takes those that ship with QGuide."""
+    def __init__(self, statistics: Statistics | None = None, *, forgetful: bool = False) -> None:
+        """Know the frequencies; None takes those that ship with QGuide.
+
+        Args:
+            statistics: where things lie.
+            forgetful: whether it forgets what an agent that it follows has overlooked. One that
+                still knows it shows that agent the way back; but it calls the oversight cheap,
+                which it is not for an agent that will not come back.
+        """
         self._statistics = statistics or load_statistics()
+        self._forgetful = forgetful
         self._memory: HouseMemory | None = None
         self._action = ""
         self._deliberate = True
@@ -70,16 +78,13 @@ class Expert:
         """
         action = parse_action(reply)
         self._deliberate = action == self._action
-        if self._memory is not None and not self._deliberate and action.startswith("go to "):
+        astray = not self._deliberate and action.startswith("go to ")
+        if self._forgetful and astray and self._memory is not None:
             self._overlook(self._memory)
         self._action = action
 
     def _overlook(self, memory: HouseMemory) -> None:
-        """Whoever goes elsewhere has not noticed, or has forgotten, what there was to take.
-
-        An expert that still knew it would call the oversight cheap, and advise what an agent that
-        has never read it cannot follow.
-        """
+        """Whoever goes elsewhere has not noticed, or has forgotten, what there was to take."""
         verb, _, rest = self._action.partition(" ")
         if verb == "go" and memory.held is None:
             memory.overlook(rest.removeprefix("to "), memory.task.item)
@@ -205,8 +210,12 @@ def _target(memory: HouseMemory) -> str:
 
 
 def _first(memory: HouseMemory, kind: str) -> str:
-    """The first receptacle of a kind that has not failed yet."""
-    places = memory.all_of(kind) or [f"{kind} 1"]
+    """The receptacle of a kind with the lowest number that has not failed yet.
+
+    A kind's number 1 is there whenever the kind is, so nothing has to be read to name it; the
+    first that is listed has the highest number, which a small model guesses and does not unlearn.
+    """
+    places = memory.all_of(kind)[::-1] or [f"{kind} 1"]
     return next((place for place in places if place not in memory.refused), places[0])
 
 

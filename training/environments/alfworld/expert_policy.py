@@ -36,7 +36,7 @@ def _draw(request: SampleRequest) -> list[Candidate]:
 
 def _expert_after(history: History) -> tuple[Expert, str]:
     """An expert that has followed the history, and what it would say next."""
-    expert = Expert()
+    expert = Expert(forgetful=True)
     for observation, action in zip(history[::2], history[1::2], strict=False):
         expert.reply(observation.content)
         expert.follow(action.content)

@@ -29,7 +29,7 @@ def misreading(memory: HouseMemory, rng: Random) -> Decision:
 def _go_astray(memory: HouseMemory, rng: Random) -> Decision:
     """To any place: one seen before, the target too early, or the one where one stands."""
     targets = memory.all_of(memory.task.target)
-    place = rng.choice([*targets[:1], *memory.receptacles]) if memory.receptacles else ""
+    place = rng.choice([*targets[-1:], *memory.receptacles]) if memory.receptacles else ""
     return Decision("Not here.", f"Next is {place}.", f"go to {place}")
 
 

@@ -1,0 +1,107 @@
+"""A small Llama of our own, for training from scratch.
+
+What an agent does most is recall: the thing that is needed is looked for in what was just read,
+and its name is copied. A transformer takes long to find that out by gradient alone, and a small one
+on a CPU has not the time. So it may begin with half of the way:
+
+- A numbered name, " cabinet 13" as one token, begins as the sum of its word and its number. What
+  names one kind lies together from the start.
+- Some heads begin by looking at tokens like their own and by copying them: W_Q = W_K and
+  W_O = W_V^T with orthogonal rows (after Trockman and Kolter's mimetic initialization, 2023).
+"""
+
+import re
+from typing import Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+COPIED = 0.2
+"""The size of a copying head's W_V and W_O: small beside the residual that they add to."""
+
+NUMBERED_WORD = re.compile(r"( [^\W\d_]+)( \d+)")
+
+
+class Architecture(BaseModel):
+    """The shape of a Llama and of its tokenizer.
+
+    Attributes:
+        recall_heads: how many of each layer's heads begin as heads that recall.
+        phrases: set phrases that become one token each.
+        numbered_words: whether "cabinet 13" may be one token.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vocab_size: int = Field(default=1024, ge=300)
+    hidden_size: int = Field(default=192, ge=16)
+    intermediate_size: int = Field(default=512, ge=16)
+    layers: int = Field(default=4, ge=1)
+    heads: int = Field(default=6, ge=1)
+    recall_heads: int = Field(default=0, ge=0)
+    context: int = Field(default=2048, ge=64)
+    phrases: tuple[str, ...] = ()
+    numbered_words: bool = False
+
+    @model_validator(mode="after")
+    def _recall_heads_are_heads(self) -> Self:
+        if self.recall_heads > self.heads:
+            raise ValueError(
+                f"recall_heads is {self.recall_heads} and heads {self.heads}; "
+                f"set recall_heads to at most {self.heads}"
+            )
+        return self
+
+
+def build_llama(shape: Architecture, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+    """Fresh weights, drawn from torch's generator."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        compose_numbered_words(model.model.embed_tokens.weight, tokenizer)
+        for layer in model.model.layers:
+            begin_to_recall(layer.self_attn, heads=shape.recall_heads)
+    return model
+
+
+def compose_numbered_words(embedding_VD: Tensor, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make the vector of each token " word 7" the sum of those of " word" and " 7", in place."""
+    for token_id in range(len(tokenizer)):
+        name = NUMBERED_WORD.fullmatch(str(tokenizer.decode([token_id])))
+        if name:
+            word_D, number_D = (_pieces(embedding_VD, tokenizer, part) for part in name.groups())
+            embedding_VD[token_id] = word_D + number_D
+
+
+def _pieces(embedding_VD: Tensor, tokenizer: PreTrainedTokenizerBase, text: str) -> Tensor:
+    """The vector of a text, about as long as one token's whatever the number of its pieces."""
+    pieces: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    vector_D: Tensor = embedding_VD[pieces].sum(0) / len(pieces) ** 0.5
+    return vector_D
+
+
+def begin_to_recall(attention: LlamaAttention, *, heads: int) -> None:
+    """Let the first heads of a layer attend to tokens like their own, and copy them, in place."""
+    for head in range(heads):
+        rows = slice(attention.head_dim * head, attention.head_dim * (head + 1))
+        same = nn.init.orthogonal_(torch.empty_like(attention.q_proj.weight[rows]))
+        attention.q_proj.weight[rows] = same
+        attention.k_proj.weight[rows] = same
+        copied = nn.init.orthogonal_(torch.empty_like(attention.v_proj.weight[rows]), gain=COPIED)
+        attention.v_proj.weight[rows] = copied
+        attention.o_proj.weight[:, rows] = copied.T
