@@ -3,8 +3,8 @@
     qguide sft --config sft.toml --set optimization.epochs=3 --set output=runs/sft
 
 A value after `=` is read as TOML (3, 0.5, true, ["a", "b"]); what is no TOML is a string. A file
-with `extends = "sft.toml"` takes from that one, which lies beside it, what it does not say itself.
-Relative paths are meant from where the command runs.
+with `extends = "../sft.toml"` takes from that one, found from where the file itself lies, what it
+does not say itself. Other relative paths are meant from where the command runs.
 """
 
 import tomllib
@@ -67,6 +67,7 @@ def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     Raises:
         ConfigError: a file cannot be read or is no TOML, or they extend each other in a circle.
     """
+    path = path.resolve()
     if path in above:
         circle = " -> ".join(str(file) for file in (*above, path))
         raise ConfigError(f"{circle} extend each other; take out one `extends`")
@@ -74,9 +75,9 @@ def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = values.pop("extends", None)
     if base is None:
         return values
-    if not isinstance(base, str) or Path(base).name != base:
-        raise ConfigError(f"{path}: extends is {base!r}; name a file that lies beside it")
-    return _merged(read_tables(path.with_name(base), above=(*above, path)), values)
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: extends is {base!r}; name a file by its path from this one")
+    return _merged(read_tables(path.parent / base, above=(*above, path)), values)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -35,9 +35,15 @@ def test_a_file_becomes_a_configuration(job_file: Path) -> None:
     assert load_config(Job, job_file) == Job(output=Path("runs/a"), steps=5, inner=Inner(rate=0.25))
 
 
-def test_a_file_says_only_where_it_differs_from_another(job_file: Path) -> None:
-    more = job_file.with_name("more.toml")
-    more.write_text('extends = "job.toml"\nsteps = 6\n[inner]\nnames = ["a"]\n')
+@pytest.mark.parametrize(
+    ("name", "base"), [("more.toml", "job.toml"), ("in/m.toml", "../job.toml")]
+)
+def test_a_file_says_only_where_it_differs_from_another(
+    job_file: Path, name: str, base: str
+) -> None:
+    more = job_file.parent / name
+    more.parent.mkdir(exist_ok=True)
+    more.write_text(f'extends = "{base}"\nsteps = 6\n[inner]\nnames = ["a"]\n')
     expected = Job(output=Path("runs/a"), steps=6, inner=Inner(rate=0.25, names=("a",)))
     assert load_config(Job, more) == expected
 
@@ -46,8 +52,7 @@ def test_a_file_says_only_where_it_differs_from_another(job_file: Path) -> None:
     ("base", "message"),
     [
         ('"job.toml"', "extend each other"),
-        ('"../job.toml"', "lies beside it"),
-        ("3", "lies beside it"),
+        ("3", "name a file by its path from this one"),
         ('"none.toml"', "existing file"),
     ],
 )
