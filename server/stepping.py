@@ -10,12 +10,12 @@ from qnet.perturbation import Paraphraser
 from qnet.types import History, Sampling
 from server.episodes.service import Episodes
 from server.episodes.state import Episode
+from server.metering import MeteredPolicy
 from server.models import Models, ServedPolicy
 from server.q_models import Held
 from server.schemas import StepOptions
 from server.settings import Settings
 from server.telemetry import Telemetry
-from server.tracing import TracedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """Takes guided steps, remembers those of an episode and counts what they cost."""
+    """Takes guided steps, remembers those of an episode and counts what came of them."""
 
     settings: Settings
     models: Models
@@ -81,7 +81,7 @@ class Stepper:
         # Found before anything is drawn and held to the end: no answer mixes two versions.
         with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
             guidance = self._guidance(asked, episode, q_model.id)
-            policy = TracedPolicy(asked.policy.model, self.telemetry.tracing)
+            policy = MeteredPolicy(asked.policy.model, self.telemetry, stage="sample")
             guided = await guide(asked.history, policy, q_model.scorer, guidance)
             self._measure(guided, q_model.id)
         await self._remember(asked, guided, q_model)
@@ -127,21 +127,9 @@ class Stepper:
     def _measure(self, guided: Guided, q_model: str) -> None:
         decision, telemetry = guided.decision, self.telemetry
         telemetry.draws_saved.inc(guided.draws_saved)
-        if guided.paraphrase_ms:
-            telemetry.stage_seconds.labels("paraphrase").observe(guided.paraphrase_ms / 1e3)
-        telemetry.stage_seconds.labels("sample").observe(decision.timings.sample_ms / 1e3)
-        if decision.q_values is not None:
-            telemetry.stage_seconds.labels("score").observe(decision.timings.score_ms / 1e3)
         if decision.unguided is not None:
             telemetry.unguided.labels(q_model).inc()
         telemetry.candidates.observe(decision.distinct_candidates)
-        usage = decision.usage
-        for prompt, completion in (
-            (usage.prompt_tokens, usage.completion_tokens),
-            (guided.paraphrasing.prompt_tokens, guided.paraphrasing.completion_tokens),
-        ):
-            telemetry.count_drawn(prompt=prompt, completion=completion)
-        telemetry.count_scored(q_model, computed=usage.scored_tokens, cached=usage.cached_tokens)
 
 
 def _previous_q(
