@@ -9,8 +9,8 @@ from qnet.errors import InvalidRequestError
 from server.schemas import ChatMessage, StepOptions, Temperature
 
 _HEADER: Final = "x-qguide-"
-_TIMEOUT: Final = "x-qguide-timeout-s"
-"""For every route, so no option of this one's."""
+_NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-replica")
+"""The deadline is read for every route; the replica is for the proxy that the request came by."""
 
 
 class GuidanceOptions(StepOptions):
@@ -94,7 +94,7 @@ def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOpt
     given = {
         name.lower().removeprefix(_HEADER).replace("-", "_"): value
         for name, value in headers.items()
-        if name.lower().startswith(_HEADER) and name.lower() != _TIMEOUT
+        if name.lower().startswith(_HEADER) and name.lower() not in _NO_OPTIONS
     }
     try:
         read = GuidanceOptions.model_validate_strings(given, strict=False)
