@@ -1,5 +1,6 @@
 """The whole flow from a history to an action: sample, score, select (QLASS, algorithm 4)."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -18,6 +19,8 @@ from qnet.types import (
     ScoreResult,
     spent_on,
 )
+
+_log = logging.getLogger(__name__)
 
 Fallback = Literal["error", "first"]
 """What becomes of a request that no Q can be given for: it fails, or gets the first candidate."""
@@ -166,6 +169,8 @@ async def judge(
 ) -> Judgement:
     """Q of different candidates, or why there is none and the first has to do.
 
+    With `fallback` first nothing that the scorer raises is anybody else's failure, be it a bug.
+
     Raises:
         HistoryTooLongError: with `fallback` error, the history does not fit the Q model.
         ScorerUnavailableError: with `fallback` error, no Q can be given, or not in time.
@@ -179,6 +184,11 @@ async def judge(
         if fallback == "error":
             raise
         return Judgement(unguided=str(error))
+    except Exception as error:  # its message is nobody's business: it may quote a prompt
+        if fallback == "error":
+            raise
+        _log.error("the Q model failed", exc_info=error)
+        return Judgement(unguided="the Q model failed")
 
 
 def unscored(messages: Sequence[Message], unguided: str | None) -> Selection:

@@ -6,6 +6,7 @@ drawing alone; candidates are scored after the true history.
 """
 
 import asyncio
+import logging
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from typing import Protocol
 from qnet.concurrency import all_of
 from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
 from qnet.types import NOTHING, Candidate, History, Message, Policy, Sampling, Spent, spent_on
+
+_log = logging.getLogger(__name__)
 
 PROMPT = "Paraphrase the text: {task}"
 MAX_TASK_CHARACTERS = 4_000
@@ -175,6 +178,9 @@ class Paraphraser:
             return _unchanged(task, n, f"no paraphrase came within {self._timeout_s} s", known)
         except QGuideError as error:
             return _unchanged(task, n, f"{self._policy.name} failed: {error}", known)
+        except Exception as error:  # its message is nobody's business: it may quote the task
+            _log.error("the paraphraser failed", exc_info=error)
+            return _unchanged(task, n, f"{self._policy.name} failed", known)
         texts = (*known, *(_usable(candidate, task) for candidate in drawn))
         if any(text != task for text in texts):
             await self._cache.put(key, texts)
