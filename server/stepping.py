@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from qnet.deadline import Deadline
-from qnet.errors import InvalidCandidatesError, InvalidRequestError
+from qnet.errors import InvalidCandidatesError, InvalidRequestError, MalformedHistoryError
 from qnet.guidance import Guidance, Guided, guide
 from qnet.perturbation import Paraphraser
-from qnet.types import History, Sampling
+from qnet.types import History, Sampling, ScoreRequest, ScoreResult
 from server.episodes.service import Episodes
 from server.episodes.state import Episode
 from server.metering import MeteredPolicy
@@ -25,6 +25,7 @@ class Asked:
     Attributes:
         num_candidates: M.
         n: how many of the best candidates the caller wants.
+        unreadable: why no Q model can read the history, if none can; the policy can.
     """
 
     policy: ServedPolicy
@@ -33,6 +34,7 @@ class Asked:
     num_candidates: int
     options: StepOptions
     n: int = 1
+    unreadable: MalformedHistoryError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class Stepper:
         with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
             guidance = self._guidance(asked, episode, q_model.id)
             policy = MeteredPolicy(asked.policy.model, self.telemetry, stage="sample")
-            guided = await guide(asked.history, policy, q_model.scorer, guidance)
+            scorer = _Blind(q_model.name, asked.unreadable) if asked.unreadable else q_model.scorer
+            guided = await guide(asked.history, policy, scorer, guidance)
             self._measure(guided, q_model.id)
         await self._remember(asked, guided, q_model)
         total_ms = (perf_counter() - started) * 1e3
@@ -95,15 +98,17 @@ class Stepper:
                 "perturb needs a policy that paraphrases, and this server has none; set "
                 "QGUIDE_PARAPHRASER"
             )
+        blind = asked.unreadable is not None
+        previous_q = _previous_q(options, asked.history, episode, q_model)
         return Guidance(
-            num_candidates=asked.num_candidates,
+            num_candidates=asked.n if blind else asked.num_candidates,
             sampling=asked.sampling,
-            rise_over=_previous_q(options, asked.history, episode, q_model),
+            rise_over=None if blind else previous_q,
             paraphraser=self.paraphraser if options.perturb else None,
             task=options.task,
             batch=self.settings.adaptive_batch,
             at_least=asked.n,
-            always_score=options.adaptive,
+            always_score=options.adaptive or blind,
             fallback=options.fallback or self.settings.fallback,
             deadline=self.deadline,
         )
@@ -130,6 +135,22 @@ class Stepper:
         if decision.unguided is not None:
             telemetry.unguided.labels(q_model).inc()
         telemetry.candidates.observe(decision.distinct_candidates)
+
+
+class _Blind:
+    """Stands for a Q model where none can read the history."""
+
+    def __init__(self, name: str, flaw: MalformedHistoryError) -> None:
+        self.name = name
+        self._flaw = flaw
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Nothing.
+
+        Raises:
+            MalformedHistoryError: always.
+        """
+        raise self._flaw
 
 
 def _previous_q(

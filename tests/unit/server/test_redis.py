@@ -202,7 +202,7 @@ async def test_ids_and_fields_that_no_q_model_reads_ask_for_the_same_score() -> 
     results = []
     for number in range(2):
         call = ToolCall("go", '{"to": "desk"}', id=f"call_{number}")
-        candidate = Message("assistant", "", (call,), extra={"refusal": number})
+        candidate = Message("assistant", "", (call,), wire={"refusal": number})
         request = ScoreRequest(STATE, (candidate, Message("assistant", "stay")))
         results.append(await scorer.score(request))
     assert results[0].computed_tokens > 0
