@@ -32,8 +32,7 @@ class RedisEpisodeStore:
         own = await self._own.get(episode_id)
 
         async def shared() -> Episode | None:
-            row = await self._link.client.get(_name(episode_id))
-            return _later(cast("bytes | None", row), own)
+            return _later(self._read(await self._link.client.get(_name(episode_id))), own)
 
         async def alone() -> Episode | None:
             return own
@@ -48,8 +47,8 @@ class RedisEpisodeStore:
             async with self._link.client.pipeline() as pipe:
                 while True:
                     await pipe.watch(name)
-                    row = cast("bytes | None", await pipe.get(name))
-                    changed = change(_later(row, await self._own.get(episode_id)))
+                    known = self._read(await pipe.get(name))
+                    changed = change(_later(known, await self._own.get(episode_id)))
                     pipe.multi()  # type: ignore[no-untyped-call]
                     pipe.set(name, changed.model_dump_json().encode(), px=self._ttl_ms)
                     try:
@@ -61,10 +60,12 @@ class RedisEpisodeStore:
 
         return await self._link.use(shared, lambda: self._own.update(episode_id, change))
 
+    def _read(self, row: object) -> Episode | None:
+        return self._link.read(cast("bytes | None", row), Episode.model_validate_json)
 
-def _later(row: bytes | None, own: Episode | None) -> Episode | None:
+
+def _later(shared: Episode | None, own: Episode | None) -> Episode | None:
     """Of two states of an episode the one that is further on; in doubt that in Redis."""
-    shared = None if row is None else Episode.model_validate_json(row)
     if shared is None or own is None:
         return shared or own
     return own if _progress(own) > _progress(shared) else shared
