@@ -4,14 +4,19 @@ Each server also keeps what it saw last of an episode. So one that goes on at th
 nothing while Redis is gone, and Redis is told of it with the first step after it is back.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import cast
+from typing import Final, cast
 
 from redis.exceptions import WatchError
 
 from server.episodes.state import Episode
 from server.episodes.store import Change, MemoryEpisodeStore
 from server.redis_link import NAMESPACE, RedisLink
+
+_CLAIM_S: Final = 60
+"""Longer than writing takes; a server that died of it keeps nobody from it for ever."""
 
 
 class RedisEpisodeStore:
@@ -60,6 +65,24 @@ class RedisEpisodeStore:
 
         return await self._link.use(shared, lambda: self._own.update(episode_id, change))
 
+    @asynccontextmanager
+    async def claimed(self, episode_id: str) -> AsyncIterator[bool]:
+        """Whether no other server has claimed the episode; while Redis is gone nobody has."""
+        name = f"{_name(episode_id)}:claim"
+
+        async def shared() -> bool:
+            return bool(await self._link.client.set(name, b"", nx=True, ex=_CLAIM_S))
+
+        async def give_back() -> None:
+            await self._link.client.delete(name)
+
+        mine = await self._link.use(shared, _nobody_else)
+        try:
+            yield mine
+        finally:
+            if mine:
+                await self._link.use(give_back, _nothing)
+
     def _read(self, row: object) -> Episode | None:
         return self._link.read(cast("bytes | None", row), Episode.model_validate_json)
 
@@ -69,6 +92,14 @@ def _later(shared: Episode | None, own: Episode | None) -> Episode | None:
     if shared is None or own is None:
         return shared or own
     return own if _progress(own) > _progress(shared) else shared
+
+
+async def _nobody_else() -> bool:
+    return True
+
+
+async def _nothing() -> None:
+    """The claim expires."""
 
 
 def _progress(episode: Episode) -> tuple[bool, bool, int]:
