@@ -6,16 +6,20 @@ drawing alone; candidates are scored after the true history.
 """
 
 import asyncio
+import logging
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Protocol
+from typing import Any, Protocol
 
 from qnet.concurrency import all_of
 from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
+from qnet.policies.openai_wire import reworded
 from qnet.types import NOTHING, Candidate, History, Message, Policy, Sampling, Spent, spent_on
+
+_log = logging.getLogger(__name__)
 
 PROMPT = "Paraphrase the text: {task}"
 MAX_TASK_CHARACTERS = 4_000
@@ -51,8 +55,14 @@ class TaskPlace:
         """The same history with another description of the task."""
         old = history[self.message]
         content = old.content[: self.start] + text + old.content[self.end :]
-        new = replace(old, content=content)
+        new = replace(old, content=content, wire=self._wire(old, text))
         return (*history[: self.message], new, *history[self.message + 1 :])
+
+    def _wire(self, old: Message, text: str) -> Mapping[str, Any] | None:
+        if old.wire is None:
+            return None
+        content = reworded(old.wire.get("content") or "", self.start, self.end, text)
+        return {**old.wire, "content": content}
 
 
 def find_task(history: History, *, task: str | None = None) -> TaskPlace:
@@ -175,6 +185,9 @@ class Paraphraser:
             return _unchanged(task, n, f"no paraphrase came within {self._timeout_s} s", known)
         except QGuideError as error:
             return _unchanged(task, n, f"{self._policy.name} failed: {error}", known)
+        except Exception as error:  # its message is nobody's business: it may quote the task
+            _log.error("the paraphraser failed", exc_info=error)
+            return _unchanged(task, n, f"{self._policy.name} failed", known)
         texts = (*known, *(_usable(candidate, task) for candidate in drawn))
         if any(text != task for text in texts):
             await self._cache.put(key, texts)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -39,14 +39,15 @@ class Message:
         content: "" where the turn is nothing but tool calls.
         tool_calls: the assistant's.
         tool_call_id: which call a tool's turn is the result of; not compared, like the id itself.
-        extra: whatever else the turn had; an upstream gets it back, nothing else reads it.
+        wire: the turn as it came over OpenAI's API, if it did; upstreams and callers get it back
+            as it was, nothing else reads it.
     """
 
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = field(default="", compare=False)
-    extra: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    wire: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def text(self) -> str:

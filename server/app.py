@@ -14,6 +14,7 @@ from server.errors import STATUSES, install_error_handlers
 from server.gate import Gate
 from server.keys import KeyFile
 from server.limiting import Limiter
+from server.metering import MeteredPolicy
 from server.middleware import BodyLimit, CancelWhenGone, Observe
 from server.models import Models, build_models
 from server.paraphrase_cache import RedisParaphraseCache
@@ -78,7 +79,9 @@ def build_paraphraser(models: Models) -> Paraphraser | None:
         return None
     redis = models.runtime.redis
     cache = RedisParaphraseCache(redis) if redis else MemoryParaphraseCache()
-    return Paraphraser(models.paraphraser.model, cache)
+    telemetry = models.runtime.telemetry
+    policy = MeteredPolicy(models.paraphraser.model, telemetry, stage="paraphrase")
+    return Paraphraser(policy, cache)
 
 
 def _surround(app: FastAPI, settings: Settings) -> None:

@@ -12,7 +12,7 @@ from qnet.policies.openai_wire import wire_message
 from qnet.selection import ranking
 from qnet.types import Candidate, Sampling
 from server.chat_schemas import ChatCompletionRequest, GuidanceOptions
-from server.history import to_history
+from server.history import to_chat_history
 from server.models import ServedPolicy
 from server.settings import Settings
 from server.stepping import Asked, Taken
@@ -56,7 +56,8 @@ def read_request(
 
     Raises:
         InvalidCandidatesError: M is below n.
-        InvalidRequestError: a history that makes no sense.
+        InvalidRequestError: a history that the policy cannot read, or that no Q model can and
+            that no fallback covers.
         UnsupportedParameterError: something that only an upstream could do.
     """
     n = body.n or 1
@@ -67,11 +68,16 @@ def read_request(
         raise InvalidCandidatesError(
             f"n is {n} and qguide.num_candidates {num_candidates}; draw at least n candidates"
         )
+    history, flaw = to_chat_history(
+        body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+    )
+    fallback = options.fallback or settings.fallback
+    if flaw and (fallback == "error" or policy.upstream_model is None):
+        raise flaw
     return Asked(
         policy=policy,
-        history=to_history(
-            body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
-        ),
+        history=history,
+        unreadable=flaw,
         sampling=_sampling(body, options, policy),
         num_candidates=num_candidates,
         options=options,
@@ -139,8 +145,10 @@ def completion_of(taken: Taken, *, n: int, options: GuidanceOptions) -> dict[str
 
 def _choice(place: int, candidate: Candidate) -> dict[str, Any]:
     message = {"refusal": None} | wire_message(candidate.message)
-    for call in message.get("tool_calls", ()):
-        call["id"] = call["id"] or f"call_{uuid.uuid4().hex}"
+    if calls := message.get("tool_calls"):
+        message["tool_calls"] = [
+            call | {"id": call["id"] or f"call_{uuid.uuid4().hex}"} for call in calls
+        ]
     return {
         "index": place,
         "message": message,

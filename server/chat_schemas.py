@@ -1,16 +1,18 @@
 """The body of POST /v1/chat/completions, and what `qguide` adds to it."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qnet.errors import InvalidRequestError
-from server.schemas import ChatMessage, StepOptions, Temperature
+from qnet.policies.openai_wire import text_of
+from qnet.types import Message, Role, ToolCall
+from server.schemas import ContentPart, StepOptions, Temperature
 
 _HEADER: Final = "x-qguide-"
-_TIMEOUT: Final = "x-qguide-timeout-s"
-"""For every route, so no option of this one's."""
+_NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-replica")
+"""The deadline is read for every route; the replica is for the proxy that the request came by."""
 
 
 class GuidanceOptions(StepOptions):
@@ -27,24 +29,63 @@ class GuidanceOptions(StepOptions):
     )
 
 
-class ChatTurn(ChatMessage):
-    """One turn of a conversation; fields that are not known here are passed on."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class StreamOptions(BaseModel):
-    """What a stream ends with."""
+class _Whole(BaseModel):
+    """What is not known here is kept and passed on."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+
+class ChatFunction(_Whole):
+    """What a call calls."""
+
+    name: str
+    arguments: str = Field(description="JSON, as the model wrote it")
+
+
+class ChatToolCall(_Whole):
+    """One tool call of an assistant's turn."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: ChatFunction
+
+
+class ChatTurn(_Whole):
+    """One turn of a conversation; an upstream gets it as it is."""
+
+    role: Role | Literal["function"]
+    content: str | list[ContentPart] | None = None
+    tool_calls: list[ChatToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: ChatFunction | None = Field(
+        default=None, description="how calls were spelt before there were tools"
+    )
+
+    def to_message(self) -> Message:
+        """The same turn as `qnet` knows it; a part that is no text is in its `wire` alone."""
+        calls = [
+            ToolCall(call.function.name, call.function.arguments, call.id)
+            for call in self.tool_calls or ()
+        ]
+        if self.function_call:
+            calls.append(ToolCall(self.function_call.name, self.function_call.arguments))
+        said = self.model_dump(exclude_unset=True)
+        wire = {name: value for name, value in said.items() if value is not None}
+        if "content" in said:
+            wire["content"] = said["content"]
+        role: Role = "tool" if self.role == "function" else self.role
+        text = text_of(wire.get("content"))
+        return Message(role, text, tuple(calls), self.tool_call_id or "", wire)
+
+
+class StreamOptions(_Whole):
+    """What a stream ends with."""
 
     include_usage: bool | None = None
 
 
-class ChatCompletionRequest(BaseModel):
+class ChatCompletionRequest(_Whole):
     """OpenAI's body; parameters that are not known here are passed on to an upstream."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     messages: list[ChatTurn]
     model: str | None = Field(default=None, description="a policy; null takes the default")
@@ -94,7 +135,7 @@ def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOpt
     given = {
         name.lower().removeprefix(_HEADER).replace("-", "_"): value
         for name, value in headers.items()
-        if name.lower().startswith(_HEADER) and name.lower() != _TIMEOUT
+        if name.lower().startswith(_HEADER) and name.lower() not in _NO_OPTIONS
     }
     try:
         read = GuidanceOptions.model_validate_strings(given, strict=False)

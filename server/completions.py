@@ -50,7 +50,8 @@ def _parts_of(choice: Json) -> Iterator[Json]:
     message = dict(choice["message"])
     content, calls = message.pop("content", None), message.pop("tool_calls", None) or []
     opening = {name: value for name, value in message.items() if value is not None}
-    yield _part(choice, opening | {"content": None if calls and not content else ""})
+    called = calls or message.get("function_call")
+    yield _part(choice, opening | {"content": None if called and not content else ""})
     logprobs = choice.get("logprobs")
     if logprobs:  # tokens do not always end where characters do, so these stay together
         yield _part(choice, {"content": content}, logprobs=logprobs)
@@ -59,8 +60,8 @@ def _parts_of(choice: Json) -> Iterator[Json]:
             yield _part(choice, {"content": piece})
     for index, call in enumerate(calls):
         function = call["function"]
-        opened = call | {"function": {"name": function["name"], "arguments": ""}}
-        yield _part(choice, {"tool_calls": [{"index": index} | opened]})
+        opened = call | {"index": index, "function": function | {"arguments": ""}}
+        yield _part(choice, {"tool_calls": [opened]})
         said = {"index": index, "function": {"arguments": function["arguments"]}}
         yield _part(choice, {"tool_calls": [said]})
     yield _part(choice, {}, finish_reason=choice["finish_reason"])

@@ -15,6 +15,7 @@ import typer
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from qnet.policies.openai_wire import text_of
 from server.completions import DONE, Json, chunks_of, event
 
 DEFAULT_REPLIES = (
@@ -154,7 +155,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 def _words(message: Json) -> int:
     calls = [call["function"]["arguments"] for call in message.get("tool_calls") or []]
-    return len(" ".join([message.get("content") or "", *calls]).split())
+    return len(" ".join([text_of(message.get("content")), *calls]).split())
 
 
 def _call(function: Json, k: int) -> Json:

@@ -49,12 +49,14 @@ class Gate:
 
     async def _serve(self, request: Request, receive: Receive, send: Send) -> None:
         state = request.app.state
-        if request.url.path not in METRICS:
-            state.drain.check()
         caller = self._caller(request)
         account = request.state.account
         account.key = caller.name if state.keys else None
         request.state.caller = caller
+        if request.url.path in METRICS:  # neither an end nor a flood keeps out who watches it
+            await self.app(request.scope, receive, send)
+            return
+        state.drain.check()
         async with state.limiter.admit(caller, account) as left:
 
             async def with_limits(message: Message) -> None:

@@ -1,6 +1,7 @@
 """From the messages of a request to a history that makes sense."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from qnet.errors import (
@@ -9,57 +10,56 @@ from qnet.errors import (
     InvalidRequestError,
     MalformedHistoryError,
 )
-from qnet.types import History, Message
-from server.schemas import ChatMessage
+from qnet.types import History, Message, Role
+from server.chat_schemas import ChatTurn
+from server.schemas import ChatMessage, text_in
 
 INSTRUCTING: Final = ("system", "developer")
 """Who may speak anywhere, and to whom nobody answers."""
 
-MAX_TEXT_BYTES = 1_000_000
-"""A million tokens have more bytes than that; what has fewer is quickly counted exactly."""
 
-
-def to_history(
-    messages: Sequence[ChatMessage], *, most: int, most_bytes: int = MAX_TEXT_BYTES
-) -> History:
-    """The history of a request.
+def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -> History:
+    """The history of a request that a Q model has to read.
 
     Raises:
         HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
         MalformedHistoryError: no message, an empty or broken one, the agent speaking twice in a
             row or last or first, or a tool call without its result.
     """
-    if len(messages) > most:
-        raise HistoryTooLongError(
-            f"messages has {len(messages):,} turns; this server takes {most:,}; shorten the "
-            "history or raise QGUIDE_MAX_HISTORY_MESSAGES"
-        )
-    if not messages:
-        raise MalformedHistoryError("messages is empty; give at least the task as a user message")
+    _check_number(messages, most)
     history = tuple(message.to_message() for message in messages)
     _check_size("messages", [message.text for message in history], most_bytes)
-    for index, message in enumerate(history):
-        if defect := _turn_defect(message):
-            raise MalformedHistoryError(f"messages[{index}] ({message.role}) {defect}")
-        if index and message.role == history[index - 1].role == "assistant":
-            raise MalformedHistoryError(
-                f"messages[{index - 1}] and messages[{index}] are both the assistant's; put the "
-                "observation between them"
-            )
-    _check_tool_results(history)
-    spoken = [message.role for message in history if message.role not in INSTRUCTING]
-    if not spoken or spoken[-1] == "assistant":
-        raise MalformedHistoryError(
-            f"the last message is the {history[-1].role}'s; end with the observation that the "
-            "agent has to answer"
-        )
-    if spoken[0] != "user":
-        raise MalformedHistoryError("the first turn is not the user's; begin with the task")
+    _check_readable(history)
+    _check_order(history)
     return history
 
 
+def to_chat_history(
+    turns: Sequence[ChatTurn], *, most: int, most_bytes: int
+) -> tuple[History, MalformedHistoryError | None]:
+    """The history of a conversation, and what keeps a Q model from reading it.
+
+    An upstream may read what a Q model does not, and chats do not begin with a task: who speaks
+    first and how often in a row is nobody's fault here.
+
+    Raises:
+        HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
+        MalformedHistoryError: there is no message.
+    """
+    _check_number(turns, most)
+    history = tuple(turn.to_message() for turn in turns)
+    _check_size("messages", [message.text for message in history], most_bytes)
+    try:
+        for turn in turns:
+            text_in(turn.role, turn.content)
+        _check_readable(history)
+    except MalformedHistoryError as flaw:
+        return history, flaw
+    return history, None
+
+
 def to_candidates(
-    given: Sequence[str | ChatMessage], *, most: int, most_bytes: int = MAX_TEXT_BYTES
+    given: Sequence[str | ChatMessage], *, most: int, most_bytes: int
 ) -> tuple[Message, ...]:
     """The candidates of a request, as the assistant's messages.
 
@@ -84,9 +84,7 @@ def to_candidates(
     return tuple(seen)
 
 
-def to_documents(
-    texts: Sequence[str], *, most: int, most_bytes: int = MAX_TEXT_BYTES
-) -> tuple[Message, ...]:
+def to_documents(texts: Sequence[str], *, most: int, most_bytes: int) -> tuple[Message, ...]:
     """The documents of a request as candidates; unlike those, they may repeat.
 
     Raises:
@@ -110,6 +108,47 @@ def check_whole(text: str, name: str) -> None:
     """
     if defect := _half(text):
         raise InvalidRequestError(f"{name} {defect}")
+
+
+def _check_number(messages: Sequence[object], most: int) -> None:
+    if len(messages) > most:
+        raise HistoryTooLongError(
+            f"messages has {len(messages):,} turns; this server takes {most:,}; shorten the "
+            "history or raise QGUIDE_MAX_HISTORY_MESSAGES"
+        )
+    if not messages:
+        raise MalformedHistoryError("messages is empty; give at least the task as a user message")
+
+
+def _check_readable(history: History) -> None:
+    """Every turn says something whole, calls have results, and the agent is asked."""
+    for index, message in enumerate(history):
+        if defect := _turn_defect(message):
+            raise MalformedHistoryError(f"messages[{index}] ({message.role}) {defect}")
+    _check_tool_results(history)
+    spoken = _spoken(history)
+    if not spoken or spoken[-1] == "assistant":
+        raise MalformedHistoryError(
+            f"the last message is the {history[-1].role}'s; end with the observation that the "
+            "agent has to answer"
+        )
+
+
+def _check_order(history: History) -> None:
+    """The task comes first, and an observation between any two actions."""
+    if _spoken(history)[0] != "user":
+        raise MalformedHistoryError("the first turn is not the user's; begin with the task")
+    for index, (former, message) in enumerate(pairwise(history)):
+        if former.role == message.role == "assistant":
+            raise MalformedHistoryError(
+                f"messages[{index}] and messages[{index + 1}] are both the assistant's; put the "
+                "observation between them"
+            )
+
+
+def _spoken(history: History) -> list[Role]:
+    """Who speaks, but for those to whom nobody answers."""
+    return [message.role for message in history if message.role not in INSTRUCTING]
 
 
 def _turn_defect(message: Message) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from stamina.instrumentation import RetryDetails, set_on_retry_hooks
 from structlog.typing import EventDict, ExcInfo, Processor
 
 _MAX_CAUSES: Final = 8
@@ -53,6 +54,7 @@ def configure_logging(level: str) -> None:
     # Libraries say at INFO what requests are about, each in its own way.
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
     threading.excepthook = _log_dead_thread
+    set_on_retry_hooks([_log_retry])
 
 
 class Failures:
@@ -113,6 +115,16 @@ def _exception_of(
     if isinstance(given, tuple):
         return given[1]
     return sys.exc_info()[1] if given else None
+
+
+def _log_retry(retry: RetryDetails) -> None:
+    """In place of stamina's line, which has the message of what failed."""
+    structlog.get_logger(__name__).warning(
+        "retry_scheduled",
+        reason=type(retry.caused_by).__name__,
+        retry=retry.retry_num,
+        wait_s=round(retry.wait_for, 2),
+    )
 
 
 def _log_dead_thread(died: threading.ExceptHookArgs) -> None:

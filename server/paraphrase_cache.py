@@ -4,11 +4,14 @@ The key is a hash that `Paraphraser` makes; the texts are the operator's paraphr
 """
 
 import json
-from typing import Final
+from typing import Final, cast
+
+from pydantic import TypeAdapter
 
 from qnet.perturbation import MemoryParaphraseCache
 from server.redis_link import NAMESPACE, RedisLink
 
+_TEXTS: Final = TypeAdapter(tuple[str, ...])
 _TTL_S: Final = 7 * 24 * 3600
 
 
@@ -23,8 +26,9 @@ class RedisParaphraseCache:
         """The texts of a task; none where it is unknown."""
 
         async def shared() -> tuple[str, ...]:
-            row = await self._link.client.get(_name(key))
-            return tuple(json.loads(row)) if row else await self._own.get(key)
+            row = cast("bytes | None", await self._link.client.get(_name(key)))
+            known = self._link.read(row, _TEXTS.validate_json)
+            return await self._own.get(key) if known is None else known
 
         return await self._link.use(shared, lambda: self._own.get(key))
 

@@ -18,12 +18,12 @@ from qnet.checkpoint import Manifest
 from qnet.errors import ScorerUnavailableError
 from qnet.types import CacheUse, CachingScorer, ScoreRequest, ScoreResult
 from server.account import name_episode
+from server.metering import MeteredScorer
 from server.redis_link import RedisLink
 from server.routing import DEFAULT, Routes, Shares, join
 from server.score_cache import CachedScorer, ScoreCache
 from server.shadow import ShadowedScorer, ShadowScoring
 from server.telemetry import Telemetry
-from server.tracing import TracedScorer
 
 Source = Literal["embedded", "scripted", "checkpoint", "vllm", "upstream"]
 
@@ -96,7 +96,7 @@ class QModel:
         if runtime.score_cache and origin.manifest:
             content = f"{origin.manifest.model_dump_json()} {origin.precision}"
             self.scorer = CachedScorer(self.scorer, runtime.score_cache, content=content)
-        self.scorer = TracedScorer(self.scorer, runtime.telemetry.tracing)
+        self.scorer = MeteredScorer(self.scorer, runtime.telemetry, q_model=self.id)
         self.shadow_scorer: AsyncScorer = ScoringWorker(
             self._shadow_resident,
             runtime.shadow_thread,

@@ -40,6 +40,7 @@ class RedisLink:
         self._gauge.set(1)
         self._ping_every_s = ping_every_s
         self._watching = False
+        self._told = False
         self._pool: ConnectionPool = ConnectionPool.from_url(
             url,
             socket_timeout=timeout_s,
@@ -68,6 +69,18 @@ class RedisLink:
             except (RedisError, OSError) as error:
                 self._set(up=False, reason=type(error).__name__)
         return await otherwise()
+
+    def read(self, row: bytes | None, parse: Callable[[bytes], Answer]) -> Answer | None:
+        """What a row says; None where there is none, or one that another version wrote."""
+        if row is None:
+            return None
+        try:
+            return parse(row)
+        except ValueError as error:  # pydantic's and json's are
+            if not self._told:
+                _log.warning("redis_row_unreadable", reason=type(error).__name__)
+            self._told = True
+            return None
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:

@@ -1,11 +1,13 @@
 """The bodies of requests and responses: where untrusted data enters."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.agent import Fallback
 from qnet.errors import MalformedHistoryError
+from qnet.policies.openai_wire import PART_END
 from qnet.selection import Reason
 from qnet.types import Message, Role, ToolCall
 from server.q_models import Source
@@ -88,24 +90,24 @@ class ChatMessage(_Body):
             ToolCall(call.function.name, call.function.arguments, call.id)
             for call in self.tool_calls or ()
         )
-        return Message(self.role, self._text(), calls, self.tool_call_id or "", self._rest())
+        return Message(self.role, text_in(self.role, self.content), calls, self.tool_call_id or "")
 
-    def _text(self) -> str:
-        if self.content is None or isinstance(self.content, str):
-            return self.content or ""
-        for part in self.content:
-            if part.type != "text" or part.text is None:
-                raise MalformedHistoryError(
-                    f"the {self.role}'s content has a part of type {part.type[:40]!r}; the Q "
-                    "models read text alone, so send parts of type 'text' with their text"
-                )
-        return "\n".join(part.text or "" for part in self.content)
 
-    def _rest(self) -> dict[str, object]:
-        """What else the turn has."""
-        return {
-            name: value for name, value in (self.model_extra or {}).items() if value is not None
-        }
+def text_in(role: str, content: str | Sequence[ContentPart] | None) -> str:
+    """What a turn says.
+
+    Raises:
+        MalformedHistoryError: the content has a part that is no text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    for part in content:
+        if part.type != "text" or part.text is None:
+            raise MalformedHistoryError(
+                f"the {role}'s content has a part of type {part.type[:40]!r}; the Q models read "
+                "text alone, so send parts of type 'text' with their text"
+            )
+    return PART_END.join(part.text or "" for part in content)
 
 
 class StepOptions(_Body):

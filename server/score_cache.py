@@ -13,11 +13,14 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Final, cast
 
+from pydantic import FiniteFloat, TypeAdapter
+
 from qnet.agent import AsyncScorer
 from qnet.types import ScoreRequest, ScoreResult
 from server.redis_link import NAMESPACE, RedisLink
 
 _MEMORY_ENTRIES: Final = 10_000
+_ROW: Final = TypeAdapter(tuple[tuple[FiniteFloat, ...], int])
 
 
 class ScoreCache:
@@ -44,11 +47,17 @@ class ScoreCache:
 
     async def get(self, key: str) -> ScoreResult | None:
         """The result, if it is there; its tokens are all cached ones."""
-        row = await self._get(key)
-        if row is None:
-            return None
-        q_values, tokens = json.loads(row)
-        return ScoreResult(tuple(q_values), computed_tokens=0, cached_tokens=tokens)
+
+        async def shared() -> ScoreResult | None:
+            assert self._link is not None
+            row = cast("bytes | None", await self._link.client.get(_name(key)))
+            return self._link.read(row, _result)
+
+        async def own() -> ScoreResult | None:
+            until, row = self._kept.get(key, (0.0, b""))
+            return _result(row) if until > self._clock() else None
+
+        return await (self._link.use(shared, own) if self._link else own())
 
     async def put(self, key: str, result: ScoreResult) -> None:
         """Keep a result."""
@@ -65,17 +74,6 @@ class ScoreCache:
                 self._kept.popitem(last=False)
 
         await (self._link.use(shared, own) if self._link else own())
-
-    async def _get(self, key: str) -> bytes | None:
-        async def shared() -> bytes | None:
-            assert self._link is not None
-            return cast(bytes | None, await self._link.client.get(_name(key)))
-
-        async def own() -> bytes | None:
-            until, row = self._kept.get(key, (0.0, None))
-            return row if until > self._clock() else None
-
-        return await (self._link.use(shared, own) if self._link else own())
 
 
 class CachedScorer:
@@ -114,6 +112,11 @@ class CachedScorer:
         )
         text = json.dumps([self._content, state, candidates])
         return sha256(text.encode()).hexdigest()
+
+
+def _result(row: bytes) -> ScoreResult:
+    q_values, tokens = _ROW.validate_json(row)
+    return ScoreResult(q_values, computed_tokens=0, cached_tokens=tokens)
 
 
 def _name(key: str) -> str:

@@ -1,4 +1,4 @@
-"""Scoring as every route does it: each different candidate once, timed and counted."""
+"""Scoring as every route does it: each different candidate once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,8 +47,6 @@ async def score_once(
     async with deadline.kept():
         result = await q_model.scorer.score(ScoreRequest(history, unique.messages))
     score_s = perf_counter() - asked
-    telemetry.count_scored(q_model.id, computed=result.computed_tokens, cached=result.cached_tokens)
-    telemetry.stage_seconds.labels("score").observe(score_s)
     telemetry.candidates.observe(len(unique.messages))
     q_values = tuple(result.q_values[i] for i in unique.index)
     selection = select(candidates, q_values)

@@ -4,18 +4,18 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from qnet.deadline import Deadline
-from qnet.errors import InvalidCandidatesError, InvalidRequestError
+from qnet.errors import InvalidCandidatesError, InvalidRequestError, MalformedHistoryError
 from qnet.guidance import Guidance, Guided, guide
 from qnet.perturbation import Paraphraser
-from qnet.types import History, Sampling
+from qnet.types import History, Sampling, ScoreRequest, ScoreResult
 from server.episodes.service import Episodes
 from server.episodes.state import Episode
+from server.metering import MeteredPolicy
 from server.models import Models, ServedPolicy
 from server.q_models import Held
 from server.schemas import StepOptions
 from server.settings import Settings
 from server.telemetry import Telemetry
-from server.tracing import TracedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Asked:
     Attributes:
         num_candidates: M.
         n: how many of the best candidates the caller wants.
+        unreadable: why no Q model can read the history, if none can; the policy can.
     """
 
     policy: ServedPolicy
@@ -33,6 +34,7 @@ class Asked:
     num_candidates: int
     options: StepOptions
     n: int = 1
+    unreadable: MalformedHistoryError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Stepper:
-    """Takes guided steps, remembers those of an episode and counts what they cost."""
+    """Takes guided steps, remembers those of an episode and counts what came of them."""
 
     settings: Settings
     models: Models
@@ -81,8 +83,9 @@ class Stepper:
         # Found before anything is drawn and held to the end: no answer mixes two versions.
         with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
             guidance = self._guidance(asked, episode, q_model.id)
-            policy = TracedPolicy(asked.policy.model, self.telemetry.tracing)
-            guided = await guide(asked.history, policy, q_model.scorer, guidance)
+            policy = MeteredPolicy(asked.policy.model, self.telemetry, stage="sample")
+            scorer = _Blind(q_model.name, asked.unreadable) if asked.unreadable else q_model.scorer
+            guided = await guide(asked.history, policy, scorer, guidance)
             self._measure(guided, q_model.id)
         await self._remember(asked, guided, q_model)
         total_ms = (perf_counter() - started) * 1e3
@@ -95,15 +98,17 @@ class Stepper:
                 "perturb needs a policy that paraphrases, and this server has none; set "
                 "QGUIDE_PARAPHRASER"
             )
+        blind = asked.unreadable is not None
+        previous_q = _previous_q(options, asked.history, episode, q_model)
         return Guidance(
-            num_candidates=asked.num_candidates,
+            num_candidates=asked.n if blind else asked.num_candidates,
             sampling=asked.sampling,
-            rise_over=_previous_q(options, asked.history, episode, q_model),
+            rise_over=None if blind else previous_q,
             paraphraser=self.paraphraser if options.perturb else None,
             task=options.task,
             batch=self.settings.adaptive_batch,
             at_least=asked.n,
-            always_score=options.adaptive,
+            always_score=options.adaptive or blind,
             fallback=options.fallback or self.settings.fallback,
             deadline=self.deadline,
         )
@@ -127,21 +132,25 @@ class Stepper:
     def _measure(self, guided: Guided, q_model: str) -> None:
         decision, telemetry = guided.decision, self.telemetry
         telemetry.draws_saved.inc(guided.draws_saved)
-        if guided.paraphrase_ms:
-            telemetry.stage_seconds.labels("paraphrase").observe(guided.paraphrase_ms / 1e3)
-        telemetry.stage_seconds.labels("sample").observe(decision.timings.sample_ms / 1e3)
-        if decision.q_values is not None:
-            telemetry.stage_seconds.labels("score").observe(decision.timings.score_ms / 1e3)
         if decision.unguided is not None:
             telemetry.unguided.labels(q_model).inc()
         telemetry.candidates.observe(decision.distinct_candidates)
-        usage = decision.usage
-        for prompt, completion in (
-            (usage.prompt_tokens, usage.completion_tokens),
-            (guided.paraphrasing.prompt_tokens, guided.paraphrasing.completion_tokens),
-        ):
-            telemetry.count_drawn(prompt=prompt, completion=completion)
-        telemetry.count_scored(q_model, computed=usage.scored_tokens, cached=usage.cached_tokens)
+
+
+class _Blind:
+    """Stands for a Q model where none can read the history."""
+
+    def __init__(self, name: str, flaw: MalformedHistoryError) -> None:
+        self.name = name
+        self._flaw = flaw
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Nothing.
+
+        Raises:
+            MalformedHistoryError: always.
+        """
+        raise self._flaw
 
 
 def _previous_q(

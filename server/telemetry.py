@@ -35,7 +35,7 @@ class Telemetry:
             "request_seconds", "Time of a whole request: of an agent's step.", ["route"]
         )
         self.stage_seconds = self._histogram(
-            "stage_seconds", "Time per stage of a request, waiting included.", ["stage"]
+            "stage_seconds", "Time of each stage, waiting included.", ["stage"]
         )
         self.candidates = self._histogram(
             "distinct_candidates", "Different candidates per request.", buckets=_COUNTS

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from qnet.agent import AsyncScorer
 from qnet.errors import ConfigError
-from qnet.types import Candidate, History, Policy, Sampling, ScoreRequest, ScoreResult
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -119,31 +117,3 @@ def build_tracing(endpoint: str | None) -> Tracing:
         ) from error
     exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
     return OtelTracing(BatchSpanProcessor(exporter))
-
-
-class TracedScorer:
-    """A scorer with a span around each request."""
-
-    def __init__(self, scorer: AsyncScorer, tracing: Tracing) -> None:
-        self.name = scorer.name
-        self._scorer = scorer
-        self._tracing = tracing
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """What the scorer says, its waiting included."""
-        with self._tracing.stage("score"):
-            return await self._scorer.score(request)
-
-
-class TracedPolicy:
-    """A policy with a span around each draw."""
-
-    def __init__(self, policy: Policy, tracing: Tracing) -> None:
-        self.name = policy.name
-        self._policy = policy
-        self._tracing = tracing
-
-    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """What the policy draws, its waiting included."""
-        with self._tracing.stage("sample"):
-            return await self._policy.sample(history, n=n, sampling=sampling)

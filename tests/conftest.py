@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from stamina.instrumentation import set_on_retry_hooks
 
 # Tiny models gain nothing from a second thread, and on a busy machine two that wait for each other
 # are many times slower than one.
@@ -25,6 +26,7 @@ def _logs_end_with_their_test() -> Iterator[None]:
     yield
     if structlog.is_configured():
         structlog.reset_defaults()
+        set_on_retry_hooks(None)
         threading.excepthook = hook
         root.setLevel(level)
         for handler in [h for h in root.handlers if type(h) is logging.StreamHandler]:

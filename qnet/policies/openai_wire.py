@@ -1,6 +1,6 @@
 """OpenAI's chat completions as the client of an upstream sees them. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,6 +10,12 @@ from qnet.types import Candidate, History, Message, Sampling, Spent, ToolCall
 _SHOWN_CHARACTERS = 500
 _LENGTH = "length"
 
+PART_END = "\n"
+"""Stands between the texts of a turn that comes in parts."""
+
+Content = str | Sequence[Mapping[str, Any]]
+"""A turn's: a text, or parts of which some are texts."""
+
 
 class _Shape(BaseModel):
     """Of an answer; what else the upstream says is ignored."""
@@ -17,22 +23,28 @@ class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class _Function(_Shape):
+class _Whole(BaseModel):
+    """Of what is handed on: all that the upstream says is kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class _Function(_Whole):
     name: str
     arguments: str = ""
 
 
-class _Call(_Shape):
+class _Call(_Whole):
     id: str | None = None
+    type: str = "function"
     function: _Function
 
 
-class _Said(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow")
-
+class _Said(_Whole):
     role: str = "assistant"
     content: str | None = None
     tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
 
 
 class _Choice(_Shape):
@@ -82,8 +94,10 @@ def request_body(model: str, history: History, *, n: int, sampling: Sampling) ->
 
 
 def wire_message(message: Message) -> dict[str, Any]:
-    """A turn as OpenAI spells it."""
-    row: dict[str, Any] = {**message.extra, "role": message.role, "content": message.content}
+    """A turn as OpenAI spells it: as it came, if it came that way."""
+    if message.wire is not None:
+        return dict(message.wire)
+    row: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         row["content"] = message.content or None
         row["tool_calls"] = [
@@ -97,6 +111,42 @@ def wire_message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         row["tool_call_id"] = message.tool_call_id
     return row
+
+
+def reworded(content: Content, start: int, end: int, text: str) -> Content:
+    """A turn's content with other words from `start` to `end`; only texts count, as in `text_of`.
+
+    Parts that lose all their words go; whatever else a part has stays with it.
+    """
+    if isinstance(content, str):
+        return content[:start] + text + content[end:]
+    parts: list[Mapping[str, Any]] = []
+    at = 0
+    for part in content:
+        said = part_text(part)
+        if said is None:
+            parts.append(part)
+            continue
+        first = at <= start <= at + len(said) and bool(text)
+        left = said[: max(0, start - at)] + (text if first else "") + said[max(0, end - at) :]
+        text = "" if first else text
+        if left or not said:
+            parts.append({**part, "text": left})
+        at += len(said) + len(PART_END)
+    return parts
+
+
+def text_of(content: Content | None) -> str:
+    """What a turn's content says, without its parts that are no texts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return PART_END.join(said for part in content if (said := part_text(part)) is not None)
+
+
+def part_text(part: Mapping[str, Any]) -> str | None:
+    """What a part says; None where it is no text."""
+    said = part.get("text") if part.get("type") == "text" else None
+    return said if isinstance(said, str) else None
 
 
 def candidates_of(answer: bytes) -> list[Candidate]:
@@ -143,8 +193,13 @@ def _message(said: _Said) -> Message:
         ToolCall(call.function.name, call.function.arguments, call.id or "")
         for call in said.tool_calls or ()
     )
-    extra = {name: value for name, value in (said.model_extra or {}).items() if value is not None}
-    return Message("assistant", said.content or "", calls, extra=extra)
+    if said.function_call:  # how calls were spelt before there were tools
+        calls += (ToolCall(said.function_call.name, said.function_call.arguments),)
+    wire = {name: value for name, value in said.model_dump().items() if value is not None}
+    wire["content"] = said.content or (None if calls else "")
+    if not said.tool_calls:
+        wire.pop("tool_calls", None)
+    return Message("assistant", said.content or "", calls, wire=wire)
 
 
 def _split(total: int, parts: int) -> Sequence[int]:

@@ -10,9 +10,12 @@ files of its own, so several may write into one folder.
 import asyncio
 import importlib
 import json
+import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -23,6 +26,8 @@ from server.episodes.state import Episode
 
 TREES = "trees"
 OFFERS = "offers"
+
+Undo = Callable[[], None]
 
 _log = structlog.get_logger(__name__)
 
@@ -37,13 +42,27 @@ class RotatedFile:
         self._max_files = max_files
         self._path: Path | None = None
 
-    def append(self, rows: Sequence[Row]) -> None:
-        """Write the rows side by side into one file; a larger set alone fills a file."""
+    def append(self, rows: Sequence[Row]) -> Undo:
+        """Write the rows side by side into one file, or none; a larger set alone fills a file.
+
+        Returns:
+            What takes them out again, as long as nothing was written after them.
+
+        Raises:
+            OSError: they cannot be written.
+        """
         lines = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
         if self._path is None or self._size() + len(lines) > self._max_bytes:
             self._path = self._new()
-        with self._path.open("ab") as file:
-            file.write(lines)
+        undo = partial(_cut, self._path, self._path.stat().st_size if self._path.exists() else 0)
+        try:
+            with self._path.open("ab") as file:
+                file.write(lines)
+        except OSError:
+            self._path = None  # nothing may follow half a line, should it stay
+            undo()
+            raise
+        return undo
 
     def _size(self) -> int:
         """Bytes in the current file; one that somebody took away is full."""
@@ -92,8 +111,12 @@ class EpisodeRecorder:
         assert episode.outcome is not None
         tree = tree_row(episode, episode.outcome, self._checked)
         offers = list(offer_rows(episode, episode.outcome, self._checked))
-        self._trees.append([tree])
-        self._offers.append(offers)
+        undo = self._trees.append([tree])
+        try:
+            self._offers.append(offers)
+        except OSError:
+            undo()  # who tells it again would have the tree twice
+            raise
 
     def _checked(self, text: str) -> str:
         """The redacted text; nothing is written where the hook fails."""
@@ -104,6 +127,12 @@ class EpisodeRecorder:
             _log.error("redaction_failed", reason=type(error).__name__)
             raise NotRecordableError("the redaction hook failed") from None
         return redacted
+
+
+def _cut(path: Path, size: int) -> None:
+    """Shorten a file to what it was."""
+    with suppress(OSError):  # as full as the disk may be, there is nothing else to be done
+        os.truncate(path, size)
 
 
 def unredacted(text: str) -> str:

@@ -4,14 +4,19 @@ Each server also keeps what it saw last of an episode. So one that goes on at th
 nothing while Redis is gone, and Redis is told of it with the first step after it is back.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import cast
+from typing import Final, cast
 
 from redis.exceptions import WatchError
 
 from server.episodes.state import Episode
 from server.episodes.store import Change, MemoryEpisodeStore
 from server.redis_link import NAMESPACE, RedisLink
+
+_CLAIM_S: Final = 60
+"""Longer than writing takes; a server that died of it keeps nobody from it for ever."""
 
 
 class RedisEpisodeStore:
@@ -32,8 +37,7 @@ class RedisEpisodeStore:
         own = await self._own.get(episode_id)
 
         async def shared() -> Episode | None:
-            row = await self._link.client.get(_name(episode_id))
-            return _later(cast("bytes | None", row), own)
+            return _later(self._read(await self._link.client.get(_name(episode_id))), own)
 
         async def alone() -> Episode | None:
             return own
@@ -48,8 +52,8 @@ class RedisEpisodeStore:
             async with self._link.client.pipeline() as pipe:
                 while True:
                     await pipe.watch(name)
-                    row = cast("bytes | None", await pipe.get(name))
-                    changed = change(_later(row, await self._own.get(episode_id)))
+                    known = self._read(await pipe.get(name))
+                    changed = change(_later(known, await self._own.get(episode_id)))
                     pipe.multi()  # type: ignore[no-untyped-call]
                     pipe.set(name, changed.model_dump_json().encode(), px=self._ttl_ms)
                     try:
@@ -61,13 +65,41 @@ class RedisEpisodeStore:
 
         return await self._link.use(shared, lambda: self._own.update(episode_id, change))
 
+    @asynccontextmanager
+    async def claimed(self, episode_id: str) -> AsyncIterator[bool]:
+        """Whether no other server has claimed the episode; while Redis is gone nobody has."""
+        name = f"{_name(episode_id)}:claim"
 
-def _later(row: bytes | None, own: Episode | None) -> Episode | None:
+        async def shared() -> bool:
+            return bool(await self._link.client.set(name, b"", nx=True, ex=_CLAIM_S))
+
+        async def give_back() -> None:
+            await self._link.client.delete(name)
+
+        mine = await self._link.use(shared, _nobody_else)
+        try:
+            yield mine
+        finally:
+            if mine:
+                await self._link.use(give_back, _nothing)
+
+    def _read(self, row: object) -> Episode | None:
+        return self._link.read(cast("bytes | None", row), Episode.model_validate_json)
+
+
+def _later(shared: Episode | None, own: Episode | None) -> Episode | None:
     """Of two states of an episode the one that is further on; in doubt that in Redis."""
-    shared = None if row is None else Episode.model_validate_json(row)
     if shared is None or own is None:
         return shared or own
     return own if _progress(own) > _progress(shared) else shared
+
+
+async def _nobody_else() -> bool:
+    return True
+
+
+async def _nothing() -> None:
+    """The claim expires."""
 
 
 def _progress(episode: Episode) -> tuple[bool, bool, int]:

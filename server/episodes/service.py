@@ -43,6 +43,7 @@ class Episodes:
         self._store = store
         self._recorder = recorder
         self._closing = asyncio.Lock()
+        self._ending: set[asyncio.Task[Closed]] = set()
 
     async def begin_step(self, episode_id: str | None) -> Episode | None:
         """What is known of the episode before this step.
@@ -94,27 +95,40 @@ class Episodes:
             EpisodeClosedError: it has ended with another reward.
             UnknownEpisodeError: no step of it is remembered.
         """
+        closing = asyncio.create_task(self._close(own(episode_id), episode_id, outcome))
+        self._ending.add(closing)
+        closing.add_done_callback(self._ending.discard)
+        # A caller who goes leaves no thread behind that writes while the next one does.
+        return await asyncio.shield(closing)
+
+    async def _close(self, place: str, episode_id: str, outcome: Outcome) -> Closed:
         async with self._closing:
-            place = own(episode_id)
             episode = await self._store.update(place, partial(_closed, episode_id, outcome))
             if episode.recorded:
                 return Closed(episode, "")
-            why_not = await self._record(episode)
-            if not why_not:
-                episode = await self._store.update(place, partial(_written, episode))
+            closed = await self._record(place, episode)
             _log.info(
                 "episode_closed",
                 steps=episode.steps,
                 reward=outcome.reward,
                 q_model=episode.last.q_model if episode.last else None,
-                recorded=episode.recorded,
+                recorded=closed.episode.recorded,
             )
-            return Closed(episode, why_not)
+            return closed
 
-    async def _record(self, episode: Episode) -> str:
+    async def _record(self, place: str, episode: Episode) -> Closed:
         if self._recorder is None:
-            return "episodes are not recorded here; the operator may set QGUIDE_EPISODES_DIR"
-        return await self._recorder.write(episode)
+            return Closed(
+                episode, "episodes are not recorded here; the operator may set QGUIDE_EPISODES_DIR"
+            )
+        async with self._store.claimed(place) as mine:
+            if not mine:
+                return Closed(episode, "another server is writing it now; tell it again to know")
+            episode = await self._store.get(place) or episode
+            why_not = "" if episode.recorded else await self._recorder.write(episode)
+            if not why_not:
+                episode = await self._store.update(place, partial(_written, episode))
+            return Closed(episode, why_not)
 
 
 def build_recorder(settings: Settings) -> EpisodeRecorder | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
@@ -135,7 +136,9 @@ class Episode(_State):
         if self.steps and not _extends(history, self.messages):
             why = f"step {self.steps + 1} does not go on from step {self.steps}"
             return {"broken": why, "messages": (), "offers": ()}
-        return {"messages": history, "offers": (*self.offers, offer)}
+        # As a Q model reads it: what else a turn had may be large, and is in no record.
+        plain = tuple(replace(message, wire=None) for message in history)
+        return {"messages": plain, "offers": (*self.offers, offer)}
 
     def closed(self, outcome: Outcome) -> Self:
         """The episode with its outcome; the same one again changes nothing.

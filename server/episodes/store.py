@@ -2,7 +2,8 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from server.episodes.state import Episode
@@ -23,6 +24,10 @@ class EpisodeStore(Protocol):
 
         What `change` raises is raised, and nothing is kept of it.
         """
+        ...
+
+    def claimed(self, episode_id: str) -> AbstractAsyncContextManager[bool]:
+        """Whether nobody else has claimed the episode; it is this one's for the block, then."""
         ...
 
 
@@ -65,6 +70,11 @@ class MemoryEpisodeStore:
         while self._bytes > self._max_bytes:
             self._drop(next(iter(self._kept)))
         return episode
+
+    @asynccontextmanager
+    async def claimed(self, episode_id: str) -> AsyncIterator[bool]:
+        """True: no other server knows the episode, and in this one `Episodes` takes turns."""
+        yield True
 
     def _read(self, episode_id: str) -> Episode | None:
         _, row = self._kept.get(episode_id, (0.0, None))

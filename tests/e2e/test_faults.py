@@ -32,10 +32,15 @@ from tests.unit.server.conftest import FAKES, models_of
 END_S = 60.0
 USER = {"role": "user", "content": "look"}
 SCORE = {"messages": [USER], "candidates": ["go", "stay"]}
+CHAT = "/v1/chat/completions"
 
 
 def say(text: str) -> dict[str, Any]:
     return SCORE | {"messages": [{"role": "user", "content": text}]}
+
+
+def stream_of(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], "stream": True}
 
 
 class GatedScorer(ScriptedScorer):
@@ -82,9 +87,9 @@ async def entered(scorer: GatedScorer) -> None:
     assert await asyncio.to_thread(scorer.entered.wait, END_S)
 
 
-async def waiting_is(client: httpx.AsyncClient, gone: int) -> None:
+async def waiting_is(client: httpx.AsyncClient, gone: int, *, route: str = "/v1/score") -> None:
     """Wait until the server has noticed so many callers who left."""
-    line = f'qguide_requests_total{{route="/v1/score",status="499"}} {float(gone)}'
+    line = f'qguide_requests_total{{route="{route}",status="499"}} {float(gone)}'
     async with asyncio.timeout(END_S):
         while line not in (await client.get("/metrics")).text:
             await asyncio.sleep(0.05)
@@ -182,6 +187,25 @@ async def test_a_client_that_goes_takes_its_waiting_work_along(
     assert scorer.asked == ["first", "second"]
 
 
+async def test_a_streaming_client_that_goes_takes_its_waiting_work_along(
+    url: str, scorer: GatedScorer
+) -> None:
+    async with httpx.AsyncClient(base_url=url, timeout=END_S) as stays:
+        first = asyncio.create_task(stays.post("/v1/score", json=say("first")))
+        await entered(scorer)
+        async with httpx.AsyncClient(base_url=url, timeout=END_S) as goes:
+            gone = asyncio.create_task(goes.post(CHAT, json=stream_of("gone")))
+            await asyncio.sleep(0.5)  # within the first heartbeat
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+        await waiting_is(stays, gone=1, route=CHAT)
+        second = asyncio.create_task(stays.post("/v1/score", json=say("second")))
+        scorer.gate.set()
+        answers = [await first, await second]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert scorer.asked == ["first", "second"]
+
+
 def test_sigterm_under_load_loses_no_request(tmp_path: Path) -> None:
     statuses: list[int] = []
     refused: list[httpx.Response] = []
@@ -243,6 +267,26 @@ async def test_sigterm_lets_a_slow_request_end(tmp_path: Path) -> None:
             answer = await slow
         assert answer.status_code == 200
         assert len(answer.json()["candidates"]) == 64
+        assert server.process.wait(END_S) in (0, -signal.SIGTERM)
+
+
+async def test_sigterm_lets_a_stream_end(tmp_path: Path) -> None:
+    arguments = ("--policy", "embedded")
+    variables = {"QGUIDE_DRAIN_DELAY_S": "0", "QGUIDE_HEARTBEAT_S": "0.05"}
+    body = stream_of("look") | {"max_tokens": 400, "temperature": 3}
+    body["qguide"] = {"num_candidates": 64}
+    with serving_process(tmp_path, *arguments, environment=variables) as server:
+        async with (
+            httpx.AsyncClient(base_url=server.url, timeout=END_S) as client,
+            client.stream("POST", CHAT, json=body) as answer,
+        ):
+            lines = answer.aiter_lines()
+            assert await anext(lines) == ": still working"
+            server.process.send_signal(signal.SIGTERM)
+            said = [line async for line in lines if line.startswith("data: ")]
+        assert answer.status_code == 200
+        assert said[-1] == "data: [DONE]"
+        assert len(json.loads(said[-2][len("data: ") :])["qguide"]["q_values"]) == 64
         assert server.process.wait(END_S) in (0, -signal.SIGTERM)
 
 

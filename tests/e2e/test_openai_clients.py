@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
 from server.app import create_app
@@ -89,6 +90,30 @@ def test_an_agent_loop_with_tools(client: openai.OpenAI, server: Server) -> None
     assert [body["messages"][-1]["role"] for body in server.upstream.asked] == ["user", "tool"]
     assert server.upstream.asked[0]["parallel_tool_calls"] is False
     assert messages[-1].content in DEFAULT_REPLIES
+
+
+class Place(pydantic.BaseModel):
+    """Look at a place."""
+
+    place: Literal["desk", "shelf"]
+
+
+def test_a_parsed_tool_call_goes_back_as_the_sdk_writes_it(
+    client: openai.OpenAI, server: Server
+) -> None:
+    messages = list(MESSAGES)
+    tools = [openai.pydantic_function_tool(Place, name="look")]
+    for _ in range(2):
+        completion = client.chat.completions.parse(model="demo", messages=messages, tools=tools)
+        message = completion.choices[0].message
+        messages.append(message)
+        for call in message.tool_calls or ():
+            assert call.function.parsed_arguments == Place(place="desk")
+            result = {"role": "tool", "tool_call_id": call.id, "content": "a mug"}
+            messages.append(result)
+    assert messages[-1].content in DEFAULT_REPLIES
+    [call] = server.upstream.asked[1]["messages"][1]["tool_calls"]
+    assert call["function"]["parsed_arguments"] == {"place": "desk"}
 
 
 def test_a_stream_says_the_same(client: openai.OpenAI) -> None:

@@ -75,6 +75,7 @@ class _FailingScorer:
     [
         (ScorerUnavailableError("the thread is dead"), "the thread is dead"),
         (HistoryTooLongError("history has 9,999 tokens"), "history has 9,999 tokens"),
+        (RuntimeError("CUDA out of memory on 'a secret'"), "the Q model failed"),
         (None, "no answer within 0.1 s; ask for less or try again later"),
     ],
 )
@@ -106,6 +107,12 @@ async def test_without_a_fallback_there_is_no_action(error: Exception | None) ->
             sampling=Sampling(),
             deadline=Deadline.after(0.1),
         )
+
+
+async def test_without_a_fallback_a_bug_is_raised_as_it_is() -> None:
+    scorer = _FailingScorer(RuntimeError("CUDA out of memory"))
+    with pytest.raises(RuntimeError, match="CUDA out of memory"):
+        await act(TASK, ScriptedPolicy(), scorer, num_candidates=2, sampling=Sampling())
 
 
 async def test_a_q_that_is_no_number_is_no_guidance(thread: DeviceThread) -> None:

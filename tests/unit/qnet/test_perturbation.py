@@ -171,6 +171,7 @@ async def test_adaptive_batches_go_on_through_the_paraphrases() -> None:
     ("news", "warning"),
     [
         (ScorerUnavailableError("gone"), "the task was not paraphrased: failing failed: gone"),
+        (RuntimeError("no memory"), "the task was not paraphrased: failing failed"),
         (
             [Candidate(Message("assistant", "cut"), 1, finished=False)] * 2,
             "2 of 2 paraphrases failed and are the task itself",

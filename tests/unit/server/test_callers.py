@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -67,8 +68,11 @@ def test_a_draining_server_says_so_in_openais_shape(client: TestClient) -> None:
     assert (error["type"], error["code"]) == ("server_error", "draining")
 
 
-def test_a_callers_deadline_is_no_option_of_chat_completions(client: TestClient) -> None:
-    answer = client.post(CHAT, json=ASKED, headers={"X-QGuide-Timeout-S": "30"})
+@pytest.mark.parametrize("header", [{"X-QGuide-Timeout-S": "30"}, {"X-QGuide-Replica": "r1"}])
+def test_what_is_said_to_server_or_proxy_is_no_option_of_chat_completions(
+    client: TestClient, header: dict[str, str]
+) -> None:
+    answer = client.post(CHAT, json=ASKED, headers=header)
     assert answer.status_code == 200, answer.text
 
 

@@ -301,7 +301,7 @@ def test_a_stream_of_n_choices_brings_them_all(guided: TestClient) -> None:
 
 
 def slow(settings: Settings) -> Settings:
-    return settings.model_copy(update={"heartbeat_s": 0.05, "timeout_s": 0.4})
+    return settings.model_copy(update={"heartbeat_s": 0.05, "timeout_s": 2})
 
 
 def test_a_stream_shows_life_while_it_waits_and_ends_with_the_error(
@@ -317,7 +317,7 @@ def test_a_stream_shows_life_while_it_waits_and_ends_with_the_error(
     assert set(beats) == {": still working"}
     detail = json.loads(error.removeprefix("data: "))["error"]
     assert detail["type"] == "server_error"
-    assert "upstream demo was silent for 0.36 s" in detail["message"]
+    assert "upstream demo was silent for 1.8 s" in detail["message"]
 
 
 def test_a_stream_that_fails_at_once_has_a_status(
@@ -403,10 +403,10 @@ def test_any_served_policy_can_be_named(
     assert acted["usage"]["prompt_tokens"] > 0
 
 
-def test_parts_of_text_are_one_text(guided: TestClient, upstream: FakeUpstream) -> None:
+def test_parts_of_text_are_one_text_to_who_reads_them_here(client: TestClient) -> None:
     parts = [{"type": "text", "text": "find"}, {"type": "text", "text": "the mug"}]
-    ask(guided, messages=[{"role": "user", "content": parts}])
-    assert upstream.asked[0]["messages"] == [{"role": "user", "content": "find\nthe mug"}]
+    apart, one = (ask(client, messages=[{"role": "user", "content": c}]) for c in (parts, "a b c"))
+    assert apart["usage"] == one["usage"]
 
 
 @pytest.mark.parametrize(

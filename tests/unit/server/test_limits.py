@@ -65,6 +65,16 @@ def test_what_is_refused_or_drawn_from_nothing_costs_no_tokens(serve: Serve) -> 
     assert act(client).status_code == 200
 
 
+def test_metrics_are_watched_whatever_the_limits(serve: Serve) -> None:
+    settings = {"requests_per_minute": 1, "tokens_per_day": 1, "concurrent_requests": 1}
+    client = serve(FAKES.model_copy(update=settings))
+    assert [act(client).status_code for _ in range(2)] == [200, 429]
+    for _ in range(2):
+        metrics = client.get("/metrics")
+        assert metrics.status_code == 200
+        assert "ratelimit-limit" not in metrics.headers
+
+
 @pytest.mark.parametrize("most", [1, 2])
 async def test_a_caller_has_so_many_requests_at_once(most: int) -> None:
     limiter = Limiter(None, concurrent_requests=most)

@@ -11,7 +11,9 @@ from contextlib import redirect_stderr
 from typing import Any
 
 import pytest
+import stamina
 import structlog
+from stamina.instrumentation import set_on_retry_hooks
 
 from qnet.batching import DeviceThread
 from qnet.errors import ConfigError
@@ -42,6 +44,7 @@ def written(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
             yield written
         finally:
             structlog.reset_defaults()
+            set_on_retry_hooks(None)
             logging.basicConfig(handlers=handlers, level=level, force=True)
             threading.excepthook = hook
 
@@ -123,6 +126,32 @@ def test_a_failure_is_its_types_and_places_without_their_messages(
     assert (failure["event"], failure["level"]) == ("request_failed", "error")
     assert [one["type"] for one in failure["exception"]] == ["KeyError", "ZeroDivisionError"]
     assert failure["exception"][0]["places"][-1].startswith("test_logs.py:")
+    assert CANARY not in written.getvalue()
+
+
+def test_a_bug_of_a_scorer_that_a_fallback_covers_is_logged(
+    serve: Serve, written: io.StringIO
+) -> None:
+    client = serve(build=served(QuotingScorer({})))
+    asked = {"messages": BODY["messages"], "num_candidates": 2}
+    assert client.post("/v1/act", json=asked).status_code == 500
+    answer = client.post("/v1/act", json=asked | {"fallback": "first"})
+    assert (answer.status_code, answer.json()["guided"]) == (200, False)
+    assert answer.json()["unguided_reason"] == "the Q model failed"
+    (failure,) = (line for line in lines_of(written) if line["event"] == "the Q model failed")
+    assert failure["request_id"] == answer.headers["x-request-id"]
+    assert failure["exception"][0]["type"] == "KeyError"
+    assert CANARY not in written.getvalue()
+
+
+async def test_a_retry_is_a_line_without_the_message(written: io.StringIO) -> None:
+    async for attempt in stamina.retry_context(on=ConfigError, attempts=2, wait_initial=0.01):
+        with attempt:
+            if attempt.num == 1:
+                raise ConfigError(CANARY)
+    (line,) = lines_of(written)
+    assert (line["event"], line["reason"], line["retry"]) == ("retry_scheduled", "ConfigError", 1)
+    assert line["wait_s"] >= 0
     assert CANARY not in written.getvalue()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import structlog
 
 from qnet.errors import ScorerUnavailableError
 from qnet.scoring import ScriptedScorer
@@ -202,7 +203,7 @@ async def test_ids_and_fields_that_no_q_model_reads_ask_for_the_same_score() -> 
     results = []
     for number in range(2):
         call = ToolCall("go", '{"to": "desk"}', id=f"call_{number}")
-        candidate = Message("assistant", "", (call,), extra={"refusal": number})
+        candidate = Message("assistant", "", (call,), wire={"refusal": number})
         request = ScoreRequest(STATE, (candidate, Message("assistant", "stay")))
         results.append(await scorer.score(request))
     assert results[0].computed_tokens > 0
@@ -261,3 +262,56 @@ async def test_servers_share_paraphrases_and_each_has_its_own_without_redis(
     assert await two.get("key") == ()
     await two.put("key", ("again",))
     assert await two.get("key") == ("again",)
+
+
+async def test_servers_share_paraphrases_again_once_redis_is_back(
+    redis: RedisServer, link: RedisLink
+) -> None:
+    one, two = (RedisParaphraseCache(link) for _ in range(2))
+    redis.kill()
+    await one.put("key", ("meanwhile",))
+    assert not link.up
+    redis.start()
+    await until(link, up=True)
+    assert (await one.get("key"), await two.get("key")) == (("meanwhile",), ())
+    await one.put("key", ("again",))
+    assert await two.get("key") == ("again",)
+
+
+async def test_scores_are_known_from_memory_while_redis_is_gone(
+    redis: RedisServer, link: RedisLink
+) -> None:
+    scorers = [ScriptedScorerAsync() for _ in range(2)]
+    one, two = (CachedScorer(s, ScoreCache(link, ttl_s=60), content="w") for s in scorers)
+    await one.score(REQUEST)
+    redis.kill()
+    for _ in range(2):  # asked once more, then known here
+        assert (await one.score(REQUEST)).q_values == (0.5, 0.5)
+    assert not link.up
+    redis.start()
+    await until(link, up=True)
+    for scorer in (one, two):
+        await scorer.score(REQUEST)
+    assert [s.asked for s in scorers] == [3, 0]
+
+
+@pytest.mark.parametrize("row", [b"{", b'{"another": "version"}', b"[1]", b"\xff"])
+async def test_a_row_of_another_version_is_none_and_said_once(link: RedisLink, row: bytes) -> None:
+    scorer = ScriptedScorerAsync()
+    cached = CachedScorer(scorer, ScoreCache(link, ttl_s=60), content="w")
+    paraphrases, (episodes, _) = RedisParaphraseCache(link), stores(link)
+    await cached.score(REQUEST)
+    await paraphrases.put("key", ("in other words",))
+    await episodes.update("e", step)
+    for key in await link.client.keys("*"):
+        await link.client.set(key, row)
+    others, (newer, _) = RedisParaphraseCache(link), stores(link)
+    with structlog.testing.capture_logs() as said:
+        assert (await cached.score(REQUEST)).computed_tokens > 0
+        assert await others.get("key") == ()
+        assert await paraphrases.get("key") == ("in other words",)
+        assert await newer.get("e") is None
+        assert (await newer.update("e", step)).steps == 1
+    assert link.up
+    assert [line["event"] for line in said] == ["redis_row_unreadable"]
+    assert (await cached.score(REQUEST)).computed_tokens == 0  # written anew

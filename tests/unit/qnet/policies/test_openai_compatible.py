@@ -114,7 +114,8 @@ async def test_other_parameters_are_passed_on_and_unset_ones_left_out(
 
 async def test_tool_turns_are_sent_as_they_came(connect: Any, upstream: FakeUpstream) -> None:
     call = Message("assistant", "", (ToolCall("go", '{"to":"desk"}', "call_9"),))
-    result = Message("tool", "a mug", (), "call_9", {"name": "go"})
+    wire = {"role": "tool", "content": "a mug", "tool_call_id": "call_9", "name": "go"}
+    result = Message("tool", "a mug", (), "call_9", wire)
     async with connect() as policy:
         await policy.sample((*HISTORY, call, result), n=1, sampling=Sampling())
     function = {"name": "go", "arguments": '{"to":"desk"}'}
@@ -124,7 +125,7 @@ async def test_tool_turns_are_sent_as_they_came(connect: Any, upstream: FakeUpst
             "content": None,
             "tool_calls": [{"id": "call_9", "type": "function", "function": function}],
         },
-        {"role": "tool", "content": "a mug", "tool_call_id": "call_9", "name": "go"},
+        wire,
     ]
 
 

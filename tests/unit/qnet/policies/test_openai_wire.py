@@ -1,0 +1,68 @@
+"""What is read of OpenAI's shapes, and that the rest is handed on."""
+
+import json
+from typing import Any
+
+import pytest
+
+from qnet.policies.openai_wire import candidates_of, reworded, text_of, wire_message
+from qnet.selection import distinct
+
+CACHED: Any = {"cache_control": {"type": "ephemeral"}}
+IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:"}}
+
+
+def said(*messages: dict[str, Any]) -> list[Any]:
+    choices = [{"message": {"role": "assistant", "content": None} | m} for m in messages]
+    return candidates_of(json.dumps({"choices": choices}).encode())
+
+
+def test_calls_of_functions_differ_where_they_would_do_something_else() -> None:
+    calls = [{"name": "go", "arguments": f'{{"to": {place}}}'} for place in (1, 2, 1)]
+    drawn = [candidate.message for candidate in said(*({"function_call": call} for call in calls))]
+    assert distinct(drawn).index == (0, 1, 0)
+    assert drawn[0].text == 'Action: go({"to": 1})'
+    assert wire_message(drawn[1]) == {
+        "role": "assistant",
+        "content": None,
+        "function_call": calls[1],
+    }
+
+
+def test_all_that_an_upstream_says_of_a_turn_is_handed_on() -> None:
+    function = {"name": "go", "arguments": "{}", "strict": True}
+    call = {"id": "c", "type": "function", "function": function, "extra_content": {"google": 1}}
+    message = {"role": "assistant", "content": "So.", "tool_calls": [call], "reasoning": "hm"}
+    [candidate] = said(message)
+    assert wire_message(candidate.message) == message
+
+
+def test_what_an_upstream_leaves_empty_is_left_out() -> None:
+    [candidate] = said({"content": "So.", "tool_calls": [], "function_call": None, "audio": None})
+    assert wire_message(candidate.message) == {"role": "assistant", "content": "So."}
+
+
+@pytest.mark.parametrize(
+    ("content", "start", "end", "left"),
+    [
+        ("find the mug", 5, 12, "find it"),
+        ([{"type": "text", "text": "find the mug"}], 5, 12, [{"type": "text", "text": "find it"}]),
+        (
+            [{"type": "text", "text": "a"} | CACHED, IMAGE, {"type": "text", "text": "b c"}],
+            2,
+            3,
+            [{"type": "text", "text": "a"} | CACHED, IMAGE, {"type": "text", "text": "it c"}],
+        ),
+        (
+            [{"type": "text", "text": "a b"} | CACHED, IMAGE, {"type": "text", "text": "c"}],
+            2,
+            5,
+            [{"type": "text", "text": "a it"} | CACHED, IMAGE],
+        ),
+    ],
+    ids=["a text", "a part", "the second text", "across parts"],
+)
+def test_other_words_stand_in_the_same_place(content: Any, start: int, end: int, left: Any) -> None:
+    assert reworded(content, start, end, "it") == left
+    whole = text_of(content)
+    assert text_of(left) == whole[:start] + "it" + whole[end:]

@@ -1,0 +1,74 @@
+"""What is spent is counted and charged, whatever becomes of the request that spent it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from qnet.batching import DeviceThread
+from qnet.policies.scripted import ScriptedPolicy
+from qnet.scoring import ScriptedScorer
+from qnet.types import Candidate, History, Sampling
+from server.models import Models, build_models
+from server.settings import Settings
+from tests.unit.server.conftest import FAKES, Serve, models_of
+
+ACT = {"messages": [{"role": "user", "content": "Your task is to: look"}], "num_candidates": 3}
+ADAPTIVE = ACT | {"adaptive": True, "previous_q": 9.0, "num_candidates": 4}
+
+
+def counted(client: TestClient, name: str, **labels: str) -> float:
+    assert isinstance(client.app, FastAPI)
+    registry = client.app.state.telemetry.registry
+    return registry.get_sample_value(f"qguide_{name}", labels) or 0.0
+
+
+def dead_scorer(settings: Settings) -> Models:
+    models = build_models(settings)
+    models.runtime.thread.close()
+    return models
+
+
+def test_a_step_that_fails_after_its_draws_has_used_up_the_budget(serve: Serve) -> None:
+    client = serve(FAKES.model_copy(update={"tokens_per_day": 5}), dead_scorer)
+    assert [client.post("/v1/act", json=ACT).status_code for _ in range(3)] == [503, 429, 429]
+    assert counted(client, "completion_tokens_total") > 5
+    assert counted(client, "prompt_tokens_total") == 5
+    for stage in ("sample", "score"):
+        assert counted(client, "stage_seconds_count", stage=stage) == 1
+
+
+def test_a_paraphrase_costs_the_same_where_the_step_fails(serve: Serve) -> None:
+    settings = FAKES.model_copy(update={"paraphraser": "scripted"})
+    well, dead = serve(settings), serve(settings, dead_scorer)
+    many = ACT | {"num_candidates": 8, "perturb": True}  # fewer would all be the same
+    assert [client.post("/v1/act", json=many).status_code for client in (well, dead)] == [200, 503]
+    drawn = [counted(client, "completion_tokens_total") for client in (well, dead)]
+    assert drawn[0] == drawn[1] > 0
+    assert counted(dead, "stage_seconds_count", stage="paraphrase") == 1
+
+
+def test_a_draw_that_is_cut_off_is_timed(serve: Serve) -> None:
+    class Hanging(ScriptedPolicy):
+        async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+            await asyncio.sleep(3600)
+            return []
+
+    client = serve(build=lambda _: models_of(Hanging(), ScriptedScorer({}), DeviceThread()))
+    late = client.post("/v1/act", json=ACT, headers={"X-QGuide-Timeout-S": "0.2"})
+    assert late.status_code == 503
+    assert counted(client, "stage_seconds_count", stage="sample") == 1
+    assert counted(client, "stage_seconds_sum", stage="sample") >= 0.2
+
+
+@pytest.mark.parametrize("body", [ACT, ADAPTIVE, ADAPTIVE | {"perturb": True}])
+def test_an_answer_says_what_was_charged(serve: Serve, body: dict[str, Any]) -> None:
+    client = serve(FAKES.model_copy(update={"paraphraser": "scripted"}))
+    usage = client.post("/v1/act", json=body).json()["usage"]
+    drawn = usage["completion_tokens"] + usage["paraphrase_tokens"]
+    assert counted(client, "completion_tokens_total") == drawn
+    assert counted(client, "prompt_tokens_total") == usage["prompt_tokens"]
+    computed = counted(client, "scorer_tokens_total", q_model="demo@0", kind="computed")
+    assert computed == usage["scored_tokens"] > 0
