@@ -9,7 +9,7 @@ what scoring costs, against its peers and the floor;
 
 whether memory keeps to its budget while sessions grow, and Q stays right;
 
-    qguide bench serve --models scripted,embedded --clients 1,16,64 --seconds 8 --output serve.json
+    qguide bench serve --models scripted,embedded --clients 1,16,64 --seconds 10 --output serve.json
 
 how fast the whole server answers. Each writes JSON, and a picture beside it.
 """
@@ -178,7 +178,7 @@ def serve(
     models: Models = "scripted,embedded",
     url: Url = "",
     clients: Clients = "1,16,64",
-    seconds: Seconds = 8.0,
+    seconds: Seconds = 10.0,
     warm_up_s: WarmUpS = 2.0,
     candidates: Candidates = 5,
     threads: Threads = 1,

@@ -21,6 +21,8 @@ class Agent:
     def __init__(self, *, candidates: int, seed: int) -> None:
         self._candidates = candidates
         self._rng = Random(seed)
+        self._messages: list[dict[str, str]] = []
+        self._offered: list[str] = []
         self._begin()
 
     def question(self, path: str) -> dict[str, Any]:
@@ -58,8 +60,7 @@ class Agent:
             f"You are in the middle of a room. Looking quickly around you, you see {seen}.\n\n"
             f"Your task is to: put some {thing} in {end}."
         )
-        self._messages: list[dict[str, str]] = [{"role": "user", "content": task}]
-        self._offered: list[str] = []
+        self._messages = [{"role": "user", "content": task}]
 
     def _replies(self) -> list[str]:
         """All different, which a request to score asks for."""

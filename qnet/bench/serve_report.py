@@ -19,7 +19,7 @@ def print_serve(run: ServeRun, console: Console) -> None:
     """Every load, and whether the server's own part keeps to its goal."""
     title = f"requests with M = {run.candidates}, in ms; own: neither drawing nor scoring"
     table = Table(title=title, box=SIMPLE)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in _COLUMNS:
         table.add_column(name, justify="right")
     for row in run.rows:

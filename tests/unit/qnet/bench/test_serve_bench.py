@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -9,7 +10,8 @@ from typer.testing import CliRunner, Result
 from qguide.cli import app
 from qnet.bench.agents import Agent
 from qnet.bench.load import Asked, Load, measure_load, summarize
-from qnet.bench.records import LoadRow, ServeRun
+from qnet.bench.measure import describe_machine
+from qnet.bench.records import Endpoint, LoadRow, ServeRun
 from qnet.bench.serve_report import plot_serve
 from server.app import create_app
 from server.settings import SCRIPTED, Settings
@@ -25,13 +27,13 @@ LOAD = Load(
     candidates=3,
     seed=0,
 )
-FAKES = {"policy": SCRIPTED, "q_models": {"demo@1": SCRIPTED}}
+FAKES = Settings(policy=SCRIPTED, q_models={"demo@1": SCRIPTED}, max_candidates=5)
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server with the scripted models."""
-    with serving_app(create_app(Settings(**FAKES, max_candidates=5))) as started:
+    with serving_app(create_app(FAKES)) as started:
         yield started
 
 
@@ -72,7 +74,7 @@ def test_errors_are_counted_by_kind_and_are_no_answers() -> None:
     row = summary(Asked(101.0, 101.1, "429"), Asked(102.0, 102.1, "429"), Asked(103.0, 104.0, "X"))
     assert row.errors == {"429": 2, "X": 1}
     assert row.requests_per_s == 0
-    assert row.latency_ms is row.overhead_ms is row.sample_ms is None
+    assert (row.latency_ms, row.overhead_ms, row.sample_ms) == (None, None, None)
 
 
 def test_an_agents_history_grows_until_it_begins_anew_and_no_two_agents_are_alike() -> None:
@@ -88,9 +90,9 @@ def test_an_agents_history_grows_until_it_begins_anew_and_no_two_agents_are_alik
     assert turns[9:] == [1, 3, 5]
 
 
-@pytest.mark.parametrize("endpoint", ["act", "score"])
-def test_clients_ask_side_by_side_until_the_time_is_up(url: str, endpoint: str) -> None:
-    load = Load(url, "url", endpoint, 3, 0.5, 0.1, candidates=3, seed=0)  # type: ignore[arg-type]
+@pytest.mark.parametrize("endpoint", get_args(Endpoint))
+def test_clients_ask_side_by_side_until_the_time_is_up(url: str, endpoint: Endpoint) -> None:
+    load = Load(url, "url", endpoint, 3, 0.5, 0.1, candidates=3, seed=0)
     row = measure_load(load)
     assert row.requests > 3
     assert row.errors == {}
@@ -102,7 +104,8 @@ def test_clients_ask_side_by_side_until_the_time_is_up(url: str, endpoint: str) 
 
 
 def test_more_clients_than_the_server_lets_one_caller_have_are_told_as_429() -> None:
-    with serving_app(create_app(Settings(**FAKES, concurrent_requests=1))) as url:
+    settings = FAKES.model_copy(update={"concurrent_requests": 1})
+    with serving_app(create_app(settings)) as url:
         row = measure_load(Load(url, "url", "act", 8, 0.5, 0.0, candidates=3, seed=0))
     assert row.errors["429"] > 0
 
@@ -142,7 +145,15 @@ def test_a_server_that_is_there_is_asked_by_its_url(url: str, tmp_path: Path) ->
 
 
 def test_a_load_without_answers_is_drawn_too(tmp_path: Path) -> None:
-    run = ServeRun.model_construct(rows=(summary(Asked(101.0, 101.1, "429")),))
+    run = ServeRun(
+        complete=True,
+        command="",
+        machine=describe_machine(device="cpu", threads=1),
+        seed=0,
+        candidates=3,
+        warm_up_s=0.0,
+        rows=(summary(Asked(101.0, 101.1, "429")),),
+    )
     plot_serve(run, tmp_path / "serve.png")
     assert (tmp_path / "serve.png").is_file()
 
