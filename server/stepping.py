@@ -141,6 +141,9 @@ class Stepper:
             (guided.paraphrasing.prompt_tokens, guided.paraphrasing.completion_tokens),
         ):
             telemetry.count_drawn(prompt=prompt, completion=completion)
+        telemetry.paraphrase_tokens.inc(
+            guided.paraphrasing.prompt_tokens + guided.paraphrasing.completion_tokens
+        )
         telemetry.count_scored(q_model, computed=usage.scored_tokens, cached=usage.cached_tokens)
 
 
