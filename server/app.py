@@ -46,7 +46,9 @@ def create_app(
         app.state.paraphraser = build_paraphraser(models)
         app.state.telemetry = models.runtime.telemetry
         redis = models.runtime.redis
-        app.state.episodes = Episodes(build_store(settings, redis), recorder)
+        app.state.episodes = Episodes(
+            build_store(settings, redis), recorder, models.runtime.telemetry
+        )
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         try:
             async with redis.watched() if redis else nullcontext():

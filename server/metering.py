@@ -43,6 +43,8 @@ class MeteredPolicy:
             drawn = await self._policy.sample(history, n=n, sampling=sampling)
         spent = spent_on(drawn)
         self._telemetry.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
+        if self._stage == "paraphrase":
+            self._telemetry.paraphrase_tokens.inc(spent.prompt_tokens + spent.completion_tokens)
         return _billed(drawn, spent)
 
 

@@ -120,6 +120,7 @@ class QModel:
             ConfigError: the trunk's server will not do.
         """
         self.context = self._thread.call(self._resident.open).result()
+        self._runtime.telemetry.know(self.id)
 
     def close(self) -> None:
         """Stop a thread of its own and let go of the connections, whoever still waits.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,6 +26,18 @@ UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$
 _ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
 
 
+def _fits_a_header(key: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[!-~]*", key.get_secret_value()):
+        raise ValueError(
+            "the key has a space or a character beyond ASCII, which no header can carry; copy it "
+            "again"
+        )
+    return key
+
+
+ApiKey = Annotated[SecretStr, AfterValidator(_fits_a_header)]
+
+
 class VllmTrunk(BaseModel):
     """Where a Q model's trunk runs, if not in this process.
 
@@ -37,7 +50,7 @@ class VllmTrunk(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: HttpUrl
-    api_key: SecretStr | None = None
+    api_key: ApiKey | None = None
     max_tokens: int | None = Field(default=None, ge=1)
 
 
@@ -58,7 +71,7 @@ class Upstream(BaseModel):
 
     url: HttpUrl
     model: str = Field(min_length=1)
-    api_key: SecretStr | None = None
+    api_key: ApiKey | None = None
     n: Literal["one_request", "parallel"] = "one_request"
     timeout_s: float | None = Field(default=None, gt=0)
     connect_timeout_s: float = Field(default=5.0, gt=0)

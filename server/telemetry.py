@@ -1,7 +1,7 @@
 """Metrics for Prometheus.
 
 Series of a Q model carry its `name@version` and go when the version goes, so there are never
-more of them than versions served.
+more of them than versions served, but for those of its episodes, which may end later.
 """
 
 from typing import Final, Literal
@@ -17,6 +17,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
 _Q_MODEL: Final = ["q_model"]
 _TOKENS: Final = ("computed", "cached")
+_SIGNS: Final = ("positive", "negative")
 _OUTCOMES: Final = ("agreed", "disagreed", "failed")
 
 Outcome = Literal["agreed", "disagreed", "failed"]
@@ -44,6 +45,9 @@ class Telemetry:
             "unguided", "Requests that got the first candidate, for want of a Q.", _Q_MODEL
         )
         self.completion_tokens = self._counter("completion_tokens", "Tokens that policies drew.")
+        self.paraphrase_tokens = self._counter(
+            "paraphrase_tokens", "Tokens of those read and drawn that were for paraphrases."
+        )
         self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did without.")
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens that policies read.")
         self.queue_seconds = self._histogram(
@@ -67,6 +71,12 @@ class Telemetry:
         )
         self.shadow_requests = self._counter(
             "shadow_requests", "Requests scored a second time.", ["q_model", "outcome"]
+        )
+        self.episodes = self._counter("episodes", "Episodes that got their outcome.", _Q_MODEL)
+        self.rewards = self._counter(
+            "episode_reward",
+            "Their rewards: those above 0, and what those below took away.",
+            ["q_model", "sign"],
         )
 
     def observe_batch(
@@ -96,11 +106,28 @@ class Telemetry:
         """Add one request that the Q model scored as a shadow."""
         self.shadow_requests.labels(q_model, outcome).inc()
 
+    def count_episode(self, q_model: str, reward: float) -> None:
+        """Add an episode that this arm guided to its end.
+
+        A counter cannot fall, so rewards below 0 have one of their own. The end may come after
+        the version has gone; it then has this series again.
+        """
+        self.episodes.labels(q_model).inc()
+        for sign, part in zip(_SIGNS, (max(reward, 0.0), max(-reward, 0.0)), strict=True):
+            self.rewards.labels(q_model, sign).inc(part)
+
     def redis_up(self) -> Gauge:
         """Whether Redis answers, 1 or 0; the series exists where a Redis is configured."""
         return Gauge(
             "qguide_redis_up", "Whether Redis answers; else memory does.", registry=self.registry
         )
+
+    def know(self, q_model: str) -> None:
+        """Begin a Q model's rare series at 0: a rate does not see a counter's first value."""
+        self.unguided.labels(q_model)
+        self.episodes.labels(q_model)
+        for sign in _SIGNS:
+            self.rewards.labels(q_model, sign)
 
     def forget(self, q_model: str) -> None:
         """Drop every series of a Q model that is no longer served."""
@@ -111,6 +138,9 @@ class Telemetry:
         self.cache_evictions.remove(q_model)
         for kind in _TOKENS:
             self.scorer_tokens.remove(q_model, kind)
+        self.episodes.remove(q_model)
+        for sign in _SIGNS:
+            self.rewards.remove(q_model, sign)
         for outcome in _OUTCOMES:
             self.shadow_requests.remove(q_model, outcome)
 

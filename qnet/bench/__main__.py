@@ -1,19 +1,23 @@
-"""`qguide bench score`: what scoring costs, against its peers and the floor.
+"""`qguide bench`: what this machine makes of it.
 
     qguide bench score --params 28m --points 512x2x32,1024x5x48 --dtype float32 \
         --peers naive,padded,dynamic-cache --sessions 1,16,64 --output score.json
 
-writes every sample to score.json and a picture to score.png.
+what scoring costs, against its peers and the floor;
 
     qguide bench soak --sessions 64 --minutes 10 --output soak.json
 
-`qguide bench soak`: whether memory keeps to its budget while sessions grow, and Q stays right.
+whether memory keeps to its budget while sessions grow, and Q stays right;
+
+    qguide bench serve --models scripted,embedded --clients 1,16,64 --seconds 10 --output serve.json
+
+how fast the whole server answers. Each writes JSON, and a picture beside it.
 """
 
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -27,6 +31,7 @@ from qnet.errors import CheckpointError, ConfigError, ScorerUnavailableError
 
 if TYPE_CHECKING:
     from qnet.bench.config import ScoreBench
+    from qnet.bench.serving import ServeBench
     from qnet.bench.soak import Soak
     from qnet.implicit_scoring import SharedPrefixImplicitScorer
     from qnet.scoring import SharedPrefixScorer
@@ -34,6 +39,47 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
 
 INTERRUPTED = 130
+
+Output = Annotated[Path, typer.Option(help="JSON file; the picture goes beside it.")]
+Dtype = Annotated[str, typer.Option(help="bfloat16 or float32.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Threads = Annotated[int, typer.Option(min=1, help="Of torch.")]
+Seed = Annotated[int, typer.Option(help="Draws whatever is drawn.")]
+Params = Annotated[str, typer.Option(help="tiny, 28m, 125m, 1b, 7b; several with commas.")]
+Points = Annotated[str, typer.Option(help="HISTORYxCANDIDATESxTOKENS; several with commas.")]
+Peers = Annotated[
+    str,
+    typer.Option(
+        help="naive (always runs), naive-packed, padded, dynamic-cache, vllm, vllm-block32, "
+        "http, vllm-http."
+    ),
+]
+Sessions = Annotated[
+    str, typer.Option(help="Sessions in one call, at the first point; '' for none.")
+]
+Repetitions = Annotated[int, typer.Option(min=1, help="Turns that count.")]
+WarmUps = Annotated[int, typer.Option(min=0, help="Turns before them.")]
+VllmPython = Annotated[
+    str, typer.Option(envvar="QGUIDE_VLLM_PYTHON", help="A Python that has vLLM.")
+]
+Conversations = Annotated[int, typer.Option(min=1, help="Conversations at once.")]
+Minutes = Annotated[float, typer.Option(min=0.0, help="How long.")]
+QModel = Annotated[str, typer.Option(help="embedded, or a checkpoint folder.")]
+CacheMib = Annotated[int, typer.Option(min=0, help="The cache's budget.")]
+ScoringUrl = Annotated[
+    str, typer.Option(help="A server that serves the Q model; '' scores in this process.")
+]
+Pid = Annotated[int, typer.Option(min=0, help="The server's process, for its memory.")]
+Candidates = Annotated[int, typer.Option(min=1, help="Of each step.")]
+Batch = Annotated[int, typer.Option(min=1, help="Sessions in one call.")]
+CheckShare = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Calls after which one Q is checked.")
+]
+Models = Annotated[str, typer.Option(help="scripted, embedded: a server is started with each.")]
+Url = Annotated[str, typer.Option(help="A server without keys to ask in place of those.")]
+Clients = Annotated[str, typer.Option(help="How many at once; several with commas.")]
+Seconds = Annotated[float, typer.Option(min=0.1, help="Of each number of clients.")]
+WarmUpS = Annotated[float, typer.Option(min=0.0, help="Seconds before those that count.")]
 
 
 @app.callback()
@@ -43,39 +89,25 @@ def bench() -> None:
 
 @app.command()
 def score(
-    output: Annotated[Path, typer.Option(help="JSON file; the picture goes beside it.")],
-    params: Annotated[str, typer.Option(help="tiny, 28m, 125m, 1b, 7b; several with commas.")] = (
-        "28m"
-    ),
-    points: Annotated[
-        str, typer.Option(help="HISTORYxCANDIDATESxTOKENS; several with commas.")
-    ] = "512x2x32,1024x5x48,2048x5x48,3500x8x64",
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
-    peers: Annotated[
-        str,
-        typer.Option(
-            help="naive (always runs), naive-packed, padded, dynamic-cache, vllm, vllm-block32, "
-            "http, vllm-http."
-        ),
-    ] = "naive,naive-packed,padded,dynamic-cache",
-    sessions: Annotated[
-        str, typer.Option(help="Sessions in one call, at the first point; '' for none.")
-    ] = "1,16,64",
-    repetitions: Annotated[int, typer.Option(min=1, help="Turns that count.")] = 5,
-    warm_ups: Annotated[int, typer.Option(min=0, help="Turns before them.")] = 1,
-    seed: Annotated[int, typer.Option(help="Draws weights and tokens.")] = 0,
-    threads: Annotated[int, typer.Option(min=1, help="Of torch.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    vllm_python: Annotated[
-        str, typer.Option(envvar="QGUIDE_VLLM_PYTHON", help="A Python that has vLLM.")
-    ] = "",
+    output: Output,
+    params: Params = "28m",
+    points: Points = "512x2x32,1024x5x48,2048x5x48,3500x8x64",
+    dtype: Dtype = "bfloat16",
+    peers: Peers = "naive,naive-packed,padded,dynamic-cache",
+    sessions: Sessions = "1,16,64",
+    repetitions: Repetitions = 5,
+    warm_ups: WarmUps = 1,
+    seed: Seed = 0,
+    threads: Threads = 1,
+    device: Device = "cpu",
+    vllm_python: VllmPython = "",
 ) -> None:
     """Time of a warm step: ours, its peers, and the floor."""
     with _errors_without_traceback():
         from qnet.bench import config
 
         names = config.parse_peers(peers)
-        _run(
+        _score(
             config.ScoreBench(
                 models=config.parse_models(params),
                 points=config.parse_points(points),
@@ -89,31 +121,27 @@ def score(
                 threads=threads,
                 device=config.require_device(device),
                 vllm_python=config.require_vllm_python(vllm_python, names),
-                command=shlex.join(["qguide", *sys.argv[1:]]),
+                command=_command(),
             )
         )
 
 
 @app.command()
 def soak(
-    output: Annotated[Path, typer.Option(help="JSON file; the picture goes beside it.")],
-    sessions: Annotated[int, typer.Option(min=1, help="Conversations at once.")] = 64,
-    minutes: Annotated[float, typer.Option(min=0.0, help="How long.")] = 10.0,
-    q_model: Annotated[str, typer.Option(help="embedded, or a checkpoint folder.")] = "embedded",
-    cache_mib: Annotated[int, typer.Option(min=0, help="The cache's budget.")] = 512,
-    url: Annotated[
-        str, typer.Option(help="A server that serves the Q model; '' scores in this process.")
-    ] = "",
-    pid: Annotated[int, typer.Option(min=0, help="The server's process, for its memory.")] = 0,
-    candidates: Annotated[int, typer.Option(min=1, help="Of each step.")] = 5,
-    batch: Annotated[int, typer.Option(min=1, help="Sessions in one call.")] = 16,
-    check_share: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Calls after which one Q is checked.")
-    ] = 0.02,
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="Of torch.")] = 1,
-    seed: Annotated[int, typer.Option(help="Draws what is said.")] = 0,
+    output: Output,
+    sessions: Conversations = 64,
+    minutes: Minutes = 10.0,
+    q_model: QModel = "embedded",
+    cache_mib: CacheMib = 512,
+    url: ScoringUrl = "",
+    pid: Pid = 0,
+    candidates: Candidates = 5,
+    batch: Batch = 16,
+    check_share: CheckShare = 0.02,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    threads: Threads = 1,
+    seed: Seed = 0,
 ) -> None:
     """Sessions that grow: memory within its budget, Q equal to the reference's."""
     with _errors_without_traceback():
@@ -130,7 +158,7 @@ def soak(
             seed=seed,
             dtype=config.require_dtype(dtype),
             pid=pid if url else os.getpid(),
-            command=shlex.join(["qguide", *sys.argv[1:]]),
+            command=_command(),
         )
         kept = _soak(
             plan,
@@ -142,6 +170,39 @@ def soak(
         )
     if not kept:
         raise typer.Exit(1)
+
+
+@app.command()
+def serve(
+    output: Output,
+    models: Models = "scripted,embedded",
+    url: Url = "",
+    clients: Clients = "1,16,64",
+    seconds: Seconds = 10.0,
+    warm_up_s: WarmUpS = 2.0,
+    candidates: Candidates = 5,
+    threads: Threads = 1,
+    seed: Seed = 0,
+) -> None:
+    """Rate and latency of /v1/act and /v1/score over HTTP, and the server's own part of it."""
+    with _errors_without_traceback():
+        from qnet.bench import config
+        from qnet.bench.serving import ServeBench
+
+        _serve(
+            ServeBench(
+                models=config.parse_served(models),
+                clients=config.parse_clients(clients),
+                seconds=seconds,
+                warm_up_s=warm_up_s,
+                output=config.require_output(output),
+                url=url,
+                candidates=candidates,
+                threads=threads,
+                seed=seed,
+                command=_command(),
+            )
+        )
 
 
 def _soak(
@@ -182,25 +243,46 @@ def _soak(
     return run.kept_its_promises
 
 
-def _run(config: "ScoreBench") -> None:
+def _score(config: "ScoreBench") -> None:
     from qnet.bench.report import plot_run, print_run
     from qnet.bench.run import count_turns, score_bench
 
+    with _steps(count_turns(config)) as advance:
+        run = score_bench(config, advance=advance)
+    print_run(run, Console())
+    plot_run(run, config.plot)
+
+
+def _serve(config: "ServeBench") -> None:
+    from qnet.bench.serve_report import plot_serve, print_serve
+    from qnet.bench.serving import count_loads, serve_bench
+
+    with _steps(count_loads(config)) as advance:
+        run = serve_bench(config, advance=advance)
+    print_serve(run, Console())
+    plot_serve(run, config.output.with_suffix(".png"))
+
+
+def _command() -> str:
+    return shlex.join(["qguide", *sys.argv[1:]])
+
+
+@contextmanager
+def _steps(count: int) -> Iterator[Callable[[str], None]]:
+    """A bar; what it yields is called before each step, with what the step is."""
     with _progress() as progress:
-        turns = progress.add_task("", total=count_turns(config))
+        steps = progress.add_task("", total=count)
         started = 0
 
         def advance(what: str) -> None:
             nonlocal started
-            progress.update(turns, completed=started, description=what)
+            progress.update(steps, completed=started, description=what)
             progress.refresh()
             started += 1
 
-        run = score_bench(config, advance=advance)
-        progress.update(turns, completed=started)
+        yield advance
+        progress.update(steps, completed=started)
         progress.refresh()
-    print_run(run, Console())
-    plot_run(run, config.plot)
 
 
 def _progress() -> Progress:

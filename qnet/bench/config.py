@@ -1,4 +1,4 @@
-"""What `qguide bench score` is asked to measure, from words on the command line."""
+"""What a benchmark is asked to measure, from words on the command line."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -18,8 +18,9 @@ T = TypeVar("T")
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 EMBEDDED = "embedded"
+SERVED = ("scripted", EMBEDDED)
 _SHORTEST_CANDIDATE = 4
-_MOST_SESSIONS = 1024
+_MOST_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,25 @@ def parse_sessions(text: str) -> tuple[int, ...]:
     Raises:
         ConfigError: one is no number of sessions.
     """
-    return _parse_all("--sessions", text, _sessions) if text.strip() else ()
+    return _parse_all("--sessions", text, _count("--sessions")) if text.strip() else ()
+
+
+def parse_clients(text: str) -> tuple[int, ...]:
+    """How many clients at once.
+
+    Raises:
+        ConfigError: one is no number of clients.
+    """
+    return _parse_all("--clients", text, _count("--clients"))
+
+
+def parse_served(text: str) -> tuple[str, ...]:
+    """Models that servers are started with.
+
+    Raises:
+        ConfigError: one is neither embedded nor scripted.
+    """
+    return _parse_all("--models", text, _served)
 
 
 def require_dtype(name: str) -> str:
@@ -202,11 +221,20 @@ def _peer(word: str) -> Name:
     return word
 
 
-def _sessions(word: str) -> int:
-    count = int(word) if word.isascii() and word.isdigit() else 0
-    if not 1 <= count <= _MOST_SESSIONS:
-        raise ConfigError(f"--sessions {word}: give whole numbers from 1 to {_MOST_SESSIONS:,}")
-    return count
+def _count(option: str) -> Callable[[str], int]:
+    def read(word: str) -> int:
+        count = int(word) if word.isascii() and word.isdigit() else 0
+        if not 1 <= count <= _MOST_AT_ONCE:
+            raise ConfigError(f"{option} {word}: give whole numbers from 1 to {_MOST_AT_ONCE:,}")
+        return count
+
+    return read
+
+
+def _served(word: str) -> str:
+    if word not in SERVED:
+        raise ConfigError(f"--models {word}: choose from {', '.join(SERVED)}")
+    return word
 
 
 def _and_cuda() -> str:

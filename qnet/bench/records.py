@@ -1,10 +1,13 @@
 """What a run writes: every sample, so that each figure of the table can be computed again."""
 
 from statistics import median
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from qnet.bench.names import OURS, REFERENCE, over
+
+Endpoint = Literal["act", "score"]
 
 
 class _Row(BaseModel):
@@ -228,3 +231,55 @@ class SoakRun(_Row):
         if not quarter:
             return None
         return max(known[-quarter:]) - max(known[quarter : 2 * quarter])
+
+
+class Percentiles(_Row):
+    """Of many values: the least that half, 95 and 99 per cent of them do not exceed."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class LoadRow(_Row):
+    """One number of clients at one endpoint.
+
+    Attributes:
+        requests: begun while it counted.
+        errors: a status, or what broke -> how many of them had it instead of an answer.
+        requests_per_s: good answers.
+        overhead_ms: the client's clock without what the server says that drawing and scoring took.
+        sample_ms: median of what the server says; likewise `score_ms`.
+        client_cpu_share: of the clients' one core; near 1 it is they who are measured.
+    """
+
+    models: str
+    endpoint: Endpoint
+    clients: int
+    seconds: float
+    requests: int
+    errors: dict[str, int]
+    requests_per_s: float
+    latency_ms: Percentiles | None
+    overhead_ms: Percentiles | None
+    sample_ms: float | None
+    score_ms: float | None
+    client_cpu_share: float
+
+
+class ServeRun(_Row):
+    """Loads on a server, or what an interrupted run had measured.
+
+    Attributes:
+        candidates: M of every request.
+        warm_up_s: of each load, before what counts.
+    """
+
+    format_version: int = 1
+    complete: bool
+    command: str
+    machine: Machine
+    seed: int
+    candidates: int
+    warm_up_s: float
+    rows: tuple[LoadRow, ...] = ()

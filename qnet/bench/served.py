@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -33,7 +33,7 @@ class _OverHttp:
         self._workplace = workplace
         self._process = process
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_S)
-        self._wait_until_ready()
+        wait_until_ready(process, self._http, self._ready)
 
     def clock(self) -> Timing:
         """CPU time of the server's processes; wall time as the client sees it."""
@@ -49,18 +49,6 @@ class _OverHttp:
     @cached_property
     def _pids(self) -> list[int]:
         return self._process.family()
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            if not self._process.running:
-                raise self._process.failure("ended")
-            try:
-                if self._http.get(self._ready).status_code == 200:
-                    return
-            except httpx.TransportError:
-                time.sleep(_PROBE_S)
-        raise self._process.failure(f"was not ready after {START_S:g} s")
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         try:
@@ -130,7 +118,7 @@ def served_by_qguide(workplace: Workplace) -> Iterator[Contestant]:
     Raises:
         ConfigError: it does not start.
     """
-    port = _free_port()
+    port = free_port()
     with child(
         "qguide serve",
         [sys.executable, "-m", "qguide", "serve", "--port", str(port)],
@@ -156,7 +144,7 @@ def served_by_vllm(workplace: Workplace) -> Iterator[Contestant]:
     Raises:
         ConfigError: it does not start.
     """
-    port = _free_port()
+    port = free_port()
     command = [workplace.vllm_python, "-I", "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(workplace.trunk), "--served-model-name", SERVED_NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--runner", "pooling"]
@@ -182,7 +170,25 @@ def _closing(served: ServedByQGuide | ServedByVllm) -> Iterator[Contestant]:
         served.close()
 
 
-def _free_port() -> int:
+def wait_until_ready(process: Child, http: httpx.Client, path: str) -> None:
+    """Ask a server that was started until it says that it is ready.
+
+    Raises:
+        ConfigError: it ended, or takes too long.
+    """
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if not process.running:
+            raise process.failure("ended")
+        with suppress(httpx.TransportError):
+            if http.get(path).status_code == 200:
+                return
+        time.sleep(_PROBE_S)
+    raise process.failure(f"was not ready after {START_S:g} s")
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
         return port

@@ -16,6 +16,7 @@ from server.episodes.state import Episode, Offer, Outcome
 from server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from server.redis_link import RedisLink
 from server.settings import Settings
+from server.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
 
@@ -37,10 +38,14 @@ class Episodes:
 
     Args:
         recorder: writes what has ended; None keeps no texts at all.
+        telemetry: counts what has ended, and its reward.
     """
 
-    def __init__(self, store: EpisodeStore, recorder: EpisodeRecorder | None) -> None:
+    def __init__(
+        self, store: EpisodeStore, recorder: EpisodeRecorder | None, telemetry: Telemetry
+    ) -> None:
         self._store = store
+        self._telemetry = telemetry
         self._recorder = recorder
         self._closing = asyncio.Lock()
         self._ending: set[asyncio.Task[Closed]] = set()
@@ -103,7 +108,16 @@ class Episodes:
 
     async def _close(self, place: str, episode_id: str, outcome: Outcome) -> Closed:
         async with self._closing:
-            episode = await self._store.update(place, partial(_closed, episode_id, outcome))
+            ends = False
+
+            def close(known: Episode | None) -> Episode:
+                nonlocal ends  # the last call is the one that counted
+                ends = known is not None and known.outcome is None
+                return _closed(episode_id, outcome, known)
+
+            episode = await self._store.update(place, close)
+            if ends and episode.last is not None:
+                self._telemetry.count_episode(episode.last.q_model, outcome.reward)
             if episode.recorded:
                 return Closed(episode, "")
             closed = await self._record(place, episode)

@@ -39,18 +39,6 @@ def url() -> Iterator[str]:
             thread.join(START_S)
 
 
-@pytest.fixture(scope="session")
-def need(url: str) -> Callable[[str], None]:
-    """Skips a test where the server lacks a route that it needs."""
-    paths = httpx.get(f"{url}/openapi.json", timeout=START_S).json()["paths"]
-
-    def require(path: str) -> None:
-        if path not in paths:
-            pytest.skip(f"this server has no {path}")
-
-    return require
-
-
 @pytest.fixture
 def client(url: str) -> Iterator[QGuide]:
     """A client of the server."""

@@ -1,5 +1,7 @@
 """What is sent where no server need be asked."""
 
+from typing import Any
+
 import pytest
 from qguide_client import calls
 from qguide_client.types import Messages
@@ -31,3 +33,18 @@ def test_only_an_outcome_must_not_be_told_twice() -> None:
     assert calls.act([], {}).repeatable
     assert calls.score([], [], {}).repeatable
     assert calls.rerank("", [], {}).repeatable
+
+
+def test_a_deadline_is_no_field_of_any_body() -> None:
+    asked: list[calls.Call[Any]] = [
+        calls.act([], {"deadline_s": 1.0}),
+        calls.score([], [], {"deadline_s": 1.0}),
+        calls.score_batch([], {"deadline_s": 1.0}),
+        calls.rerank("", [], {"deadline_s": 1.0}),
+        calls.chat([], {"deadline_s": 1.0}),
+        calls.chat_stream([], {"deadline_s": 1.0}),
+    ]
+    for call in asked:
+        assert call.deadline_s == 1.0
+        assert "deadline_s" not in (call.body or {})
+    assert calls.act([], {}).deadline_s is None

@@ -1,12 +1,11 @@
 """Chat completions, whole and in pieces."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
 from qguide_client import AsyncQGuide, QGuide, errors
-from qguide_client.calls import CHAT
 from qguide_client.chat_stream import ChatStream
 from qguide_client.chat_types import ChatChunk
 
@@ -115,10 +114,7 @@ async def test_the_async_client_streams_and_refuses_too() -> None:
             await anext(client.chat_stream(TASK))
 
 
-def test_the_server_answers_whole_and_in_pieces(
-    client: QGuide, need: Callable[[str], None]
-) -> None:
-    need(CHAT)
+def test_the_server_answers_whole_and_in_pieces(client: QGuide) -> None:
     whole = client.chat(TASK, qguide={"num_candidates": 3, "return_candidates": True})
     assert whole.content.endswith("Action: go to desk 1")
     assert whole.qguide.q_values

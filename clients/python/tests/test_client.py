@@ -2,9 +2,9 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
+import httpx
 import pytest
 from pydantic import BaseModel
 from qguide_client import (
@@ -15,14 +15,19 @@ from qguide_client import (
     QGuide,
     Ranking,
     RefusedError,
+    ScoreBatch,
     Scores,
     errors,
 )
-from qguide_client.chat_types import GuidanceOptions
-from qguide_client.types import ActOptions, ModelOptions, OutcomeOptions
+from qguide_client.chat_types import ChatGuidance, ChatOptions, GuidanceOptions
+from qguide_client.types import (
+    ActOptions,
+    ModelOptions,
+    OutcomeOptions,
+    RerankOptions,
+    ScoreItem,
+)
 
-CHAT = "/v1/chat/completions"
-EPISODES = "/v1/episodes/{episode_id}/outcome"
 TASK = [{"role": "user", "content": "You see a desk 1. Your task is to: look around."}]
 
 
@@ -44,14 +49,46 @@ def test_score_ranks_the_callers_own_candidates(client: QGuide) -> None:
     assert scores.reason == "highest_q"
 
 
+def test_tool_calls_are_candidates_like_texts(client: QGuide) -> None:
+    calls = [call_of("look"), call_of("inventory")]
+    scores = client.score(TASK, [*calls, "Action: go to desk 1"])
+    assert len(scores.q_values) == 3
+    with pytest.raises(errors.InvalidCandidatesError):
+        client.score(TASK, [call_of("look"), call_of("look")])
+
+
+def call_of(name: str) -> dict[str, Any]:
+    """An assistant's message that calls a tool."""
+    call = {"id": uuid.uuid4().hex, "function": {"name": name, "arguments": "{}"}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def test_a_batch_is_scored_as_its_items_are(client: QGuide) -> None:
+    other = [{"role": "user", "content": "Your task is to: sleep."}]
+    items: list[ScoreItem] = [
+        {"messages": TASK, "candidates": ["Action: look", "Action: go to desk 1"]},
+        {"messages": other, "candidates": [call_of("sleep")]},
+    ]
+    batch = client.score_batch(items, q_model="demo")
+    assert [item.q_values for item in batch.items] == [
+        client.score(one["messages"], one["candidates"]).q_values for one in items
+    ]
+    assert batch.items[0].chosen == 1
+    assert (batch.q_model, batch.q_model_version) == ("demo", "1")
+
+
+async def test_the_async_client_scores_batches_too(async_client: AsyncQGuide) -> None:
+    batch = await async_client.score_batch([{"messages": TASK, "candidates": ["a", "b"]}])
+    assert len(batch.items[0].q_values) == 2
+
+
 def test_models_and_readiness_are_told(client: QGuide) -> None:
     assert {card.id for card in client.models().data} == {"scripted", "demo@1"}
     assert client.models().aliases == {"demo": "demo@1", "default": "demo"}
     assert client.ready()
 
 
-def test_rerank_sorts_the_documents(client: QGuide, need: Callable[[str], None]) -> None:
-    need("/v1/rerank")
+def test_rerank_sorts_the_documents(client: QGuide) -> None:
     documents = ["Action: look", "Action: go to desk 1", "Action: inventory"]
     ranking = client.rerank(TASK, documents, top_n=2, q_model="demo")
     assert [one.index for one in ranking.results] == [1, 0]
@@ -61,11 +98,12 @@ def test_rerank_sorts_the_documents(client: QGuide, need: Callable[[str], None])
     assert client.rerank(TASK[0]["content"], documents).results[:2] == ranking.results
 
 
-def test_an_outcome_closes_an_episode_once(client: QGuide, need: Callable[[str], None]) -> None:
-    need(EPISODES)
+def test_an_outcome_closes_an_episode_once(client: QGuide) -> None:
     episode_id = f"shop/{uuid.uuid4().hex}?"
     client.act(TASK, episode_id=episode_id)
-    closed = client.outcome(episode_id, 0.5, terminated=False, observation="It is late.")
+    closed = client.outcome(
+        episode_id, 0.5, terminated=False, action="wait", observation="It is late."
+    )
     assert (closed.episode_id, closed.reward, closed.steps) == (episode_id, 0.5, 1)
     assert closed.recorded is (closed.reason is None)
     with pytest.raises(errors.EpisodeClosedError):
@@ -74,11 +112,7 @@ def test_an_outcome_closes_an_episode_once(client: QGuide, need: Callable[[str],
         client.outcome(uuid.uuid4().hex, 1.0)
 
 
-async def test_the_async_client_reranks_and_reports_too(
-    async_client: AsyncQGuide, need: Callable[[str], None]
-) -> None:
-    need("/v1/rerank")
-    need(EPISODES)
+async def test_the_async_client_reranks_and_reports_too(async_client: AsyncQGuide) -> None:
     ranking = await async_client.rerank(TASK, ["Action: look", "Action: go to desk 1"])
     assert [one.index for one in ranking.results] == [1, 0]
     async with async_client.episode() as episode:
@@ -144,24 +178,20 @@ def schemas() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("model", "name", "path"),
-    [
-        (Decision, "ActResponse", "/v1/act"),
-        (Scores, "ScoreResponse", "/v1/score"),
-        (ModelList, "ModelList", "/v1/models"),
-        (Ranking, "JinaRerankResponse", "/v1/rerank"),
-        (Outcome, "OutcomeResponse", EPISODES),
-    ],
-)
+ANSWERS = [
+    (Decision, "ActResponse"),
+    (Scores, "ScoreResponse"),
+    (ScoreBatch, "ScoreBatchResponse"),
+    (ModelList, "ModelList"),
+    (Ranking, "JinaRerankResponse"),
+    (Outcome, "OutcomeResponse"),
+]
+
+
+@pytest.mark.parametrize(("model", "name"), ANSWERS)
 def test_whatever_the_client_needs_the_server_promises(
-    model: type[BaseModel],
-    name: str,
-    path: str,
-    schemas: dict[str, Any],
-    need: Callable[[str], None],
+    model: type[BaseModel], name: str, schemas: dict[str, Any]
 ) -> None:
-    need(path)
     assert _missing(model.model_json_schema(), schemas, name) == []
 
 
@@ -190,25 +220,75 @@ def _reference(field: dict[str, Any]) -> str | None:
     return target.rpartition("/")[2] if target else None
 
 
+PASSED_OVER = {"object", "document"}
+"""Fields of answers that tell a Python program nothing, or what it has not asked for."""
+
+
+@pytest.mark.parametrize(("model", "name"), ANSWERS)
+def test_whatever_the_server_promises_the_client_has(
+    model: type[BaseModel], name: str, schemas: dict[str, Any]
+) -> None:
+    assert set(_unknown(model.model_json_schema(), schemas, name)) == set()
+
+
+def _unknown(client_schema: dict[str, Any], schemas: dict[str, Any], name: str) -> list[str]:
+    """Fields of the server's answer, nested ones too, that the client does not have."""
+    definitions = client_schema.get("$defs", {})
+    unknown: list[str] = []
+
+    def compare(known: dict[str, Any], given: dict[str, Any], where: str) -> None:
+        for field, schema in given["properties"].items():
+            if field in PASSED_OVER:
+                continue
+            if field not in known["properties"]:
+                unknown.append(f"{where}.{field}")
+                continue
+            inner, outer = (_reference(one) for one in (known["properties"][field], schema))
+            if inner and outer:
+                compare(definitions[inner], schemas[outer], f"{where}.{field}")
+
+    compare(client_schema, schemas[name], name)
+    return unknown
+
+
+HEADERS = {"deadline_s"}
+"""Options that are no fields of a body."""
+OPENAIS = {"stop", "tools", "tool_choice", "extra_body"}
+"""What the server passes on without knowing it."""
+
+
 @pytest.mark.parametrize(
-    ("options", "name", "paths"),
+    ("options", "name", "arguments"),
     [
-        (ModelOptions, "ScoreRequestBody", ["/v1/score"]),
-        (ActOptions, "ActRequest", [EPISODES, CHAT]),  # with these its newest options came
-        (OutcomeOptions, "OutcomeRequest", [EPISODES]),
-        (GuidanceOptions, "GuidanceOptions", [CHAT]),
+        (ModelOptions, "ScoreRequestBody", {"messages", "candidates"}),
+        (ModelOptions, "ScoreBatchBody", {"items"}),
+        (ScoreItem, "ScoreItem", set()),
+        (ActOptions, "ActRequest", {"messages"}),
+        (OutcomeOptions, "OutcomeRequest", {"reward"}),
+        (GuidanceOptions, "GuidanceOptions", set()),
+        (ChatOptions, "ChatCompletionRequest", {"messages", "stream", "stream_options"}),
+        (RerankOptions, "JinaRerankRequest", {"query", "messages", "documents"}),
     ],
 )
-def test_every_option_is_one_of_the_servers(
-    options: Any,
-    name: str,
-    paths: list[str],
-    schemas: dict[str, Any],
-    need: Callable[[str], None],
+def test_the_options_are_those_of_the_server_no_fewer_and_no_more(
+    options: Any, name: str, arguments: set[str], schemas: dict[str, Any]
 ) -> None:
-    for path in paths:
-        need(path)
-    assert set(options.__annotations__) <= set(schemas[name]["properties"])
+    """What the client's methods take as arguments of their own is the rest."""
+    ours = set(get_type_hints(options)) - HEADERS - OPENAIS
+    theirs = set(schemas[name]["properties"]) - arguments
+    if options is RerankOptions:
+        theirs = theirs - {"model", "return_documents"} | {"q_model"}
+    assert ours == theirs
+
+
+def test_a_chat_completions_guidance_is_read_whole(url: str) -> None:
+    asked = {"num_candidates": 2, "episode_id": uuid.uuid4().hex, "return_candidates": True}
+    raw = httpx.post(f"{url}/v1/chat/completions", json={"messages": TASK, "qguide": asked}).json()[
+        "qguide"
+    ]
+    read = ChatGuidance.model_validate(raw)
+    assert set(raw) == set(ChatGuidance.model_fields)
+    assert read.model_dump(mode="json") == raw
 
 
 def test_every_status_that_the_server_refuses_with_has_a_class() -> None:

@@ -54,6 +54,58 @@ def test_waits_are_drawn_and_double() -> None:
     assert waits_before(replies, retry=retry) == [0, 0.5, 1.0, 1.5]
 
 
+def test_nothing_is_asked_again_after_the_deadline() -> None:
+    times = iter((0.0, 0.25, 1.0, 1.75))  # the start, and the end of each attempt
+    call = Call("POST", "/v1/act", Readiness, deadline_s=2.0)
+    retry = Retry(attempts=9, first_wait_s=1, max_wait_s=1)
+    conversation = converse(
+        call, retry, request_id="r0", chance=lambda: 0.5, clock=lambda: next(times)
+    )
+    assert next(conversation) == 0
+    assert [conversation.send(refused(503)) for _ in range(2)] == [0.5, 0.5]
+    with pytest.raises(errors.RefusedError):
+        conversation.send(refused(503))
+
+
+def test_the_server_is_told_what_is_left_of_the_time_and_is_not_waited_for_much_longer() -> None:
+    told: list[float] = []
+    patience: list[dict[str, float]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        told.append(float(request.headers["X-QGuide-Timeout-S"]))
+        patience.append(request.extensions["timeout"])
+        return refused(503)
+
+    task = [{"role": "user", "content": "task"}]
+    with client_of(answer, Retry(attempts=3, first_wait_s=0.01)) as client:
+        with pytest.raises(errors.RefusedError):
+            client.act(task, deadline_s=3.0)
+        with pytest.raises(errors.RefusedError):
+            client.act(task, deadline_s=1000.0)
+    assert 3.0 >= told[0] > told[1] > told[2] > 0
+    assert 3.5 < patience[0]["read"] < 4.1
+    assert (patience[3]["read"], patience[3]["connect"]) == (90.0, 5.0)
+
+
+async def test_the_async_client_tells_its_deadline_too() -> None:
+    told: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        told.append(request.headers["X-QGuide-Timeout-S"])
+        return refused(418)
+
+    transport = httpx.MockTransport(answer)
+    async with AsyncQGuide("http://qguide.test", retry=AT_ONCE, transport=transport) as client:
+        with pytest.raises(errors.RefusedError):
+            await client.act([{"role": "user", "content": "task"}], deadline_s=2.0)
+    assert 1.9 < float(told[0]) <= 2.0
+
+
+def test_a_server_understands_the_deadline(client: QGuide) -> None:
+    task = [{"role": "user", "content": "Your task is to: look."}]
+    assert client.act(task, deadline_s=20.0).action
+
+
 def test_retry_after_is_honoured_and_spread() -> None:
     replies = iter([refused(429, retry_after="7"), OK])
     assert waits_before(replies, retry=Retry(first_wait_s=1)) == [0, 7.5]
@@ -240,6 +292,6 @@ def test_a_server_that_hangs_times_out() -> None:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with (
             QGuide(address, timeout_s=0.2) as client,
-            pytest.raises(errors.TimedOutError, match="raise timeout_s"),
+            pytest.raises(errors.TimedOutError, match=r"more time \(timeout_s"),
         ):
             client.ready()

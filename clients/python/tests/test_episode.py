@@ -1,6 +1,7 @@
 """An episode carries its own history, and a step that failed has not happened."""
 
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -51,6 +52,39 @@ def test_every_step_bears_the_episodes_id_and_options() -> None:
     task = [{"role": "user", "content": "task"}]
     common = {"messages": task, "episode_id": "e1", "q_model": "shop"}
     assert bodies == [common | {"num_candidates": 3}, common | {"candidates": ["a", "b"]}]
+
+
+def test_a_chosen_tool_call_and_its_result_become_turns(client: QGuide) -> None:
+    def call(name: str, number: int) -> dict[str, Any]:
+        function = {"name": name, "arguments": "{}"}
+        return {"role": "assistant", "tool_calls": [{"id": f"call_{number}", "function": function}]}
+
+    with client.episode() as episode:
+        calls = [call("look", 1), call("inventory", 2)]
+        chosen = episode.choose("Your task is to: look.", calls)
+        assert chosen in calls
+        result = {"role": "tool", "content": "a desk 1", "tool_call_id": "call_1"}
+        assert episode.choose([result], ["Action: look", "Action: go to desk 1"])
+    assert episode.messages[1:3] == (chosen, result)
+
+
+def test_a_deadline_of_the_episode_is_that_of_every_step() -> None:
+    sent: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers["X-QGuide-Timeout-S"])
+        assert "deadline_s" not in json.loads(request.content)
+        return httpx.Response(418)
+
+    with client_of(answer) as client:
+        episode = client.episode(deadline_s=7.0)
+        with pytest.raises(errors.RefusedError):
+            episode.act("task")
+        with pytest.raises(errors.RefusedError):
+            episode.choose("task", ["a", "b"])
+        with pytest.raises(errors.RefusedError):
+            episode.choose("task", ["a", "b"], deadline_s=3.0)
+    assert [round(float(one)) for one in sent] == [7, 7, 3]
 
 
 def test_episodes_that_are_not_named_differ(client: QGuide) -> None:

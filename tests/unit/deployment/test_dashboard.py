@@ -10,6 +10,7 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from server.app import create_app
 from server.settings import SCRIPTED, Settings
@@ -32,9 +33,12 @@ Samples = dict[str, set[str]]
 
 @pytest.fixture(scope="module")
 def samples() -> Samples:
-    """Series that a server with a shadow tells after one request, and their labels."""
+    """Series that a server with a shadow and a Redis tells after one request, and their labels."""
     settings = Settings(
-        policy=SCRIPTED, q_models={"a@1": SCRIPTED, "b@1": SCRIPTED}, shadows={"a": "b"}
+        policy=SCRIPTED,
+        q_models={"a@1": SCRIPTED, "b@1": SCRIPTED},
+        shadows={"a": "b"},
+        redis_url=SecretStr("redis://127.0.0.1:9/0"),  # gone, which is told as well
     )
     with TestClient(create_app(settings)) as client:
         body = {"messages": [{"role": "user", "content": "look"}]}
@@ -71,6 +75,13 @@ def test_the_dashboard_shows_what_an_operator_asks_first() -> None:
         "qguide_scorer_tokens_total",
         "qguide_completion_tokens_total",
         "qguide_cache_evictions_total",
+        "qguide_prompt_tokens_total",
+        "qguide_paraphrase_tokens_total",
+        "qguide_unguided_total",
+        "qguide_draws_saved_total",
+        "qguide_redis_up",
+        "qguide_episodes_total",
+        "qguide_episode_reward_total",
     ):
         assert metric in asked
     assert 'status=~"4..|5.."' in asked

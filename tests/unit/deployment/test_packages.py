@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from email.parser import Parser
@@ -122,6 +123,24 @@ def test_the_image_gets_what_it_copies_and_nothing_else() -> None:
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
     assert {rule[1:] for rule in rules if rule.startswith("!")} == set(copied())
+
+
+def test_the_image_installs_all_that_the_server_can_be_told_to_use() -> None:
+    """QGUIDE_OTLP_ENDPOINT needs an extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    program = re.search(r'^    python -c "(.*)" > requirements.txt', DOCKERFILE, re.MULTILINE)
+    assert program
+    command = [sys.executable, "-c", program[1]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    asked = done.stdout.splitlines()
+    assert asked == [*project["dependencies"], *project["optional-dependencies"]["otel"]]
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    names = {re.split(r"[^\w.-]", one)[0] for one in asked}
+    assert {_plain(name) for name in names} <= {_plain(name) for name in pinned}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_the_image_runs_as_nobody_special_and_says_when_it_is_ready() -> None:

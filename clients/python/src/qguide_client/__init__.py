@@ -11,7 +11,15 @@ from qguide_client.client import AsyncQGuide, QGuide
 from qguide_client.conversation import Retry
 from qguide_client.episode import AsyncEpisode, Episode
 from qguide_client.errors import NoAnswerError, QGuideError, RefusedError, UnreadableAnswerError
-from qguide_client.types import Decision, ModelList, Outcome, Ranking, Readiness, Scores
+from qguide_client.types import (
+    Decision,
+    ModelList,
+    Outcome,
+    Ranking,
+    Readiness,
+    ScoreBatch,
+    Scores,
+)
 from qguide_client.version import VERSION
 
 __all__ = [
@@ -29,6 +37,7 @@ __all__ = [
     "Readiness",
     "RefusedError",
     "Retry",
+    "ScoreBatch",
     "Scores",
     "UnreadableAnswerError",
 ]

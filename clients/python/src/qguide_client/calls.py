@@ -11,6 +11,7 @@ from qguide_client.chat_types import ChatChunk, ChatCompletion, ChatOptions
 from qguide_client.errors import UnreadableAnswerError
 from qguide_client.types import (
     ActOptions,
+    Candidate,
     Decision,
     Messages,
     ModelList,
@@ -20,6 +21,8 @@ from qguide_client.types import (
     Ranking,
     Readiness,
     RerankOptions,
+    ScoreBatch,
+    ScoreItem,
     Scores,
 )
 
@@ -38,6 +41,7 @@ class Call(Generic[T]):
         repeatable: whether asking twice changes nothing, so that it may be sent again after a
             connection broke and nobody knows how far it came.
         answering: statuses beside 200 that carry an answer rather than an error.
+        deadline_s: after which the answer is of no use; None: see the client's `timeout_s`.
     """
 
     method: str
@@ -46,6 +50,7 @@ class Call(Generic[T]):
     body: Mapping[str, Any] | None = None
     repeatable: bool = True
     answering: frozenset[int] = field(default=frozenset())
+    deadline_s: float | None = None
 
     def read(self, content: bytes, *, request_id: str = "") -> T:
         """The answer.
@@ -67,13 +72,20 @@ class Call(Generic[T]):
 
 def act(messages: Messages, options: ActOptions) -> Call[Decision]:
     """POST /v1/act."""
-    return Call("POST", "/v1/act", Decision, {"messages": messages, **options})
+    return _post("/v1/act", Decision, {"messages": messages, **options})
 
 
-def score(messages: Messages, candidates: Sequence[str], options: ModelOptions) -> Call[Scores]:
+def score(
+    messages: Messages, candidates: Sequence[Candidate], options: ModelOptions
+) -> Call[Scores]:
     """POST /v1/score."""
     body = {"messages": messages, "candidates": candidates, **options}
-    return Call("POST", "/v1/score", Scores, body)
+    return _post("/v1/score", Scores, body)
+
+
+def score_batch(items: Sequence[ScoreItem], options: ModelOptions) -> Call[ScoreBatch]:
+    """POST /v1/score/batch."""
+    return _post("/v1/score/batch", ScoreBatch, {"items": items, **options})
 
 
 def rerank(
@@ -84,7 +96,7 @@ def rerank(
     body["query" if isinstance(query, str) else "messages"] = query
     if "q_model" in body:
         body["model"] = body.pop("q_model")
-    return Call("POST", "/v1/rerank", Ranking, body)
+    return _post("/v1/rerank", Ranking, body)
 
 
 def outcome(episode_id: str, reward: float, options: OutcomeOptions) -> Call[Outcome]:
@@ -95,19 +107,25 @@ def outcome(episode_id: str, reward: float, options: OutcomeOptions) -> Call[Out
 
 def chat(messages: Messages, options: ChatOptions) -> Call[ChatCompletion]:
     """POST /v1/chat/completions."""
-    return Call("POST", CHAT, ChatCompletion, _chat_body(messages, options))
+    return _post(CHAT, ChatCompletion, _chat_body(messages, options))
 
 
 def chat_stream(messages: Messages, options: ChatOptions) -> Call[ChatChunk]:
     """The same as a stream, each of whose events is a chunk."""
     body = _chat_body(messages, options)
     body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return Call("POST", CHAT, ChatChunk, body)
+    return _post(CHAT, ChatChunk, body)
 
 
 def _chat_body(messages: Messages, options: ChatOptions) -> dict[str, Any]:
     body: dict[str, Any] = {**options, "messages": messages}
     return {**body.pop("extra_body", {}), **body}
+
+
+def _post(path: str, answer: type[T], body: Mapping[str, Any]) -> Call[T]:
+    """A question whose options say what is sent, and until when."""
+    sent = {**body}
+    return Call("POST", path, answer, sent, deadline_s=sent.pop("deadline_s", None))
 
 
 def models() -> Call[ModelList]:

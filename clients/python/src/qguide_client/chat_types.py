@@ -5,7 +5,7 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import field_validator
 
-from qguide_client.types import Answer, ToolCall
+from qguide_client.types import Answer, CallOptions, ScoreUsage, Timings, ToolCall
 
 
 class GuidanceOptions(TypedDict, total=False):
@@ -17,6 +17,11 @@ class GuidanceOptions(TypedDict, total=False):
         temperature: of the candidates.
         fallback: "first" takes the first candidate where no Q can be given.
         episode_id: ties the steps of an episode together.
+        adaptive: draw in small batches, until Q rises over the previous step's; needs an
+            `episode_id` or `previous_q`.
+        previous_q: Q of the action that led here; the server knows it of an episode.
+        perturb: draw the candidates after the first under paraphrases of the task.
+        task: what to paraphrase, where the server does not find it in the first message.
         return_candidates: show all candidates in the answer.
     """
 
@@ -25,10 +30,14 @@ class GuidanceOptions(TypedDict, total=False):
     temperature: float
     fallback: Literal["error", "first"]
     episode_id: str
+    adaptive: bool
+    previous_q: float
+    perturb: bool
+    task: str
     return_candidates: bool
 
 
-class ChatOptions(TypedDict, total=False):
+class ChatOptions(CallOptions, total=False):
     """OpenAI's parameters, as far as a server need know them.
 
     Attributes:
@@ -41,6 +50,7 @@ class ChatOptions(TypedDict, total=False):
     n: int
     temperature: float
     max_tokens: int
+    max_completion_tokens: int
     seed: int
     stop: str | Sequence[str]
     tools: Sequence[Mapping[str, Any]]
@@ -78,13 +88,38 @@ class ChatUsage(Answer):
     total_tokens: int
 
 
+class ParaphraseUsage(Answer):
+    """Tokens that rewording the task took."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class SampleUsage(ParaphraseUsage):
+    """Tokens that drawing took; `cached_tokens` of the prompt were known already."""
+
+    cached_tokens: int
+
+
+class StageUsage(Answer):
+    """Tokens of each stage."""
+
+    paraphrase: ParaphraseUsage
+    sample: SampleUsage
+    score: ScoreUsage
+
+
 class ChatGuidance(Answer):
     """Which candidate was chosen, and why.
 
     Attributes:
         chosen: its index among the candidates.
+        returned: the indices of those that the choices are, the best first.
         q_values: of all candidates; None where none could be given.
         unguided_reason: why there is no guidance.
+        draws_saved: candidates that `adaptive` did without.
+        perturbed: candidates that were drawn under a paraphrase.
+        warnings: what was asked for and could not be had.
         candidates: all of them, if they were asked for.
     """
 
@@ -95,6 +130,16 @@ class ChatGuidance(Answer):
     q_values: tuple[float, ...] | None
     q_model: str
     q_model_version: str
+    policy: str = ""
+    returned: tuple[int, ...] = ()
+    num_candidates: int = 0
+    distinct_candidates: int = 0
+    draws_saved: int = 0
+    perturbed: int = 0
+    warnings: tuple[str, ...] = ()
+    usage: StageUsage | None = None
+    timings_ms: Timings | None = None
+    episode_id: str | None = None
     candidates: tuple[dict[str, Any], ...] = ()
 
 

@@ -18,6 +18,7 @@ from qguide_client.conversation import Reply, Retry, converse, error_of
 from qguide_client.episode import AsyncEpisode, Episode
 from qguide_client.types import (
     ActOptions,
+    Candidate,
     Decision,
     Messages,
     ModelList,
@@ -27,6 +28,8 @@ from qguide_client.types import (
     Ranking,
     Readiness,
     RerankOptions,
+    ScoreBatch,
+    ScoreItem,
     Scores,
 )
 from qguide_client.version import VERSION
@@ -34,6 +37,9 @@ from qguide_client.version import VERSION
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT_S: Final = 90.0
 _CONNECT_TIMEOUT_S: Final = 5.0
+_GRACE_S: Final = 1.0
+"""After a deadline, for the server to say that it has passed."""
+_SHORTEST_S: Final = 0.001
 
 
 class QGuide:
@@ -65,10 +71,16 @@ class QGuide:
         return self.ask(calls.act(messages, options))
 
     def score(
-        self, messages: Messages, candidates: Sequence[str], **options: Unpack[ModelOptions]
+        self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ModelOptions]
     ) -> Scores:
-        """Q of your own candidates, which must differ."""
+        """Q of your own candidates, texts or tool calls, which must differ."""
         return self.ask(calls.score(messages, candidates, options))
+
+    def score_batch(
+        self, items: Sequence[ScoreItem], **options: Unpack[ModelOptions]
+    ) -> ScoreBatch:
+        """Q of the candidates of several histories, of all or of none."""
+        return self.ask(calls.score_batch(items, options))
 
     def rerank(
         self, query: str | Messages, documents: Sequence[str], **options: Unpack[RerankOptions]
@@ -145,19 +157,19 @@ class QGuide:
 
     def _answer(self, call: Call[Any], request_id: str, *, stream: bool = False) -> httpx.Response:
         conversation = converse(call, self._retry, request_id=request_id)
-        wait_s = next(conversation)
+        wait_s, began_s = next(conversation), time.monotonic()
         while True:
             time.sleep(wait_s)
+            request = _request(call, request_id, time.monotonic() - began_s, self._http.timeout)
             try:
-                wait_s = conversation.send(self._attempt(call, request_id, stream=stream))
+                wait_s = conversation.send(self._attempt(request, stream=stream))
             except StopIteration as end:
                 response: httpx.Response = end.value
                 return response
 
-    def _attempt(self, call: Call[Any], request_id: str, *, stream: bool) -> Reply:
+    def _attempt(self, request: dict[str, Any], *, stream: bool) -> Reply:
         try:
-            request = self._http.build_request(**_request(call, request_id))
-            response = self._http.send(request, stream=stream)
+            response = self._http.send(self._http.build_request(**request), stream=stream)
             if not response.is_success:
                 response.read()
         except httpx.RequestError as error:
@@ -201,10 +213,16 @@ class AsyncQGuide:
         return await self.ask(calls.act(messages, options))
 
     async def score(
-        self, messages: Messages, candidates: Sequence[str], **options: Unpack[ModelOptions]
+        self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ModelOptions]
     ) -> Scores:
         """See `QGuide.score`."""
         return await self.ask(calls.score(messages, candidates, options))
+
+    async def score_batch(
+        self, items: Sequence[ScoreItem], **options: Unpack[ModelOptions]
+    ) -> ScoreBatch:
+        """See `QGuide.score_batch`."""
+        return await self.ask(calls.score_batch(items, options))
 
     async def rerank(
         self, query: str | Messages, documents: Sequence[str], **options: Unpack[RerankOptions]
@@ -259,19 +277,19 @@ class AsyncQGuide:
         self, call: Call[Any], request_id: str, *, stream: bool = False
     ) -> httpx.Response:
         conversation = converse(call, self._retry, request_id=request_id)
-        wait_s = next(conversation)
+        wait_s, began_s = next(conversation), time.monotonic()
         while True:
             await asyncio.sleep(wait_s)
+            request = _request(call, request_id, time.monotonic() - began_s, self._http.timeout)
             try:
-                wait_s = conversation.send(await self._attempt(call, request_id, stream=stream))
+                wait_s = conversation.send(await self._attempt(request, stream=stream))
             except StopIteration as end:
                 response: httpx.Response = end.value
                 return response
 
-    async def _attempt(self, call: Call[Any], request_id: str, *, stream: bool) -> Reply:
+    async def _attempt(self, request: dict[str, Any], *, stream: bool) -> Reply:
         try:
-            request = self._http.build_request(**_request(call, request_id))
-            response = await self._http.send(request, stream=stream)
+            response = await self._http.send(self._http.build_request(**request), stream=stream)
             if not response.is_success:
                 await response.aread()
         except httpx.RequestError as error:
@@ -302,10 +320,19 @@ def _http_options(base_url: str, api_key: str | None, timeout_s: float) -> dict[
     return {"base_url": base_url, "headers": headers, "timeout": timeout}
 
 
-def _request(call: Call[Any], request_id: str) -> dict[str, Any]:
-    return {
+def _request(
+    call: Call[Any], request_id: str, elapsed_s: float, timeout: httpx.Timeout
+) -> dict[str, Any]:
+    request: dict[str, Any] = {
         "method": call.method,
         "url": call.path,
         "json": call.body,
         "headers": {"X-Request-ID": request_id},
     }
+    if call.deadline_s is None:
+        return request
+    left_s = max(_SHORTEST_S, call.deadline_s - elapsed_s)
+    patience_s = left_s + _GRACE_S
+    request["headers"]["X-QGuide-Timeout-S"] = f"{left_s:.3f}"
+    limits = {name: min(s or patience_s, patience_s) for name, s in timeout.as_dict().items()}
+    return request | {"timeout": httpx.Timeout(**limits)}

@@ -4,6 +4,7 @@ A conversation yields how long to wait before it is sent the next reply, and ret
 that is an answer; its driver does nothing but wait and send.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Generator
@@ -68,13 +69,18 @@ def converse(
     *,
     request_id: str,
     chance: Callable[[], float] = random.random,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Conversation:
     """Ask until there is an answer or no hope of one.
+
+    Args:
+        clock: seconds, for the call's deadline.
 
     Raises:
         QGuideError: the last attempt's.
     """
     wait_s: float | None = 0.0
+    ends_s = math.inf if call.deadline_s is None else clock() + call.deadline_s
     attempt = 0
     while True:
         attempt += 1
@@ -85,7 +91,7 @@ def converse(
         wait_s = None
         if _safe_to_repeat(call, reply):
             wait_s = retry.wait_s(error, attempt=attempt, chance=chance())
-        if wait_s is None:
+        if wait_s is None or clock() + wait_s >= ends_s:
             raise error from (None if isinstance(reply, httpx.Response) else reply)
 
 
@@ -117,7 +123,8 @@ def _silence(error: httpx.RequestError, request_id: str) -> NoAnswerError:
         where = "the server"
     if isinstance(error, httpx.TimeoutException) and not isinstance(error, _NOT_SENT):
         return TimedOutError(
-            f"{where} gave no answer in time; ask for fewer candidates or raise timeout_s",
+            f"{where} gave no answer in time; ask for fewer candidates or give it more time"
+            " (timeout_s, deadline_s)",
             request_id=request_id,
         )
     reason = str(error) or type(error).__name__

@@ -1,11 +1,12 @@
 """One episode of an agent: it carries the history, so that a step is one call."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from types import TracebackType
-from typing import Protocol, Self, Unpack
+from typing import Any, Protocol, Self, Unpack
 
 from qguide_client.calls import Call, T
-from qguide_client.trajectory import Trajectory
+from qguide_client.trajectory import C, Observation, Trajectory
 from qguide_client.types import ActOptions, Decision, ModelOptions, Outcome, OutcomeOptions, Scores
 
 
@@ -27,9 +28,9 @@ class _Episode:
         return self._trajectory.episode_id
 
     @property
-    def messages(self) -> Sequence[dict[str, str]]:
+    def messages(self) -> Sequence[dict[str, Any]]:
         """The history so far."""
-        return tuple(dict(message) for message in self._trajectory.messages)
+        return tuple(deepcopy(self._trajectory.messages))
 
     @property
     def last(self) -> Decision | Scores | None:
@@ -47,15 +48,20 @@ class Episode(_Episode):
         super().__init__(system=system, options=options)
         self._client = client
 
-    def act(self, observation: str, **options: Unpack[ActOptions]) -> str:
+    def act(self, observation: Observation, **options: Unpack[ActOptions]) -> str:
         """What to do after this observation; the first one includes the task."""
         decision = self._client.ask(self._trajectory.act(observation, options))
         return self._trajectory.add(observation, decision.action, decision)
 
     def choose(
-        self, observation: str, candidates: Sequence[str], **options: Unpack[ModelOptions]
-    ) -> str:
-        """The best of what your own agent might do after this observation."""
+        self, observation: Observation, candidates: Sequence[C], **options: Unpack[ModelOptions]
+    ) -> C:
+        """The best of what your own agent might do after this observation.
+
+        Args:
+            observation: a text, or messages as they are, such as the results of tool calls.
+            candidates: texts or assistant's messages.
+        """
         scores = self._client.ask(self._trajectory.score(observation, candidates, options))
         return self._trajectory.add(observation, candidates[scores.chosen], scores)
 
@@ -94,14 +100,14 @@ class AsyncEpisode(_Episode):
         super().__init__(system=system, options=options)
         self._client = client
 
-    async def act(self, observation: str, **options: Unpack[ActOptions]) -> str:
+    async def act(self, observation: Observation, **options: Unpack[ActOptions]) -> str:
         """See `Episode.act`."""
         decision = await self._client.ask(self._trajectory.act(observation, options))
         return self._trajectory.add(observation, decision.action, decision)
 
     async def choose(
-        self, observation: str, candidates: Sequence[str], **options: Unpack[ModelOptions]
-    ) -> str:
+        self, observation: Observation, candidates: Sequence[C], **options: Unpack[ModelOptions]
+    ) -> C:
         """See `Episode.choose`."""
         scores = await self._client.ask(self._trajectory.score(observation, candidates, options))
         return self._trajectory.add(observation, candidates[scores.chosen], scores)

@@ -2,11 +2,25 @@
 
 import uuid
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from qguide_client import calls
 from qguide_client.calls import Call
 from qguide_client.errors import EpisodeError
-from qguide_client.types import ActOptions, Decision, ModelOptions, Outcome, OutcomeOptions, Scores
+from qguide_client.types import (
+    ActOptions,
+    Candidate,
+    Decision,
+    Messages,
+    ModelOptions,
+    Outcome,
+    OutcomeOptions,
+    Scores,
+)
+
+Observation = str | Messages
+"""What an action brought: a user's turn, or turns as they are (a tool's results)."""
+C = TypeVar("C", bound=Candidate)
 
 
 class Trajectory:
@@ -21,26 +35,24 @@ class Trajectory:
 
     def __init__(self, system: str | None, options: ActOptions) -> None:
         self.episode_id = options.get("episode_id") or uuid.uuid4().hex
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[dict[str, Any]] = []
         if system is not None:
             self.messages.append({"role": "system", "content": system})
         self.last: Decision | Scores | None = None
         self.ended = False
         self._options = options
 
-    def act(self, observation: str, options: ActOptions) -> Call[Decision]:
+    def act(self, observation: Observation, options: ActOptions) -> Call[Decision]:
         """What to ask for the server's choice."""
         chosen: ActOptions = {**self._options, **options, "episode_id": self.episode_id}
         return calls.act(self._after(observation), chosen)
 
     def score(
-        self, observation: str, candidates: Sequence[str], options: ModelOptions
+        self, observation: Observation, candidates: Sequence[Candidate], options: ModelOptions
     ) -> Call[Scores]:
         """What to ask for a choice among the caller's own candidates."""
-        chosen: ModelOptions = {"episode_id": self.episode_id}
-        q_model = options.get("q_model", self._options.get("q_model"))
-        if q_model is not None:
-            chosen["q_model"] = q_model
+        chosen: ModelOptions = {**_of_scoring(self._options), **options}
+        chosen["episode_id"] = self.episode_id
         return calls.score(self._after(observation), candidates, chosen)
 
     def outcome(self, reward: float, options: OutcomeOptions) -> Call[Outcome]:
@@ -48,9 +60,10 @@ class Trajectory:
         self._require_open()
         return calls.outcome(self.episode_id, reward, options)
 
-    def add(self, observation: str, reply: str, answer: Decision | Scores) -> str:
+    def add(self, observation: Observation, reply: C, answer: Decision | Scores) -> C:
         """The step was taken; returns the reply."""
-        self.messages = [*self._after(observation), {"role": "assistant", "content": reply}]
+        turn = {"role": "assistant", "content": reply} if isinstance(reply, str) else dict(reply)
+        self.messages = [*self._after(observation), turn]
         self.last = answer
         return reply
 
@@ -58,10 +71,22 @@ class Trajectory:
         """No step comes after this."""
         self.ended = True
 
-    def _after(self, observation: str) -> list[dict[str, str]]:
+    def _after(self, observation: Observation) -> list[dict[str, Any]]:
         self._require_open()
-        return [*self.messages, {"role": "user", "content": observation}]
+        if isinstance(observation, str):
+            return [*self.messages, {"role": "user", "content": observation}]
+        return [*self.messages, *map(dict, observation)]
 
     def _require_open(self) -> None:
         if self.ended:
             raise EpisodeError(f"episode {self.episode_id} has ended; begin another")
+
+
+def _of_scoring(options: ActOptions) -> ModelOptions:
+    """Those that a question with the caller's own candidates has, too."""
+    scoring: ModelOptions = {}
+    if "q_model" in options:
+        scoring["q_model"] = options["q_model"]
+    if "deadline_s" in options:
+        scoring["deadline_s"] = options["deadline_s"]
+    return scoring

@@ -19,7 +19,29 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
-class ModelOptions(TypedDict, total=False):
+Candidate = str | Mapping[str, Any]
+"""What an agent might do next: a text, or an assistant's message (with `tool_calls`)."""
+
+
+class ScoreItem(TypedDict):
+    """One history and the candidates for what comes next; one item of a batch."""
+
+    messages: Messages
+    candidates: Sequence[Candidate]
+
+
+class CallOptions(TypedDict, total=False):
+    """How long to wait.
+
+    Attributes:
+        deadline_s: seconds, retries included, after which the answer is of no use; the server
+            stops its work then. It may have a shorter limit of its own.
+    """
+
+    deadline_s: float
+
+
+class ModelOptions(CallOptions, total=False):
     """Which Q model scores.
 
     Attributes:
@@ -77,10 +99,12 @@ class OutcomeOptions(TypedDict, total=False):
 
     Attributes:
         terminated: false where a limit of steps cut it off.
+        action: the last one, if it was not the chosen one.
         observation: what the last action brought.
     """
 
     terminated: bool
+    action: str
     observation: str
 
 
@@ -105,6 +129,7 @@ class Message(Answer):
     role: str
     content: str | None = None
     tool_calls: tuple[ToolCall, ...] | None = None
+    tool_call_id: str | None = None
 
 
 class ScoreUsage(Answer):
@@ -115,11 +140,16 @@ class ScoreUsage(Answer):
 
 
 class Usage(ScoreUsage):
-    """Also the tokens of the history as the policy reads it, and those that were generated."""
+    """Also the tokens of the history as the policy reads it, and those that were generated.
+
+    Attributes:
+        cached_prompt_tokens: of the prompt, that an upstream knew already.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     paraphrase_tokens: int = 0
+    cached_prompt_tokens: int = 0
 
 
 class ScoreTimings(Answer):
@@ -179,8 +209,8 @@ class Score(Answer):
     q_value: float
 
 
-class Scores(Answer):
-    """Q of every candidate, in the order in which they were sent.
+class ScoredItem(Answer):
+    """Q of every candidate of one history, in the order in which they were sent.
 
     Attributes:
         chosen: the index of the best.
@@ -190,15 +220,29 @@ class Scores(Answer):
     scores: tuple[Score, ...]
     chosen: int
     reason: str
-    q_model: str
-    q_model_version: str
     usage: ScoreUsage
-    timings_ms: ScoreTimings
 
     @property
     def q_values(self) -> tuple[float, ...]:
         """Q alone."""
         return tuple(score.q_value for score in self.scores)
+
+
+class Scores(ScoredItem):
+    """Also which version scored, and how long it took."""
+
+    q_model: str
+    q_model_version: str
+    timings_ms: ScoreTimings
+
+
+class ScoreBatch(Answer):
+    """One answer per item, in the order in which they were sent."""
+
+    items: tuple[ScoredItem, ...]
+    q_model: str
+    q_model_version: str
+    timings_ms: ScoreTimings
 
 
 class RankedDocument(Answer):
@@ -256,6 +300,8 @@ class ModelCard(Answer):
     kind: str
     name: str
     version: str | None
+    created: int = 0
+    owned_by: str = ""
     source: str
     default: bool
     context: int | None

@@ -1,0 +1,25 @@
+"""What an operator configures is refused at the start, not at the first request."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from qguide.cli import app
+
+
+@pytest.mark.parametrize("key", ["sk-…", "sk secret", "sk-secret\nX-Evil: 1"])
+@pytest.mark.parametrize("variable", ["QGUIDE_UPSTREAMS", "QGUIDE_VLLM_TRUNKS"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, variable: str, key: str
+) -> None:
+    served = {"url": "http://127.0.0.1:9", "api_key": key}
+    if variable == "QGUIDE_UPSTREAMS":
+        served["model"] = "gpt"
+    monkeypatch.setenv(variable, json.dumps({"gpt": served}))
+    done = CliRunner().invoke(app, ["serve"])
+    said = " ".join(done.output.split())
+    assert done.exit_code == 2
+    assert "gpt.api_key: the key has a space or a character beyond ASCII" in said
+    assert key not in done.output
+    assert "secret" not in said
