@@ -117,13 +117,13 @@ def _exception_of(
     return sys.exc_info()[1] if given else None
 
 
-def _log_retry(retry: RetryDetails) -> None:
+def _log_retry(details: RetryDetails) -> None:
     """In place of stamina's line, which has the message of what failed."""
     structlog.get_logger(__name__).warning(
         "retry_scheduled",
-        reason=type(retry.caused_by).__name__,
-        retry=retry.retry_num,
-        wait_s=round(retry.wait_for, 2),
+        reason=type(details.caused_by).__name__,
+        retry=details.retry_num,
+        wait_s=round(details.wait_for, 2),
     )
 
 
