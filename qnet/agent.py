@@ -94,6 +94,12 @@ class Decision:
         """What the agent says next."""
         return self.candidates[self.chosen].message
 
+    @property
+    def judged(self) -> list[tuple[Candidate, float | None]]:
+        """Every candidate with its Q, None where none was read."""
+        q_values = self.q_values or (None,) * len(self.candidates)
+        return list(zip(self.candidates, q_values, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:

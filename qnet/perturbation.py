@@ -151,13 +151,21 @@ class Paraphraser:
     """Draws paraphrases of tasks from a policy and keeps them.
 
     Args:
+        content: stands for the model in the cache, where the policy's name would not: it may be
+            another model's tomorrow.
         timeout_s: an answer that takes longer is done without.
     """
 
     def __init__(
-        self, policy: Policy, cache: ParaphraseCache, *, timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        policy: Policy,
+        cache: ParaphraseCache,
+        *,
+        content: str = "",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self._policy = policy
+        self._content = content
         self._cache = cache
         self._timeout_s = timeout_s
 
@@ -170,7 +178,7 @@ class Paraphraser:
                 f"it has {len(task):,} characters, and {MAX_TASK_CHARACTERS:,} are paraphrased at "
                 "most; give the task alone as `task`",
             )
-        key = sha256(f"{self._policy.name}\0{task}".encode()).hexdigest()
+        key = sha256(f"{self._policy.name}\0{self._content}\0{task}".encode()).hexdigest()
         known = (await self._cache.get(key))[:n]
         if len(known) == n:
             return _counted(task, known, NOTHING)
@@ -189,8 +197,9 @@ class Paraphraser:
             _log.error("the paraphraser failed", exc_info=error)
             return _unchanged(task, n, f"{self._policy.name} failed", known)
         texts = (*known, *(_usable(candidate, task) for candidate in drawn))
-        if any(text != task for text in texts):
-            await self._cache.put(key, texts)
+        usable = tuple(text for text in texts if text != task)
+        if len(usable) > len(known):  # what failed is drawn again the next time
+            await self._cache.put(key, usable)
         return _counted(task, texts, spent_on(drawn))
 
 

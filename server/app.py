@@ -82,8 +82,10 @@ def build_paraphraser(models: Models) -> Paraphraser | None:
     redis = models.runtime.redis
     cache = RedisParaphraseCache(redis) if redis else MemoryParaphraseCache()
     telemetry = models.runtime.telemetry
-    policy = MeteredPolicy(models.paraphraser.model, telemetry, stage="paraphrase")
-    return Paraphraser(policy, cache)
+    served = models.paraphraser
+    policy = MeteredPolicy(served.model, telemetry, stage="paraphrase")
+    manifest = served.manifest.model_dump_json() if served.manifest else ""
+    return Paraphraser(policy, cache, content=served.upstream_model or manifest)
 
 
 def _surround(app: FastAPI, settings: Settings) -> None:

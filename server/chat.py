@@ -213,12 +213,11 @@ def _guidance(taken: Taken, options: GuidanceOptions, best: list[int]) -> dict[s
 
 
 def _candidates(decision: Decision) -> list[dict[str, Any]]:
-    q_values = decision.q_values or (None,) * len(decision.candidates)
     return [
         {
             "message": wire_message(candidate.message),
             "q_value": q,
             "finish_reason": _finish_reason(candidate),
         }
-        for candidate, q in zip(decision.candidates, q_values, strict=True)
+        for candidate, q in decision.judged
     ]

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
-from server.schemas import ChatMessage, EpisodeId, QModelName
+from server.schemas import ChatMessage, EpisodeArm, EpisodeId, QModelName
 
 TopN = Annotated[
     int | None, Field(ge=1, description="how many of the best to return; null returns all")
@@ -150,7 +150,7 @@ class PairScoreRequest(_Body):
         validation_alias=AliasChoices("documents", "items", "text_2"),
         description="the candidates; also `items` or `text_2`",
     )
-    episode_id: EpisodeId = None
+    episode_id: EpisodeArm = None
 
     @model_validator(mode="after")
     def _one_history(self) -> Self:

@@ -26,6 +26,16 @@ EpisodeId = Annotated[
     ),
 ]
 
+EpisodeArm = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=256,
+        description="takes the Q model that this episode has, where the operator split them; "
+        "nothing becomes a step of it",
+    ),
+]
+
 
 def _is_none(value: object) -> bool:
     return value is None
@@ -176,7 +186,7 @@ class ScoreBatchBody(_Body):
 
     items: list[ScoreItem]
     q_model: QModelName = None
-    episode_id: EpisodeId = None
+    episode_id: EpisodeArm = None
 
 
 class ScoreUsage(_Body):

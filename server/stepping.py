@@ -115,14 +115,10 @@ class Stepper:
 
     async def _remember(self, asked: Asked, guided: Guided, q_model: Held) -> None:
         decision = guided.decision
-        q_values = decision.q_values or (None,) * len(decision.candidates)
         await self.episodes.end_step(
             asked.options.episode_id,
             asked.history,
-            q_values={
-                candidate.message.text: q
-                for candidate, q in zip(decision.candidates, q_values, strict=True)
-            },
+            q_values={candidate.message.text: q for candidate, q in decision.judged},
             chosen=decision.action.text,
             q_model=q_model.id,
             policy=asked.policy.name,

@@ -47,10 +47,9 @@ def _sampling(body: ActRequest) -> Sampling:
 
 def _candidates(decision: Decision) -> list[ScoredCandidate]:
     """All of them in the order in which they were drawn."""
-    q_values = decision.q_values or (None,) * len(decision.candidates)
     return [
         ScoredCandidate(message=ChatMessage.of(candidate.message), q_value=q)
-        for candidate, q in zip(decision.candidates, q_values, strict=True)
+        for candidate, q in decision.judged
     ]
 
 

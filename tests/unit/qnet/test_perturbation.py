@@ -18,6 +18,7 @@ from qnet.perturbation import (
     MAX_TASK_CHARACTERS,
     MemoryParaphraseCache,
     Paraphraser,
+    Paraphrases,
     find_task,
 )
 from qnet.policies.scripted import ScriptedParaphraser
@@ -197,6 +198,27 @@ async def test_a_failure_is_tried_again_the_next_time() -> None:
     assert (await perturbed(Recording(), paraphraser)).perturbed == 0
     failing.news = [Candidate(Message("assistant", "mugs belong on desks"), 4)] * 2
     assert (await perturbed(Recording(), paraphraser)).perturbed == 2
+
+
+async def test_of_several_only_those_that_failed_are_tried_again() -> None:
+    cut = Candidate(Message("assistant", "cut"), 1, finished=False)
+    failing = Failing([Candidate(Message("assistant", "mugs belong on desks"), 4), cut])
+    paraphraser = paraphraser_of(failing)
+    first = await paraphraser.paraphrase("put a mug", n=2)
+    assert first.texts == ("mugs belong on desks", "put a mug")
+    failing.news = [Candidate(Message("assistant", "a mug on a desk"), 4)]
+    again = await paraphraser.paraphrase("put a mug", n=2)
+    assert (again.texts, again.warnings) == (("mugs belong on desks", "a mug on a desk"), ())
+    failing.news = ScorerUnavailableError("not asked again")
+    assert await paraphraser.paraphrase("put a mug", n=2) == Paraphrases(again.texts)
+
+
+async def test_another_model_of_the_same_name_is_asked_anew() -> None:
+    cache = MemoryParaphraseCache()
+    for content, answer in (("model-1", "one"), ("model-2", "two"), ("model-1", "one")):
+        policy = Failing([Candidate(Message("assistant", answer), 1)])
+        drawn = await Paraphraser(policy, cache, content=content).paraphrase("put a mug", n=1)
+        assert drawn.texts == (answer,)
 
 
 async def test_a_paraphraser_that_hangs_is_done_without() -> None:

@@ -110,3 +110,22 @@ def test_tool_calls_are_candidates(client: TestClient) -> None:
     assert [row["q_value"] for row in answer["scores"]] == [0.5, 0.75, 0.75]
     again = score(client, [calls[0], calls[0]])
     assert "candidates[0] and candidates[1] are equal" in again.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/score/batch", {"items": [{"messages": TASK, "candidates": ["go"]}]}),
+        ("/score", {"queries": "look", "documents": ["go"]}),
+    ],
+)
+def test_several_histories_are_no_step_of_an_episode(
+    client: TestClient, path: str, body: dict[str, Any]
+) -> None:
+    assert client.post(path, json=body | {"episode_id": "e"}).status_code == 200
+    ended = client.post("/v1/episodes/e/outcome", json={"reward": 1.0})
+    assert ended.json()["error"]["code"] == "unknown_episode"
+    document = client.get("/openapi.json").json()
+    shape = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    schema = document["components"]["schemas"][shape["$ref"].rpartition("/")[2]]
+    assert "nothing becomes a step of it" in schema["properties"]["episode_id"]["description"]

@@ -56,6 +56,12 @@ def test_a_request_is_a_span_with_its_stages_within(
     assert sampled <= scored
 
 
+def test_a_paraphrase_is_a_span_of_its_own(serve: Serve, spans: InMemorySpanExporter) -> None:
+    client = serve(FAKES.model_copy(update={"paraphraser": "scripted"}))
+    assert client.post("/v1/act", json=BODY | {"perturb": True}).status_code == 200
+    assert "paraphrase" in named(spans)
+
+
 def test_a_failed_stage_says_its_type_and_nothing_of_the_prompt(
     serve: Serve, spans: InMemorySpanExporter
 ) -> None:
