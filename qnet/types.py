@@ -10,14 +10,16 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a function, OpenAI's shape.
+    """One call of a function or of a custom tool, OpenAI's shapes.
 
     Two calls are equal where they would do the same: ids are drawn at random and spaces between
     arguments mean nothing, so neither is compared.
 
     Attributes:
-        arguments: as the model wrote them; JSON, unless it failed to.
+        arguments: as the model wrote them; JSON, unless it failed to. A custom tool's input,
+            which is any text.
         id: what the tool's result answers to.
+        kind: of the tool; its name says the same.
         canonical_arguments: the same JSON with sorted keys and single spaces, or the arguments
             as they are where they are no JSON.
     """
@@ -25,6 +27,7 @@ class ToolCall:
     name: str
     arguments: str = field(compare=False)
     id: str = field(default="", compare=False)
+    kind: Literal["function", "custom"] = field(default="function", compare=False)
     canonical_arguments: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -58,6 +58,9 @@ def _parts_of(choice: Json) -> Iterator[Json]:
         for piece in filter(None, _PIECE.findall(content or "")):
             yield _part(choice, {"content": piece})
     for index, call in enumerate(calls):
+        if "function" not in call:  # a custom tool's input has no shape that pieces would keep
+            yield _part(choice, {"tool_calls": [{"index": index} | call]})
+            continue
         function = call["function"]
         opened = call | {"function": {"name": function["name"], "arguments": ""}}
         yield _part(choice, {"tool_calls": [{"index": index} | opened]})

@@ -22,7 +22,7 @@ DEFAULT_REPLIES = (
     "Thought: I should check what I carry.\nAction: inventory",
     "Thought: The desk is a good place to start.\nAction: go to desk 1",
 )
-Fault = Literal["", "hang", "garbage", "429", "500", "503", "401", "ignore_n", "refuse_n"]
+Fault = Literal["", "hang", "garbage", "empty", "429", "500", "503", "401", "ignore_n", "refuse_n"]
 _FAULTS: tuple[str, ...] = get_args(Fault)
 _LIES_IN_WAIT_S = 3600.0
 _LOGPROB = -0.5
@@ -73,6 +73,8 @@ class FakeUpstream:
                 await asyncio.sleep(_LIES_IN_WAIT_S)
             case "garbage":
                 return Response("<html>it works</html>", media_type="text/html")
+            case "empty":
+                return JSONResponse({"object": "chat.completion", "choices": []})
             case "429":
                 return _error(429, "slow down", {"Retry-After": "1"})
             case "500" | "503" | "401" as status:
@@ -124,7 +126,7 @@ class FakeUpstream:
         asks_tools = tools and body.get("tool_choice") != "none"
         message: Json = {"role": "assistant", "content": None}
         if asks_tools and body["messages"][-1]["role"] != "tool":
-            message["tool_calls"] = [_call(tools[k % len(tools)]["function"], k)]
+            message["tool_calls"] = [_call(tools[k % len(tools)], k)]
         else:
             message["content"] = self.replies[k % len(self.replies)]
         return {
@@ -153,21 +155,23 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 def _words(message: Json) -> int:
-    calls = [call["function"]["arguments"] for call in message.get("tool_calls") or []]
+    calls = [
+        call["custom"]["input"] if "custom" in call else call["function"]["arguments"]
+        for call in message.get("tool_calls") or []
+    ]
     return len(" ".join([message.get("content") or "", *calls]).split())
 
 
-def _call(function: Json, k: int) -> Json:
+def _call(tool: Json, k: int) -> Json:
+    call = {"id": f"call_{uuid.uuid4().hex}", "type": tool["type"]}
+    if tool["type"] == "custom":
+        return call | {"custom": {"name": tool["custom"]["name"], "input": f"input {k}"}}
+    function = tool["function"]
     schema = function.get("parameters") or {}
     arguments = {
         name: _argument(name, kind, k) for name, kind in schema.get("properties", {}).items()
     }
-    text = json.dumps(arguments)
-    return {
-        "id": f"call_{uuid.uuid4().hex}",
-        "type": "function",
-        "function": {"name": function["name"], "arguments": text},
-    }
+    return call | {"function": {"name": function["name"], "arguments": json.dumps(arguments)}}
 
 
 def _argument(name: str, schema: Json, k: int) -> Any:

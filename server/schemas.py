@@ -58,6 +58,21 @@ class ToolCallBody(_Body):
     function: CalledFunction
 
 
+class CalledTool(_Body):
+    """What a custom tool is given."""
+
+    name: str
+    input: str = Field(description="any text")
+
+
+class CustomCallBody(_Body):
+    """One call of a custom tool of an assistant's turn."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CalledTool
+
+
 class ChatMessage(_Body):
     """One turn, OpenAI's shape."""
 
@@ -65,16 +80,15 @@ class ChatMessage(_Body):
     content: str | list[ContentPart] | None = Field(
         default=None, description="text, or parts of type text; null beside tool calls"
     )
-    tool_calls: list[ToolCallBody] | None = Field(default=None, exclude_if=_is_none)
+    tool_calls: list[ToolCallBody | CustomCallBody] | None = Field(
+        default=None, exclude_if=_is_none
+    )
     tool_call_id: str | None = Field(default=None, exclude_if=_is_none)
 
     @classmethod
     def of(cls, message: Message) -> "ChatMessage":
         """A turn as `qnet` knows it."""
-        calls = [
-            ToolCallBody(id=c.id, function=CalledFunction(name=c.name, arguments=c.arguments))
-            for c in message.tool_calls
-        ]
+        calls = [_call_body(call) for call in message.tool_calls]
         content = message.content or None if calls else message.content
         return cls(role=message.role, content=content, tool_calls=calls or None)
 
@@ -84,10 +98,7 @@ class ChatMessage(_Body):
         Raises:
             MalformedHistoryError: the content has a part that is no text.
         """
-        calls = tuple(
-            ToolCall(call.function.name, call.function.arguments, call.id)
-            for call in self.tool_calls or ()
-        )
+        calls = tuple(_call_of(body) for body in self.tool_calls or ())
         return Message(self.role, self._text(), calls, self.tool_call_id or "", self._rest())
 
     def _text(self) -> str:
@@ -106,6 +117,21 @@ class ChatMessage(_Body):
         return {
             name: value for name, value in (self.model_extra or {}).items() if value is not None
         }
+
+
+def _call_body(call: ToolCall) -> ToolCallBody | CustomCallBody:
+    if call.kind == "custom":
+        custom = CalledTool(name=call.name, input=call.arguments)
+        return CustomCallBody(id=call.id, type="custom", custom=custom)
+    return ToolCallBody(
+        id=call.id, function=CalledFunction(name=call.name, arguments=call.arguments)
+    )
+
+
+def _call_of(body: ToolCallBody | CustomCallBody) -> ToolCall:
+    if isinstance(body, CustomCallBody):
+        return ToolCall(body.custom.name, body.custom.input, body.id, "custom")
+    return ToolCall(body.function.name, body.function.arguments, body.id)
 
 
 class StepOptions(_Body):

@@ -1,5 +1,6 @@
 """OpenAI's chat completions as the client of an upstream sees them. Pure."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,17 +23,45 @@ class _Function(_Shape):
     arguments: str = ""
 
 
-class _Call(_Shape):
+class _FunctionCall(_Shape):
     id: str | None = None
     function: _Function
+
+    def to_call(self) -> ToolCall:
+        return ToolCall(self.function.name, self.function.arguments, self.id or "")
+
+
+class _Custom(_Shape):
+    name: str
+    input: str = ""
+
+
+class _CustomCall(_Shape):
+    id: str | None = None
+    custom: _Custom
+
+    def to_call(self) -> ToolCall:
+        return ToolCall(self.custom.name, self.custom.input, self.id or "", "custom")
+
+
+class _Part(_Shape):
+    type: str
+    text: str = ""
 
 
 class _Said(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     role: str = "assistant"
-    content: str | None = None
-    tool_calls: list[_Call] | None = None
+    content: str | list[_Part] | None = None
+    tool_calls: list[_FunctionCall | _CustomCall] | None = None
+
+    @property
+    def text(self) -> str:
+        """What is said; of parts, those that are text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content if part.type == "text")
+        return self.content or ""
 
 
 class _Choice(_Shape):
@@ -86,17 +115,26 @@ def wire_message(message: Message) -> dict[str, Any]:
     row: dict[str, Any] = {**message.extra, "role": message.role, "content": message.content}
     if message.tool_calls:
         row["content"] = message.content or None
-        row["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
+        row["tool_calls"] = [_wire_call(call) for call in message.tool_calls]
     if message.role == "tool":
         row["tool_call_id"] = message.tool_call_id
     return row
+
+
+def _wire_call(call: ToolCall) -> dict[str, Any]:
+    if call.kind == "custom":
+        said = {"name": call.name, "input": call.arguments}
+    else:
+        said = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": call.kind, call.kind: said}
+
+
+def is_object(answer: bytes) -> bool:
+    """Whether it is a JSON object, as whatever OpenAI's interface answers is."""
+    try:
+        return isinstance(json.loads(answer), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def candidates_of(answer: bytes) -> list[Candidate]:
@@ -139,12 +177,9 @@ def retry_after_s(header: str | None) -> float | None:
 
 
 def _message(said: _Said) -> Message:
-    calls = tuple(
-        ToolCall(call.function.name, call.function.arguments, call.id or "")
-        for call in said.tool_calls or ()
-    )
+    calls = tuple(call.to_call() for call in said.tool_calls or ())
     extra = {name: value for name, value in (said.model_extra or {}).items() if value is not None}
-    return Message("assistant", said.content or "", calls, extra=extra)
+    return Message("assistant", said.text, calls, extra=extra)
 
 
 def _split(total: int, parts: int) -> Sequence[int]:

@@ -149,6 +149,17 @@ async def test_parallel_requests_count_the_seed_up(connect: Any, upstream: FakeU
     assert all(candidate.spent for candidate in drawn)
 
 
+@pytest.mark.parametrize(
+    ("seed", "sent"), [(2**63 - 2, [-(2**63), 2**63 - 2, 2**63 - 1]), (-1, [-1, 0, 1])]
+)
+async def test_a_seed_is_counted_up_within_what_upstreams_take(
+    connect: Any, upstream: FakeUpstream, seed: int, sent: list[int]
+) -> None:
+    async with connect(takes_n=False) as policy:
+        await policy.sample(HISTORY, n=3, sampling=Sampling(seed=seed))
+    assert sorted(body["seed"] for body in upstream.asked) == sent
+
+
 @pytest.mark.parametrize(("fault", "first"), [("ignore_n", [3]), ("refuse_n", [3, 1])])
 async def test_an_upstream_without_n_is_asked_in_parallel_from_then_on(
     connect: Any, upstream: FakeUpstream, fault: Any, first: list[int]
@@ -243,6 +254,40 @@ async def test_an_upstream_that_keeps_failing_is_left_alone_then_tried_once(
         upstream.fault = ""
         await asyncio.sleep(0.25)
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_an_answer_that_makes_no_sense_to_one_shuts_nobody_out(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    async with connect(limits=UpstreamLimits(breaker_failures=2)) as policy:
+        upstream.fault = "empty"
+        for _ in range(3):
+            with pytest.raises(UpstreamError, match="what is no completion"):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+        upstream.fault = ""
+        assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_garbage_shuts_an_upstream(connect: Any, upstream: FakeUpstream) -> None:
+    upstream.fault = "garbage"
+    async with connect(limits=UpstreamLimits(breaker_failures=1)) as policy:
+        for said in ("what is no completion", "failed 1 times in a row"):
+            with pytest.raises(UpstreamError, match=said):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_custom_tools_are_called(connect: Any, upstream: FakeUpstream) -> None:
+    tool = {"type": "custom", "custom": {"name": "shell"}}
+    sampling = Sampling(parameters={"tools": [tool]})
+    async with connect(limits=UpstreamLimits(breaker_failures=1)) as policy:
+        [drawn] = await policy.sample(HISTORY, n=1, sampling=sampling)
+        [call] = drawn.message.tool_calls
+        assert (call.name, call.arguments, call.kind) == ("shell", "input 0", "custom")
+        result = Message("tool", "done", (), call.id)
+        await policy.sample((*HISTORY, drawn.message, result), n=1, sampling=sampling)
+    assert upstream.asked[1]["messages"][2]["tool_calls"] == [
+        {"id": call.id, "type": "custom", "custom": {"name": "shell", "input": "input 0"}}
+    ]
 
 
 async def test_a_busy_upstream_is_not_a_broken_one(connect: Any, upstream: FakeUpstream) -> None:
