@@ -52,11 +52,16 @@ class FakeUpstream:
         app.add_api_route("/v1/chat/completions", self.complete, methods=["POST"])
         app.add_api_route("/v1/models", self.models)
         app.add_api_route("/health", self.health)
+        app.add_api_route("/asked", self.number_asked)
         return app
 
     async def health(self) -> Response:
         """Always well."""
         return Response()
+
+    async def number_asked(self) -> Json:
+        """How many completions it was asked for, also by those who still wait."""
+        return {"requests": len(self.asked)}
 
     async def models(self) -> Json:
         """The one model there is."""
@@ -140,13 +145,15 @@ class FakeUpstream:
 def fake_upstream(
     port: Annotated[int, typer.Option(help="Port to bind on this machine.")] = 8001,
     fault: Annotated[str, typer.Option(help=f"One of {', '.join(_FAULTS[1:])}.")] = "",
+    times: Annotated[int | None, typer.Option(help="How often; for ever if not said.")] = None,
 ) -> None:
     """An OpenAI-compatible server without a model, to try `QGUIDE_UPSTREAMS` with."""
     import uvicorn
 
     if fault not in _FAULTS:
         raise typer.BadParameter(f"{fault!r} is none of {', '.join(_FAULTS[1:])}")
-    uvicorn.run(FakeUpstream(fault=fault).app(), host="127.0.0.1", port=port)  # type: ignore[arg-type]
+    fake = FakeUpstream(fault=fault, faults_left=times)  # type: ignore[arg-type]
+    uvicorn.run(fake.app(), host="127.0.0.1", port=port)
 
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:

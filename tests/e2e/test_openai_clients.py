@@ -121,10 +121,8 @@ def test_custom_tools_are_called_answered_and_streamed(client: openai.OpenAI) ->
     result = {"role": "tool", "tool_call_id": call.id, "content": "a mug"}
     turns = [*MESSAGES, message, result]
     assert client.chat.completions.create(**asked | {"messages": turns}).choices[0].message.content
-    streamed_chunks = client.chat.completions.create(**asked, stream=True)
-    pieces = [chunk.choices[0].delta for chunk in streamed_chunks]
-        chunk.choices[0].delta for chunk in client.chat.completions.create(**asked, stream=True)
-    ]
+    chunks = client.chat.completions.create(**asked, stream=True)
+    pieces = [chunk.choices[0].delta for chunk in chunks]
     [streamed] = [call for piece in pieces for call in piece.tool_calls or []]
     assert streamed.model_extra == {"custom": {"name": "shell", "input": "input 0"}}
 
