@@ -11,6 +11,7 @@ from qnet.deadline import Deadline
 from server.drain import Drain
 from server.episodes.service import Episodes
 from server.models import Models
+from server.scoring import Scoring
 from server.settings import Settings
 from server.stepping import Stepper
 from server.telemetry import Telemetry
@@ -78,3 +79,16 @@ async def _stepper(
 
 
 StepperDep = Annotated[Stepper, Depends(_stepper)]
+
+
+async def _scoring(
+    settings: SettingsDep,
+    models: ModelsDep,
+    episodes: EpisodesDep,
+    telemetry: TelemetryDep,
+    deadline: DeadlineDep,
+) -> Scoring:
+    return Scoring(settings, models, episodes, telemetry, deadline)
+
+
+ScoringDep = Annotated[Scoring, Depends(_scoring)]

@@ -16,12 +16,15 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from qnet.policies.openai_compatible import UpstreamLimits
+
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
 DEFAULT_POLICY: Final = "default"
 VLLM: Final = "vllm"
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
+_PATIENCE: Final = UpstreamLimits()
 _ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
 
 
@@ -61,11 +64,11 @@ class Upstream(BaseModel):
     api_key: SecretStr | None = None
     n: Literal["one_request", "parallel"] = "one_request"
     timeout_s: float | None = Field(default=None, gt=0)
-    connect_timeout_s: float = Field(default=5.0, gt=0)
-    max_connections: int = Field(default=100, ge=1)
-    retries: int = Field(default=2, ge=0)
-    breaker_failures: int = Field(default=5, ge=1)
-    breaker_open_s: float = Field(default=10.0, gt=0)
+    connect_timeout_s: float = Field(default=_PATIENCE.connect_timeout_s, gt=0)
+    max_connections: int = Field(default=_PATIENCE.max_connections, ge=1)
+    retries: int = Field(default=_PATIENCE.retries, ge=0)
+    breaker_failures: int = Field(default=_PATIENCE.breaker_failures, ge=1)
+    breaker_open_s: float = Field(default=_PATIENCE.breaker_open_s, gt=0)
 
 
 class Settings(BaseSettings):

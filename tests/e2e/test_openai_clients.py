@@ -146,6 +146,15 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI, server: Server) -> None:
         client.chat.completions.create(model="demo", messages=MESSAGES)
 
 
+def test_a_model_is_retrieved(client: openai.OpenAI) -> None:
+    listed = client.models.list().data
+    for model in listed:
+        assert client.models.retrieve(model.id) == model
+    assert client.models.retrieve("fake").id == "demo", "what the upstream calls it"
+    with pytest.raises(openai.NotFoundError, match="no one model 'gpt-9'"):
+        client.models.retrieve("gpt-9")
+
+
 def test_models_are_listed(client: openai.OpenAI) -> None:
     first, *others = client.models.list()
     assert (first.id, first.object, first.owned_by) == ("demo", "model", "demo")
