@@ -42,7 +42,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = build(settings)
         app.state.models = models
-        app.state.paraphraser = build_paraphraser(models)
+        app.state.paraphraser = build_paraphraser(models, settings)
         app.state.telemetry = models.runtime.telemetry
         redis = models.runtime.redis
         app.state.episodes = Episodes(build_store(settings, redis), recorder)
@@ -72,13 +72,14 @@ def create_app(
     return app
 
 
-def build_paraphraser(models: Models) -> Paraphraser | None:
+def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:
     """What rewords tasks, and what it said so far; None where the operator named no policy."""
     if models.paraphraser is None:
         return None
     redis = models.runtime.redis
     cache = RedisParaphraseCache(redis) if redis else MemoryParaphraseCache()
-    return Paraphraser(models.paraphraser.model, cache)
+    longest = settings.paraphrase_max_tokens or None
+    return Paraphraser(models.paraphraser.model, cache, max_tokens=longest)
 
 
 def _surround(app: FastAPI, settings: Settings) -> None:

@@ -22,7 +22,9 @@ DEFAULT_REPLIES = (
     "Thought: I should check what I carry.\nAction: inventory",
     "Thought: The desk is a good place to start.\nAction: go to desk 1",
 )
-Fault = Literal["", "hang", "garbage", "empty", "429", "500", "503", "401", "ignore_n", "refuse_n"]
+Fault = Literal[
+    "", "hang", "garbage", "empty", "429", "500", "503", "401", "ignore_n", "refuse_n", "reasoning"
+]
 _FAULTS: tuple[str, ...] = get_args(Fault)
 _LIES_IN_WAIT_S = 3600.0
 _LOGPROB = -0.5
@@ -86,6 +88,8 @@ class FakeUpstream:
                 return _error(int(status), "a secret of the upstream")
             case "refuse_n":
                 return _error(400, "n is not supported")
+            case "reasoning" if refused := _refused_by_reasoning(body):
+                return _error(400, refused)
             case "ignore_n":
                 body = body | {"n": 1}
         if not body.get("messages"):
@@ -159,6 +163,15 @@ def fake_upstream(
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
     error = {"message": message, "type": "fake_error", "param": None, "code": None}
     return JSONResponse({"error": error}, status_code=status, headers=headers)
+
+
+def _refused_by_reasoning(body: Json) -> str:
+    """What OpenAI's reasoning models say of a body; "" where they take it."""
+    if body.get("max_tokens") is not None:
+        return "'max_tokens' is not supported with this model; use 'max_completion_tokens'"
+    if body.get("temperature") not in (None, 1):
+        return "'temperature' does not support this value; only the default (1) is supported"
+    return ""
 
 
 def _words(message: Json) -> int:

@@ -170,11 +170,16 @@ class ActRequest(StepOptions):
 
     messages: list[ChatMessage] = Field(description="the history; the last turn is not the agent's")
     num_candidates: int = Field(default=5, description="M, how many candidates to draw")
-    temperature: Temperature = 0.7
-    greedy_candidate: bool = Field(
-        default=True, description="draw the first candidate at temperature 0"
+    temperature: Temperature | None = Field(
+        default=0.7, description="null leaves it to the policy, as reasoning models want it"
     )
-    max_tokens: int = Field(default=128, ge=1, le=4096, description="of each candidate")
+    greedy_candidate: bool = Field(
+        default=True,
+        description="draw the first candidate at temperature 0; not where temperature is null",
+    )
+    max_tokens: int | None = Field(
+        default=128, ge=1, le=4096, description="of each candidate; null leaves it to the policy"
+    )
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     policy: str | None = Field(default=None, description="null takes the default")
 

@@ -16,7 +16,9 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from qnet.perturbation import DEFAULT_MAX_TOKENS
 from qnet.policies.openai_compatible import UpstreamLimits
+from qnet.policies.openai_wire import MaxTokensName
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
@@ -51,6 +53,7 @@ class Upstream(BaseModel):
         url: what /chat/completions is appended to, as an OpenAI client's base URL.
         model: what the upstream calls it.
         n: whether one request may draw several candidates.
+        max_tokens_name: what it calls the longest completion; the same at every endpoint of ours.
         timeout_s: longest silence; None: nine tenths of the time for a decision.
         max_connections: at once; with `parallel` every candidate needs one.
         retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
@@ -63,6 +66,7 @@ class Upstream(BaseModel):
     model: str = Field(min_length=1)
     api_key: SecretStr | None = None
     n: Literal["one_request", "parallel"] = "one_request"
+    max_tokens_name: MaxTokensName = "max_tokens"
     timeout_s: float | None = Field(default=None, gt=0)
     connect_timeout_s: float = Field(default=_PATIENCE.connect_timeout_s, gt=0)
     max_connections: int = Field(default=_PATIENCE.max_connections, ge=1)
@@ -91,6 +95,8 @@ class Settings(BaseSettings):
         shadows: Q model's name -> another, which scores its requests a second time.
         models_dir: the folder whose folders may be loaded while the server runs; None: none.
         paraphraser: what rewords tasks, named like `policy`; "" leaves `perturb` refused.
+        paraphrase_max_tokens: longest paraphrase; 0 leaves it to the policy, which reasoning models
+            need, because what they think counts, too.
         adaptive_batch: candidates drawn at a time where a request asks for adaptive M.
         replica: told in `X-QGuide-Replica`, for a proxy that keeps an episode with its cache; ""
             tells nothing.
@@ -142,6 +148,7 @@ class Settings(BaseSettings):
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     paraphraser: str = ""
+    paraphrase_max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=0)
     adaptive_batch: int = Field(default=2, ge=1)
     replica: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
     episodes_dir: Path | None = None

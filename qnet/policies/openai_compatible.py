@@ -22,6 +22,7 @@ from qnet.errors import (
 )
 from qnet.policies.circuit import CircuitBreaker
 from qnet.policies.openai_wire import (
+    MaxTokensName,
     candidates_of,
     is_object,
     reason_of,
@@ -70,6 +71,7 @@ class OpenAICompatiblePolicy:
         url: what /chat/completions is appended to; the operator's, never a caller's.
         model: what the upstream calls it.
         takes_n: False asks for every candidate alone.
+        max_tokens_name: what the upstream calls the longest completion.
         transport: httpx's, for tests.
     """
 
@@ -81,12 +83,14 @@ class OpenAICompatiblePolicy:
         model: str,
         api_key: str | None = None,
         takes_n: bool = True,
+        max_tokens_name: MaxTokensName = "max_tokens",
         limits: UpstreamLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.name = name
         self.model = model
         self._takes_n = takes_n
+        self._max_tokens_name: MaxTokensName = max_tokens_name
         self._limits = limits = limits or UpstreamLimits()
         self._breaker = CircuitBreaker(
             failures=limits.breaker_failures, open_s=limits.breaker_open_s
@@ -153,7 +157,9 @@ class OpenAICompatiblePolicy:
 
     async def _ask(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         """At most `n` candidates from one request, repeated where that can do no harm."""
-        body = request_body(self.model, history, n=n, sampling=sampling)
+        body = request_body(
+            self.model, history, n=n, sampling=sampling, max_tokens_name=self._max_tokens_name
+        )
         drawn: list[Candidate] = []
         async for attempt in stamina.retry_context(
             on=self._wait_before_retry,

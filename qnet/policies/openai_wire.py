@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -10,6 +10,9 @@ from qnet.types import Candidate, History, Message, Sampling, Spent, ToolCall
 
 _SHOWN_CHARACTERS = 500
 _LENGTH = "length"
+
+MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
+"""What the longest completion is called; OpenAI's reasoning models take the second alone."""
 
 
 class _Shape(BaseModel):
@@ -94,12 +97,19 @@ class _ErrorAnswer(_Shape):
     message: str = ""
 
 
-def request_body(model: str, history: History, *, n: int, sampling: Sampling) -> dict[str, Any]:
+def request_body(
+    model: str,
+    history: History,
+    *,
+    n: int,
+    sampling: Sampling,
+    max_tokens_name: MaxTokensName = "max_tokens",
+) -> dict[str, Any]:
     """What is sent; settings that are None are left to the upstream."""
     known = {
         "n": n if n > 1 else None,
         "temperature": sampling.temperature,
-        "max_tokens": sampling.max_tokens,
+        max_tokens_name: sampling.max_tokens,
         "seed": sampling.seed,
     }
     return {
