@@ -85,6 +85,7 @@ class Settings(BaseSettings):
         vllm_python: the interpreter that has vLLM.
         vllm_arguments: more of vLLM's options.
         vllm_ready_s: longest start.
+        vllm_silent_s: one that lives and does not answer for longer is started again.
         q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder; of
             several versions the name leads to the first. Where no version is given it is the
             first 12 digits of the manifest's sha256, which stands for all of the checkpoint.
@@ -145,6 +146,7 @@ class Settings(BaseSettings):
     vllm_python: Path = Path(".venv-vllm/bin/python")
     vllm_arguments: tuple[str, ...] = ()
     vllm_ready_s: float = Field(default=1800.0, gt=0)
+    vllm_silent_s: float = Field(default=60.0, gt=0)
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     paraphraser: str = ""
