@@ -21,6 +21,7 @@ from server.routes import act, admin, chat, episodes, health, rerank, score
 from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
+from server.upstream_watch import UpstreamWatch
 
 
 def create_app(
@@ -47,8 +48,9 @@ def create_app(
         redis = models.runtime.redis
         app.state.episodes = Episodes(build_store(settings, redis), recorder)
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
+        app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.telemetry)
         try:
-            async with redis.watched() if redis else nullcontext():
+            async with redis.watched() if redis else nullcontext(), upstreams.watched():
                 yield
         finally:
             await models.close()

@@ -15,6 +15,7 @@ from server.scoring import Scoring
 from server.settings import Settings
 from server.stepping import Stepper
 from server.telemetry import Telemetry
+from server.upstream_watch import UpstreamWatch
 
 
 async def _settings(request: Request) -> Settings:
@@ -33,6 +34,10 @@ async def _episodes(request: Request) -> Episodes:
     return cast(Episodes, request.app.state.episodes)
 
 
+async def _upstreams(request: Request) -> UpstreamWatch:
+    return cast(UpstreamWatch, request.app.state.upstreams)
+
+
 async def _drain(request: Request) -> Drain:
     return cast(Drain, request.app.state.drain)
 
@@ -41,6 +46,7 @@ SettingsDep = Annotated[Settings, Depends(_settings)]
 ModelsDep = Annotated[Models, Depends(_models)]
 EpisodesDep = Annotated[Episodes, Depends(_episodes)]
 TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]
+UpstreamsDep = Annotated[UpstreamWatch, Depends(_upstreams)]
 DrainDep = Annotated[Drain, Depends(_drain)]
 
 TIMEOUT_HEADER = "X-QGuide-Timeout-S"

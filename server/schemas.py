@@ -393,7 +393,8 @@ class Health(_Body):
     reason: str | None = None
     details: dict[str, str] = Field(
         default_factory=dict,
-        description="`redis`: ok, or gone while memory serves in its place; absent without Redis",
+        description="`redis`: ok, or gone while memory serves in its place; absent without Redis. "
+        "`upstream NAME`: ok, or what is wrong with it",
     )
 
 

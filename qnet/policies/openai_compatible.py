@@ -128,6 +128,26 @@ class OpenAICompatiblePolicy:
             sampling = replace(sampling, temperature=0.0)
         return await self._draw(history, n, sampling)
 
+    @property
+    def rests(self) -> bool:
+        """Whether it failed so often that requests are refused, but for a probe."""
+        return self._breaker.is_open
+
+    async def defect(self) -> str:
+        """Why it cannot be used now, as far as it takes to be asked for its models; "" if it can.
+
+        An upstream without such a list is well: what it answers shows that it is there.
+        """
+        try:
+            response = await self._http.get("models", timeout=self._limits.connect_timeout_s)
+        except httpx.PoolTimeout:
+            return ""  # busy with requests
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            return f"does not answer ({type(error).__name__})"
+        if response.status_code in _FORBIDDEN:
+            return f"refuses this server's key with {response.status_code}"
+        return f"answers with {response.status_code}" if response.is_server_error else ""
+
     async def close(self) -> None:
         """Let go of the connections."""
         await self._http.aclose()

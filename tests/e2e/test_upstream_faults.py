@@ -22,7 +22,7 @@ from server.fake_upstream import DEFAULT_REPLIES
 from tests.serving import ROOT, free_port, serving_process
 
 END_S = 60.0
-SILENCE_S = 5.0
+SILENCE_S = 8.0
 FAILURES = 3
 USER = {"role": "user", "content": "find the mug"}
 SCORE = {"messages": [USER], "candidates": ["go", "stay"]}
@@ -88,6 +88,13 @@ class Server:
         """Whether the upstream that failed serves again."""
         answer = self.ask("bad")
         return answer.status_code == 200 and said(answer) == BEST
+
+    def readiness_of(self, upstream: str) -> str:
+        """What readiness says of an upstream; the light stays green, as others are served."""
+        ready = httpx.get(f"{self.url}/readyz", timeout=END_S)
+        assert ready.status_code == 200
+        line: str = ready.json()["details"][f"upstream {upstream}"]
+        return line
 
 
 def until(found: Callable[[], bool]) -> None:
@@ -182,8 +189,11 @@ def test_killed_mid_request_and_brought_back(server: Server) -> None:
             assert "cannot be reached" in one.result().text
     for _ in range(FAILURES):  # after the first of them none is sent
         assert error_of(server.act("bad")) == (503, "upstream_unavailable")
+    assert "is left alone" in server.readiness_of("bad")
+    assert server.readiness_of("good") == "ok"
     server.bad.start()
     until(server.is_back)
+    until(lambda: server.readiness_of("bad") == "ok")
 
 
 @pytest.mark.usefixtures("others")
