@@ -94,7 +94,10 @@ class FakeUpstream:
                 body = body | {"n": 1}
         if not body.get("messages"):
             return _error(400, "messages is empty")
-        completion = self._completion(body)
+        try:
+            completion = self._completion(body)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return _error(400, "a parameter is not what it should be")
         if not body.get("stream"):
             return JSONResponse(completion)
         include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
@@ -113,7 +116,9 @@ class FakeUpstream:
         choices = [self._choice(body, index) for index in range(body.get("n") or 1)]
         prompt = [_words(message) for message in body["messages"]]
         completion = sum(_words(choice["message"]) for choice in choices)
+        thought = {"reasoning_tokens": len(choices)}
         return {
+            **({"system_fingerprint": "fp_fake"} if body.get("seed") is not None else {}),
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
@@ -124,6 +129,7 @@ class FakeUpstream:
                 "completion_tokens": completion,
                 "total_tokens": sum(prompt) + completion,
                 "prompt_tokens_details": {"cached_tokens": sum(prompt[:-1])},
+                **({"completion_tokens_details": thought} if "reasoning_effort" in body else {}),
             },
         }
 
@@ -138,7 +144,9 @@ class FakeUpstream:
             message["tool_calls"] = [_call(tools[k % len(tools)], k)]
         else:
             message["content"] = self.replies[k % len(self.replies)]
+        tokens = {"token_ids": list(range(_words(message))), "stop_reason": None}
         return {
+            **(tokens if body.get("return_token_ids") else {}),
             "index": index,
             "message": message,
             "logprobs": _logprobs(message) if body.get("logprobs") else None,
