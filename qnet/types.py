@@ -1,6 +1,7 @@
 """The words of the online path: messages, candidates, scores. No torch here."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
@@ -94,11 +95,14 @@ class Spent:
 
     Attributes:
         cached_tokens: how many of the prompt's it had already.
+        completion_details: what it says of the completion tokens, for example how many of them
+            were thoughts.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    completion_details: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 NOTHING: Final = Spent(0, 0)
@@ -120,6 +124,8 @@ class Candidate:
             several candidates in one request only the sum of the completion tokens is known.
         finish_reason: the upstream's word for why it ended.
         logprobs: of its tokens, as the upstream gave them.
+        extra: whatever else the upstream said of it.
+        answer_extra: whatever else the upstream's answer said, the same for all candidates in it.
     """
 
     message: Message
@@ -130,17 +136,23 @@ class Candidate:
     spent: Spent | None = None
     finish_reason: str | None = None
     logprobs: Mapping[str, object] | None = field(default=None, hash=False)
+    extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
+    answer_extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
 
 
 def spent_on(candidates: Sequence[Candidate]) -> Spent:
     """What drawing these candidates cost: as an upstream counts it, else as the policy does."""
     billed = [candidate.spent for candidate in candidates if candidate.spent]
+    details: Counter[str] = Counter()
+    for spent in billed:
+        details.update(spent.completion_details)
     return Spent(
         prompt_tokens=sum(spent.prompt_tokens for spent in billed)
         or max((candidate.prompt_tokens for candidate in candidates), default=0),
         completion_tokens=sum(spent.completion_tokens for spent in billed)
         or sum(candidate.completion_tokens for candidate in candidates),
         cached_tokens=sum(spent.cached_tokens for spent in billed),
+        completion_details=dict(details),
     )
 
 

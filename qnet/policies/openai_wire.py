@@ -10,13 +10,15 @@ from qnet.types import Candidate, History, Message, Sampling, Spent, ToolCall
 
 _SHOWN_CHARACTERS = 500
 _LENGTH = "length"
+_NOT_PASSED_ON = frozenset(("id", "object", "created", "model"))
+"""Of an answer: who guides gives its own."""
 
 MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
 """What the longest completion is called; OpenAI's reasoning models take the second alone."""
 
 
 class _Shape(BaseModel):
-    """Of an answer; what else the upstream says is ignored."""
+    """A part of an answer; what else stands there is ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -52,9 +54,19 @@ class _Part(_Shape):
     text: str = ""
 
 
-class _Said(BaseModel):
+class _Open(BaseModel):
+    """A part of an answer; what else stands there is passed on."""
+
     model_config = ConfigDict(frozen=True, extra="allow")
 
+    @property
+    def rest(self) -> dict[str, object]:
+        """What else stands there."""
+        rest = self.model_extra or {}
+        return {name: value for name, value in rest.items() if value is not None}
+
+
+class _Said(_Open):
     role: str = "assistant"
     content: str | list[_Part] | None = None
     tool_calls: list[_FunctionCall | _CustomCall] | None = None
@@ -67,7 +79,8 @@ class _Said(BaseModel):
         return self.content or ""
 
 
-class _Choice(_Shape):
+class _Choice(_Open):
+    index: int = 0
     message: _Said
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
@@ -81,9 +94,21 @@ class _Usage(_Shape):
     prompt_tokens: int = Field(default=0, ge=0)
     completion_tokens: int = Field(default=0, ge=0)
     prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: dict[str, int | None] | None = None
+
+    @property
+    def spent(self) -> Spent:
+        """The same in our words."""
+        details = self.prompt_tokens_details or _PromptDetails()
+        return Spent(
+            self.prompt_tokens,
+            self.completion_tokens,
+            details.cached_tokens or 0,
+            {name: n for name, n in (self.completion_tokens_details or {}).items() if n},
+        )
 
 
-class _Answer(_Shape):
+class _Answer(_Open):
     choices: list[_Choice]
     usage: _Usage | None = None
 
@@ -154,8 +179,6 @@ def candidates_of(answer: bytes) -> list[Candidate]:
     except ValidationError:
         return []
     usage = read.usage or _Usage()
-    details = usage.prompt_tokens_details or _PromptDetails()
-    spent = Spent(usage.prompt_tokens, usage.completion_tokens, details.cached_tokens or 0)
     shares = _split(usage.completion_tokens, len(read.choices))
     return [
         Candidate(
@@ -163,9 +186,11 @@ def candidates_of(answer: bytes) -> list[Candidate]:
             completion_tokens=share,
             finished=choice.finish_reason != _LENGTH,
             prompt_tokens=usage.prompt_tokens,
-            spent=None if index else spent,
+            spent=None if index else usage.spent,
             finish_reason=choice.finish_reason,
             logprobs=choice.logprobs,
+            extra=choice.rest,
+            answer_extra={k: v for k, v in read.rest.items() if k not in _NOT_PASSED_ON},
         )
         for index, (choice, share) in enumerate(zip(read.choices, shares, strict=True))
     ]
@@ -188,8 +213,7 @@ def retry_after_s(header: str | None) -> float | None:
 
 def _message(said: _Said) -> Message:
     calls = tuple(call.to_call() for call in said.tool_calls or ())
-    extra = {name: value for name, value in (said.model_extra or {}).items() if value is not None}
-    return Message("assistant", said.text, calls, extra=extra)
+    return Message("assistant", said.text, calls, extra=said.rest)
 
 
 def _split(total: int, parts: int) -> Sequence[int]:

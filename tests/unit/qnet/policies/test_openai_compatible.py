@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import stamina
 
 from qnet.errors import (
     InvalidCandidatesError,
@@ -180,6 +181,46 @@ async def test_what_passes_is_asked_again(connect: Any, upstream: FakeUpstream, 
         waited_s = asyncio.get_running_loop().time() - started
     assert len(upstream.asked) == 2
     assert waited_s >= (1.0 if fault == "429" else 0.0)
+
+
+async def test_retries_of_many_callers_do_not_come_at_once(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "503"
+    waits: list[float] = []
+    hooks = stamina.instrumentation.get_on_retry_hooks()
+    stamina.instrumentation.set_on_retry_hooks([lambda details: waits.append(details.wait_for)])
+    try:
+        async with connect(limits=UpstreamLimits(retries=1, breaker_failures=99)) as policy:
+            drawing = [policy.sample(HISTORY, n=1, sampling=Sampling()) for _ in range(6)]
+            await asyncio.gather(*drawing, return_exceptions=True)
+    finally:
+        stamina.instrumentation.set_on_retry_hooks(hooks)
+    assert len(waits) == len(set(waits)) == 6
+    assert all(0.1 <= wait_s <= 0.2 for wait_s in waits)
+
+
+async def test_an_answer_that_is_lost_half_way_is_asked_for_again() -> None:
+    whole = b'{"choices": [{"message": {"role": "assistant", "content": "go"}}]}'
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        said = whole if len(asked) > 1 else whole[:20]
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(whole), said))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        policy = OpenAICompatiblePolicy(
+            "demo", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK
+        )
+        drawn = await policy.sample(HISTORY, n=1, sampling=Sampling())
+        await policy.close()
+    assert said(drawn) == ["go"]
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(

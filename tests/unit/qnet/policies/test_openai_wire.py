@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from qnet.policies.openai_wire import candidates_of, is_object, wire_message
+from qnet.types import spent_on
 
 
 def answer(message: dict[str, Any], **more: Any) -> bytes:
@@ -31,6 +32,25 @@ def test_calls_of_functions_and_custom_tools_are_read_and_written_alike() -> Non
     [candidate] = candidates_of(answer({"content": None, "tool_calls": calls}))
     assert wire_message(candidate.message)["tool_calls"] == calls
     assert candidate.message.text == "Action: go({})\nAction: shell(ls {)"
+
+
+def test_what_else_is_said_stands_with_whom_it_is_said_of() -> None:
+    said = {"message": {"role": "assistant", "content": "go"}, "finish_reason": "stop"}
+    body = {
+        "id": "a",
+        "model": "m",
+        "system_fingerprint": "fp",
+        "service_tier": None,
+        "choices": [said | {"stop_reason": 7}, said | {"index": 1, "token_ids": [3, 4]}],
+        "usage": {
+            "completion_tokens": 2,
+            "completion_tokens_details": {"reasoning_tokens": 1, "audio_tokens": None},
+        },
+    }
+    first, second = candidates_of(json.dumps(body).encode())
+    assert (first.extra, second.extra) == ({"stop_reason": 7}, {"token_ids": [3, 4]})
+    assert first.answer_extra == second.answer_extra == {"system_fingerprint": "fp"}
+    assert spent_on([first, second, first]).completion_details == {"reasoning_tokens": 2}
 
 
 @pytest.mark.parametrize(
