@@ -29,7 +29,7 @@ def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
             beside OpenAI's fields rides in the chunk that ends the last choice.
         include_usage: one more chunk at the end, without choices, has the usage.
     """
-    head = {name: completion[name] for name in _OF_ALL if name in completion}
+    head: Json = {name: completion[name] for name in _OF_ALL if name in completion}
     head["object"] = "chat.completion.chunk"
     if include_usage:
         head["usage"] = None

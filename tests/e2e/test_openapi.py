@@ -115,7 +115,12 @@ def _for_a_team(folder: Path) -> Iterator[Served]:
 
 def _settings(folder: Path, **more: Any) -> Settings:
     models = {"demo": SCRIPTED, "other": SCRIPTED}
-    given = {"policy": SCRIPTED, "q_models": models, "admin": True, "models_dir": folder}
+    given: dict[str, Any] = {
+        "policy": SCRIPTED,
+        "q_models": models,
+        "admin": True,
+        "models_dir": folder,
+    }
     return Settings(**given | more)
 
 

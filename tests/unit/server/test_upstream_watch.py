@@ -82,9 +82,10 @@ async def test_one_that_goes_and_comes_back_is_said_once_each(
     telemetry = Telemetry()
     watch = UpstreamWatch([policy], telemetry, every_s=0.02)
     assert watch.details == {"upstream demo": "not asked yet"}
-    up = lambda: telemetry.registry.get_sample_value(  # noqa: E731
-        "qguide_upstream_up", {"upstream": "demo"}
-    )
+
+    def up() -> float | None:
+        return telemetry.registry.get_sample_value("qguide_upstream_up", {"upstream": "demo"})
+
     with structlog.testing.capture_logs() as logged:
         async with watch.watched():
             await until(lambda: watch.details == {"upstream demo": "ok"})
