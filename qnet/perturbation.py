@@ -25,8 +25,9 @@ PROMPT = "Paraphrase the text: {task}"
 MAX_TASK_CHARACTERS = 4_000
 DEFAULT_TIMEOUT_S = 20.0
 DEFAULT_CACHED_TASKS = 1_024
+DEFAULT_MAX_TOKENS = 256
 
-_SAMPLING = Sampling(temperature=1.0, max_tokens=256)
+_TEMPERATURE = 1.0
 _MARKED = (
     re.compile(r"Your task is to(?::[ \t]*|[ \t]+)(\S[^\n]*)"),  # ALFWorld, ScienceWorld
     re.compile(r"Instruction:\s*(?:\[SEP\]\s*)?(\S[^\n]*)"),  # WebShop
@@ -154,6 +155,7 @@ class Paraphraser:
         content: stands for the model in the cache, where the policy's name would not: it may be
             another model's tomorrow.
         timeout_s: an answer that takes longer is done without.
+        max_tokens: of one paraphrase; None leaves it to the policy.
     """
 
     def __init__(
@@ -163,11 +165,13 @@ class Paraphraser:
         *,
         content: str = "",
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        max_tokens: int | None = DEFAULT_MAX_TOKENS,
     ) -> None:
         self._policy = policy
         self._content = content
         self._cache = cache
         self._timeout_s = timeout_s
+        self._sampling = Sampling(temperature=_TEMPERATURE, max_tokens=max_tokens)
 
     async def paraphrase(self, task: str, *, n: int) -> Paraphrases:
         """`n` texts for a task; a failure leaves the task as it is and is a warning."""
@@ -187,7 +191,7 @@ class Paraphraser:
                 drawn = await self._policy.sample(
                     (Message("user", PROMPT.format(task=task)),),
                     n=n - len(known),
-                    sampling=_SAMPLING,
+                    sampling=self._sampling,
                 )
         except TimeoutError:
             return _unchanged(task, n, f"no paraphrase came within {self._timeout_s} s", known)

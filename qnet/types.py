@@ -1,6 +1,7 @@
 """The words of the online path: messages, candidates, scores. No torch here."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -10,14 +11,16 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a function, OpenAI's shape.
+    """One call of a function or of a custom tool, OpenAI's shapes.
 
     Two calls are equal where they would do the same: ids are drawn at random and spaces between
     arguments mean nothing, so neither is compared.
 
     Attributes:
-        arguments: as the model wrote them; JSON, unless it failed to.
+        arguments: as the model wrote them; JSON, unless it failed to. A custom tool's input,
+            which is any text.
         id: what the tool's result answers to.
+        kind: of the tool; its name says the same.
         canonical_arguments: the same JSON with sorted keys and single spaces, or the arguments
             as they are where they are no JSON.
     """
@@ -25,6 +28,7 @@ class ToolCall:
     name: str
     arguments: str = field(compare=False)
     id: str = field(default="", compare=False)
+    kind: Literal["function", "custom"] = field(default="function", compare=False)
     canonical_arguments: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -92,11 +96,14 @@ class Spent:
 
     Attributes:
         cached_tokens: how many of the prompt's it had already.
+        completion_details: what it says of the completion tokens, for example how many of them
+            were thoughts.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    completion_details: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 NOTHING: Final = Spent(0, 0)
@@ -118,6 +125,8 @@ class Candidate:
             several candidates in one request only the sum of the completion tokens is known.
         finish_reason: the upstream's word for why it ended.
         logprobs: of its tokens, as the upstream gave them.
+        extra: whatever else the upstream said of it.
+        answer_extra: whatever else the upstream's answer said, the same for all candidates in it.
     """
 
     message: Message
@@ -128,17 +137,23 @@ class Candidate:
     spent: Spent | None = None
     finish_reason: str | None = None
     logprobs: Mapping[str, object] | None = field(default=None, hash=False)
+    extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
+    answer_extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
 
 
 def spent_on(candidates: Sequence[Candidate]) -> Spent:
     """What drawing these candidates cost: as an upstream counts it, else as the policy does."""
     billed = [candidate.spent for candidate in candidates if candidate.spent]
+    details: Counter[str] = Counter()
+    for spent in billed:
+        details.update(spent.completion_details)
     return Spent(
         prompt_tokens=sum(spent.prompt_tokens for spent in billed)
         or max((candidate.prompt_tokens for candidate in candidates), default=0),
         completion_tokens=sum(spent.completion_tokens for spent in billed)
         or sum(candidate.completion_tokens for candidate in candidates),
         cached_tokens=sum(spent.cached_tokens for spent in billed),
+        completion_details=dict(details),
     )
 
 

@@ -22,6 +22,7 @@ from server.routes import act, admin, chat, episodes, health, rerank, score
 from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
+from server.upstream_watch import UpstreamWatch
 
 
 def create_app(
@@ -43,15 +44,16 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         models = build(settings)
         app.state.models = models
-        app.state.paraphraser = build_paraphraser(models)
+        app.state.paraphraser = build_paraphraser(models, settings)
         app.state.telemetry = models.runtime.telemetry
         redis = models.runtime.redis
         app.state.episodes = Episodes(
             build_store(settings, redis), recorder, models.runtime.telemetry
         )
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
+        app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.telemetry)
         try:
-            async with redis.watched() if redis else nullcontext():
+            async with redis.watched() if redis else nullcontext(), upstreams.watched():
                 yield
         finally:
             await models.close()
@@ -75,7 +77,7 @@ def create_app(
     return app
 
 
-def build_paraphraser(models: Models) -> Paraphraser | None:
+def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:
     """What rewords tasks, and what it said so far; None where the operator named no policy."""
     if models.paraphraser is None:
         return None
@@ -85,7 +87,12 @@ def build_paraphraser(models: Models) -> Paraphraser | None:
     served = models.paraphraser
     policy = MeteredPolicy(served.model, telemetry, stage="paraphrase")
     manifest = served.manifest.model_dump_json() if served.manifest else ""
-    return Paraphraser(policy, cache, content=served.upstream_model or manifest)
+    return Paraphraser(
+        policy,
+        cache,
+        content=served.upstream_model or manifest,
+        max_tokens=settings.paraphrase_max_tokens or None,
+    )
 
 
 def _surround(app: FastAPI, settings: Settings) -> None:

@@ -10,7 +10,7 @@ from qnet.agent import Decision
 from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
 from qnet.policies.openai_wire import wire_message
 from qnet.selection import ranking
-from qnet.types import Candidate, Sampling
+from qnet.types import Candidate, Sampling, spent_on
 from server.chat_schemas import ChatCompletionRequest, GuidanceOptions
 from server.history import to_chat_history
 from server.models import ServedPolicy
@@ -127,7 +127,9 @@ def completion_of(taken: Taken, *, n: int, options: GuidanceOptions) -> dict[str
     # The choice is the decision's, also where none of the Q-values could tell.
     best = [decision.chosen, *(index for index in ranked if index != decision.chosen)][:n]
     usage = decision.usage
+    details = spent_on(decision.candidates).completion_details
     return {
+        **decision.candidates[decision.chosen].answer_extra,
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": int(time.time()),
@@ -138,6 +140,7 @@ def completion_of(taken: Taken, *, n: int, options: GuidanceOptions) -> dict[str
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
+            **({"completion_tokens_details": dict(details)} if details else {}),
         },
         "qguide": _guidance(taken, options, best),
     }
@@ -150,6 +153,7 @@ def _choice(place: int, candidate: Candidate) -> dict[str, Any]:
             call | {"id": call["id"] or f"call_{uuid.uuid4().hex}"} for call in calls
         ]
     return {
+        **candidate.extra,
         "index": place,
         "message": message,
         "logprobs": candidate.logprobs,

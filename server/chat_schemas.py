@@ -49,13 +49,36 @@ class ChatToolCall(_Whole):
     type: Literal["function"] = "function"
     function: ChatFunction
 
+    def to_call(self) -> ToolCall:
+        """The same call as `qnet` knows it."""
+        return ToolCall(self.function.name, self.function.arguments, self.id)
+
+
+class ChatTool(_Whole):
+    """What a custom tool is given."""
+
+    name: str
+    input: str = Field(description="any text")
+
+
+class ChatCustomCall(_Whole):
+    """One call of a custom tool of an assistant's turn."""
+
+    id: str
+    type: Literal["custom"]
+    custom: ChatTool
+
+    def to_call(self) -> ToolCall:
+        """The same call as `qnet` knows it."""
+        return ToolCall(self.custom.name, self.custom.input, self.id, "custom")
+
 
 class ChatTurn(_Whole):
     """One turn of a conversation; an upstream gets it as it is."""
 
     role: Role | Literal["function"]
     content: str | list[ContentPart] | None = None
-    tool_calls: list[ChatToolCall] | None = None
+    tool_calls: list[ChatToolCall | ChatCustomCall] | None = None
     tool_call_id: str | None = None
     function_call: ChatFunction | None = Field(
         default=None, description="how calls were spelt before there were tools"
@@ -63,10 +86,7 @@ class ChatTurn(_Whole):
 
     def to_message(self) -> Message:
         """The same turn as `qnet` knows it; a part that is no text is in its `wire` alone."""
-        calls = [
-            ToolCall(call.function.name, call.function.arguments, call.id)
-            for call in self.tool_calls or ()
-        ]
+        calls = [call.to_call() for call in self.tool_calls or ()]
         if self.function_call:
             calls.append(ToolCall(self.function_call.name, self.function_call.arguments))
         said = self.model_dump(exclude_unset=True)

@@ -9,6 +9,8 @@ DONE: Final = b"data: [DONE]\n\n"
 HEARTBEAT: Final = b": still working\n\n"
 """A comment; clients skip it, proxies see that the connection lives."""
 
+_OF_ALL: Final = ("id", "created", "model", "system_fingerprint")
+_OF_CHOICES: Final = ("index", "message", "logprobs", "finish_reason")
 _PIECE = re.compile(r"\S*\s*")
 
 Json = dict[str, Any]
@@ -27,7 +29,7 @@ def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
             beside OpenAI's fields rides in the chunk that ends the last choice.
         include_usage: one more chunk at the end, without choices, has the usage.
     """
-    head = {name: completion[name] for name in ("id", "created", "model")}
+    head: Json = {name: completion[name] for name in _OF_ALL if name in completion}
     head["object"] = "chat.completion.chunk"
     if include_usage:
         head["usage"] = None
@@ -59,12 +61,16 @@ def _parts_of(choice: Json) -> Iterator[Json]:
         for piece in filter(None, _PIECE.findall(content or "")):
             yield _part(choice, {"content": piece})
     for index, call in enumerate(calls):
+        if "function" not in call:  # a custom tool's input has no shape that pieces would keep
+            yield _part(choice, {"tool_calls": [{"index": index} | call]})
+            continue
         function = call["function"]
         opened = call | {"index": index, "function": function | {"arguments": ""}}
         yield _part(choice, {"tool_calls": [opened]})
         said = {"index": index, "function": {"arguments": function["arguments"]}}
         yield _part(choice, {"tool_calls": [said]})
-    yield _part(choice, {}, finish_reason=choice["finish_reason"])
+    rest = {name: value for name, value in choice.items() if name not in _OF_CHOICES}
+    yield _part(choice, {}, finish_reason=choice["finish_reason"]) | rest
 
 
 def _part(

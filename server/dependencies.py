@@ -11,9 +11,11 @@ from qnet.deadline import Deadline
 from server.drain import Drain
 from server.episodes.service import Episodes
 from server.models import Models
+from server.scoring import Scoring
 from server.settings import Settings
 from server.stepping import Stepper
 from server.telemetry import Telemetry
+from server.upstream_watch import UpstreamWatch
 
 
 async def _settings(request: Request) -> Settings:
@@ -32,6 +34,10 @@ async def _episodes(request: Request) -> Episodes:
     return cast(Episodes, request.app.state.episodes)
 
 
+async def _upstreams(request: Request) -> UpstreamWatch:
+    return cast(UpstreamWatch, request.app.state.upstreams)
+
+
 async def _drain(request: Request) -> Drain:
     return cast(Drain, request.app.state.drain)
 
@@ -40,6 +46,7 @@ SettingsDep = Annotated[Settings, Depends(_settings)]
 ModelsDep = Annotated[Models, Depends(_models)]
 EpisodesDep = Annotated[Episodes, Depends(_episodes)]
 TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]
+UpstreamsDep = Annotated[UpstreamWatch, Depends(_upstreams)]
 DrainDep = Annotated[Drain, Depends(_drain)]
 
 TIMEOUT_HEADER = "X-QGuide-Timeout-S"
@@ -78,3 +85,16 @@ async def _stepper(
 
 
 StepperDep = Annotated[Stepper, Depends(_stepper)]
+
+
+async def _scoring(
+    settings: SettingsDep,
+    models: ModelsDep,
+    episodes: EpisodesDep,
+    telemetry: TelemetryDep,
+    deadline: DeadlineDep,
+) -> Scoring:
+    return Scoring(settings, models, episodes, telemetry, deadline)
+
+
+ScoringDep = Annotated[Scoring, Depends(_scoring)]

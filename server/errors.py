@@ -31,6 +31,7 @@ from qnet.errors import (
 )
 from server.openai_errors import openai_detail, speaks_openai
 from server.refusals import DrainingError, ForbiddenError, OverLimitError, UnauthorizedError
+from server.rerank_schemas import SHAPES
 
 STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
 """All that an error can have."""
@@ -129,7 +130,7 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
     if isinstance(first["input"], bytes):
         message = "the body is not declared as JSON; send Content-Type: application/json"
         return error_response(request, 422, "malformed_body", message)
-    place = ".".join(str(part) for part in first["loc"])
+    place = ".".join(str(part) for part in first["loc"] if part not in SHAPES)
     message = f"{place}: {first['msg']}"
     if isinstance(first["input"], str | int | float):
         message += f" (it is {str(first['input'])[:_SHOWN_CHARACTERS]!r})"

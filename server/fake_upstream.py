@@ -23,7 +23,9 @@ DEFAULT_REPLIES = (
     "Thought: I should check what I carry.\nAction: inventory",
     "Thought: The desk is a good place to start.\nAction: go to desk 1",
 )
-Fault = Literal["", "hang", "garbage", "429", "500", "503", "401", "ignore_n", "refuse_n"]
+Fault = Literal[
+    "", "hang", "garbage", "empty", "429", "500", "503", "401", "ignore_n", "refuse_n", "reasoning"
+]
 _FAULTS: tuple[str, ...] = get_args(Fault)
 _LIES_IN_WAIT_S = 3600.0
 _LOGPROB = -0.5
@@ -53,11 +55,16 @@ class FakeUpstream:
         app.add_api_route("/v1/chat/completions", self.complete, methods=["POST"])
         app.add_api_route("/v1/models", self.models)
         app.add_api_route("/health", self.health)
+        app.add_api_route("/asked", self.number_asked)
         return app
 
     async def health(self) -> Response:
         """Always well."""
         return Response()
+
+    async def number_asked(self) -> Json:
+        """How many completions it was asked for, also by those who still wait."""
+        return {"requests": len(self.asked)}
 
     async def models(self) -> Json:
         """The one model there is."""
@@ -74,17 +81,24 @@ class FakeUpstream:
                 await asyncio.sleep(_LIES_IN_WAIT_S)
             case "garbage":
                 return Response("<html>it works</html>", media_type="text/html")
+            case "empty":
+                return JSONResponse({"object": "chat.completion", "choices": []})
             case "429":
                 return _error(429, "slow down", {"Retry-After": "1"})
             case "500" | "503" | "401" as status:
                 return _error(int(status), "a secret of the upstream")
             case "refuse_n":
                 return _error(400, "n is not supported")
+            case "reasoning" if refused := _refused_by_reasoning(body):
+                return _error(400, refused)
             case "ignore_n":
                 body = body | {"n": 1}
         if not body.get("messages"):
             return _error(400, "messages is empty")
-        completion = self._completion(body)
+        try:
+            completion = self._completion(body)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return _error(400, "a parameter is not what it should be")
         if not body.get("stream"):
             return JSONResponse(completion)
         include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
@@ -103,7 +117,9 @@ class FakeUpstream:
         choices = [self._choice(body, index) for index in range(body.get("n") or 1)]
         prompt = [_words(message) for message in body["messages"]]
         completion = sum(_words(choice["message"]) for choice in choices)
+        thought = {"reasoning_tokens": len(choices)}
         return {
+            **({"system_fingerprint": "fp_fake"} if body.get("seed") is not None else {}),
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
@@ -114,6 +130,7 @@ class FakeUpstream:
                 "completion_tokens": completion,
                 "total_tokens": sum(prompt) + completion,
                 "prompt_tokens_details": {"cached_tokens": sum(prompt[:-1])},
+                **({"completion_tokens_details": thought} if "reasoning_effort" in body else {}),
             },
         }
 
@@ -125,10 +142,12 @@ class FakeUpstream:
         asks_tools = tools and body.get("tool_choice") != "none"
         message: Json = {"role": "assistant", "content": None}
         if asks_tools and body["messages"][-1]["role"] != "tool":
-            message["tool_calls"] = [_call(tools[k % len(tools)]["function"], k)]
+            message["tool_calls"] = [_call(tools[k % len(tools)], k)]
         else:
             message["content"] = self.replies[k % len(self.replies)]
+        tokens = {"token_ids": list(range(_words(message))), "stop_reason": None}
         return {
+            **(tokens if body.get("return_token_ids") else {}),
             "index": index,
             "message": message,
             "logprobs": _logprobs(message) if body.get("logprobs") else None,
@@ -139,13 +158,15 @@ class FakeUpstream:
 def fake_upstream(
     port: Annotated[int, typer.Option(help="Port to bind on this machine.")] = 8001,
     fault: Annotated[str, typer.Option(help=f"One of {', '.join(_FAULTS[1:])}.")] = "",
+    times: Annotated[int | None, typer.Option(help="How often; for ever if not said.")] = None,
 ) -> None:
     """An OpenAI-compatible server without a model, to try `QGUIDE_UPSTREAMS` with."""
     import uvicorn
 
     if fault not in _FAULTS:
         raise typer.BadParameter(f"{fault!r} is none of {', '.join(_FAULTS[1:])}")
-    uvicorn.run(FakeUpstream(fault=fault).app(), host="127.0.0.1", port=port)  # type: ignore[arg-type]
+    fake = FakeUpstream(fault=fault, faults_left=times)  # type: ignore[arg-type]
+    uvicorn.run(fake.app(), host="127.0.0.1", port=port)
 
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -153,22 +174,33 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
     return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 
+def _refused_by_reasoning(body: Json) -> str:
+    """What OpenAI's reasoning models say of a body; "" where they take it."""
+    if body.get("max_tokens") is not None:
+        return "'max_tokens' is not supported with this model; use 'max_completion_tokens'"
+    if body.get("temperature") not in (None, 1):
+        return "'temperature' does not support this value; only the default (1) is supported"
+    return ""
+
+
 def _words(message: Json) -> int:
-    calls = [call["function"]["arguments"] for call in message.get("tool_calls") or []]
+    calls = [
+        call["custom"]["input"] if "custom" in call else call["function"]["arguments"]
+        for call in message.get("tool_calls") or []
+    ]
     return len(" ".join([text_of(message.get("content")), *calls]).split())
 
 
-def _call(function: Json, k: int) -> Json:
+def _call(tool: Json, k: int) -> Json:
+    call = {"id": f"call_{uuid.uuid4().hex}", "type": tool["type"]}
+    if tool["type"] == "custom":
+        return call | {"custom": {"name": tool["custom"]["name"], "input": f"input {k}"}}
+    function = tool["function"]
     schema = function.get("parameters") or {}
     arguments = {
         name: _argument(name, kind, k) for name, kind in schema.get("properties", {}).items()
     }
-    text = json.dumps(arguments)
-    return {
-        "id": f"call_{uuid.uuid4().hex}",
-        "type": "function",
-        "function": {"name": function["name"], "arguments": text},
-    }
+    return call | {"function": {"name": function["name"], "arguments": json.dumps(arguments)}}
 
 
 def _argument(name: str, schema: Json, k: int) -> Any:

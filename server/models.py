@@ -90,6 +90,12 @@ class Models:
         return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
 
     @property
+    def remote(self) -> list[OpenAICompatiblePolicy]:
+        """The upstreams themselves."""
+        policies = [upstream.model for upstream in self.upstreams]
+        return [one for one in policies if isinstance(one, OpenAICompatiblePolicy)]
+
+    @property
     def policies(self) -> dict[str, ServedPolicy]:
         """By name, the default first."""
         return {policy.name: policy for policy in (self.policy, *self.upstreams)}
@@ -141,9 +147,8 @@ class Models:
     async def close(self) -> None:
         """Stop all threads and connections; a shadow that hangs is left behind."""
         await self.q_models.close()
-        for upstream in self.upstreams:
-            if isinstance(upstream.model, OpenAICompatiblePolicy):
-                await upstream.model.close()
+        for upstream in self.remote:
+            await upstream.close()
         self.runtime.thread.close()
         self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
         for model in self.q_models:

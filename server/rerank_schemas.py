@@ -4,11 +4,19 @@ Their clients add parameters as they go, so what is not known here is passed ove
 refused. Fields of ours are marked so; foreign clients ignore them.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
-from server.schemas import ChatMessage, EpisodeArm, EpisodeId, QModelName
+from server.schemas import ChatMessage, EpisodeArm, EpisodeId, QModelName, ScoreRequestBody
 
 TopN = Annotated[
     int | None, Field(ge=1, description="how many of the best to return; null returns all")
@@ -136,18 +144,33 @@ class CohereRerankResponse(_Body):
     model: str
 
 
+_DOCUMENTS: Final = ("documents", "items", "text_2")
+_QUERIES: Final = ("queries", "text_1")
+
+
+def _name_all(schema: dict[str, Any]) -> None:
+    """Let the schema know all the names that a field of vLLM's has."""
+    properties = schema["properties"]
+    for first, *others in (_DOCUMENTS, _QUERIES):
+        properties |= {name: properties[first] | {"title": name} for name in others}
+    del schema["required"]
+    schema["anyOf"] = [{"required": [name]} for name in _DOCUMENTS]
+
+
 class PairScoreRequest(_Body):
     """vLLM's `POST /score`: one text against many, or as many against as many."""
+
+    model_config = ConfigDict(json_schema_extra=_name_all)
 
     model: QModelName = None
     queries: str | list[str] | None = Field(
         default=None,
-        validation_alias=AliasChoices("queries", "text_1"),
+        validation_alias=AliasChoices(*_QUERIES),
         description="the history's one user message, or one for each document; also `text_1`",
     )
     messages: Messages = None
     documents: str | list[str] = Field(
-        validation_alias=AliasChoices("documents", "items", "text_2"),
+        validation_alias=AliasChoices(*_DOCUMENTS),
         description="the candidates; also `items` or `text_2`",
     )
     episode_id: EpisodeArm = None
@@ -157,6 +180,26 @@ class PairScoreRequest(_Body):
         if (self.queries is None) == (self.messages is None):
             raise ValueError("give either queries (or text_1) or messages")
         return self
+
+
+OUR_SHAPE: Final = "(ours)"
+VLLM_SHAPE: Final = "(vLLM's)"
+SHAPES: Final = (OUR_SHAPE, VLLM_SHAPE)
+"""In the place of an error they would name no field."""
+
+
+def _shape(body: object) -> str:
+    """Whose `POST /v1/score` a body is; ours has no documents."""
+    theirs = isinstance(body, PairScoreRequest) or (
+        isinstance(body, dict) and not body.keys().isdisjoint(_DOCUMENTS)
+    )
+    return VLLM_SHAPE if theirs else OUR_SHAPE
+
+
+EitherScoreRequest = Annotated[
+    Annotated[ScoreRequestBody, Tag(OUR_SHAPE)] | Annotated[PairScoreRequest, Tag(VLLM_SHAPE)],
+    Discriminator(_shape),
+]
 
 
 class PairScore(_Body):

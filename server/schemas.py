@@ -70,6 +70,21 @@ class ToolCallBody(_Body):
     function: CalledFunction
 
 
+class CalledTool(_Body):
+    """What a custom tool is given."""
+
+    name: str
+    input: str = Field(description="any text")
+
+
+class CustomCallBody(_Body):
+    """One call of a custom tool of an assistant's turn."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CalledTool
+
+
 class ChatMessage(_Body):
     """One turn, OpenAI's shape."""
 
@@ -77,16 +92,15 @@ class ChatMessage(_Body):
     content: str | list[ContentPart] | None = Field(
         default=None, description="text, or parts of type text; null beside tool calls"
     )
-    tool_calls: list[ToolCallBody] | None = Field(default=None, exclude_if=_is_none)
+    tool_calls: list[ToolCallBody | CustomCallBody] | None = Field(
+        default=None, exclude_if=_is_none
+    )
     tool_call_id: str | None = Field(default=None, exclude_if=_is_none)
 
     @classmethod
     def of(cls, message: Message) -> "ChatMessage":
         """A turn as `qnet` knows it."""
-        calls = [
-            ToolCallBody(id=c.id, function=CalledFunction(name=c.name, arguments=c.arguments))
-            for c in message.tool_calls
-        ]
+        calls = [_call_body(call) for call in message.tool_calls]
         content = message.content or None if calls else message.content
         return cls(role=message.role, content=content, tool_calls=calls or None)
 
@@ -96,10 +110,7 @@ class ChatMessage(_Body):
         Raises:
             MalformedHistoryError: the content has a part that is no text.
         """
-        calls = tuple(
-            ToolCall(call.function.name, call.function.arguments, call.id)
-            for call in self.tool_calls or ()
-        )
+        calls = tuple(_call_of(body) for body in self.tool_calls or ())
         return Message(self.role, text_in(self.role, self.content), calls, self.tool_call_id or "")
 
 
@@ -118,6 +129,21 @@ def text_in(role: str, content: str | Sequence[ContentPart] | None) -> str:
                 "text alone, so send parts of type 'text' with their text"
             )
     return PART_END.join(part.text or "" for part in content)
+
+
+def _call_body(call: ToolCall) -> ToolCallBody | CustomCallBody:
+    if call.kind == "custom":
+        custom = CalledTool(name=call.name, input=call.arguments)
+        return CustomCallBody(id=call.id, type="custom", custom=custom)
+    return ToolCallBody(
+        id=call.id, function=CalledFunction(name=call.name, arguments=call.arguments)
+    )
+
+
+def _call_of(body: ToolCallBody | CustomCallBody) -> ToolCall:
+    if isinstance(body, CustomCallBody):
+        return ToolCall(body.custom.name, body.custom.input, body.id, "custom")
+    return ToolCall(body.function.name, body.function.arguments, body.id)
 
 
 class StepOptions(_Body):
@@ -156,11 +182,16 @@ class ActRequest(StepOptions):
 
     messages: list[ChatMessage] = Field(description="the history; the last turn is not the agent's")
     num_candidates: int = Field(default=5, description="M, how many candidates to draw")
-    temperature: Temperature = 0.7
-    greedy_candidate: bool = Field(
-        default=True, description="draw the first candidate at temperature 0"
+    temperature: Temperature | None = Field(
+        default=0.7, description="null leaves it to the policy, as reasoning models want it"
     )
-    max_tokens: int = Field(default=128, ge=1, le=4096, description="of each candidate")
+    greedy_candidate: bool = Field(
+        default=True,
+        description="draw the first candidate at temperature 0; not where temperature is null",
+    )
+    max_tokens: int | None = Field(
+        default=128, ge=1, le=4096, description="of each candidate; null leaves it to the policy"
+    )
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     policy: str | None = Field(default=None, description="null takes the default")
 
@@ -374,7 +405,8 @@ class Health(_Body):
     reason: str | None = None
     details: dict[str, str] = Field(
         default_factory=dict,
-        description="`redis`: ok, or gone while memory serves in its place; absent without Redis",
+        description="`redis`: ok, or gone while memory serves in its place; absent without Redis. "
+        "`upstream NAME`: ok, or what is wrong with it",
     )
 
 

@@ -17,12 +17,17 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from qnet.perturbation import DEFAULT_MAX_TOKENS
+from qnet.policies.openai_compatible import UpstreamLimits
+from qnet.policies.openai_wire import MaxTokensName
+
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
 DEFAULT_POLICY: Final = "default"
 VLLM: Final = "vllm"
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
+_PATIENCE: Final = UpstreamLimits()
 _ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
 
 
@@ -61,6 +66,7 @@ class Upstream(BaseModel):
         url: what /chat/completions is appended to, as an OpenAI client's base URL.
         model: what the upstream calls it.
         n: whether one request may draw several candidates.
+        max_tokens_name: what it calls the longest completion; the same at every endpoint of ours.
         timeout_s: longest silence; None: nine tenths of the time for a decision.
         max_connections: at once; with `parallel` every candidate needs one.
         retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
@@ -73,12 +79,13 @@ class Upstream(BaseModel):
     model: str = Field(min_length=1)
     api_key: ApiKey | None = None
     n: Literal["one_request", "parallel"] = "one_request"
+    max_tokens_name: MaxTokensName = "max_tokens"
     timeout_s: float | None = Field(default=None, gt=0)
-    connect_timeout_s: float = Field(default=5.0, gt=0)
-    max_connections: int = Field(default=100, ge=1)
-    retries: int = Field(default=2, ge=0)
-    breaker_failures: int = Field(default=5, ge=1)
-    breaker_open_s: float = Field(default=10.0, gt=0)
+    connect_timeout_s: float = Field(default=_PATIENCE.connect_timeout_s, gt=0)
+    max_connections: int = Field(default=_PATIENCE.max_connections, ge=1)
+    retries: int = Field(default=_PATIENCE.retries, ge=0)
+    breaker_failures: int = Field(default=_PATIENCE.breaker_failures, ge=1)
+    breaker_open_s: float = Field(default=_PATIENCE.breaker_open_s, gt=0)
 
 
 class Settings(BaseSettings):
@@ -91,6 +98,7 @@ class Settings(BaseSettings):
         vllm_python: the interpreter that has vLLM.
         vllm_arguments: more of vLLM's options.
         vllm_ready_s: longest start.
+        vllm_silent_s: one that lives and does not answer for longer is started again.
         q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder; of
             several versions the name leads to the first. Where no version is given it is the
             first 12 digits of the manifest's sha256, which stands for all of the checkpoint.
@@ -101,6 +109,8 @@ class Settings(BaseSettings):
         shadows: Q model's name -> another, which scores its requests a second time.
         models_dir: the folder whose folders may be loaded while the server runs; None: none.
         paraphraser: what rewords tasks, named like `policy`; "" leaves `perturb` refused.
+        paraphrase_max_tokens: longest paraphrase; 0 leaves it to the policy, which reasoning models
+            need, because what they think counts, too.
         adaptive_batch: candidates drawn at a time where a request asks for adaptive M.
         replica: told in `X-QGuide-Replica`, for a proxy that keeps an episode with its cache; ""
             tells nothing.
@@ -149,9 +159,11 @@ class Settings(BaseSettings):
     vllm_python: Path = Path(".venv-vllm/bin/python")
     vllm_arguments: tuple[str, ...] = ()
     vllm_ready_s: float = Field(default=1800.0, gt=0)
+    vllm_silent_s: float = Field(default=60.0, gt=0)
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     paraphraser: str = ""
+    paraphrase_max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=0)
     adaptive_batch: int = Field(default=2, ge=1)
     replica: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
     episodes_dir: Path | None = None

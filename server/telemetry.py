@@ -129,6 +129,12 @@ class Telemetry:
         for sign in _SIGNS:
             self.rewards.labels(q_model, sign)
 
+    def upstream_up(self) -> Gauge:
+        """Whether each upstream answers, 1 or 0; the series exist where there are upstreams."""
+        return Gauge(
+            "qguide_upstream_up", "Whether it answers.", ["upstream"], registry=self.registry
+        )
+
     def forget(self, q_model: str) -> None:
         """Drop every series of a Q model that is no longer served."""
         for metric in (self.queue_seconds, self.batch_requests, self.batch_seconds):

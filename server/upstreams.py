@@ -25,5 +25,6 @@ def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAIC
         model=upstream.model,
         api_key=upstream.api_key.get_secret_value() if upstream.api_key else None,
         takes_n=upstream.n == "one_request",
+        max_tokens_name=upstream.max_tokens_name,
         limits=limits,
     )

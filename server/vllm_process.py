@@ -29,18 +29,26 @@ _SAY_EVERY_S: Final = 10.0
 _END_S: Final = 10.0
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
+_STABLE_S: Final = 60.0
+_SILENT_S: Final = 60.0
+_ASKED: Final = 6
+_ANSWER_S: Final = 5.0
 _SHOWN_LINES: Final = 15
 
 
 class VllmProcess:
     """One vLLM server on a free port of this machine, behind a key that only this process knows.
 
-    A process that ends is started again, after a wait that doubles while it keeps ending.
+    A process that ends, or lives and does not answer, is started again, after a wait that doubles
+    while it keeps ending.
 
     Args:
         python: the interpreter that has vLLM.
         arguments: more of vLLM's options.
         first_wait_s: before the first restart.
+        longest_wait_s: before a restart.
+        silent_s: how long it may leave /health without its 200; while it starts, that is as long
+            as `start` allows.
     """
 
     def __init__(
@@ -50,6 +58,8 @@ class VllmProcess:
         python: Path,
         arguments: Sequence[str] = (),
         first_wait_s: float = _FIRST_WAIT_S,
+        longest_wait_s: float = _LONGEST_WAIT_S,
+        silent_s: float = _SILENT_S,
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -66,6 +76,10 @@ class VllmProcess:
         self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
         self._command += ["--port", str(port), *arguments]
         self._first_wait_s = first_wait_s
+        self._longest_wait_s = longest_wait_s
+        self._silent_s = silent_s
+        self._ready_s = self._patience_s = silent_s
+        self._answered_at = self._ask_at = monotonic()
         self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
         self._ending = Event()
         self._process = self._spawn()
@@ -82,6 +96,7 @@ class VllmProcess:
         Raises:
             ConfigError: it ended, or did not answer within `ready_s`.
         """
+        self._ready_s = ready_s
         try:
             self._wait_until_ready(ready_s)
         except BaseException:  # also of an operator who waits no longer
@@ -108,6 +123,7 @@ class VllmProcess:
                 said = now
                 _log.info("vllm_starting", waited_s=round(now - began))
             self._ending.wait(_POLL_S)
+        self._heard()
         _log.info("vllm_ready", waited_s=round(monotonic() - began, 1))
 
     def upstream(self) -> Upstream:
@@ -117,7 +133,6 @@ class VllmProcess:
         )
 
     def _spawn(self) -> "subprocess.Popen[str]":
-        self.starts += 1
         process = subprocess.Popen(
             self._command,
             env={"VLLM_NO_USAGE_STATS": "1"} | os.environ | {"VLLM_API_KEY": self.api_key},
@@ -130,6 +145,7 @@ class VllmProcess:
         )
         self._reader = Thread(target=self._pass_on, args=(process,), daemon=True)
         self._reader.start()
+        self.starts += 1
         return process
 
     def _pass_on(self, process: "subprocess.Popen[str]") -> None:
@@ -142,21 +158,49 @@ class VllmProcess:
     def _watch(self) -> None:
         wait_s, started = self._first_wait_s, monotonic()
         while not self._ending.wait(_POLL_S):
-            status = self._process.poll()
-            if status is None:
+            reason = self._lost()
+            if not reason:
                 continue
-            if monotonic() - started > _LONGEST_WAIT_S:
+            if monotonic() - started > _STABLE_S:
                 wait_s = self._first_wait_s
-            _log.error("vllm_ended", status=status, restart_in_s=wait_s)
+            _log.error("vllm_lost", reason=reason, restart_in_s=wait_s)
             self._end()
-            if self._ending.wait(wait_s):
-                return
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-            self._process, started = self._spawn(), monotonic()
+            while not self._ending.wait(wait_s):
+                wait_s = min(2 * wait_s, self._longest_wait_s)
+                if self._restarted(wait_s):
+                    started = monotonic()
+                    break
+
+    def _lost(self) -> str:
+        """Why it has to be started again; "" where it has not."""
+        status = self._process.poll()
+        if status is not None:
+            return f"ended with {status}"
+        if monotonic() < self._ask_at:
+            return ""
+        self._ask_at = monotonic() + self._silent_s / _ASKED
+        if self._answers():
+            self._heard()
+        silent_s = monotonic() - self._answered_at
+        return f"was silent for {silent_s:.0f} s" if silent_s > self._patience_s else ""
+
+    def _heard(self) -> None:
+        self._answered_at, self._patience_s = monotonic(), self._silent_s
+
+    def _restarted(self, wait_s: float) -> bool:
+        """False where this machine has no process to give now."""
+        try:
+            self._process = self._spawn()
+        except OSError as error:
+            _log.error("vllm_not_started", reason=type(error).__name__, again_in_s=wait_s)
+            return False
+        self._answered_at, self._patience_s = monotonic(), self._ready_s
+        return True
 
     def _answers(self) -> bool:
+        timeout_s = min(_ANSWER_S, self._silent_s)
         try:
-            return httpx.get(f"{self.url}/health", timeout=5.0).status_code == 200
+            return httpx.get(f"{self.url}/health", timeout=timeout_s).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -192,7 +236,10 @@ def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
     # uvicorn ends with the signal that it was sent, which by default runs no clean-up.
     signal.signal(signal.SIGTERM, _leave)
     process = VllmProcess(
-        settings.vllm, python=settings.vllm_python, arguments=settings.vllm_arguments
+        settings.vllm,
+        python=settings.vllm_python,
+        arguments=settings.vllm_arguments,
+        silent_s=settings.vllm_silent_s,
     )
     process.start(ready_s=settings.vllm_ready_s)
     upstreams = {**settings.upstreams, VLLM: process.upstream()}

@@ -1,7 +1,7 @@
 """Plays `python -m vllm.entrypoints.openai.api_server`: a process with vLLM's options and routes.
 
-`install` writes it as a package that a child process finds. Told to by the path /die, it ends; with
-VLLM_PLAYS=refusal it does so before it answers.
+`install` writes it as a package that a child process finds. Told to by the path /die, it ends, and
+by /hang it answers nobody from then on; with VLLM_PLAYS=refusal it ends before it answers.
 """
 
 from pathlib import Path
@@ -25,9 +25,14 @@ print("engine", engine.pid, flush=True)
 
 
 class Handler(BaseHTTPRequestHandler):
+    hangs = False
+
     def do_GET(self):
         if self.path == "/die":
             os._exit(3)
+        if Handler.hangs:
+            time.sleep(600)
+        Handler.hangs = self.path == "/hang"
         self.answer(200, {})
 
     def do_POST(self):

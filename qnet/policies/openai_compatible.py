@@ -4,15 +4,15 @@ M candidates are one request with `n`, so that the upstream reads the history on
 that refuses `n` or gives fewer choices is asked in parallel, from then on for good.
 """
 
-import asyncio
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 import stamina
 
+from qnet.concurrency import all_of
 from qnet.errors import (
     InvalidCandidatesError,
     UpstreamError,
@@ -21,7 +21,14 @@ from qnet.errors import (
     UpstreamUnavailableError,
 )
 from qnet.policies.circuit import CircuitBreaker
-from qnet.policies.openai_wire import candidates_of, reason_of, request_body, retry_after_s
+from qnet.policies.openai_wire import (
+    MaxTokensName,
+    candidates_of,
+    is_object,
+    reason_of,
+    request_body,
+    retry_after_s,
+)
 from qnet.types import Candidate, History, Sampling
 
 _REFUSED = (400, 413, 422)
@@ -29,6 +36,8 @@ _FORBIDDEN = (401, 403)
 _BUSY = 429
 _PASSING = (408, 502, 503, 504)
 _FIRST_WAIT_S = 0.1
+_SEEDS = 2**63
+"""What an upstream takes as a seed: a whole number of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,7 @@ class OpenAICompatiblePolicy:
         url: what /chat/completions is appended to; the operator's, never a caller's.
         model: what the upstream calls it.
         takes_n: False asks for every candidate alone.
+        max_tokens_name: what the upstream calls the longest completion.
         transport: httpx's, for tests.
     """
 
@@ -73,12 +83,14 @@ class OpenAICompatiblePolicy:
         model: str,
         api_key: str | None = None,
         takes_n: bool = True,
+        max_tokens_name: MaxTokensName = "max_tokens",
         limits: UpstreamLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.name = name
         self.model = model
         self._takes_n = takes_n
+        self._max_tokens_name: MaxTokensName = max_tokens_name
         self._limits = limits = limits or UpstreamLimits()
         self._breaker = CircuitBreaker(
             failures=limits.breaker_failures, open_s=limits.breaker_open_s
@@ -111,10 +123,30 @@ class OpenAICompatiblePolicy:
             greedy = replace(sampling, temperature=0.0, first_greedy=False)
             hot = replace(sampling, first_greedy=False)
             groups = [self._draw(history, 1, greedy), self._draw(history, n - 1, hot)]
-            return [drawn for group in await _together(groups) for drawn in group]
+            return [drawn for group in await all_of(groups) for drawn in group]
         if sampling.first_greedy:
             sampling = replace(sampling, temperature=0.0)
         return await self._draw(history, n, sampling)
+
+    @property
+    def rests(self) -> bool:
+        """Whether it failed so often that requests are refused, but for a probe."""
+        return self._breaker.is_open
+
+    async def defect(self) -> str:
+        """Why it cannot be used now, as far as it takes to be asked for its models; "" if it can.
+
+        An upstream without such a list is well: what it answers shows that it is there.
+        """
+        try:
+            response = await self._http.get("models", timeout=self._limits.connect_timeout_s)
+        except httpx.PoolTimeout:
+            return ""  # busy with requests
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            return f"does not answer ({type(error).__name__})"
+        if response.status_code in _FORBIDDEN:
+            return f"refuses this server's key with {response.status_code}"
+        return f"answers with {response.status_code}" if response.is_server_error else ""
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -139,13 +171,15 @@ class OpenAICompatiblePolicy:
         self, history: History, which: Sequence[int], sampling: Sampling
     ) -> list[Candidate]:
         """One request for each; a seed is counted up, or all would be the same."""
-        seeds = [None if sampling.seed is None else sampling.seed + k for k in which]
+        seeds = [None if sampling.seed is None else _seed(sampling.seed + k) for k in which]
         asked = [self._ask(history, 1, replace(sampling, seed=seed)) for seed in seeds]
-        return [drawn for [drawn] in await _together(asked)]
+        return [drawn for [drawn] in await all_of(asked)]
 
     async def _ask(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         """At most `n` candidates from one request, repeated where that can do no harm."""
-        body = request_body(self.model, history, n=n, sampling=sampling)
+        body = request_body(
+            self.model, history, n=n, sampling=sampling, max_tokens_name=self._max_tokens_name
+        )
         drawn: list[Candidate] = []
         async for attempt in stamina.retry_context(
             on=self._wait_before_retry,
@@ -167,29 +201,35 @@ class OpenAICompatiblePolicy:
         return error.retry_after_s <= self._limits.longest_wait_s and error.retry_after_s
 
     async def _ask_once(self, body: dict[str, Any]) -> list[Candidate]:
-        """Whatever comes of it, the breaker hears of it."""
-        if wait_s := self._breaker.admit():
+        """Whatever comes of it, the breaker hears of it.
+
+        An answer that is JSON but no completion is the answer to this request: the upstream is
+        there, and no other caller has to do without it.
+        """
+        if wait_s := self._breaker.wait_s:
             raise UpstreamUnavailableError(
                 f"upstream {self.name} failed {self._limits.breaker_failures} times in a row and "
                 f"is left alone for {wait_s:.1f} s; try later",
                 retry_after_s=wait_s,
             )
-        outcome = self._breaker.abandon
+        outcome, admitted = self._breaker.abandon, self._breaker.admit()
         try:
             response = await self._post(body)
             if response.status_code != 200:
                 outcome = self._breaker.fail if response.is_server_error else self._breaker.succeed
                 raise self._failure(response)
             drawn = candidates_of(response.content)
-            outcome = self._breaker.succeed if drawn else self._breaker.fail
-            if not drawn:
-                raise UpstreamError(f"upstream {self.name} answered with what is no completion")
-            return drawn
+            if drawn:
+                outcome = self._breaker.succeed
+                return drawn
+            if not is_object(response.content):
+                outcome = self._breaker.fail
+            raise UpstreamError(f"upstream {self.name} answered with what is no completion")
         except (UpstreamTimeoutError, _UnreachableError):
             outcome = self._breaker.fail
             raise
         finally:
-            outcome()
+            outcome(admitted)
 
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
         limits = self._limits
@@ -237,11 +277,6 @@ class _UnreachableError(UpstreamUnavailableError):
     """No connection, or one that was lost."""
 
 
-async def _together(asked: Sequence[Coroutine[Any, Any, list[Candidate]]]) -> list[list[Candidate]]:
-    """All at once; where one fails the others are given up."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in asked]
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
+def _seed(seed: int) -> int:
+    """The same seed among those that there are; after the highest comes the lowest."""
+    return (seed + _SEEDS) % (2 * _SEEDS) - _SEEDS

@@ -1,7 +1,8 @@
 """OpenAI's chat completions as the client of an upstream sees them. Pure."""
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -9,6 +10,11 @@ from qnet.types import Candidate, History, Message, Sampling, Spent, ToolCall
 
 _SHOWN_CHARACTERS = 500
 _LENGTH = "length"
+_NOT_PASSED_ON = frozenset(("id", "object", "created", "model"))
+"""Of an answer: who guides gives its own."""
+
+MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
+"""What the longest completion is called; OpenAI's reasoning models take the second alone."""
 
 PART_END = "\n"
 """Stands between the texts of a turn that comes in parts."""
@@ -18,7 +24,7 @@ Content = str | Sequence[Mapping[str, Any]]
 
 
 class _Shape(BaseModel):
-    """Of an answer; what else the upstream says is ignored."""
+    """A part of an answer; what else stands there is ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,26 +34,57 @@ class _Whole(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
+    @property
+    def rest(self) -> dict[str, object]:
+        """What else stands there."""
+        rest = self.model_extra or {}
+        return {name: value for name, value in rest.items() if value is not None}
+
 
 class _Function(_Whole):
     name: str
     arguments: str = ""
 
 
-class _Call(_Whole):
+class _FunctionCall(_Whole):
     id: str | None = None
     type: str = "function"
     function: _Function
 
+    def to_call(self) -> ToolCall:
+        return ToolCall(self.function.name, self.function.arguments, self.id or "")
+
+
+class _Custom(_Whole):
+    name: str
+    input: str = ""
+
+
+class _CustomCall(_Whole):
+    id: str | None = None
+    type: str = "custom"
+    custom: _Custom
+
+    def to_call(self) -> ToolCall:
+        return ToolCall(self.custom.name, self.custom.input, self.id or "", "custom")
+
 
 class _Said(_Whole):
     role: str = "assistant"
-    content: str | None = None
-    tool_calls: list[_Call] | None = None
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[_FunctionCall | _CustomCall] | None = None
     function_call: _Function | None = None
 
+    @property
+    def text(self) -> str:
+        """What is said; of parts, those that are text."""
+        if isinstance(self.content, list):
+            return "".join(said for part in self.content if (said := part_text(part)) is not None)
+        return self.content or ""
 
-class _Choice(_Shape):
+
+class _Choice(_Whole):
+    index: int = 0
     message: _Said
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
@@ -61,9 +98,21 @@ class _Usage(_Shape):
     prompt_tokens: int = Field(default=0, ge=0)
     completion_tokens: int = Field(default=0, ge=0)
     prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: dict[str, int | None] | None = None
+
+    @property
+    def spent(self) -> Spent:
+        """The same in our words."""
+        details = self.prompt_tokens_details or _PromptDetails()
+        return Spent(
+            self.prompt_tokens,
+            self.completion_tokens,
+            details.cached_tokens or 0,
+            {name: n for name, n in (self.completion_tokens_details or {}).items() if n},
+        )
 
 
-class _Answer(_Shape):
+class _Answer(_Whole):
     choices: list[_Choice]
     usage: _Usage | None = None
 
@@ -77,12 +126,19 @@ class _ErrorAnswer(_Shape):
     message: str = ""
 
 
-def request_body(model: str, history: History, *, n: int, sampling: Sampling) -> dict[str, Any]:
+def request_body(
+    model: str,
+    history: History,
+    *,
+    n: int,
+    sampling: Sampling,
+    max_tokens_name: MaxTokensName = "max_tokens",
+) -> dict[str, Any]:
     """What is sent; settings that are None are left to the upstream."""
     known = {
         "n": n if n > 1 else None,
         "temperature": sampling.temperature,
-        "max_tokens": sampling.max_tokens,
+        max_tokens_name: sampling.max_tokens,
         "seed": sampling.seed,
     }
     return {
@@ -100,14 +156,7 @@ def wire_message(message: Message) -> dict[str, Any]:
     row: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         row["content"] = message.content or None
-        row["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
+        row["tool_calls"] = [_wire_call(call) for call in message.tool_calls]
     if message.role == "tool":
         row["tool_call_id"] = message.tool_call_id
     return row
@@ -149,6 +198,22 @@ def part_text(part: Mapping[str, Any]) -> str | None:
     return said if isinstance(said, str) else None
 
 
+def _wire_call(call: ToolCall) -> dict[str, Any]:
+    if call.kind == "custom":
+        said = {"name": call.name, "input": call.arguments}
+    else:
+        said = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": call.kind, call.kind: said}
+
+
+def is_object(answer: bytes) -> bool:
+    """Whether it is a JSON object, as whatever OpenAI's interface answers is."""
+    try:
+        return isinstance(json.loads(answer), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def candidates_of(answer: bytes) -> list[Candidate]:
     """One for each choice; none where the answer is no completion."""
     try:
@@ -156,8 +221,6 @@ def candidates_of(answer: bytes) -> list[Candidate]:
     except ValidationError:
         return []
     usage = read.usage or _Usage()
-    details = usage.prompt_tokens_details or _PromptDetails()
-    spent = Spent(usage.prompt_tokens, usage.completion_tokens, details.cached_tokens or 0)
     shares = _split(usage.completion_tokens, len(read.choices))
     return [
         Candidate(
@@ -165,9 +228,11 @@ def candidates_of(answer: bytes) -> list[Candidate]:
             completion_tokens=share,
             finished=choice.finish_reason != _LENGTH,
             prompt_tokens=usage.prompt_tokens,
-            spent=None if index else spent,
+            spent=None if index else usage.spent,
             finish_reason=choice.finish_reason,
             logprobs=choice.logprobs,
+            extra=choice.rest,
+            answer_extra={k: v for k, v in read.rest.items() if k not in _NOT_PASSED_ON},
         )
         for index, (choice, share) in enumerate(zip(read.choices, shares, strict=True))
     ]
@@ -189,17 +254,14 @@ def retry_after_s(header: str | None) -> float | None:
 
 
 def _message(said: _Said) -> Message:
-    calls = tuple(
-        ToolCall(call.function.name, call.function.arguments, call.id or "")
-        for call in said.tool_calls or ()
-    )
+    calls = tuple(call.to_call() for call in said.tool_calls or ())
     if said.function_call:  # how calls were spelt before there were tools
         calls += (ToolCall(said.function_call.name, said.function_call.arguments),)
     wire = {name: value for name, value in said.model_dump().items() if value is not None}
-    wire["content"] = said.content or (None if calls else "")
+    wire["content"] = said.text or (None if calls else "")
     if not said.tool_calls:
         wire.pop("tool_calls", None)
-    return Message("assistant", said.content or "", calls, wire=wire)
+    return Message("assistant", said.text, calls, wire=wire)
 
 
 def _split(total: int, parts: int) -> Sequence[int]:

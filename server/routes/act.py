@@ -41,7 +41,7 @@ def _sampling(body: ActRequest) -> Sampling:
         temperature=body.temperature,
         max_tokens=body.max_tokens,
         seed=body.seed,
-        first_greedy=body.greedy_candidate,
+        first_greedy=body.greedy_candidate and body.temperature is not None,
     )
 
 

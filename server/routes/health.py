@@ -3,9 +3,10 @@
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from server.dependencies import DrainDep, ModelsDep, TelemetryDep
+from server.dependencies import DrainDep, ModelsDep, SettingsDep, TelemetryDep, UpstreamsDep
 from server.models import Models
 from server.schemas import Health
+from server.settings import VLLM
 
 router = APIRouter(tags=["operation"])
 
@@ -17,17 +18,30 @@ async def live() -> Health:
 
 
 @router.get("/readyz", responses={503: {"model": Health}})
-async def ready(models: ModelsDep, drain: DrainDep, response: Response) -> Health:
-    """Requests can be served; 503 where a thread that serves them is dead, and before the end."""
+async def ready(
+    models: ModelsDep,
+    drain: DrainDep,
+    settings: SettingsDep,
+    upstreams: UpstreamsDep,
+    response: Response,
+) -> Health:
+    """Requests can be served; 503 where what serves them here is dead, and before the end.
+
+    Upstreams are in the details alone: other servers have the same ones, and not all that is
+    asked needs them. A vLLM that this server started is its own.
+    """
+    details = _redis_details(models) | upstreams.details
     if drain.draining:
         reason = "the server is about to end; another will answer"
     elif not models.healthy:
         reason = "a thread that scores is dead; restart the server"
+    elif settings.vllm and upstreams.is_gone(VLLM):
+        reason = "its vLLM does not answer; it is started again as soon as that is certain"
     else:
-        return Health(status="ok", details=_details(models))
+        return Health(status="ok", details=details)
     response.status_code = 503
     response.headers["Retry-After"] = "1"
-    return Health(status="unavailable", reason=reason, details=_details(models))
+    return Health(status="unavailable", reason=reason, details=details)
 
 
 @router.get("/metrics", response_class=Response)
@@ -36,7 +50,7 @@ async def metrics(telemetry: TelemetryDep) -> Response:
     return Response(generate_latest(telemetry.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _details(models: Models) -> dict[str, str]:
+def _redis_details(models: Models) -> dict[str, str]:
     redis = models.runtime.redis
     if redis is None:
         return {}

@@ -1,10 +1,11 @@
-"""GET /v1/models: what is served."""
+"""GET /v1/models: what is served, and one of it by any of its names."""
 
 from typing import Any, Final
 
 from fastapi import APIRouter
 
 from qnet.checkpoint import Manifest
+from qnet.errors import UnknownModelError
 from server.dependencies import ModelsDep
 from server.models import Models, ServedPolicy
 from server.q_models import QModel
@@ -20,6 +21,26 @@ _OURSELVES: Final = "qguide"
 async def list_models(models: ModelsDep) -> ModelList:
     """The policy and the Q models, with what their checkpoints say of them."""
     return model_list(models)
+
+
+@router.get("/models/{model_id:path}")
+async def show_model(model_id: str, models: ModelsDep) -> ModelCard:
+    """A policy or a Q model, by a name that a request could give; a split is no one model."""
+    cards = {card.id: card for card in model_list(models).data}
+    return cards[model_id if model_id in cards else _id_of(model_id, models)]
+
+
+def _id_of(name: str, models: Models) -> str:
+    versions = models.q_models.routes.reachable(name)
+    if len(versions) == 1 and name != DEFAULT:
+        return versions.pop()
+    try:
+        return models.find_policy(name).name
+    except UnknownModelError:
+        names = [*models.policies, *sorted(models.q_models.routes.aliases)]
+        raise UnknownModelError(
+            f"there is no one model {name!r}; served are {', '.join(names)}"
+        ) from None
 
 
 def model_list(models: Models) -> ModelList:

@@ -1,5 +1,7 @@
 """POST /v1/rerank, /v2/rerank and /score: Q in the shapes of Jina, Cohere and vLLM.
 
+vLLM's clients also ask at /rerank, where its shape is Jina's, and at /v1/score, which is ours too.
+
 The query is what the user said, the documents are what the agent might answer. Rerankers promise
 scores in [0, 1], which Q need not be in; so `relevance_score` is the logistic function of Q. It
 keeps the order and means nothing more: a Q model is trained on returns, not on relevance, and no
@@ -9,19 +11,14 @@ softmax over the documents is taken. The raw Q stands beside it, and alone in `/
 import math
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import time
 
 from fastapi import APIRouter
 
 from qnet.concurrency import all_of
-from qnet.deadline import Deadline
 from qnet.errors import InvalidCandidatesError
 from qnet.types import History, Message
-from server.dependencies import DeadlineDep, EpisodesDep, ModelsDep, SettingsDep, TelemetryDep
-from server.episodes.service import Episodes
-from server.history import to_documents, to_history
-from server.models import Models
+from server.dependencies import ScoringDep
 from server.q_models import Held
 from server.rerank_schemas import (
     CachedTokens,
@@ -42,27 +39,21 @@ from server.rerank_schemas import (
     RerankRequest,
 )
 from server.schemas import ChatMessage
-from server.scoring import Scored, remember, score_once
-from server.settings import Settings
-from server.telemetry import Telemetry
+from server.scoring import Scored, Scoring
 
 router = APIRouter(tags=["rerank"])
 
 NOT_CUT = "max_tokens_per_doc is not applied: documents are actions and are never cut"
 
 
+@router.post("/rerank", response_model_exclude_none=True)
 @router.post("/v1/rerank", response_model_exclude_none=True)
 async def rerank_like_jina(
     body: JinaRerankRequest,
-    settings: SettingsDep,
-    models: ModelsDep,
-    episodes: EpisodesDep,
-    telemetry: TelemetryDep,
-    deadline: DeadlineDep,
+    scoring: ScoringDep,
 ) -> JinaRerankResponse:
     """Sort the documents by Q; Jina's shape."""
-    service = _Service(settings, models, episodes, telemetry, deadline)
-    q_model, scored = await _rank(body, body.texts, service)
+    q_model, scored = await _rank(body, body.texts, scoring)
     shown = [DocumentText(text=text) for text in body.texts] if body.return_documents else None
     return JinaRerankResponse(
         model=q_model,
@@ -73,7 +64,7 @@ async def rerank_like_jina(
                 q_value=scored.q_values[i],
                 document=shown[i] if shown else None,
             )
-            for i in ranking(scored.q_values)[: body.top_n]
+            for i in best_first(scored.q_values)[: body.top_n]
         ],
         usage=JinaUsage(total_tokens=_tokens(scored), cached_tokens=scored.cached_tokens),
     )
@@ -82,15 +73,10 @@ async def rerank_like_jina(
 @router.post("/v2/rerank", response_model_exclude_none=True)
 async def rerank_like_cohere(
     body: CohereRerankRequest,
-    settings: SettingsDep,
-    models: ModelsDep,
-    episodes: EpisodesDep,
-    telemetry: TelemetryDep,
-    deadline: DeadlineDep,
+    scoring: ScoringDep,
 ) -> CohereRerankResponse:
     """Sort the documents by Q; Cohere's shape."""
-    service = _Service(settings, models, episodes, telemetry, deadline)
-    q_model, scored = await _rank(body, body.documents, service)
+    q_model, scored = await _rank(body, body.documents, scoring)
     return CohereRerankResponse(
         id=str(uuid.uuid4()),
         results=[
@@ -99,7 +85,7 @@ async def rerank_like_cohere(
                 relevance_score=relevance(scored.q_values[i]),
                 q_value=scored.q_values[i],
             )
-            for i in ranking(scored.q_values)[: body.top_n]
+            for i in best_first(scored.q_values)[: body.top_n]
         ],
         meta=CohereMeta(
             tokens=CohereTokens(input_tokens=_tokens(scored)),
@@ -111,21 +97,13 @@ async def rerank_like_cohere(
 
 
 @router.post("/score")
-async def score_pairs(
-    body: PairScoreRequest,
-    settings: SettingsDep,
-    models: ModelsDep,
-    telemetry: TelemetryDep,
-    deadline: DeadlineDep,
-) -> PairScoreResponse:
+async def score_pairs(body: PairScoreRequest, scoring: ScoringDep) -> PairScoreResponse:
     """The raw Q of each pair of a query and a document; vLLM's shape."""
     texts = [body.documents] if isinstance(body.documents, str) else body.documents
-    documents = to_documents(
-        texts, most=settings.max_candidates, most_bytes=settings.max_text_bytes
-    )
-    histories = _histories(body, len(documents), settings)
-    with models.q_models.hold(body.model, episode_id=body.episode_id) as q_model:
-        q_values, scored = await _score_pairs(histories, documents, q_model, telemetry, deadline)
+    documents = scoring.documents(texts)
+    histories = _histories(body, len(documents), scoring)
+    with scoring.hold(body.model, body.episode_id) as q_model:
+        q_values, scored = await _score_pairs(histories, documents, q_model, scoring)
     tokens = sum(map(_tokens, scored))
     cached = sum(one.cached_tokens for one in scored)
     return PairScoreResponse(
@@ -148,30 +126,19 @@ def relevance(q_value: float) -> float:
     return math.exp(q_value) / (1 + math.exp(q_value))
 
 
-def ranking(q_values: Sequence[float]) -> list[int]:
+def best_first(q_values: Sequence[float]) -> list[int]:
     """Indices from the highest Q to the lowest; equal ones in the order in which they came."""
     return sorted(range(len(q_values)), key=lambda i: -q_values[i])
 
 
-@dataclass(frozen=True, slots=True)
-class _Service:
-    settings: Settings
-    models: Models
-    episodes: Episodes
-    telemetry: Telemetry
-    deadline: Deadline
-
-
-async def _rank(body: RerankRequest, texts: Sequence[str], service: _Service) -> tuple[str, Scored]:
+async def _rank(body: RerankRequest, texts: Sequence[str], scoring: Scoring) -> tuple[str, Scored]:
     """Which version scored, and what it said of each document."""
-    await service.episodes.begin_step(body.episode_id)
-    history = _history(body.query, body.messages, service.settings)
-    documents = to_documents(
-        texts, most=service.settings.max_candidates, most_bytes=service.settings.max_text_bytes
+    q_model, scored = await scoring.step(
+        _history(body.query, body.messages, scoring),
+        scoring.documents(texts),
+        q_model=body.model,
+        episode_id=body.episode_id,
     )
-    with service.models.q_models.hold(body.model, episode_id=body.episode_id) as q_model:
-        scored = await score_once(history, documents, q_model, service.telemetry, service.deadline)
-    await remember(service.episodes, body.episode_id, history, documents, scored, q_model)
     return q_model.id, scored
 
 
@@ -179,8 +146,7 @@ async def _score_pairs(
     histories: Sequence[History],
     documents: Sequence[Message],
     q_model: Held,
-    telemetry: Telemetry,
-    deadline: Deadline,
+    scoring: Scoring,
 ) -> tuple[list[float], list[Scored]]:
     """Q of each pair, in order; pairs with the same history are one request of the Q model."""
     places: dict[History, list[int]] = {}
@@ -188,7 +154,7 @@ async def _score_pairs(
         places.setdefault(history, []).append(place)
     scored = await all_of(
         [
-            score_once(history, [documents[i] for i in mine], q_model, telemetry, deadline)
+            scoring.score(history, [documents[i] for i in mine], q_model)
             for history, mine in places.items()
         ]
     )
@@ -200,11 +166,11 @@ async def _score_pairs(
     return [q_of_place[place] for place in range(len(documents))], scored
 
 
-def _histories(body: PairScoreRequest, number: int, settings: Settings) -> list[History]:
+def _histories(body: PairScoreRequest, number: int, scoring: Scoring) -> list[History]:
     """One per document."""
     if body.queries is None or isinstance(body.queries, str):
-        return [_history(body.queries, body.messages, settings)] * number
-    histories = [_history(query, None, settings) for query in body.queries]
+        return [_history(body.queries, body.messages, scoring)] * number
+    histories = [_history(query, None, scoring) for query in body.queries]
     if len(histories) not in (1, number):
         raise InvalidCandidatesError(
             f"{len(histories)} queries and {number} documents make no pairs; give one query or as "
@@ -214,13 +180,11 @@ def _histories(body: PairScoreRequest, number: int, settings: Settings) -> list[
 
 
 def _history(
-    query: str | None, messages: Sequence[ChatMessage] | None, settings: Settings
+    query: str | None, messages: Sequence[ChatMessage] | None, scoring: Scoring
 ) -> History:
     if messages is None:
         messages = [ChatMessage(role="user", content=query or "")]
-    return to_history(
-        messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
-    )
+    return scoring.history(messages)
 
 
 def _tokens(scored: Scored) -> int:

@@ -1,4 +1,7 @@
-"""POST /v1/score: Q for the caller's own candidates, of one history or of several."""
+"""POST /v1/score: Q for the caller's own candidates, of one history or of several.
+
+vLLM's clients ask there too, in vLLM's shape, which is told from ours by its fields.
+"""
 
 from time import perf_counter
 from typing import Any
@@ -6,11 +9,11 @@ from typing import Any
 from fastapi import APIRouter
 
 from qnet.concurrency import all_of
-from qnet.deadline import Deadline
 from qnet.errors import InvalidRequestError
-from server.dependencies import DeadlineDep, EpisodesDep, ModelsDep, SettingsDep, TelemetryDep
-from server.history import to_candidates, to_history
+from server.dependencies import ScoringDep
 from server.q_models import Held
+from server.rerank_schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
+from server.routes.rerank import score_pairs
 from server.schemas import (
     Score,
     ScoreBatchBody,
@@ -22,63 +25,33 @@ from server.schemas import (
     ScoreTimings,
     ScoreUsage,
 )
-from server.scoring import Scored, remember, score_once
-from server.settings import Settings
-from server.telemetry import Telemetry
+from server.scoring import Scored, Scoring
 
 router = APIRouter(prefix="/v1", tags=["guidance"])
 
 
 @router.post("/score")
 async def score_candidates(
-    body: ScoreRequestBody,
-    settings: SettingsDep,
-    models: ModelsDep,
-    episodes: EpisodesDep,
-    telemetry: TelemetryDep,
-    deadline: DeadlineDep,
-) -> ScoreResponse:
+    body: EitherScoreRequest, scoring: ScoringDep
+) -> ScoreResponse | PairScoreResponse:
     """Score what the caller's agent might say next; nothing is drawn."""
-    started = perf_counter()
-    await episodes.begin_step(body.episode_id)
-    history = to_history(
-        body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
-    )
-    candidates = to_candidates(
-        body.candidates, most=settings.max_candidates, most_bytes=settings.max_text_bytes
-    )
-    with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
-        scored = await score_once(history, candidates, q_model, telemetry, deadline)
-    await remember(episodes, body.episode_id, history, candidates, scored, q_model)
-    return ScoreResponse(
-        **_shown(scored),
-        q_model=q_model.name,
-        q_model_version=q_model.version,
-        timings_ms=ScoreTimings(score=scored.score_ms, total=(perf_counter() - started) * 1e3),
-    )
+    if isinstance(body, PairScoreRequest):
+        return await score_pairs(body, scoring)
+    return await _score(body, scoring)
 
 
 @router.post("/score/batch")
-async def score_batch(
-    body: ScoreBatchBody,
-    settings: SettingsDep,
-    models: ModelsDep,
-    telemetry: TelemetryDep,
-    deadline: DeadlineDep,
-) -> ScoreBatchResponse:
+async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchResponse:
     """Score several histories with one version; either all of them are scored or none."""
-    if not 1 <= len(body.items) <= settings.max_score_items:
+    most = scoring.settings.max_score_items
+    if not 1 <= len(body.items) <= most:
         raise InvalidRequestError(
-            f"{len(body.items)} items; give 1 to {settings.max_score_items} "
-            "(QGUIDE_MAX_SCORE_ITEMS)"
+            f"{len(body.items)} items; give 1 to {most} (QGUIDE_MAX_SCORE_ITEMS)"
         )
     started = perf_counter()
-    with models.q_models.hold(body.q_model, episode_id=body.episode_id) as q_model:
+    with scoring.hold(body.q_model, body.episode_id) as q_model:
         scored = await all_of(
-            [
-                _score_item(index, item, q_model, settings, telemetry, deadline)
-                for index, item in enumerate(body.items)
-            ]
+            [_score_item(index, item, q_model, scoring) for index, item in enumerate(body.items)]
         )
     known = perf_counter()
     return ScoreBatchResponse(
@@ -91,22 +64,26 @@ async def score_batch(
     )
 
 
-async def _score_item(
-    index: int,
-    item: ScoreItem,
-    q_model: Held,
-    settings: Settings,
-    telemetry: Telemetry,
-    deadline: Deadline,
-) -> Scored:
+async def _score(body: ScoreRequestBody, scoring: Scoring) -> ScoreResponse:
+    started = perf_counter()
+    q_model, scored = await scoring.step(
+        scoring.history(body.messages),
+        scoring.candidates(body.candidates),
+        q_model=body.q_model,
+        episode_id=body.episode_id,
+    )
+    return ScoreResponse(
+        **_shown(scored),
+        q_model=q_model.name,
+        q_model_version=q_model.version,
+        timings_ms=ScoreTimings(score=scored.score_ms, total=(perf_counter() - started) * 1e3),
+    )
+
+
+async def _score_item(index: int, item: ScoreItem, q_model: Held, scoring: Scoring) -> Scored:
     try:
-        history = to_history(
-            item.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
-        )
-        candidates = to_candidates(
-            item.candidates, most=settings.max_candidates, most_bytes=settings.max_text_bytes
-        )
-        return await score_once(history, candidates, q_model, telemetry, deadline)
+        history = scoring.history(item.messages)
+        return await scoring.score(history, scoring.candidates(item.candidates), q_model)
     except InvalidRequestError as error:
         raise type(error)(f"items[{index}]: {error}") from error
 

@@ -1,8 +1,8 @@
 """One test per fault: what the caller saw, and that nobody else was hurt.
 
 The servers are real, on real sockets; where a fault needs a hand on the scorer, uvicorn runs on a
-thread of this process, otherwise `qguide serve` in one of its own. Faults of upstreams are tested
-with the policies that have upstreams.
+thread of this process, otherwise `qguide serve` in one of its own. Faults of upstreams are in
+test_upstream_faults.py.
 """
 
 import asyncio
@@ -99,12 +99,34 @@ def test_redis_killed_and_back(tmp_path: Path) -> None:
     require_redis()
     redis = RedisServer(tmp_path)
     redis.start()
-    variables = {"QGUIDE_REDIS_URL": redis.url, "QGUIDE_REQUESTS_PER_MINUTE": "1000"}
+    keys_file = tmp_path / "keys.json"
+    mine, others = ({"X-API-Key": create_key(keys_file, name)} for name in ("ada", "bob"))
+    variables = {
+        "QGUIDE_REDIS_URL": redis.url,
+        "QGUIDE_REQUESTS_PER_MINUTE": "1000",
+        "QGUIDE_KEYS_FILE": str(keys_file),
+        "QGUIDE_PUBLIC_METRICS": "true",
+        "QGUIDE_PARAPHRASER": "scripted",
+    }
     try:
         with (
             serving_process(tmp_path, environment=variables) as server,
-            httpx.Client(base_url=server.url, timeout=END_S) as client,
+            httpx.Client(base_url=server.url, timeout=END_S, headers=mine) as client,
+            httpx.Client(base_url=server.url, timeout=END_S, headers=others) as other,
         ):
+
+            def steps(turns: int) -> None:
+                """Both callers go on with their episodes, which have the same id."""
+                said = [USER, *([{"role": "assistant", "content": "go"}, USER] * (turns - 1))]
+                for caller in (client, other):
+                    asked = {"messages": said, "episode_id": "e", "num_candidates": 3}
+                    answer = caller.post("/v1/act", json=asked | {"perturb": True})
+                    assert answer.status_code == 200, answer.text
+                    assert answer.elapsed.total_seconds() < 10
+                    assert (answer.json()["guided"], answer.json()["warnings"]) == (True, [])
+                    paraphrased = answer.json()["usage"]["paraphrase_tokens"]
+                    # Known of the first caller's first step, also while Redis is gone.
+                    assert (paraphrased > 0) == (turns == 1 and caller is client)
 
             def redis_is() -> str:
                 ready = client.get("/readyz")
@@ -121,15 +143,24 @@ def test_redis_killed_and_back(tmp_path: Path) -> None:
 
             left = client.post("/v1/score", json=SCORE).headers["ratelimit-remaining"]
             assert (redis_is(), left) == ("ok", "999")
+            steps(1)
             redis.kill()
+            steps(2)
             for _ in range(5):
                 answer = client.post("/v1/score", json=SCORE)
                 assert (answer.status_code, answer.elapsed.total_seconds() < 10) == (200, True)
             wait_for("gone", 0)
+            steps(3)
             redis.start()
             wait_for("ok", 1)
             # Counted in the new Redis, which knows nothing of before.
             assert int(client.post("/v1/score", json=SCORE).headers["ratelimit-remaining"]) >= 990
+            left = other.post("/v1/score", json=SCORE).headers["ratelimit-remaining"]
+            assert left == "999", "another caller pays for its own requests alone"
+            steps(4)
+            for caller in (client, other):
+                ended = caller.post("/v1/episodes/e/outcome", json={"reward": 1.0})
+                assert (ended.status_code, ended.json()["steps"]) == (200, 4)
     finally:
         redis.kill()
     events = [json.loads(line)["event"] for line in server.log.read_text().splitlines()[1:]]

@@ -1,7 +1,7 @@
 """LangChain and LiteLLM as they are, against this server with the fake upstream behind it.
 
-LiteLLM wants another huggingface-hub than transformers does, so it needs an environment of its own:
-QGUIDE_LITELLM_PYTHON names the Python of one (`pip install litellm mcp`; it imports mcp too).
+LiteLLM wants another huggingface-hub than transformers does, so it needs an environment of its own,
+which `make test-litellm` makes; QGUIDE_LITELLM_PYTHON names its Python.
 """
 
 import os

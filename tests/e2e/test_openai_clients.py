@@ -135,6 +135,23 @@ def test_the_sdks_own_assembly_of_a_stream_finds_the_tool_call(client: openai.Op
     assert completion.choices[0].finish_reason == "tool_calls"
 
 
+def test_custom_tools_are_called_answered_and_streamed(client: openai.OpenAI) -> None:
+    tools: Any = [{"type": "custom", "custom": {"name": "shell"}}]
+    asked: Any = {"model": "demo", "messages": MESSAGES, "tools": tools}
+    message = client.chat.completions.create(**asked).choices[0].message
+    assert message.tool_calls
+    [call] = message.tool_calls
+    assert call.type == "custom"
+    assert (call.custom.name, call.custom.input) == ("shell", "input 0")
+    result = {"role": "tool", "tool_call_id": call.id, "content": "a mug"}
+    turns = [*MESSAGES, message, result]
+    assert client.chat.completions.create(**asked | {"messages": turns}).choices[0].message.content
+    chunks = client.chat.completions.create(**asked, stream=True)
+    pieces = [chunk.choices[0].delta for chunk in chunks]
+    [streamed] = [call for piece in pieces for call in piece.tool_calls or []]
+    assert streamed.model_extra == {"custom": {"name": "shell", "input": "input 0"}}
+
+
 async def test_the_asynchronous_client(server: Server) -> None:
     async with openai.AsyncOpenAI(base_url=server.url, api_key="any") as client:
         completion = await client.chat.completions.create(model="demo", messages=MESSAGES, n=2)
@@ -152,6 +169,15 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI, server: Server) -> None:
     server.upstream.fault = "500"
     with pytest.raises(openai.InternalServerError, match="upstream demo answered with 500"):
         client.chat.completions.create(model="demo", messages=MESSAGES)
+
+
+def test_a_model_is_retrieved(client: openai.OpenAI) -> None:
+    listed = client.models.list().data
+    for model in listed:
+        assert client.models.retrieve(model.id) == model
+    assert client.models.retrieve("fake").id == "demo", "what the upstream calls it"
+    with pytest.raises(openai.NotFoundError, match="no one model 'gpt-9'"):
+        client.models.retrieve("gpt-9")
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:

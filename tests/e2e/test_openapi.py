@@ -2,13 +2,16 @@
 
     make test-openapi       10,000 cases and more; QGUIDE_OPENAPI_CASES says how many
 
-The server is real and its models are the fakes. The one 503 that a caller can ask for, by wanting
-an answer sooner than can be, is not asked for.
+The servers are real and their models are the fakes: one as it comes, one as a team has it, with
+keys, episodes that are written and an upstream, the fake that ships. The one 503 that a caller can
+ask for, by wanting an answer sooner than can be, is not asked for.
 """
 
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,9 @@ from schemathesis.specs.openapi.checks import (
 
 from server.app import create_app
 from server.dependencies import TIMEOUT_HEADER
-from server.settings import SCRIPTED, Settings
+from server.fake_upstream import FakeUpstream
+from server.keys import create_key
+from server.settings import SCRIPTED, Settings, Upstream
 from tests.serving import serving_app
 
 EVERYDAY_CASES = 60
@@ -47,22 +52,86 @@ SENSIBLE = {
     "num_candidates": 3,
     "q_model": None,
     "policy": None,
+    "model": None,
 }
+PLACES = {"episode_id": "known", "model_id": "demo"}
+STRANGERS = 10
+"""One request in so many has a key that nobody has."""
 
 
-@pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
-    """The document of a server with all of its routes."""
+@dataclass(frozen=True)
+class Served:
+    """A server's document, how to get in, and what it answers where enough is asked."""
+
+    document: BaseSchema
+    headers: dict[str, str]
+    answers: frozenset[tuple[str, int]]
+
+
+SCORED = ("POST /v1/score", 200)
+
+
+@pytest.fixture(params=["as it comes", "for a team"])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    """A server with all of its routes."""
+    with (_for_a_team if request.param == "for a team" else _as_it_comes)(tmp_path) as one:
+        yield one
+
+
+@contextmanager
+def _as_it_comes(folder: Path) -> Iterator[Served]:
+    with serving_app(create_app(_settings(folder))) as url:
+        yield Served(_document(url), {}, frozenset({SCORED}))
+
+
+@contextmanager
+def _for_a_team(folder: Path) -> Iterator[Served]:
+    keys_file = folder / "keys.json"
+    headers = {"X-API-Key": create_key(keys_file, "root", admin=True)}
+    with serving_app(FakeUpstream().app()) as behind:
+        settings = _settings(
+            folder,
+            policy="behind",
+            upstreams={"behind": Upstream.model_validate({"url": f"{behind}/v1", "model": "m"})},
+            paraphraser=SCRIPTED,
+            keys_file=keys_file,
+            public_docs=True,
+            episodes_dir=folder / "episodes",
+        )
+        with serving_app(create_app(settings)) as url:
+            step = {"messages": SENSIBLE["messages"], "episode_id": PLACES["episode_id"]}
+            assert requests.post(f"{url}/v1/act", json=step, headers=headers).status_code == 200
+            answers = {
+                SCORED,
+                ("POST /v1/score", 401),
+                ("POST /v1/act", 200),
+                ("POST /v1/chat/completions", 200),
+                ("POST /v1/episodes/{episode_id}/outcome", 200),
+                ("POST /v1/episodes/{episode_id}/outcome", 409),
+                ("GET /v1/models/{model_id}", 200),
+            }
+            yield Served(_document(url), headers, frozenset(answers))
+
+
+def _settings(folder: Path, **more: Any) -> Settings:
     models = {"demo": SCRIPTED, "other": SCRIPTED}
-    folder: Path = tmp_path_factory.mktemp("models")
-    served = Settings(policy=SCRIPTED, q_models=models, admin=True, models_dir=folder)
-    with serving_app(create_app(served)) as url:
-        yield schemathesis.openapi.from_url(f"{url}/openapi.json")
+    given: dict[str, Any] = {
+        "policy": SCRIPTED,
+        "q_models": models,
+        "admin": True,
+        "models_dir": folder,
+    }
+    return Settings(**given | more)
 
 
-def test_every_answer_is_documented_and_none_is_a_failure(document: BaseSchema) -> None:
+def _document(url: str) -> BaseSchema:
+    document: BaseSchema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    return document
+
+
+def test_every_answer_is_documented_and_none_is_a_failure(served: Served) -> None:
     sent: Counter[tuple[str, int]] = Counter()
-    found = document.get_all_operations()
+    found = served.document.get_all_operations()
     operations = [one.ok() for one in found]  # type: ignore[union-attr]  # an Err fails here
     with_bodies = [operation for operation in operations if operation.body]
     assert len(with_bodies) >= 6
@@ -70,18 +139,23 @@ def test_every_answer_is_documented_and_none_is_a_failure(document: BaseSchema) 
         for operation in operations:
             # Without a body there are hardly two different requests.
             cases = -(-CASES // len(with_bodies)) if operation.body else 10
-            _send(operation, cases, session, sent)
+            _send(operation, cases, session, served.headers, sent)
     total = sent.total()
     print(f"{total:,} cases: {dict(sorted(sent.items()))}")  # noqa: T201
     assert total >= CASES
     assert {status for _, status in sent} >= {200, 400, 404, 422}
-    assert sent["POST /v1/score", 200] > 0
+    assert (401 in {status for _, status in sent}) == bool(served.headers)
+    answered = {label for label, status in sent if status == 200}
+    assert answered & {"POST /v1/score", "POST /v1/act", "POST /v1/rerank", "POST /v2/rerank"}
+    if CASES > EVERYDAY_CASES:
+        assert served.answers <= sent.keys()
 
 
 def _send(
     operation: APIOperation,  # type: ignore[type-arg]
     cases: int,
     session: requests.Session,
+    headers: dict[str, str],
     sent: "Counter[tuple[str, int]]",
 ) -> None:
     """Half of the cases are valid, where there are invalid ones.
@@ -103,6 +177,10 @@ def _send(
         @given(case=operation.as_strategy(generation_mode=mode), sensible=booleans())
         def send(case: Case, sensible: bool) -> None:  # type: ignore[type-arg]
             case.headers.pop(TIMEOUT_HEADER, None)
+            stranger = sent.total() % STRANGERS == STRANGERS - 1
+            case.headers.update({"X-API-Key": "nobody's"} if stranger else headers)
+            if sensible:
+                case.path_parameters.update(_only(PLACES, case.path_parameters))
             if sensible and isinstance(case.body, dict) and "messages" in case.body:
                 case.body = {**case.body, **_only(SENSIBLE, case.body)}
             response = case.call_and_validate(session=session, checks=CHECKS)

@@ -165,7 +165,7 @@ def test_a_version_that_is_served_is_not_loaded_over(admin: TestClient) -> None:
 
 @pytest.mark.parametrize("path", ["load", "drop", "alias", "shadow"])
 def test_without_the_setting_there_are_no_such_routes(client: TestClient, path: str) -> None:
-    assert post(client, path).status_code == 404
+    assert post(client, path).status_code == 405  # a model may have that name, to be read
 
 
 def test_without_a_models_folder_nothing_is_loaded(serve: Serve) -> None:

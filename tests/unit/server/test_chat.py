@@ -181,6 +181,28 @@ def test_logprobs_are_passed_on(guided: TestClient) -> None:
     assert tokens == choice["message"]["content"].split()
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_what_else_the_upstream_says_is_passed_on(guided: TestClient, streamed: bool) -> None:
+    asked: dict[str, Any] = {
+        "seed": 0,
+        "return_token_ids": True,
+        "reasoning_effort": "low",
+        "qguide": {"num_candidates": 3},
+    }
+    if streamed:
+        usage = {"stream_options": {"include_usage": True}}
+        events = events_of(guided, **asked, **usage)
+        assert {one["system_fingerprint"] for one in events} == {"fp_fake"}
+        answer, choice = events[-1], events[-2]["choices"][0]
+    else:
+        answer = ask(guided, **asked)
+        assert answer["system_fingerprint"] == "fp_fake"
+        choice = answer["choices"][0]
+    assert choice["token_ids"] == list(range(len(DEFAULT_REPLIES[2].split())))
+    assert "stop_reason" not in choice
+    assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+
+
 def test_a_header_goes_before_the_body_and_the_body_before_the_default(
     guided: TestClient, upstream: FakeUpstream
 ) -> None:

@@ -91,6 +91,35 @@ def test_an_upstream_may_paraphrase_and_its_tokens_are_counted(
     }
 
 
+def test_a_reasoning_model_acts_and_paraphrases(
+    serve: Serve, upstream: tuple[FakeUpstream, str]
+) -> None:
+    state, url = upstream
+    state.fault = "reasoning"
+    thinks = Upstream.model_validate(
+        {"url": url, "model": "o", "max_tokens_name": "max_completion_tokens"}
+    )
+    more = {"upstreams": {"demo": thinks}, "paraphraser": "demo", "paraphrase_max_tokens": 0}
+    client = serve(settings_of(url, **more))
+    asked: dict[str, Any] = {"messages": [TASK], "num_candidates": 2}
+    plain = asked | {"temperature": None, "max_tokens": None, "perturb": True}
+    answer = client.post("/v1/act", json=plain)
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["perturbed"], answer.json()["warnings"]) == (1, [])
+    sizes = {"max_tokens", "max_completion_tokens"}
+    assert all(body.keys().isdisjoint(sizes) for body in state.asked)
+    assert [body.get("temperature") for body in state.asked] == [1.0, None, None]
+    limited = client.post("/v1/act", json=plain | {"max_tokens": 99})
+    assert limited.status_code == 200, limited.text
+    assert state.asked[-1]["max_completion_tokens"] == 99
+    said = client.post("/v1/chat/completions", json={"messages": [TASK], "max_tokens": 98})
+    assert said.status_code == 200, said.text
+    assert state.asked[-1]["max_completion_tokens"] == 98
+    refused = client.post("/v1/act", json=asked)
+    assert refused.status_code == 400
+    assert "'temperature' does not support this value" in refused.json()["error"]["message"]
+
+
 def test_adaptive_m_rises_over_the_episodes_previous_q(client: TestClient) -> None:
     headers = {"X-QGuide-Episode-Id": "e", "X-QGuide-Adaptive": "true"}
     first = ask(client, [TASK], num_candidates=1, headers=headers)

@@ -80,7 +80,7 @@ def test_half_a_line_is_taken_back(tmp_path: Path) -> None:
 
 
 async def test_a_tree_whose_offers_cannot_be_written_is_taken_back(tmp_path: Path) -> None:
-    episodes = Episodes(memory(), recorder_of(tmp_path))
+    episodes = Episodes(memory(), recorder_of(tmp_path), Telemetry())
     for name in "ab":
         await step(episodes, name)
     assert (await episodes.close("a", Outcome(reward=1.0))).not_recorded == ""
@@ -97,7 +97,7 @@ async def test_a_tree_whose_offers_cannot_be_written_is_taken_back(tmp_path: Pat
 
 async def test_a_caller_who_goes_leaves_the_record_whole_and_noted(tmp_path: Path) -> None:
     hook = SlowHook()
-    episodes = Episodes(memory(), recorder_of(tmp_path, hook))
+    episodes = Episodes(memory(), recorder_of(tmp_path, hook), Telemetry())
     await step(episodes)
     gone = asyncio.create_task(episodes.close("e", Outcome(reward=1.0)))
     assert await asyncio.to_thread(hook.entered.wait, 30)
@@ -120,7 +120,9 @@ async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> N
         async with link.watched():
             one, two = (
                 Episodes(
-                    RedisEpisodeStore(link, memory(), ttl_s=60), recorder_of(tmp_path / "e", hook)
+                    RedisEpisodeStore(link, memory(), ttl_s=60),
+                    recorder_of(tmp_path / "e", hook),
+                    Telemetry(),
                 )
                 for _ in range(2)
             )

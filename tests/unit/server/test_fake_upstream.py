@@ -34,6 +34,12 @@ def test_its_script_goes_round_turn_by_turn() -> None:
     assert len(fake.asked) == 2
 
 
+@pytest.mark.parametrize("tools", [[{}], [3], {"function": {}}, [{"type": "function"}]])
+def test_it_refuses_what_makes_no_sense(tools: Any) -> None:
+    answer = ask(FakeUpstream(), tools=tools)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "fake_error")
+
+
 def test_it_calls_tools_with_arguments_of_the_right_kinds_until_one_has_answered() -> None:
     parameters = {"type": "object", "properties": PROPERTIES}
     tool = {"type": "function", "function": {"name": "go", "parameters": parameters}}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from server.routes.rerank import ranking, relevance
+from server.routes.rerank import best_first, relevance
 from tests.unit.server.conftest import FAKES, Serve
 
 QUERY = "You see a desk. Your task is to: take the mug."
@@ -84,7 +84,7 @@ def test_relevance_stays_in_range_and_in_order_for_any_q() -> None:
 
 
 def test_equal_q_values_keep_the_callers_order() -> None:
-    assert ranking([0.0, 1.0, 0.0, 1.0]) == [1, 3, 0, 2]
+    assert best_first([0.0, 1.0, 0.0, 1.0]) == [1, 3, 0, 2]
 
 
 def test_vllms_shape_holds_raw_q_in_the_callers_order(client: TestClient) -> None:
@@ -98,6 +98,7 @@ def test_vllms_shape_holds_raw_q_in_the_callers_order(client: TestClient) -> Non
     assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
 @pytest.mark.parametrize(
     "body",
     [
@@ -106,9 +107,47 @@ def test_vllms_shape_holds_raw_q_in_the_callers_order(client: TestClient) -> Non
         {"queries": [QUERY] * 4, "documents": DOCUMENTS},
     ],
 )
-def test_vllms_names_and_pairings_mean_the_same(client: TestClient, body: Any) -> None:
-    answer = client.post("/score", json=body).json()
+def test_vllms_names_and_pairings_mean_the_same(client: TestClient, path: str, body: Any) -> None:
+    answer = client.post(path, json=body).json()
+    assert answer["object"] == "list"
     assert [row["score"] for row in answer["data"]] == Q_VALUES
+
+
+def test_the_two_shapes_of_v1_score_are_told_apart_by_their_fields(client: TestClient) -> None:
+    ours = client.post("/v1/score", json={"messages": MESSAGES, "candidates": DOCUMENTS}).json()
+    theirs = client.post("/v1/score", json={"messages": MESSAGES, "documents": DOCUMENTS}).json()
+    assert [row["q_value"] for row in ours["scores"]] == Q_VALUES
+    assert [row["score"] for row in theirs["data"]] == Q_VALUES
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"candidates": DOCUMENTS}, "body.messages: Field required"),
+        ({"text_1": QUERY}, "body.messages: Field required"),
+        ({"text_1": QUERY, "text_2": 3}, "body.text_2.str: "),
+        ({"text_2": DOCUMENTS}, "give either queries (or text_1) or messages"),
+        ([], "body: "),
+    ],
+)
+def test_a_defect_is_said_of_the_shape_that_was_meant(
+    client: TestClient, body: Any, said: str
+) -> None:
+    status, code, message = refusal(client, "/v1/score", body)
+    assert (status, code) == (422, "malformed_body")
+    assert said in message
+
+
+def test_the_document_has_every_name_of_vllms(client: TestClient) -> None:
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    pairs = schemas["PairScoreRequest"]
+    names = {"queries", "text_1", "documents", "items", "text_2"}
+    assert names <= set(pairs["properties"])
+    assert pairs["anyOf"] == [{"required": [n]} for n in ("documents", "items", "text_2")]
+
+
+def test_vllms_bare_rerank_is_jinas(client: TestClient) -> None:
+    assert post(client, "/rerank") == post(client, "/v1/rerank")
 
 
 def test_one_text_against_one(client: TestClient) -> None:

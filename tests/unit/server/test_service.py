@@ -36,9 +36,11 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
         "/v1/score/batch",
         "/v1/rerank",
         "/v2/rerank",
+        "/rerank",
         "/score",
         "/v1/episodes/{episode_id}/outcome",
         "/v1/models",
+        "/v1/models/{model_id}",
         "/healthz",
         "/readyz",
         "/metrics",
@@ -95,6 +97,32 @@ def test_versions_aliases_and_shadows_come_from_the_settings(serve: Serve) -> No
     assert listed["shadows"] == {"a": "b"}
     defaults = [card["id"] for card in listed["data"] if card["default"]]
     assert defaults == ["scripted", "a@1", "a@2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("scripted", "scripted"),
+        ("default", "scripted"),
+        ("demo@0", "demo@0"),
+        ("demo", "demo@0"),
+        ("trial/one", "other@0"),
+    ],
+)
+def test_a_model_is_found_by_any_of_its_names(serve: Serve, name: str, found: str) -> None:
+    client = serve(FAKES.model_copy(update={"aliases": {"trial/one": "other"}}))
+    card = client.get(f"/v1/models/{name}").json()
+    assert card in client.get("/v1/models").json()["data"]
+    assert card["id"] == found
+
+
+@pytest.mark.parametrize("name", ["gpt-9", "both"])
+def test_a_name_that_is_no_one_models_is_404(serve: Serve, name: str) -> None:
+    settings = FAKES.model_copy(update={"aliases": {"both": {"demo": 1, "other": 1}}})
+    response = serve(settings).get(f"/v1/models/{name}")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (404, "unknown_model")
+    assert f"no one model '{name}'; served are scripted, " in error["message"]
 
 
 def test_a_request_keeps_its_id(client: TestClient) -> None:

@@ -97,6 +97,59 @@ def test_it_is_started_again_when_it_ends(vllm: Callable[..., VllmProcess]) -> N
     assert process.pid != first
 
 
+def test_one_that_lives_and_does_not_answer_is_started_again(
+    vllm: Callable[..., VllmProcess],
+) -> None:
+    process = vllm(silent_s=1.0)
+    process.start(ready_s=START_S)
+    first = process.pid
+    with structlog.testing.capture_logs() as logged:
+        assert httpx.get(f"{process.url}/hang").status_code == 200
+        until(lambda: process.starts == 2 and answers(process))
+    [lost] = [line for line in logged if line["event"] == "vllm_lost"]
+    assert lost["reason"].startswith("was silent for ")
+    assert not lives(first)
+    time.sleep(2.0)
+    assert process.starts == 2, "one that answers is left alone"
+
+
+def test_the_wait_before_a_restart_doubles_up_to_the_longest(
+    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = vllm(longest_wait_s=0.15)
+    process.start(ready_s=START_S)
+    monkeypatch.setenv("VLLM_PLAYS", "refusal")
+    with structlog.testing.capture_logs() as logged:
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{process.url}/die")
+        until(lambda: sum(line["event"] == "vllm_lost" for line in logged) >= 4)
+    lost = [line for line in logged if line["event"] == "vllm_lost"]
+    assert [line["restart_in_s"] for line in lost[:4]] == [0.05, 0.1, 0.15, 0.15]
+    assert [line["reason"] for line in lost[:2]] == ["ended with 3", "ended with 1"]
+
+
+def test_a_machine_without_room_for_a_process_is_asked_again(
+    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = vllm()
+    process.start(ready_s=START_S)
+    start = subprocess.Popen
+    refused = iter([True, True])
+
+    def full(*given: Any, **more: Any) -> Any:
+        if next(refused, False):
+            raise BlockingIOError("Resource temporarily unavailable")
+        return start(*given, **more)
+
+    monkeypatch.setattr("server.vllm_process.subprocess.Popen", full)
+    with structlog.testing.capture_logs() as logged:
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{process.url}/die")
+        until(lambda: process.starts == 2 and answers(process))
+    failed = [line for line in logged if line["event"] == "vllm_not_started"]
+    assert [line["reason"] for line in failed] == ["BlockingIOError"] * 2
+
+
 def test_one_that_ends_while_it_starts_is_explained_in_its_own_words(
     vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import stamina
 
 from qnet.errors import (
     InvalidCandidatesError,
@@ -150,6 +151,17 @@ async def test_parallel_requests_count_the_seed_up(connect: Any, upstream: FakeU
     assert all(candidate.spent for candidate in drawn)
 
 
+@pytest.mark.parametrize(
+    ("seed", "sent"), [(2**63 - 2, [-(2**63), 2**63 - 2, 2**63 - 1]), (-1, [-1, 0, 1])]
+)
+async def test_a_seed_is_counted_up_within_what_upstreams_take(
+    connect: Any, upstream: FakeUpstream, seed: int, sent: list[int]
+) -> None:
+    async with connect(takes_n=False) as policy:
+        await policy.sample(HISTORY, n=3, sampling=Sampling(seed=seed))
+    assert sorted(body["seed"] for body in upstream.asked) == sent
+
+
 @pytest.mark.parametrize(("fault", "first"), [("ignore_n", [3]), ("refuse_n", [3, 1])])
 async def test_an_upstream_without_n_is_asked_in_parallel_from_then_on(
     connect: Any, upstream: FakeUpstream, fault: Any, first: list[int]
@@ -170,6 +182,46 @@ async def test_what_passes_is_asked_again(connect: Any, upstream: FakeUpstream, 
         waited_s = asyncio.get_running_loop().time() - started
     assert len(upstream.asked) == 2
     assert waited_s >= (1.0 if fault == "429" else 0.0)
+
+
+async def test_retries_of_many_callers_do_not_come_at_once(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "503"
+    waits: list[float] = []
+    hooks = stamina.instrumentation.get_on_retry_hooks()
+    stamina.instrumentation.set_on_retry_hooks([lambda details: waits.append(details.wait_for)])
+    try:
+        async with connect(limits=UpstreamLimits(retries=1, breaker_failures=99)) as policy:
+            drawing = [policy.sample(HISTORY, n=1, sampling=Sampling()) for _ in range(6)]
+            await asyncio.gather(*drawing, return_exceptions=True)
+    finally:
+        stamina.instrumentation.set_on_retry_hooks(hooks)
+    assert len(waits) == len(set(waits)) == 6
+    assert all(0.1 <= wait_s <= 0.2 for wait_s in waits)
+
+
+async def test_an_answer_that_is_lost_half_way_is_asked_for_again() -> None:
+    whole = b'{"choices": [{"message": {"role": "assistant", "content": "go"}}]}'
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        said = whole if len(asked) > 1 else whole[:20]
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(whole), said))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        policy = OpenAICompatiblePolicy(
+            "demo", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK
+        )
+        drawn = await policy.sample(HISTORY, n=1, sampling=Sampling())
+        await policy.close()
+    assert said(drawn) == ["go"]
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(
@@ -244,6 +296,40 @@ async def test_an_upstream_that_keeps_failing_is_left_alone_then_tried_once(
         upstream.fault = ""
         await asyncio.sleep(0.25)
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_an_answer_that_makes_no_sense_to_one_shuts_nobody_out(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    async with connect(limits=UpstreamLimits(breaker_failures=2)) as policy:
+        upstream.fault = "empty"
+        for _ in range(3):
+            with pytest.raises(UpstreamError, match="what is no completion"):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+        upstream.fault = ""
+        assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_garbage_shuts_an_upstream(connect: Any, upstream: FakeUpstream) -> None:
+    upstream.fault = "garbage"
+    async with connect(limits=UpstreamLimits(breaker_failures=1)) as policy:
+        for said in ("what is no completion", "failed 1 times in a row"):
+            with pytest.raises(UpstreamError, match=said):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_custom_tools_are_called(connect: Any, upstream: FakeUpstream) -> None:
+    tool = {"type": "custom", "custom": {"name": "shell"}}
+    sampling = Sampling(parameters={"tools": [tool]})
+    async with connect(limits=UpstreamLimits(breaker_failures=1)) as policy:
+        [drawn] = await policy.sample(HISTORY, n=1, sampling=sampling)
+        [call] = drawn.message.tool_calls
+        assert (call.name, call.arguments, call.kind) == ("shell", "input 0", "custom")
+        result = Message("tool", "done", (), call.id)
+        await policy.sample((*HISTORY, drawn.message, result), n=1, sampling=sampling)
+    assert upstream.asked[1]["messages"][2]["tool_calls"] == [
+        {"id": call.id, "type": "custom", "custom": {"name": "shell", "input": "input 0"}}
+    ]
 
 
 async def test_a_busy_upstream_is_not_a_broken_one(connect: Any, upstream: FakeUpstream) -> None:

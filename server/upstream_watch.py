@@ -1,0 +1,81 @@
+"""Whether the upstreams are there, asked now and then: for readiness, metrics and the log.
+
+What requests meet is known only where there are requests; after a start, or where nobody asks,
+an upstream that is gone would go unnoticed. So each is asked for its models, which costs nothing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from server.telemetry import Telemetry
+
+_EVERY_S: Final = 10.0
+_log = structlog.get_logger(__name__)
+
+
+class UpstreamWatch:
+    """What is known of each upstream.
+
+    Args:
+        every_s: how often they are asked.
+    """
+
+    def __init__(
+        self,
+        upstreams: Sequence[OpenAICompatiblePolicy],
+        telemetry: Telemetry,
+        *,
+        every_s: float = _EVERY_S,
+    ) -> None:
+        self._upstreams = upstreams
+        self._every_s = every_s
+        self._defects: dict[str, str] = {}
+        self._up = telemetry.upstream_up() if upstreams else None
+
+    @property
+    def details(self) -> dict[str, str]:
+        """A line for each: ok, or what is wrong."""
+        return {f"upstream {one.name}": self._line(one) for one in self._upstreams}
+
+    def is_gone(self, name: str) -> bool:
+        """Whether it did not answer when it was last asked."""
+        return bool(self._defects.get(name))
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Ask as long as this lasts, beginning at once."""
+        asking = [asyncio.create_task(self._ask_on(one)) for one in self._upstreams]
+        try:
+            yield
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _ask_on(self, upstream: OpenAICompatiblePolicy) -> None:
+        while True:
+            self._note(upstream.name, await upstream.defect())
+            await asyncio.sleep(self._every_s)
+
+    def _note(self, name: str, defect: str) -> None:
+        known = self._defects.get(name, "")
+        if defect and not known:
+            _log.error("upstream_gone", upstream=name, reason=defect)
+        if known and not defect:
+            _log.info("upstream_back", upstream=name)
+        self._defects[name] = defect
+        if self._up is not None:
+            self._up.labels(name).set(0 if defect else 1)
+
+    def _line(self, upstream: OpenAICompatiblePolicy) -> str:
+        """What requests meet goes before what the watch saw."""
+        if upstream.rests:
+            return "failed again and again; is left alone for a while, then tried"
+        if upstream.name not in self._defects:
+            return "not asked yet"
+        return self._defects[upstream.name] or "ok"

@@ -1,0 +1,233 @@
+"""One test per fault of an upstream: what its callers saw, and that nobody else was hurt.
+
+`qguide serve` has two upstreams, each a `qguide fake-upstream` in a process of its own. One of them
+fails; meanwhile others use the second one and /v1/score, and get their answers in time.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from server.fake_upstream import DEFAULT_REPLIES
+from tests.serving import ROOT, free_port, serving_process
+
+END_S = 60.0
+SILENCE_S = 8.0
+FAILURES = 3
+USER = {"role": "user", "content": "find the mug"}
+SCORE = {"messages": [USER], "candidates": ["go", "stay"]}
+BEST = DEFAULT_REPLIES[2]
+
+
+@dataclass
+class Fake:
+    """A `qguide fake-upstream` on a port that stays its own."""
+
+    port: int
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self, *options: str) -> None:
+        """Start and wait until it answers."""
+        command = [sys.executable, "-m", "qguide", "fake-upstream", "--port", str(self.port)]
+        self.process = subprocess.Popen([*command, *options], cwd=ROOT, stderr=subprocess.DEVNULL)
+        until(lambda: self.get("/health") is not None)
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def get(self, path: str) -> httpx.Response | None:
+        """What it says; None where nobody is there."""
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=END_S)
+        except httpx.TransportError:
+            return None
+
+    def was_asked(self, times: int) -> bool:
+        """Whether so many requests have come in."""
+        answer = self.get("/asked")
+        return answer is not None and answer.json()["requests"] >= times
+
+
+@dataclass(frozen=True)
+class Server:
+    """Ours, and the upstream of it that fails."""
+
+    url: str
+    bad: Fake
+
+    def ask(self, upstream: str) -> httpx.Response:
+        """A guided completion of that upstream."""
+        asked = {"model": upstream, "messages": [USER], "qguide": {"num_candidates": 3}}
+        return httpx.post(f"{self.url}/v1/chat/completions", json=asked, timeout=END_S)
+
+    def act(self, upstream: str) -> httpx.Response:
+        """A guided action of that upstream."""
+        asked: dict[str, Any] = {"policy": upstream, "messages": [USER], "num_candidates": 3}
+        asked["greedy_candidate"] = False  # it would be a request of its own
+        return httpx.post(f"{self.url}/v1/act", json=asked, timeout=END_S)
+
+    def score(self) -> httpx.Response:
+        """The caller's own candidates, which need no upstream."""
+        return httpx.post(f"{self.url}/v1/score", json=SCORE, timeout=END_S)
+
+    def is_back(self) -> bool:
+        """Whether the upstream that failed serves again."""
+        answer = self.ask("bad")
+        return answer.status_code == 200 and said(answer) == BEST
+
+    def readiness_of(self, upstream: str) -> str:
+        """What readiness says of an upstream; the light stays green, as others are served."""
+        ready = httpx.get(f"{self.url}/readyz", timeout=END_S)
+        assert ready.status_code == 200
+        line: str = ready.json()["details"][f"upstream {upstream}"]
+        return line
+
+
+def until(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + END_S
+    while not found():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def said(answer: httpx.Response) -> str:
+    content: str = answer.json()["choices"][0]["message"]["content"]
+    return content
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str]:
+    """Status and code; what was said is not the upstream's to say."""
+    assert "it works" not in answer.text
+    assert "127.0.0.1" not in answer.text
+    if answer.status_code == 503:
+        assert int(answer.headers["retry-after"]) >= 1
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    good, bad = Fake(free_port()), Fake(free_port())
+    impatient = {
+        "retries": 0,
+        "timeout_s": SILENCE_S,
+        "breaker_failures": FAILURES,
+        "breaker_open_s": 1.0,
+    }
+    upstreams: dict[str, dict[str, Any]] = {
+        "good": {"url": f"http://127.0.0.1:{good.port}/v1", "model": "fake"},
+        "bad": {"url": f"http://127.0.0.1:{bad.port}/v1", "model": "fake"} | impatient,
+    }
+    variables = {"QGUIDE_UPSTREAMS": json.dumps(upstreams)}
+    try:
+        good.start()
+        folder = tmp_path_factory.mktemp("server")
+        with serving_process(folder, environment=variables) as server:
+            yield Server(server.url, bad)
+    finally:
+        good.kill()
+        bad.kill()
+
+
+@pytest.fixture
+def server(started: Server) -> Iterator[Server]:
+    yield started
+    started.bad.kill()
+
+
+@pytest.fixture
+def others(server: Server) -> Iterator[None]:
+    """Callers of the other upstream and of /v1/score, as long as the test runs."""
+    stop = threading.Event()
+
+    def go_on() -> list[tuple[str, float]]:
+        seen = []
+        while not stop.wait(0.1):
+            for answer in (server.ask("good"), server.act("good"), server.score()):
+                seen.append((answer.text, answer.elapsed.total_seconds()))
+                assert answer.status_code == 200, answer.text
+            assert json.loads(seen[-3][0])["choices"][0]["message"]["content"] == BEST
+        return seen
+
+    with ThreadPoolExecutor() as pool:
+        caller = pool.submit(go_on)
+        yield
+        stop.set()
+        seen = caller.result()
+    assert len(seen) >= 3
+    assert max(seconds for _, seconds in seen) < SILENCE_S, "nobody waits for the one that fails"
+
+
+@contextmanager
+def together(asks: list[Callable[[], httpx.Response]]) -> Iterator[list["Future[httpx.Response]"]]:
+    with ThreadPoolExecutor(len(asks)) as pool:
+        yield [pool.submit(ask) for ask in asks]
+
+
+@pytest.mark.usefixtures("others")
+def test_killed_mid_request_and_brought_back(server: Server) -> None:
+    server.bad.start("--fault", "hang")
+    with together([lambda: server.ask("bad"), lambda: server.act("bad")]) as asked:
+        until(lambda: server.bad.was_asked(2))
+        assert not any(one.done() for one in asked)
+        server.bad.kill()
+        for one in asked:
+            assert error_of(one.result()) == (503, "upstream_unavailable")
+            assert "cannot be reached" in one.result().text
+    for _ in range(FAILURES):  # after the first of them none is sent
+        assert error_of(server.act("bad")) == (503, "upstream_unavailable")
+    assert "is left alone" in server.readiness_of("bad")
+    assert server.readiness_of("good") == "ok"
+    server.bad.start()
+    until(server.is_back)
+    until(lambda: server.readiness_of("bad") == "ok")
+
+
+@pytest.mark.usefixtures("others")
+def test_hanging(server: Server) -> None:
+    server.bad.start("--fault", "hang", "--times", str(FAILURES))
+    with together([lambda: server.ask("bad")] * 2 + [lambda: server.act("bad")]) as asked:
+        for one in asked:
+            assert error_of(one.result()) == (504, "upstream_timeout")
+            assert SILENCE_S <= one.result().elapsed.total_seconds() < 3 * SILENCE_S
+    # Nobody waits so long once more: it is left alone for a while, then tried, and is well.
+    resting = server.ask("bad")
+    assert error_of(resting) == (503, "upstream_unavailable")
+    assert "failed 3 times in a row" in resting.text
+    assert resting.elapsed.total_seconds() < SILENCE_S
+    until(server.is_back)
+
+
+@pytest.mark.usefixtures("others")
+def test_answering_garbage(server: Server) -> None:
+    server.bad.start("--fault", "garbage", "--times", str(FAILURES))
+    for ask in (server.ask, server.act, server.ask):
+        answer = ask("bad")
+        assert error_of(answer) == (502, "upstream_failed")
+        assert "what is no completion" in answer.text
+    assert error_of(server.act("bad")) == (503, "upstream_unavailable")
+    until(server.is_back)
+
+
+@pytest.mark.usefixtures("others")
+def test_too_many_requests(server: Server) -> None:
+    server.bad.start("--fault", "429", "--times", str(FAILURES + 2))
+    for _ in range(FAILURES + 2):
+        answer = server.ask("bad")
+        assert error_of(answer) == (503, "upstream_unavailable")
+        assert "takes no more requests" in answer.text
+        assert answer.headers["retry-after"] == "1"
+    assert server.is_back(), "who is busy is not left alone"
