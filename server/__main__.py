@@ -2,11 +2,14 @@
 
 import os
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from server.settings import Settings
 
 app = typer.Typer(add_completion=False)
 
@@ -34,16 +37,6 @@ def serve(
     # torch's idle threads spin by default, which starves everything else on a small machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-    import uvicorn
-
-    from qnet.errors import QGuideError
-    from server.app import create_app
-    from server.drain import DrainingServer
-    from server.logs import configure_logging
-    from server.models import build_models
-    from server.settings import Settings
-    from server.vllm_process import start_vllm
-
     given: dict[str, Any] = {"host": host, "port": port, "policy": policy, "vllm": vllm}
     if vllm is not None:
         given["policy"] = policy or "vllm"
@@ -52,11 +45,39 @@ def serve(
     if q_model is not None:
         given["q_models"] = {"default": q_model}
     console = Console(stderr=True)
+    _run(_settings({name: v for name, v in given.items() if v is not None}, console), console)
+
+
+def _settings(given: dict[str, Any], console: Console) -> "Settings":
+    """The options on top of the environment.
+
+    Raises:
+        Exit: they make no settings; the reasons have been shown.
+    """
+    from server.settings import Settings
+
     try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+        return Settings(**given)
     except ValidationError as error:
         console.print(_said(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
+
+
+def _run(settings: "Settings", console: Console) -> None:
+    """Serve until a signal ends it.
+
+    Raises:
+        Exit: a model or a key file cannot be had; the reason has been shown.
+    """
+    import uvicorn
+
+    from qnet.errors import QGuideError
+    from server.app import create_app
+    from server.drain import DrainingServer
+    from server.logs import configure_logging
+    from server.models import build_models
+    from server.vllm_process import start_vllm
+
     configure_logging(settings.log_level)
     with ExitStack() as stack:
         try:
