@@ -1,7 +1,7 @@
 """POST /v1/chat/completions: what OpenAI's clients ask, answered by the best of M candidates."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -20,12 +20,19 @@ from server.streaming import CompletionStream
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
+_EVENT: Final = {
+    "description": "One event: a chunk as JSON, the [DONE] at the end, or an error.",
+    "type": "object",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
+
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "A completion, or with `stream` its chunks.",
         "content": {
             "application/json": {"schema": {"type": "object"}},
-            "text/event-stream": {"schema": {"type": "string"}},
+            "text/event-stream": {"schema": _EVENT},
         },
     },
     **{status: {"model": OpenAIErrorBody} for status in STATUSES},
