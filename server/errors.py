@@ -91,6 +91,7 @@ def error_response(
     Args:
         param: the field that is at fault; only OpenAI's shape has a place for it.
     """
+    message = message.encode(errors="replace").decode()  # it may quote half a character
     detail = {"code": code, "message": message}
     if speaks_openai(request.url.path):
         status, detail = openai_detail(status, code, message, param)

@@ -44,11 +44,14 @@ def to_chat_history(
 
     Raises:
         HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
-        MalformedHistoryError: there is no message.
+        MalformedHistoryError: there is no message, or one that nobody can read.
     """
     _check_number(turns, most)
     history = tuple(turn.to_message() for turn in turns)
     _check_size("messages", [message.text for message in history], most_bytes)
+    for index, message in enumerate(history):
+        if defect := _half(message.text):
+            raise MalformedHistoryError(f"messages[{index}] {defect}")
     try:
         for turn in turns:
             text_in(turn.role, turn.content)
@@ -178,8 +181,8 @@ def _check_tool_results(history: History) -> None:
             waiting = [call.id for call in message.tool_calls]
     if waiting and history[-1].role != "assistant":
         raise MalformedHistoryError(
-            f"the tool calls {', '.join(waiting)} have no result; send a tool message for each "
-            "call, straight after it"
+            f"the tool calls {', '.join(map(repr, waiting))} have no result; send a tool message "
+            "for each call, straight after it"
         )
 
 

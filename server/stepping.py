@@ -123,6 +123,7 @@ class Stepper:
             q_model=q_model.id,
             policy=asked.policy.name,
             completion_tokens=decision.usage.completion_tokens,
+            unreadable=str(asked.unreadable or ""),
         )
 
     def _measure(self, guided: Guided, q_model: str) -> None:

@@ -59,7 +59,11 @@ class UpstreamWatch:
 
     async def _ask_on(self, upstream: OpenAICompatiblePolicy) -> None:
         while True:
-            self._note(upstream.name, await upstream.defect())
+            try:
+                defect = await upstream.defect()
+            except Exception as error:  # one that nobody foresaw must not end the watch
+                defect = f"asking it failed: {type(error).__name__}"
+            self._note(upstream.name, defect)
             await asyncio.sleep(self._every_s)
 
     def _note(self, name: str, defect: str) -> None:

@@ -1,10 +1,11 @@
 """OpenAI's chat completions as the client of an upstream sees them. Pure."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from qnet.types import Candidate, History, Message, Sampling, Spent, ToolCall
 
@@ -43,7 +44,7 @@ class _Whole(BaseModel):
 
 class _Function(_Whole):
     name: str
-    arguments: str = ""
+    arguments: Annotated[str, BeforeValidator(lambda said: said or "")] = ""
 
 
 class _FunctionCall(_Whole):
@@ -94,11 +95,14 @@ class _PromptDetails(_Shape):
     cached_tokens: int | None = None
 
 
+_Count = Annotated[int, Field(ge=0), BeforeValidator(lambda count: count or 0)]
+
+
 class _Usage(_Shape):
-    prompt_tokens: int = Field(default=0, ge=0)
-    completion_tokens: int = Field(default=0, ge=0)
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count = 0
     prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: dict[str, int | None] | None = None
+    completion_tokens_details: dict[str, Any] | None = None
 
     @property
     def spent(self) -> Spent:
@@ -108,7 +112,11 @@ class _Usage(_Shape):
             self.prompt_tokens,
             self.completion_tokens,
             details.cached_tokens or 0,
-            {name: n for name, n in (self.completion_tokens_details or {}).items() if n},
+            {
+                name: n
+                for name, n in (self.completion_tokens_details or {}).items()
+                if n and isinstance(n, int)
+            },
         )
 
 
@@ -209,16 +217,26 @@ def _wire_call(call: ToolCall) -> dict[str, Any]:
 def is_object(answer: bytes) -> bool:
     """Whether it is a JSON object, as whatever OpenAI's interface answers is."""
     try:
-        return isinstance(json.loads(answer), dict)
+        return isinstance(_loaded(answer), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def _loaded(answer: bytes) -> object:
+    """JSON, null where it has numbers that are none: a token without a chance may be -Infinity."""
+    return json.loads(answer, parse_constant=lambda _: None, parse_float=_finite)
+
+
+def _finite(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
 
 
 def candidates_of(answer: bytes) -> list[Candidate]:
     """One for each choice; none where the answer is no completion."""
     try:
-        read = _Answer.model_validate_json(answer)
-    except ValidationError:
+        read = _Answer.model_validate(_loaded(answer))
+    except (ValidationError, ValueError, RecursionError):
         return []
     usage = read.usage or _Usage()
     shares = _split(usage.completion_tokens, len(read.choices))

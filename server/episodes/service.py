@@ -71,8 +71,12 @@ class Episodes:
         q_model: str,
         policy: str = "",
         completion_tokens: int = 0,
+        unreadable: str = "",
     ) -> None:
         """Remember what was offered and chosen; see `Offer`.
+
+        Args:
+            unreadable: why no Q model reads this history; the episode is no record then.
 
         Raises:
             EpisodeClosedError: it has ended meanwhile.
@@ -90,7 +94,9 @@ class Episodes:
         keep = self._recorder is not None
         await self._store.update(
             own(episode_id),
-            lambda known: (known or Episode(id=episode_id)).after(history, offer, keep=keep),
+            lambda known: (known or Episode(id=episode_id)).after(
+                history, offer, keep=keep, unreadable=unreadable
+            ),
         )
 
     async def close(self, episode_id: str, outcome: Outcome) -> Closed:

@@ -107,11 +107,12 @@ class Episode(_State):
                 return mark.q_value if mark.q_model == q_model else None
         return None
 
-    def after(self, history: History, offer: Offer, *, keep: bool) -> Self:
+    def after(self, history: History, offer: Offer, *, keep: bool, unreadable: str = "") -> Self:
         """The episode with one more step, or with a state offered again.
 
         Args:
             keep: also hold the texts, to record them at the end.
+            unreadable: why a record would not say what the policy saw, or "".
 
         Raises:
             EpisodeClosedError: it has its outcome.
@@ -126,11 +127,14 @@ class Episode(_State):
             "before": self.before if again else self.last,
             "last": mark,
         }
-        return self.model_copy(update=moved | (self._kept(history, offer) if keep else {}))
+        kept = self._kept(history, offer, unreadable) if keep else {}
+        return self.model_copy(update=moved | kept)
 
-    def _kept(self, history: History, offer: Offer) -> dict[str, object]:
+    def _kept(self, history: History, offer: Offer, unreadable: str) -> dict[str, object]:
         if self.broken:
             return {}
+        if unreadable:
+            return {"broken": unreadable, "messages": (), "offers": ()}
         if self.offers and history == self.messages:
             return {"offers": (*self.offers[:-1], self.offers[-1].again(offer))}
         if self.steps and not _extends(history, self.messages):

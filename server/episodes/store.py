@@ -63,8 +63,8 @@ class MemoryEpisodeStore:
         """Change an episode; there is no `await` in between, so nothing can come between."""
         self._forget_old()
         episode = change(self._read(episode_id))
-        self._drop(episode_id)
         row = episode.model_dump_json().encode()
+        self._drop(episode_id)
         self._kept[episode_id] = (self._clock(), row)
         self._bytes += len(row)
         while self._bytes > self._max_bytes:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,7 +91,7 @@ def test_a_q_model_guides_and_the_upstream_reads_what_the_caller_wrote(
         ([USER, {"role": "assistant", "content": ""}, USER], "messages[1] (assistant) is empty"),
         (
             [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, USER],
-            "the tool calls call_1 have no result",
+            "the tool calls 'call_1' have no result",
         ),
     ],
     ids=["an image", "a prefill", "an empty turn", "a call without a result"],
@@ -157,3 +158,44 @@ def test_pieces_of_a_call_keep_what_else_it_has() -> None:
     assert opened["extra_content"] == CALL["extra_content"]
     assert opened["index"] == 0
     assert json.loads(chunks[2]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"])
+
+
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([{"role": "user", "content": HALF}], "holds half a character"),
+        (
+            [
+                USER,
+                {"role": "assistant", "content": None, "tool_calls": [CALL | {"id": HALF}]},
+                USER,
+            ],
+            "have no result",
+        ),
+    ],
+    ids=["in a text", "in a call's id"],
+)
+def test_half_a_character_is_a_400_with_and_without_an_upstream(
+    client: TestClient, messages: Any, why: str
+) -> None:
+    body = json.dumps({"messages": messages, "qguide": {"perturb": True}})
+    refused = client.post(CHAT, content=body, headers={"Content-Type": "application/json"})
+    assert refused.status_code == 400, refused.text
+    assert why in refused.json()["error"]["message"]
+
+
+def test_a_conversation_with_an_image_is_no_record(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    served = Upstream.model_validate({"url": address[1], "model": "fake-1", "retries": 0})
+    more = {"upstreams": {"demo": served}, "policy": "demo", "episodes_dir": tmp_path}
+    client = serve(FAKES.model_copy(update=more))
+    options = FIRST["qguide"] | {"episode_id": "e"}
+    seen = {"messages": [{"role": "user", "content": [IMAGE]}], "qguide": options}
+    assert client.post(CHAT, json=seen).status_code == 200
+    outcome = client.post("/v1/episodes/e/outcome", json={"reward": 1.0}).json()
+    assert outcome["recorded"] is False
+    assert "the Q models read" in outcome["reason"]

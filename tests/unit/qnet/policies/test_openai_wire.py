@@ -126,3 +126,20 @@ def test_what_else_is_said_stands_with_whom_it_is_said_of() -> None:
 def test_an_object_is_told_from_garbage(said: bytes, expected: bool) -> None:
     assert is_object(said) is expected
     assert candidates_of(said) == []
+
+
+def test_what_json_has_no_word_for_is_null() -> None:
+    logprobs = (
+        '{"content": [{"token": "a", "logprob": -Infinity}, {"token": "b", "logprob": -1e400}]}'
+    )
+    said = (
+        '{"choices": [{"message": {"content": null, "tool_calls": [{"id": "a", "function": '
+        f'{{"name": "go", "arguments": null}}}}]}}, "logprobs": {logprobs}}}], '
+        '"usage": {"completion_tokens": null, "completion_tokens_details": {"by": {"tool": 1}}}}'
+    )
+    [candidate] = candidates_of(said.encode())
+    assert candidate.logprobs == {
+        "content": [{"token": "a", "logprob": None}, {"token": "b", "logprob": None}]
+    }
+    assert candidate.message.tool_calls[0].arguments == ""
+    assert candidate.completion_tokens == 0
