@@ -55,6 +55,7 @@ def create_app(
         try:
             async with redis.watched() if redis else nullcontext(), upstreams.watched():
                 yield
+                await app.state.episodes.settled()
         finally:
             await models.close()
 

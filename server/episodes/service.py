@@ -112,6 +112,10 @@ class Episodes:
         # A caller who goes leaves no thread behind that writes while the next one does.
         return await asyncio.shield(closing)
 
+    async def settled(self) -> None:
+        """Wait for the episodes that are being closed, whoever has gone meanwhile."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
     async def _close(self, place: str, episode_id: str, outcome: Outcome) -> Closed:
         async with self._closing:
             ends = False

@@ -95,6 +95,21 @@ async def test_a_tree_whose_offers_cannot_be_written_is_taken_back(tmp_path: Pat
     assert len(rows(tmp_path, "offers")) == 1
 
 
+async def test_the_server_ends_after_what_it_is_writing(tmp_path: Path) -> None:
+    hook = SlowHook()
+    episodes = Episodes(memory(), recorder_of(tmp_path, hook), Telemetry())
+    await step(episodes)
+    gone = asyncio.create_task(episodes.close("e", Outcome(reward=1.0)))
+    assert await asyncio.to_thread(hook.entered.wait, 30)
+    gone.cancel()
+    settled = asyncio.create_task(episodes.settled())
+    await asyncio.sleep(0.1)
+    assert not settled.done()
+    hook.gate.set()
+    await settled
+    assert len(rows(tmp_path, "trees")) == 1
+
+
 async def test_a_caller_who_goes_leaves_the_record_whole_and_noted(tmp_path: Path) -> None:
     hook = SlowHook()
     episodes = Episodes(memory(), recorder_of(tmp_path, hook), Telemetry())
