@@ -1,7 +1,6 @@
 """POST /v1/chat/completions."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from server.completions import chunks_of
 from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
 from server.models import Models, build_models
 from server.settings import SCRIPTED, Settings, Upstream
-from tests.running import running
 from tests.unit.server.conftest import FAKES, Serve, models_of
 
 USER = {"role": "user", "content": "find the mug"}
@@ -25,20 +23,6 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}},
     },
 }
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[tuple[FakeUpstream, str]]:
-    state = FakeUpstream()
-    with running(state.app()) as url:
-        yield state, f"{url}/v1"
-
-
-@pytest.fixture
-def upstream(address: tuple[FakeUpstream, str]) -> FakeUpstream:
-    state, _ = address
-    state.__init__()  # type: ignore[misc]
-    return state
 
 
 def settings_of(url: str, **more: Any) -> Settings:

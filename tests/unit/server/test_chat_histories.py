@@ -1,7 +1,6 @@
 """Conversations that OpenAI takes: an upstream gets them as they came, a Q model the texts."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from fastapi.testclient import TestClient
 from server.completions import chunks_of
 from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
 from server.settings import Upstream
-from tests.running import running
 from tests.unit.server.conftest import FAKES, Serve
 
 CHAT = "/v1/chat/completions"
@@ -26,20 +24,6 @@ CALL: Any = {
     "function": {"name": "go", "arguments": '{"to": 1}', "parsed_arguments": {"to": 1}},
     "extra_content": {"google": {"thought_signature": "s"}},
 }
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[tuple[FakeUpstream, str]]:
-    state = FakeUpstream()
-    with running(state.app()) as url:
-        yield state, f"{url}/v1"
-
-
-@pytest.fixture
-def upstream(address: tuple[FakeUpstream, str]) -> FakeUpstream:
-    state, _ = address
-    state.__init__()  # type: ignore[misc]
-    return state
 
 
 @pytest.fixture

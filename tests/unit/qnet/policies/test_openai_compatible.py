@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,7 +19,6 @@ from qnet.errors import (
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
 from qnet.types import Candidate, History, Message, Sampling, ToolCall
 from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
-from tests.running import running
 
 HISTORY: History = (Message("system", "be brief"), Message("user", "find the mug"))
 QUICK = UpstreamLimits(timeout_s=0.3, retries=1, longest_wait_s=2.0, breaker_failures=2)
@@ -30,20 +29,6 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}},
     },
 }
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[tuple[FakeUpstream, str]]:
-    state = FakeUpstream()
-    with running(state.app()) as url:
-        yield state, f"{url}/v1"
-
-
-@pytest.fixture
-def upstream(address: tuple[FakeUpstream, str]) -> FakeUpstream:
-    state, _ = address
-    state.__init__()  # type: ignore[misc]
-    return state
 
 
 @pytest.fixture

@@ -1,0 +1,24 @@
+"""The fake upstream as tests of its clients and of the server share it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from server.fake_upstream import FakeUpstream
+from tests.running import running
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[tuple[FakeUpstream, str]]:
+    """A fake upstream that runs for a module, and its base URL."""
+    state = FakeUpstream()
+    with running(state.app()) as url:
+        yield state, f"{url}/v1"
+
+
+@pytest.fixture
+def upstream(address: tuple[FakeUpstream, str]) -> FakeUpstream:
+    """The same, without a past."""
+    state, _ = address
+    vars(state).update(vars(FakeUpstream()))
+    return state
