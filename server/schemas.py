@@ -10,7 +10,6 @@ from qnet.errors import MalformedHistoryError
 from qnet.policies.openai_wire import PART_END
 from qnet.selection import Reason
 from qnet.types import Message, Role, ToolCall
-from server.q_models import Source
 
 Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 QModelName = Annotated[
@@ -41,7 +40,9 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """What is not known here is refused."""
+
     # Strict: `true` is no number of candidates. NaN and infinity are no temperatures.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -55,14 +56,14 @@ class ContentPart(BaseModel):
     text: str | None = None
 
 
-class CalledFunction(_Body):
+class CalledFunction(Body):
     """What a tool call calls."""
 
     name: str
     arguments: str = Field(description="JSON, as the model wrote it")
 
 
-class ToolCallBody(_Body):
+class ToolCallBody(Body):
     """One tool call of an assistant's turn."""
 
     id: str
@@ -70,14 +71,14 @@ class ToolCallBody(_Body):
     function: CalledFunction
 
 
-class CalledTool(_Body):
+class CalledTool(Body):
     """What a custom tool is given."""
 
     name: str
     input: str = Field(description="any text")
 
 
-class CustomCallBody(_Body):
+class CustomCallBody(Body):
     """One call of a custom tool of an assistant's turn."""
 
     id: str
@@ -85,7 +86,7 @@ class CustomCallBody(_Body):
     custom: CalledTool
 
 
-class ChatMessage(_Body):
+class ChatMessage(Body):
     """One turn, OpenAI's shape."""
 
     role: Role
@@ -146,7 +147,7 @@ def _call_of(body: ToolCallBody | CustomCallBody) -> ToolCall:
     return ToolCall(body.function.name, body.function.arguments, body.id)
 
 
-class StepOptions(_Body):
+class StepOptions(Body):
     """How a step may be guided."""
 
     q_model: QModelName = None
@@ -196,7 +197,7 @@ class ActRequest(StepOptions):
     policy: str | None = Field(default=None, description="null takes the default")
 
 
-class ScoreItem(_Body):
+class ScoreItem(Body):
     """What an agent has seen so far, and the caller's own candidates."""
 
     messages: list[ChatMessage]
@@ -212,7 +213,7 @@ class ScoreRequestBody(ScoreItem):
     episode_id: EpisodeId = None
 
 
-class ScoreBatchBody(_Body):
+class ScoreBatchBody(Body):
     """Several histories, of the same agent or of others, for one Q model."""
 
     items: list[ScoreItem]
@@ -220,7 +221,7 @@ class ScoreBatchBody(_Body):
     episode_id: EpisodeArm = None
 
 
-class ScoreUsage(_Body):
+class ScoreUsage(Body):
     """Tokens that the scorer computed, and that it found in its cache."""
 
     scored_tokens: int
@@ -236,7 +237,7 @@ class Usage(ScoreUsage):
     cached_prompt_tokens: int = Field(description="of the prompt, that an upstream knew already")
 
 
-class ScoreTimings(_Body):
+class ScoreTimings(Body):
     """Milliseconds per stage, waiting included."""
 
     score: float
@@ -250,14 +251,14 @@ class Timings(ScoreTimings):
     paraphrase: float
 
 
-class ScoredCandidate(_Body):
+class ScoredCandidate(Body):
     """A candidate and its Q."""
 
     message: ChatMessage
     q_value: float | None = Field(description="null where none was read; see `reason`")
 
 
-class ActResponse(_Body):
+class ActResponse(Body):
     """The chosen action and everything that it was chosen from."""
 
     action: str = Field(description="the chosen reply's content")
@@ -276,14 +277,14 @@ class ActResponse(_Body):
     timings_ms: Timings
 
 
-class Score(_Body):
+class Score(Body):
     """Q of the candidate at `index` of the request."""
 
     index: int
     q_value: float
 
 
-class ScoredItem(_Body):
+class ScoredItem(Body):
     """Q of every candidate of one history, in the request's order."""
 
     scores: list[Score]
@@ -300,7 +301,7 @@ class ScoreResponse(ScoredItem):
     timings_ms: ScoreTimings
 
 
-class ScoreBatchResponse(_Body):
+class ScoreBatchResponse(Body):
     """One answer per item, in the request's order."""
 
     items: list[ScoredItem]
@@ -309,7 +310,7 @@ class ScoreBatchResponse(_Body):
     timings_ms: ScoreTimings = Field(description="`score` is that of the slowest item")
 
 
-class OutcomeRequest(_Body):
+class OutcomeRequest(Body):
     """How an episode ended."""
 
     reward: float = Field(allow_inf_nan=False)
@@ -322,7 +323,7 @@ class OutcomeRequest(_Body):
     observation: str = Field(default="", description="what the last action brought")
 
 
-class OutcomeResponse(_Body):
+class OutcomeResponse(Body):
     """An episode that has its outcome."""
 
     episode_id: str
@@ -332,73 +333,7 @@ class OutcomeResponse(_Body):
     reason: str | None = Field(description="why it does not")
 
 
-class ModelCard(_Body):
-    """A model that is served, and what its checkpoint says of it."""
-
-    id: str = Field(description="what a request calls it by: a Q model's is `name@version`")
-    object: Literal["model"] = "model"
-    kind: Literal["policy", "q_model"]
-    name: str
-    version: str | None = Field(description="null for the policy")
-    created: int = Field(description="when this server started to serve it, in Unix seconds")
-    owned_by: str = Field(description="who runs it: an upstream's name, or qguide")
-    source: Source
-    default: bool = Field(description="a request that names none gets it, or may get it")
-    context: int | None = Field(description="most tokens; null for a fake")
-    checkpoint: str | None = Field(description="the name in its manifest")
-    environment: str | None = Field(description="what it was trained on")
-    target: str | None = Field(description="what its Q was regressed on: q, avg or reward")
-    metrics: dict[str, float] = Field(description="what its training measured")
-
-
-class ModelList(_Body):
-    """All models that are served, and the names that lead to the Q models."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-    aliases: dict[str, str] = Field(description="name -> the one Q model that it leads to")
-    splits: dict[str, dict[str, float]] = Field(
-        description="name -> Q models, and the share of the episodes of each"
-    )
-    shadows: dict[str, str] = Field(
-        description="Q model's name -> what scores its requests a second time"
-    )
-
-
-class LoadRequest(_Body):
-    """A checkpoint to serve next to the others."""
-
-    folder: str = Field(description="plain name of a folder in QGUIDE_MODELS_DIR")
-    name: str
-    version: str | None = Field(default=None, description="null: the start of its sha256")
-    replace: bool = Field(
-        default=False,
-        description="the name moves to it, and the version that it led to is dropped; otherwise "
-        "the name moves only if it is new",
-    )
-
-
-class DropRequest(_Body):
-    """A version to serve no more."""
-
-    q_model: str = Field(description="`name@version`; nothing else may lead to it")
-
-
-class AliasRequest(_Body):
-    """Where a name leads from now on."""
-
-    alias: str
-    to: str | dict[str, float] = Field(description="a Q model, or several and their shares")
-
-
-class ShadowRequest(_Body):
-    """What scores the requests of a Q model a second time from now on."""
-
-    q_model: str = Field(description="the name, without a version")
-    shadow: str | None = Field(description="a name, `name@version` or alias; null ends it")
-
-
-class Health(_Body):
+class Health(Body):
     """Whether the server works."""
 
     status: Literal["ok", "unavailable"]
@@ -410,7 +345,7 @@ class Health(_Body):
     )
 
 
-class ErrorDetail(_Body):
+class ErrorDetail(Body):
     """What went wrong, for a program (`code`) and for a person (`message`)."""
 
     code: str
@@ -418,7 +353,7 @@ class ErrorDetail(_Body):
     request_id: str
 
 
-class ErrorBody(_Body):
+class ErrorBody(Body):
     """The body of every error."""
 
     error: ErrorDetail

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends
 
 from server.dependencies import ModelsDep, SettingsDep
 from server.gate import require_admin
+from server.model_schemas import AliasRequest, DropRequest, LoadRequest, ModelList, ShadowRequest
 from server.routes.models import model_list
 from server.routing import shares_of
-from server.schemas import AliasRequest, DropRequest, LoadRequest, ModelList, ShadowRequest
 
 router = APIRouter(prefix="/v1/models", tags=["admin"], dependencies=[Depends(require_admin)])
 

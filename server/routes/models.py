@@ -7,10 +7,10 @@ from fastapi import APIRouter
 from qnet.checkpoint import Manifest
 from qnet.errors import UnknownModelError
 from server.dependencies import ModelsDep
+from server.model_schemas import ModelCard, ModelList
 from server.models import Models, ServedPolicy
 from server.q_models import QModel
 from server.routing import DEFAULT
-from server.schemas import ModelCard, ModelList
 
 router = APIRouter(prefix="/v1", tags=["models"])
 
