@@ -12,6 +12,7 @@ depends on nothing that was not said a few lines before; what stands in the firs
 forgotten.
 """
 
+from copy import copy
 from dataclasses import replace
 from random import Random
 
@@ -41,6 +42,13 @@ class Expert:
         self._memory: HouseMemory | None = None
         self._action = ""
         self._deliberate = True
+        self._plans: dict[str, tuple[str, ...]] = {}
+
+    def copy(self) -> "Expert":
+        """One that goes its own way from here."""
+        twin = copy(self)
+        twin._memory = self._memory and self._memory.copy()
+        return twin
 
     def reply(self, observation: str) -> str:
         """The next ReAct reply; the first observation carries the task.
@@ -163,11 +171,13 @@ class Expert:
         return Decision(seen, f"{_announce(plan)}Next is {next_place}.", f"go to {next_place}")
 
     def _plan(self, memory: HouseMemory, kind: str) -> tuple[str, ...]:
-        plan = search_plan(kind, memory.receptacles, self._statistics)
-        if memory.task.kind == "pick_and_place_simple":
-            # What already lay in a target would have won the game before it began.
-            return tuple(place for place in plan if place != memory.task.target)
-        return plan
+        if kind not in self._plans:
+            plan = search_plan(kind, memory.receptacles, self._statistics)
+            if memory.task.kind == "pick_and_place_simple":
+                # What already lay in a target would have won the game before it began.
+                plan = tuple(place for place in plan if place != memory.task.target)
+            self._plans[kind] = plan
+        return self._plans[kind]
 
 
 def _need(memory: HouseMemory) -> str:

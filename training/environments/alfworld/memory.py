@@ -1,5 +1,7 @@
 """What an agent in a house can know from the texts it has read so far."""
 
+from copy import copy
+
 from training.environments.alfworld.observation import (
     NOTHING_HAPPENS,
     HouseTask,
@@ -38,6 +40,14 @@ class HouseMemory:
         self.unclear: str | None = None
         self.held: str | None = None
         self.treated: set[tuple[str, str]] = set()
+
+    def copy(self) -> "HouseMemory":
+        """The same facts, which change on their own from here."""
+        twin = copy(self)
+        twin.contents = self.contents.copy()
+        twin.closed, twin.refused = self.closed.copy(), self.refused.copy()
+        twin.treated = self.treated.copy()
+        return twin
 
     def read(self, action: str, observation: str, *, deliberate: bool) -> None:
         """Take in what an action brought about.

@@ -1,6 +1,9 @@
 """The expert behind the policy's protocol: right when cold, wrong when hot, always the same."""
 
+from dataclasses import replace
 from random import Random
+
+import pytest
 
 from qnet.types import Message, SampleRequest, Sampling
 from training.environments.alfworld.engine import PythonEnvironment
@@ -58,3 +61,20 @@ def test_a_misreading_claims_what_is_not_there_and_overlooks_what_is() -> None:
             "go to desk 1", f"You arrive at loc 1. On the desk 1, you see {seen}.", deliberate=True
         )
         assert misreading(memory, Random(0)).seen.startswith(claim)
+
+
+def test_what_it_has_answered_before_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.environments.alfworld.expert_policy.MOST_EXPERTS", 3)
+    asked, kept = [], ExpertPolicy()
+    for seed in range(3):
+        environment = PythonEnvironment(generate_game(seed))
+        history = [Message("user", environment.reset())]
+        for step in range(8):
+            for sampling in (HOT, COLD, replace(HOT, seed=step)):
+                asked.append(SampleRequest(tuple(history), 2, sampling))
+            ((drawn, _),) = kept.sample_batch(asked[-1 - step % 2 :][:1])
+            observation = environment.step(parse_action(drawn.message.content)).observation
+            history += [drawn.message, Message("user", observation)]
+    alone = [ExpertPolicy().sample_batch([request])[0] for request in asked]
+    assert kept.sample_batch(asked) == alone
+    assert kept.sample_batch(asked[::-1]) == alone[::-1]
