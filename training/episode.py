@@ -105,13 +105,13 @@ def play_episode(
     try:
         first_observation: str = yield EnvironmentCall(environment.reset)
         for reply in prefix[:max_steps]:
-            steps.append((yield from _act(environment, reply))[0])
+            steps.append((yield from _act(environment, reply)))
         while len(steps) < max_steps and not (steps and steps[-1].terminated):
             choice = yield from choose(path_history(first_observation, steps), len(steps))
             choices.append(choice)
-            step, valid = yield from _act(environment, choice.reply)
+            step = yield from _act(environment, choice.reply)
             steps.append(step)
-            invalid_actions += not valid
+            invalid_actions += not step.valid
     except HistoryTooLongError:
         too_long = True
     finally:
@@ -119,10 +119,10 @@ def play_episode(
     return Episode(first_observation, tuple(steps), tuple(choices), invalid_actions, too_long)
 
 
-def _act(environment: Environment, reply: str) -> Process[tuple[Step, bool]]:
+def _act(environment: Environment, reply: str) -> Process[Step]:
     action = parse_action(reply)
     result: StepResult = yield EnvironmentCall(lambda: environment.step(action))
-    return Step(reply, result.observation, result.reward, result.terminated), result.valid
+    return Step(reply, result.observation, result.reward, result.terminated, result.valid)
 
 
 def first_reply(sampling_at: Callable[[int], Sampling]) -> Chooser:

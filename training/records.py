@@ -153,6 +153,7 @@ class NodeRow(_Row):
         action: the whole reply ("Thought: … Action: …").
         reward: 0, or the outcome reward where the episode ended here.
         terminated: the episode ended here.
+        valid: False where the action meant nothing to the environment.
         source: "expert" or the policy's name: who drew it first.
     """
 
@@ -163,6 +164,7 @@ class NodeRow(_Row):
     observation: str
     reward: FiniteFloat = 0.0
     terminated: bool = False
+    valid: bool = True
     source: NonEmpty
 
     @classmethod
@@ -176,12 +178,13 @@ class NodeRow(_Row):
             observation=node.step.observation,
             reward=node.step.reward,
             terminated=node.step.terminated,
+            valid=node.step.valid,
             source=node.source,
         )
 
     def to_node(self) -> Node:
         """The node of this row."""
-        step = Step(self.action, self.observation, self.reward, self.terminated)
+        step = Step(self.action, self.observation, self.reward, self.terminated, self.valid)
         return Node(self.id, self.parent, self.depth, step, self.source)
 
 

@@ -11,7 +11,7 @@ from qnet.errors import EmptyTreeError
 from training.algorithms.tree import Tree
 
 
-def bellman_backup(tree: Tree, *, gamma: float) -> dict[int, float]:
+def bellman_backup(tree: Tree, *, gamma: float, idle_steps: float = 1.0) -> dict[int, float]:
     """Q-value of every node, children before parents.
 
     Q(s, a) = r + gamma * max_a' Q(s', a'); a leaf keeps its reward.
@@ -20,6 +20,9 @@ def bellman_backup(tree: Tree, *, gamma: float) -> dict[int, float]:
     Args:
         tree: rewards in [0, 1], 0 but at the end, give Q in [0, 1].
         gamma: discount per environment step, in [0, 1].
+        idle_steps: how many steps an action costs that does nothing right after another that did
+            nothing (ours; 1 is the paper's). Who repeats himself will go on: the game has not
+            changed, and the state only by what an agent cannot have learnt from.
 
     Raises:
         EmptyTreeError: the root has no children.
@@ -28,7 +31,8 @@ def bellman_backup(tree: Tree, *, gamma: float) -> dict[int, float]:
     q: dict[int, float] = {}
     for node in reversed(tree.nodes):
         best = max((q[child] for child in tree.children[node.id]), default=0.0)
-        q[node.id] = node.step.reward + gamma * best
+        steps = idle_steps if tree.idles(node.id) else 1.0
+        q[node.id] = node.step.reward + gamma**steps * best
     return q
 
 

@@ -15,7 +15,9 @@ from training.algorithms.tree import Node, Tree
 Target = Literal["q", "avg", "reward"]
 
 
-def label_tree(tree: Tree, *, target: Target, gamma: float, normalized: bool) -> dict[int, float]:
+def label_tree(
+    tree: Tree, *, target: Target, gamma: float, normalized: bool, idle_steps: float = 1.0
+) -> dict[int, float]:
     """The label of every node.
 
     Args:
@@ -23,13 +25,14 @@ def label_tree(tree: Tree, *, target: Target, gamma: float, normalized: bool) ->
         target: `q` is QLASS's; `avg` and `reward` are its ablations and stay as they are.
         gamma: discount of `q`.
         normalized: min-max `q` over the tree.
+        idle_steps: what an idle step costs, for `q`; see `bellman_backup`.
 
     Raises:
         EmptyTreeError: the root has no children.
     """
     match target:
         case "q":
-            q_values = bellman_backup(tree, gamma=gamma)
+            q_values = bellman_backup(tree, gamma=gamma, idle_steps=idle_steps)
             return normalize(q_values) if normalized else q_values
         case "avg":
             return average_outcome(tree)

@@ -25,12 +25,14 @@ class Step:
     Attributes:
         action: the whole reply.
         reward: 0, or the outcome reward on the last step.
+        valid: False where the action meant nothing to the environment.
     """
 
     action: str
     observation: str
     reward: float = 0.0
     terminated: bool = False
+    valid: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,12 @@ class Tree:
             nodes.append(self.node(node_id))
             node_id = nodes[-1].parent
         return tuple(reversed(nodes))
+
+    def idles(self, node_id: int) -> bool:
+        """Whether the action did nothing after another that did nothing."""
+        if node_id == ROOT_ID or (parent := self.node(node_id).parent) == ROOT_ID:
+            return False
+        return not self.node(node_id).step.valid and not self.node(parent).step.valid
 
     def history(self, node_id: int) -> History:
         """The state after `node_id`: what the policy sees before its next action."""

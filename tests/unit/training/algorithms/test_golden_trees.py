@@ -8,7 +8,7 @@ import pytest
 
 from qnet.errors import EmptyTreeError
 from training.algorithms.labelling import Target, label_tree, labelled_paths
-from training.algorithms.tree import Tree, branching_fraction
+from training.algorithms.tree import Step, Tree, branching_fraction, merge_branch
 from training.records import TreeRow
 
 GOLDEN = sorted((Path(__file__).parents[3] / "data" / "trees").glob("*.json"))
@@ -63,3 +63,13 @@ def test_the_branching_fraction_counts_the_root(path: Path) -> None:
 def test_a_tree_without_actions_has_no_labels(target: Target) -> None:
     with pytest.raises(EmptyTreeError, match="more draws"):
         label_tree(Tree("nothing yet"), target=target, gamma=0.9, normalized=True)
+
+
+def test_who_repeats_what_does_nothing_pays_for_more_than_one_step() -> None:
+    wrong = Step("Action: take cup 1", "Nothing happens.", valid=False)
+    win = Step("Action: go to desk 1", "You won.", reward=1.0, terminated=True)
+    tree, _ = merge_branch(Tree("task"), [wrong, wrong, wrong, win], source="policy")
+    tree, _ = merge_branch(tree, [win], at=1, source="policy")
+    labels = label_tree(tree, target="q", gamma=0.5, normalized=False, idle_steps=3)
+    assert labels == pytest.approx({1: 0.5, 2: 0.5**6, 3: 0.5**3, 4: 1.0, 5: 1.0})
+    assert label_tree(tree, target="q", gamma=0.5, normalized=False)[2] == pytest.approx(0.25)
