@@ -64,7 +64,7 @@ embedded-models: setup ## train the models that ship, from seeds alone (two core
 	printf '%s\n' collect_corrections collect_more_corrections \
 		| $(pair) collect --config $(jobs)/CONFIG.toml
 	$(bin)/qguide sft --config $(jobs)/sft_corrections.toml
-	printf '%s\n' explore explore_more explore_mistakes \
+	printf '%s\n' explore explore_more explore_mistakes explore_wanderings \
 		| $(pair) explore --config $(jobs)/CONFIG.toml
 	$(bin)/qguide label --config $(jobs)/label.toml
 	$(bin)/qguide train-qnet --config $(jobs)/train_qnet.toml
