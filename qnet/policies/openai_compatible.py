@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import stamina
 
+from qnet.bills import tell
 from qnet.concurrency import all_of
 from qnet.errors import (
     InvalidCandidatesError,
@@ -29,7 +30,7 @@ from qnet.policies.openai_wire import (
     request_body,
     retry_after_s,
 )
-from qnet.types import Candidate, History, Sampling
+from qnet.types import NOTHING, Candidate, History, Sampling
 
 _REFUSED = (400, 413, 422)
 _FORBIDDEN = (401, 403)
@@ -221,6 +222,7 @@ class OpenAICompatiblePolicy:
             drawn = candidates_of(response.content)
             if drawn:
                 outcome = self._breaker.succeed
+                tell(drawn[0].spent or NOTHING)
                 return drawn
             if not is_object(response.content):
                 outcome = self._breaker.fail
