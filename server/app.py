@@ -23,16 +23,21 @@ from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
 from server.upstream_watch import UpstreamWatch
+from server.vllm_process import VllmProcess
 
 
 def create_app(
-    settings: Settings, *, build: Callable[[Settings], Models] = build_models
+    settings: Settings,
+    *,
+    build: Callable[[Settings], Models] = build_models,
+    vllm: VllmProcess | None = None,
 ) -> FastAPI:
     """The server; models are loaded when it starts, not when it is created.
 
     Args:
         settings: what the operator configured.
         build: loads the models; tests bring their own.
+        vllm: the one that was started for this server; without it the server is not ready.
 
     Raises:
         ConfigError: the redaction hook cannot be imported; the keys file cannot be read, or holds
@@ -67,6 +72,7 @@ def create_app(
         responses={status: {"model": ErrorBody} for status in STATUSES},
     )
     app.state.settings = settings
+    app.state.vllm = vllm
     app.state.drain = Drain()
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)

@@ -16,6 +16,7 @@ from server.settings import Settings
 from server.stepping import Stepper
 from server.telemetry import Telemetry
 from server.upstream_watch import UpstreamWatch
+from server.vllm_process import VllmProcess
 
 
 async def _settings(request: Request) -> Settings:
@@ -38,6 +39,10 @@ async def _upstreams(request: Request) -> UpstreamWatch:
     return cast(UpstreamWatch, request.app.state.upstreams)
 
 
+async def _vllm(request: Request) -> VllmProcess | None:
+    return cast("VllmProcess | None", request.app.state.vllm)
+
+
 async def _drain(request: Request) -> Drain:
     return cast(Drain, request.app.state.drain)
 
@@ -47,6 +52,7 @@ ModelsDep = Annotated[Models, Depends(_models)]
 EpisodesDep = Annotated[Episodes, Depends(_episodes)]
 TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]
 UpstreamsDep = Annotated[UpstreamWatch, Depends(_upstreams)]
+VllmDep = Annotated[VllmProcess | None, Depends(_vllm)]
 DrainDep = Annotated[Drain, Depends(_drain)]
 
 TIMEOUT_HEADER = "X-QGuide-Timeout-S"

@@ -362,6 +362,20 @@ def test_a_silent_upstream_is_504_where_its_patience_is_shorter(
     assert refusal(client, 504)["code"] == "upstream_timeout"
 
 
+def test_where_all_connections_are_busy_the_caller_may_come_back(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    upstream.fault = "hang"
+    served = {"url": address[1], "model": "m", "n": "parallel", "max_connections": 1}
+    patient = Upstream.model_validate(served | {"connect_timeout_s": 0.1, "retries": 2})
+    client = serve(settings_of(address[1], upstreams={"demo": patient}))
+    body = {"messages": [USER], "qguide": {"num_candidates": 2}}
+    answer = client.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert "raise its max_connections" in answer.json()["error"]["message"]
+    assert len(upstream.asked) == 1
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code", "param", "said"),
     [
