@@ -60,8 +60,16 @@ class Message:
         return "\n".join([self.content, *calls] if self.content else calls)
 
     @property
+    def unread(self) -> list[str]:
+        """As JSON, the parts of its content that are no text; only an upstream can read those."""
+        content = (self.wire or {}).get("content")
+        if not isinstance(content, list):
+            return []
+        return [json.dumps(part, sort_keys=True) for part in content if part.get("type") != "text"]
+
+    @property
     def key(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        """What makes it equal to another, for hashes that outlive this process."""
+        """What a Q model reads of it, and what makes it equal to another; for lasting hashes."""
         calls = tuple((call.name, call.canonical_arguments) for call in self.tool_calls)
         return self.role, self.content, calls
 
