@@ -14,10 +14,21 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol
 
+from qnet.bills import bills
 from qnet.concurrency import all_of
 from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
 from qnet.policies.openai_wire import reworded
-from qnet.types import NOTHING, Candidate, History, Message, Policy, Sampling, Spent, spent_on
+from qnet.types import (
+    NOTHING,
+    Candidate,
+    History,
+    Message,
+    Policy,
+    Sampling,
+    Spent,
+    spent_on,
+    total_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -175,6 +186,8 @@ class Paraphraser:
 
     async def paraphrase(self, task: str, *, n: int) -> Paraphrases:
         """`n` texts for a task; a failure leaves the task as it is and is a warning."""
+        if not task.strip():
+            return _unchanged(task, n, "the first user message says it without words")
         if len(task) > MAX_TASK_CHARACTERS:
             return _unchanged(
                 task,
@@ -186,25 +199,29 @@ class Paraphraser:
         known = (await self._cache.get(key))[:n]
         if len(known) == n:
             return _counted(task, known, NOTHING)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                drawn = await self._policy.sample(
-                    (Message("user", PROMPT.format(task=task)),),
-                    n=n - len(known),
-                    sampling=self._sampling,
-                )
-        except TimeoutError:
-            return _unchanged(task, n, f"no paraphrase came within {self._timeout_s} s", known)
-        except QGuideError as error:
-            return _unchanged(task, n, f"{self._policy.name} failed: {error}", known)
-        except Exception as error:  # its message is nobody's business: it may quote the task
-            _log.error("the paraphraser failed", exc_info=error)
-            return _unchanged(task, n, f"{self._policy.name} failed", known)
+        with bills() as answered:
+            drawn = await self._draw(task, n - len(known))
+        if isinstance(drawn, str):
+            return _unchanged(task, n, drawn, known, total_of(answered))
         texts = (*known, *(_usable(candidate, task) for candidate in drawn))
         usable = tuple(text for text in texts if text != task)
         if len(usable) > len(known):  # what failed is drawn again the next time
             await self._cache.put(key, usable)
         return _counted(task, texts, spent_on(drawn))
+
+    async def _draw(self, task: str, n: int) -> list[Candidate] | str:
+        """What the policy says, or why it says nothing."""
+        history = (Message("user", PROMPT.format(task=task)),)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._policy.sample(history, n=n, sampling=self._sampling)
+        except TimeoutError:
+            return f"no paraphrase came within {self._timeout_s} s"
+        except QGuideError as error:
+            return f"{self._policy.name} failed: {error}"
+        except Exception as error:  # its message is nobody's business: it may quote the task
+            _log.error("the paraphraser failed", exc_info=error)
+            return f"{self._policy.name} failed"
 
 
 def _usable(candidate: Candidate, task: str) -> str:
@@ -218,9 +235,11 @@ def _counted(task: str, texts: tuple[str, ...], spent: Spent) -> Paraphrases:
     return Paraphrases(texts, spent, warnings if failed else ())
 
 
-def _unchanged(task: str, n: int, why: str, known: tuple[str, ...] = ()) -> Paraphrases:
+def _unchanged(
+    task: str, n: int, why: str, known: tuple[str, ...] = (), spent: Spent = NOTHING
+) -> Paraphrases:
     texts = (*known, *[task] * (n - len(known)))
-    return Paraphrases(texts, warnings=(f"the task was not paraphrased: {why}",))
+    return Paraphrases(texts, spent, (f"the task was not paraphrased: {why}",))
 
 
 class PerturbedPolicy:

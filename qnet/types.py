@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -60,8 +60,16 @@ class Message:
         return "\n".join([self.content, *calls] if self.content else calls)
 
     @property
+    def unread(self) -> list[str]:
+        """As JSON, the parts of its content that are no text; only an upstream can read those."""
+        content = (self.wire or {}).get("content")
+        if not isinstance(content, list):
+            return []
+        return [json.dumps(part, sort_keys=True) for part in content if part.get("type") != "text"]
+
+    @property
     def key(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        """What makes it equal to another, for hashes that outlive this process."""
+        """What a Q model reads of it, and what makes it equal to another; for lasting hashes."""
         calls = tuple((call.name, call.canonical_arguments) for call in self.tool_calls)
         return self.role, self.content, calls
 
@@ -141,19 +149,28 @@ class Candidate:
     answer_extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
 
 
-def spent_on(candidates: Sequence[Candidate]) -> Spent:
-    """What drawing these candidates cost: as an upstream counts it, else as the policy does."""
-    billed = [candidate.spent for candidate in candidates if candidate.spent]
+def total_of(bills: Sequence[Spent]) -> Spent:
+    """What several requests cost together."""
     details: Counter[str] = Counter()
-    for spent in billed:
+    for spent in bills:
         details.update(spent.completion_details)
     return Spent(
-        prompt_tokens=sum(spent.prompt_tokens for spent in billed)
-        or max((candidate.prompt_tokens for candidate in candidates), default=0),
-        completion_tokens=sum(spent.completion_tokens for spent in billed)
-        or sum(candidate.completion_tokens for candidate in candidates),
-        cached_tokens=sum(spent.cached_tokens for spent in billed),
+        prompt_tokens=sum(spent.prompt_tokens for spent in bills),
+        completion_tokens=sum(spent.completion_tokens for spent in bills),
+        cached_tokens=sum(spent.cached_tokens for spent in bills),
         completion_details=dict(details),
+    )
+
+
+def spent_on(candidates: Sequence[Candidate]) -> Spent:
+    """What drawing these candidates cost: as an upstream counts it, else as the policy does."""
+    spent = total_of([candidate.spent for candidate in candidates if candidate.spent])
+    return replace(
+        spent,
+        prompt_tokens=spent.prompt_tokens
+        or max((candidate.prompt_tokens for candidate in candidates), default=0),
+        completion_tokens=spent.completion_tokens
+        or sum(candidate.completion_tokens for candidate in candidates),
     )
 
 

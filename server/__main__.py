@@ -85,7 +85,7 @@ def _run(settings: "Settings", console: Console) -> None:
             if process is not None:
                 stack.callback(process.close)
             models = build_models(settings)
-            app = create_app(settings, build=lambda _: models)
+            app = create_app(settings, build=lambda _: models, vllm=process)
         except QGuideError as error:
             console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
             raise typer.Exit(1) from error

@@ -1,7 +1,7 @@
 """The application: settings in, routes out."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -23,21 +23,50 @@ from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
 from server.upstream_watch import UpstreamWatch
+from server.vllm_process import VllmProcess
 
 
 def create_app(
-    settings: Settings, *, build: Callable[[Settings], Models] = build_models
+    settings: Settings,
+    *,
+    build: Callable[[Settings], Models] = build_models,
+    vllm: VllmProcess | None = None,
 ) -> FastAPI:
     """The server; models are loaded when it starts, not when it is created.
 
     Args:
         settings: what the operator configured.
         build: loads the models; tests bring their own.
+        vllm: the one that was started for this server; without it the server is not ready.
 
     Raises:
         ConfigError: the redaction hook cannot be imported; the keys file cannot be read, or holds
             none.
     """
+    app = FastAPI(
+        title="QGuide",
+        version=version("qguide"),
+        description="A value function for any LLM agent.",
+        lifespan=_lifespan(settings, build),
+        responses={status: {"model": ErrorBody} for status in STATUSES},
+    )
+    app.state.settings = settings
+    app.state.vllm = vllm
+    app.state.drain = Drain()
+    app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
+    _surround(app, settings)
+    install_error_handlers(app)
+    for module in (act, score, rerank, chat, episodes, models_route, health):
+        app.include_router(module.router)
+    if settings.admin:
+        app.include_router(admin.router)
+    return app
+
+
+def _lifespan(
+    settings: Settings, build: Callable[[Settings], Models]
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """What the server has as long as it runs."""
     recorder = build_recorder(settings)
 
     @asynccontextmanager
@@ -59,23 +88,7 @@ def create_app(
         finally:
             await models.close()
 
-    app = FastAPI(
-        title="QGuide",
-        version=version("qguide"),
-        description="A value function for any LLM agent.",
-        lifespan=lifespan,
-        responses={status: {"model": ErrorBody} for status in STATUSES},
-    )
-    app.state.settings = settings
-    app.state.drain = Drain()
-    app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
-    _surround(app, settings)
-    install_error_handlers(app)
-    for module in (act, score, rerank, chat, episodes, models_route, health):
-        app.include_router(module.router)
-    if settings.admin:
-        app.include_router(admin.router)
-    return app
+    return lifespan
 
 
 def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:

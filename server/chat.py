@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from qnet.agent import Decision
 from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
+from qnet.guidance import Guided
 from qnet.policies.openai_wire import wire_message
 from qnet.selection import ranking
 from qnet.types import Candidate, Sampling, spent_on
@@ -171,7 +172,6 @@ def _finish_reason(candidate: Candidate) -> str:
 
 def _guidance(taken: Taken, options: GuidanceOptions, best: list[int]) -> dict[str, Any]:
     guided, decision = taken.guided, taken.guided.decision
-    usage, timings = decision.usage, decision.timings
     guidance: dict[str, Any] = {
         "guided": decision.unguided is None,
         "reason": decision.reason,
@@ -187,25 +187,11 @@ def _guidance(taken: Taken, options: GuidanceOptions, best: list[int]) -> dict[s
         "draws_saved": guided.draws_saved,
         "perturbed": guided.perturbed,
         "warnings": list(guided.warnings),
-        "usage": {
-            "paraphrase": {
-                "prompt_tokens": guided.paraphrasing.prompt_tokens,
-                "completion_tokens": guided.paraphrasing.completion_tokens,
-            },
-            "sample": {
-                "prompt_tokens": usage.prompt_tokens,
-                "cached_tokens": usage.cached_prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-            },
-            "score": {
-                "scored_tokens": usage.scored_tokens,
-                "cached_tokens": usage.cached_tokens,
-            },
-        },
+        "usage": _usage(guided),
         "timings_ms": {
             "paraphrase": guided.paraphrase_ms,
-            "sample": timings.sample_ms,
-            "score": timings.score_ms,
+            "sample": decision.timings.sample_ms,
+            "score": decision.timings.score_ms,
             "total": taken.total_ms,
         },
     }
@@ -214,6 +200,26 @@ def _guidance(taken: Taken, options: GuidanceOptions, best: list[int]) -> dict[s
     if options.return_candidates:
         guidance["candidates"] = _candidates(decision)
     return guidance
+
+
+def _usage(guided: Guided) -> dict[str, dict[str, int]]:
+    """Tokens of each stage."""
+    usage, paraphrasing = guided.decision.usage, guided.paraphrasing
+    return {
+        "paraphrase": {
+            "prompt_tokens": paraphrasing.prompt_tokens,
+            "completion_tokens": paraphrasing.completion_tokens,
+        },
+        "sample": {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+        },
+        "score": {
+            "scored_tokens": usage.scored_tokens,
+            "cached_tokens": usage.cached_tokens,
+        },
+    }
 
 
 def _candidates(decision: Decision) -> list[dict[str, Any]]:

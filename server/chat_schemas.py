@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from qnet.errors import InvalidRequestError
 from qnet.policies.openai_wire import text_of
 from qnet.types import Message, Role, ToolCall
 from server.schemas import ContentPart, StepOptions, Temperature
 
+_MOST_LEVELS: Final = 100
 _HEADER: Final = "x-qguide-"
 _NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-replica")
 """The deadline is read for every route; the replica is for the proxy that the request came by."""
@@ -118,6 +120,19 @@ class ChatCompletionRequest(_Whole):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     qguide: GuidanceOptions = GuidanceOptions()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_flat(cls, body: object) -> object:
+        """What is passed on is written again, deeper in the stack than it was read."""
+        if _is_deeper(body, _MOST_LEVELS):
+            raise PydanticCustomError(
+                "too_deep",
+                "lists and objects stand in each other more than {most} levels deep; send a "
+                "flatter body",
+                {"most": _MOST_LEVELS},
+            )
+        return body
+
     @property
     def include_usage(self) -> bool:
         """Whether a stream ends with the usage."""
@@ -167,3 +182,15 @@ def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOpt
             f"{', '.join(GuidanceOptions.model_fields)}"
         ) from error
     return body.model_copy(update=read.model_dump(exclude_unset=True))
+
+
+def _is_deeper(body: object, most: int) -> bool:
+    level: list[Any] = [body] if isinstance(body, dict | list) else []
+    for _ in range(most):
+        deeper = []
+        for one in level:
+            for part in one.values() if isinstance(one, dict) else one:
+                if isinstance(part, dict | list):
+                    deeper.append(part)
+        level = deeper
+    return bool(level)

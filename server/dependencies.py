@@ -1,6 +1,7 @@
 """What routes ask for, as named types.
 
-All of them are coroutines, because FastAPI sends plain functions to a thread.
+All of them are coroutines, because FastAPI sends plain functions to a thread. What every step asks
+for is one dependency that depends on no other: resolving each costs time, at every request.
 """
 
 from typing import Annotated, cast
@@ -16,6 +17,7 @@ from server.settings import Settings
 from server.stepping import Stepper
 from server.telemetry import Telemetry
 from server.upstream_watch import UpstreamWatch
+from server.vllm_process import VllmProcess
 
 
 async def _settings(request: Request) -> Settings:
@@ -38,6 +40,10 @@ async def _upstreams(request: Request) -> UpstreamWatch:
     return cast(UpstreamWatch, request.app.state.upstreams)
 
 
+async def _vllm(request: Request) -> VllmProcess | None:
+    return cast("VllmProcess | None", request.app.state.vllm)
+
+
 async def _drain(request: Request) -> Drain:
     return cast(Drain, request.app.state.drain)
 
@@ -47,54 +53,42 @@ ModelsDep = Annotated[Models, Depends(_models)]
 EpisodesDep = Annotated[Episodes, Depends(_episodes)]
 TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]
 UpstreamsDep = Annotated[UpstreamWatch, Depends(_upstreams)]
+VllmDep = Annotated[VllmProcess | None, Depends(_vllm)]
 DrainDep = Annotated[Drain, Depends(_drain)]
 
 TIMEOUT_HEADER = "X-QGuide-Timeout-S"
 
 
-async def _deadline(
-    settings: SettingsDep,
-    wanted_s: Annotated[
-        float | None,
-        Header(
-            alias=TIMEOUT_HEADER,
-            gt=0,
-            allow_inf_nan=False,
-            description="seconds after which the caller wants no answer; the server's limit holds",
-        ),
-    ] = None,
-) -> Deadline:
+WantedS = Annotated[
+    float | None,
+    Header(
+        alias=TIMEOUT_HEADER,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds after which the caller wants no answer; the server's limit holds",
+    ),
+]
+
+
+def _deadline(settings: Settings, wanted_s: float | None) -> Deadline:
     """The operator's limit, or a shorter one of the caller's."""
     remedy = f"ask for less, allow more ({TIMEOUT_HEADER}, QGUIDE_TIMEOUT_S) or try again later"
     return Deadline.after(min(settings.timeout_s, wanted_s or settings.timeout_s), remedy=remedy)
 
 
-DeadlineDep = Annotated[Deadline, Depends(_deadline)]
+async def _stepper(request: Request, wanted_s: WantedS = None) -> Stepper:
+    state = request.app.state
+    deadline = _deadline(state.settings, wanted_s)
+    return Stepper(
+        state.settings, state.models, state.episodes, state.paraphraser, state.telemetry, deadline
+    )
 
 
-async def _stepper(
-    request: Request,
-    settings: SettingsDep,
-    models: ModelsDep,
-    episodes: EpisodesDep,
-    telemetry: TelemetryDep,
-    deadline: DeadlineDep,
-) -> Stepper:
-    paraphraser = request.app.state.paraphraser
-    return Stepper(settings, models, episodes, paraphraser, telemetry, deadline)
+async def _scoring(request: Request, wanted_s: WantedS = None) -> Scoring:
+    state = request.app.state
+    deadline = _deadline(state.settings, wanted_s)
+    return Scoring(state.settings, state.models, state.episodes, state.telemetry, deadline)
 
 
 StepperDep = Annotated[Stepper, Depends(_stepper)]
-
-
-async def _scoring(
-    settings: SettingsDep,
-    models: ModelsDep,
-    episodes: EpisodesDep,
-    telemetry: TelemetryDep,
-    deadline: DeadlineDep,
-) -> Scoring:
-    return Scoring(settings, models, episodes, telemetry, deadline)
-
-
 ScoringDep = Annotated[Scoring, Depends(_scoring)]

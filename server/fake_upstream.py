@@ -38,6 +38,7 @@ class FakeUpstream:
     Attributes:
         replies: the script.
         fault: what it does wrong.
+        faults_after: requests that it serves before.
         faults_left: how often; None for ever.
         asked: the bodies of the requests so far, the oldest first.
         keys: the Authorization headers that came with them.
@@ -45,6 +46,7 @@ class FakeUpstream:
 
     replies: Sequence[str] = DEFAULT_REPLIES
     fault: Fault = ""
+    faults_after: int = 0
     faults_left: int | None = None
     asked: list[Json] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
@@ -107,7 +109,7 @@ class FakeUpstream:
 
     def _failing(self, body: Json) -> Fault:
         idle = self.fault == "refuse_n" and body.get("n", 1) == 1
-        if idle or self.faults_left == 0:
+        if idle or self.faults_left == 0 or len(self.asked) <= self.faults_after:
             return ""
         if self.faults_left is not None:
             self.faults_left -= 1

@@ -53,7 +53,7 @@ class Gate:
         account = request.state.account
         account.key = caller.name if state.keys else None
         request.state.caller = caller
-        if request.url.path in METRICS:  # neither an end nor a flood keeps out who watches it
+        if request.scope["path"] in METRICS:  # neither an end nor a flood keeps out who watches it
             await self.app(request.scope, receive, send)
             return
         state.drain.check()

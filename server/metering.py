@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Literal
 
 from qnet.agent import AsyncScorer
+from qnet.bills import bills
 from qnet.types import (
     Candidate,
     History,
@@ -16,6 +17,7 @@ from qnet.types import (
     ScoreResult,
     Spent,
     spent_on,
+    total_of,
 )
 from server.telemetry import Telemetry
 
@@ -25,7 +27,8 @@ Stage = Literal["paraphrase", "sample", "score"]
 class MeteredPolicy:
     """A policy whose draws are traced, timed and charged.
 
-    A draw that fails or is cut off is timed alone: what it cost, nobody said.
+    Of a draw that fails or is cut off, what upstreams have answered until then is charged; what
+    else it cost, nobody said.
 
     Args:
         stage: what is drawn.
@@ -39,13 +42,20 @@ class MeteredPolicy:
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """What the policy draws, its waiting included."""
-        with _measured(self._stage, self._telemetry):
-            drawn = await self._policy.sample(history, n=n, sampling=sampling)
+        with _measured(self._stage, self._telemetry), bills() as answered:
+            try:
+                drawn = await self._policy.sample(history, n=n, sampling=sampling)
+            except BaseException:  # also of a caller who hangs up
+                self._count(total_of(answered))
+                raise
         spent = spent_on(drawn)
+        self._count(spent)
+        return _billed(drawn, spent)
+
+    def _count(self, spent: Spent) -> None:
         self._telemetry.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
         if self._stage == "paraphrase":
             self._telemetry.paraphrase_tokens.inc(spent.prompt_tokens + spent.completion_tokens)
-        return _billed(drawn, spent)
 
 
 class MeteredScorer:

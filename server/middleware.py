@@ -118,22 +118,9 @@ class Observe:
             await self.app(scope, receive, send)
             return
         request = Request(scope)
-        request_id = _id_of(request)
         started = perf_counter()
-        status: int | None = None
-        replica = request.app.state.settings.replica
-
-        async def numbered(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-ID"] = request_id
-                if replica:
-                    headers["X-QGuide-Replica"] = replica
-            await send(message)
-
         telemetry: Telemetry = request.app.state.telemetry
+        request_id = _id_of(request)
         with (
             open_account() as account,
             structlog.contextvars.bound_contextvars(request_id=request_id),
@@ -141,13 +128,7 @@ class Observe:
         ):
             request.state.request_id = request_id
             request.state.account = account
-            try:
-                await self.app(scope, receive, numbered)
-            except Exception as error:  # the last place where the answer can still have the id
-                response = unknown_error_response(request, error)
-                if status is None:  # else the caller sees a body that breaks off
-                    await response(scope, receive, numbered)
-            status = status or CLIENT_GONE
+            status = await self._answer(request, receive, send)
             route = getattr(request.scope.get("route"), "path", "unknown")
             describe(
                 f"{request.method} {route}",
@@ -162,6 +143,29 @@ class Observe:
             _report(request, account, route=route, status=status, elapsed_s=elapsed_s)
         telemetry.requests.labels(route, status).inc()
         telemetry.request_seconds.labels(route).observe(elapsed_s)
+
+    async def _answer(self, request: Request, receive: Receive, send: Send) -> int:
+        """Have it answered, under its id; returns the status."""
+        status: int | None = None
+        replica = request.app.state.settings.replica
+
+        async def numbered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request.state.request_id
+                if replica:
+                    headers["X-QGuide-Replica"] = replica
+            await send(message)
+
+        try:
+            await self.app(request.scope, receive, numbered)
+        except Exception as error:  # the last place where the answer can still have the id
+            response = unknown_error_response(request, error)
+            if status is None:  # else the caller sees a body that breaks off
+                await response(request.scope, receive, numbered)
+        return status or CLIENT_GONE
 
 
 def _report(

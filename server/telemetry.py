@@ -29,6 +29,12 @@ class Telemetry:
     def __init__(self, tracing: Tracing | None = None) -> None:
         self.tracing = tracing or NoTracing()
         self.registry = CollectorRegistry()
+        self._watch_requests()
+        self._watch_draws()
+        self._watch_scoring()
+        self._watch_episodes()
+
+    def _watch_requests(self) -> None:
         self.requests = self._counter(
             "requests", "Requests by route and status.", ["route", "status"]
         )
@@ -44,12 +50,16 @@ class Telemetry:
         self.unguided = self._counter(
             "unguided", "Requests that got the first candidate, for want of a Q.", _Q_MODEL
         )
+
+    def _watch_draws(self) -> None:
         self.completion_tokens = self._counter("completion_tokens", "Tokens that policies drew.")
         self.paraphrase_tokens = self._counter(
             "paraphrase_tokens", "Tokens of those read and drawn that were for paraphrases."
         )
         self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did without.")
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens that policies read.")
+
+    def _watch_scoring(self) -> None:
         self.queue_seconds = self._histogram(
             "queue_seconds", "Time that a scoring request waits for the device.", _Q_MODEL
         )
@@ -72,6 +82,8 @@ class Telemetry:
         self.shadow_requests = self._counter(
             "shadow_requests", "Requests scored a second time.", ["q_model", "outcome"]
         )
+
+    def _watch_episodes(self) -> None:
         self.episodes = self._counter("episodes", "Episodes that got their outcome.", _Q_MODEL)
         self.rewards = self._counter(
             "episode_reward",

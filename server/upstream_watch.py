@@ -2,6 +2,7 @@
 
 What requests meet is known only where there are requests; after a start, or where nobody asks,
 an upstream that is gone would go unnoticed. So each is asked for its models, which costs nothing.
+One failure may be chance or a busy moment: who fails is asked again, and is gone only then.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from server.telemetry import Telemetry
 
 _EVERY_S: Final = 10.0
+_AGAIN_S: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 
@@ -23,6 +25,7 @@ class UpstreamWatch:
 
     Args:
         every_s: how often they are asked.
+        again_s: after a failure.
     """
 
     def __init__(
@@ -31,8 +34,10 @@ class UpstreamWatch:
         telemetry: Telemetry,
         *,
         every_s: float = _EVERY_S,
+        again_s: float = _AGAIN_S,
     ) -> None:
         self._upstreams = upstreams
+        self._again_s = again_s
         self._every_s = every_s
         self._defects: dict[str, str] = {}
         self._up = telemetry.upstream_up() if upstreams else None
@@ -43,7 +48,7 @@ class UpstreamWatch:
         return {f"upstream {one.name}": self._line(one) for one in self._upstreams}
 
     def is_gone(self, name: str) -> bool:
-        """Whether it did not answer when it was last asked."""
+        """Whether it did not answer when it was last asked, and asked again."""
         return bool(self._defects.get(name))
 
     @asynccontextmanager
@@ -59,11 +64,12 @@ class UpstreamWatch:
 
     async def _ask_on(self, upstream: OpenAICompatiblePolicy) -> None:
         while True:
-            try:
-                defect = await upstream.defect()
-            except Exception as error:  # one that nobody foresaw must not end the watch
-                defect = f"asking it failed: {type(error).__name__}"
-            self._note(upstream.name, defect)
+            defect = await _defect_of(upstream)
+            if defect and not self.is_gone(upstream.name):
+                await asyncio.sleep(self._again_s)
+                defect = await _defect_of(upstream)
+            if defect is not None:
+                self._note(upstream.name, defect)
             await asyncio.sleep(self._every_s)
 
     def _note(self, name: str, defect: str) -> None:
@@ -83,3 +89,10 @@ class UpstreamWatch:
         if upstream.name not in self._defects:
             return "not asked yet"
         return self._defects[upstream.name] or "ok"
+
+
+async def _defect_of(upstream: OpenAICompatiblePolicy) -> str | None:
+    try:
+        return await upstream.defect()
+    except Exception as error:  # one that nobody foresaw must not end the watch
+        return f"asking it failed: {type(error).__name__}"

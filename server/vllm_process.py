@@ -25,6 +25,7 @@ _log = structlog.get_logger(__name__)
 
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _POLL_S: Final = 0.2
+_ASK_STARTING_S: Final = 1.0
 _SAY_EVERY_S: Final = 10.0
 _END_S: Final = 10.0
 _FIRST_WAIT_S: Final = 1.0
@@ -41,6 +42,9 @@ class VllmProcess:
 
     A process that ends, or lives and does not answer, is started again, after a wait that doubles
     while it keeps ending.
+
+    Attributes:
+        is_lost: it ended, or was silent for too long, and has not answered since.
 
     Args:
         python: the interpreter that has vLLM.
@@ -66,6 +70,7 @@ class VllmProcess:
         self.url = f"http://127.0.0.1:{port}"
         self.api_key = secrets.token_hex(16)
         self.starts = 0
+        self.is_lost = False
         if shutil.which(python) is None:
             raise ConfigError(
                 f"{python} is no interpreter; set QGUIDE_VLLM_PYTHON to a Python that has vLLM "
@@ -163,6 +168,7 @@ class VllmProcess:
                 continue
             if monotonic() - started > _STABLE_S:
                 wait_s = self._first_wait_s
+            self.is_lost = True
             _log.error("vllm_lost", reason=reason, restart_in_s=wait_s)
             self._end()
             while not self._ending.wait(wait_s):
@@ -178,13 +184,15 @@ class VllmProcess:
             return f"ended with {status}"
         if monotonic() < self._ask_at:
             return ""
-        self._ask_at = monotonic() + self._silent_s / _ASKED
+        every_s = self._silent_s / _ASKED
+        self._ask_at = monotonic() + (min(every_s, _ASK_STARTING_S) if self.is_lost else every_s)
         if self._answers():
             self._heard()
         silent_s = monotonic() - self._answered_at
         return f"was silent for {silent_s:.0f} s" if silent_s > self._patience_s else ""
 
     def _heard(self) -> None:
+        self.is_lost = False
         self._answered_at, self._patience_s = monotonic(), self._silent_s
 
     def _restarted(self, wait_s: float) -> bool:

@@ -251,6 +251,8 @@ class LoadRow(_Row):
         overhead_ms: the client's clock without what the server says that drawing and scoring took.
         sample_ms: median of what the server says; likewise `score_ms`.
         client_cpu_share: of the clients' one core; near 1 it is they who are measured.
+        client_ms: median that the same clients need where a server does nothing; a part of
+            `overhead_ms`.
     """
 
     models: str
@@ -265,6 +267,7 @@ class LoadRow(_Row):
     sample_ms: float | None
     score_ms: float | None
     client_cpu_share: float
+    client_ms: float | None = None
 
 
 class ServeRun(_Row):

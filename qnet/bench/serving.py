@@ -3,17 +3,18 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
 
 from qnet.bench.agents import Agent
+from qnet.bench.idle_server import idle_server
 from qnet.bench.load import PATHS, Load, measure_load
 from qnet.bench.measure import describe_machine
 from qnet.bench.processes import child
-from qnet.bench.records import ServeRun
+from qnet.bench.records import LoadRow, ServeRun
 from qnet.bench.served import free_port, wait_until_ready
 from qnet.errors import ConfigError
 
@@ -21,6 +22,8 @@ THERE = "url"
 """What results call the models of a server that was there."""
 
 _PROBE_S = 120.0
+_IDLE_S = 3.0
+"""Longest load on the server that does nothing."""
 
 Advance = Callable[[str], None]
 
@@ -80,31 +83,40 @@ def serve_bench(config: ServeBench, *, advance: Advance = lambda _: None) -> Ser
     )
     try:
         for models in config.served:
-            for load in _loads(config, models, advance):
-                run = run.model_copy(update={"rows": (*run.rows, measure_load(load))})
+            for load, idle in _loads(config, models, advance):
+                row = _measured(load, idle)
+                run = run.model_copy(update={"rows": (*run.rows, row)})
         run = run.model_copy(update={"complete": True})
     finally:
         config.output.write_text(run.model_dump_json(indent=1) + "\n")
     return run
 
 
-def _loads(config: ServeBench, models: str, advance: Advance) -> Iterator[Load]:
-    """Each load of one server, while that server runs."""
-    with TemporaryDirectory() as folder, _server(config, models, Path(folder)) as url:
+def _measured(load: Load, idle: Load) -> LoadRow:
+    """A load, and what its clients need for themselves."""
+    row, alone = measure_load(load), measure_load(idle).latency_ms
+    return row.model_copy(update={"client_ms": alone.p50 if alone else None})
+
+
+def _loads(config: ServeBench, models: str, advance: Advance) -> Iterator[tuple[Load, Load]]:
+    """Each load of one server, while it runs, and the same of one that does nothing."""
+    with TemporaryDirectory() as name, _server(config, models, Path(name)) as url:
         for endpoint, path in PATHS.items():
-            _probe(url, path, config)
-            for clients in config.clients:
-                advance(f"{models}: {path}, {clients} clients")
-                yield Load(
-                    url=url,
-                    models=models,
-                    endpoint=endpoint,
-                    clients=clients,
-                    seconds=config.seconds,
-                    warm_up_s=config.warm_up_s,
-                    candidates=config.candidates,
-                    seed=config.seed,
-                )
+            answer = _probe(url, path, config)
+            with idle_server(answer, Path(name)) as idle_url:
+                for clients in config.clients:
+                    advance(f"{models}: {path}, {clients} clients")
+                    load = Load(
+                        url=url,
+                        models=models,
+                        endpoint=endpoint,
+                        clients=clients,
+                        seconds=config.seconds,
+                        warm_up_s=config.warm_up_s,
+                        candidates=config.candidates,
+                        seed=config.seed,
+                    )
+                    yield load, replace(load, url=idle_url, seconds=min(config.seconds, _IDLE_S))
 
 
 @contextmanager
@@ -133,8 +145,8 @@ def _server(config: ServeBench, models: str, folder: Path) -> Iterator[str]:
             raise process.failure("ended")
 
 
-def _probe(url: str, path: str, config: ServeBench) -> None:
-    """Ask once, so that a server that refuses everything is not measured."""
+def _probe(url: str, path: str, config: ServeBench) -> bytes:
+    """Its answer to a first question; a server that refuses everything is not measured."""
     question = Agent(candidates=config.candidates, seed=config.seed).question(path)
     try:
         response = httpx.post(url + path, json=question, timeout=_PROBE_S)
@@ -147,3 +159,4 @@ def _probe(url: str, path: str, config: ServeBench) -> None:
             f"the server answered {path} with {response.status_code}; measure one without keys "
             f"that allows {config.candidates} candidates. It said: {response.text[:300]}"
         )
+    return response.content

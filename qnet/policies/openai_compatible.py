@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import stamina
 
+from qnet.bills import tell
 from qnet.concurrency import all_of
 from qnet.errors import (
     InvalidCandidatesError,
@@ -29,7 +30,7 @@ from qnet.policies.openai_wire import (
     request_body,
     retry_after_s,
 )
-from qnet.types import Candidate, History, Sampling
+from qnet.types import NOTHING, Candidate, History, Sampling
 
 _REFUSED = (400, 413, 422)
 _FORBIDDEN = (401, 403)
@@ -47,6 +48,7 @@ class UpstreamLimits:
     Attributes:
         timeout_s: longest silence of the upstream.
         connect_timeout_s: until a connection stands, or one of the pool is free.
+        poll_timeout_s: longest silence where it is only asked how it is.
         max_connections: of the pool.
         retries: after a failure that asking again may cure.
         longest_wait_s: before a retry; an upstream that asks for more is not asked again.
@@ -55,6 +57,7 @@ class UpstreamLimits:
 
     timeout_s: float = 60.0
     connect_timeout_s: float = 5.0
+    poll_timeout_s: float = 10.0
     max_connections: int = 100
     retries: int = 2
     longest_wait_s: float = 5.0
@@ -133,15 +136,18 @@ class OpenAICompatiblePolicy:
         """Whether it failed so often that requests are refused, but for a probe."""
         return self._breaker.is_open
 
-    async def defect(self) -> str:
+    async def defect(self) -> str | None:
         """Why it cannot be used now, as far as it takes to be asked for its models; "" if it can.
 
-        An upstream without such a list is well: what it answers shows that it is there.
+        An upstream without such a list is well: what it answers shows that it is there. None where
+        it could not be asked, because all connections were busy: that says nothing of it.
         """
+        limits = self._limits
+        timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
         try:
-            response = await self._http.get("models", timeout=self._limits.connect_timeout_s)
+            response = await self._http.get("models", timeout=timeout)
         except httpx.PoolTimeout:
-            return ""  # busy with requests
+            return None
         except (httpx.TransportError, httpx.DecodingError) as error:
             return f"does not answer ({type(error).__name__})"
         if response.status_code in _FORBIDDEN:
@@ -221,6 +227,7 @@ class OpenAICompatiblePolicy:
             drawn = candidates_of(response.content)
             if drawn:
                 outcome = self._breaker.succeed
+                tell(drawn[0].spent or NOTHING)
                 return drawn
             if not is_object(response.content):
                 outcome = self._breaker.fail

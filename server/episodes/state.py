@@ -176,8 +176,9 @@ class Episode(_State):
 
 
 def digest(history: History) -> str:
-    """What a state is recognised by: whatever makes messages differ."""
-    return hashlib.sha256(repr([message.key for message in history]).encode()).hexdigest()
+    """What a state is recognised by: what its messages say, and what else they show."""
+    seen = [(message.key, *message.unread) for message in history]
+    return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
 def _extends(history: History, former: History) -> bool:

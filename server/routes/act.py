@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from qnet.agent import Decision
 from qnet.types import Sampling
-from server.dependencies import ModelsDep, SettingsDep, StepperDep
+from server.dependencies import StepperDep
 from server.history import to_history
 from server.schemas import (
     ActRequest,
@@ -20,12 +20,11 @@ router = APIRouter(prefix="/v1", tags=["guidance"])
 
 
 @router.post("/act")
-async def choose_action(
-    body: ActRequest, settings: SettingsDep, models: ModelsDep, stepper: StepperDep
-) -> ActResponse:
+async def choose_action(body: ActRequest, stepper: StepperDep) -> ActResponse:
     """Draw candidates for the agent's state and return the one with the highest Q."""
+    settings = stepper.settings
     asked = Asked(
-        policy=models.find_policy(body.policy),
+        policy=stepper.models.find_policy(body.policy),
         history=to_history(
             body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
         ),

@@ -13,7 +13,7 @@ from server.chat_schemas import (
     OpenAIErrorBody,
     options_of,
 )
-from server.dependencies import ModelsDep, SettingsDep, StepperDep
+from server.dependencies import StepperDep
 from server.errors import STATUSES
 from server.stepping import Asked, Stepper
 from server.streaming import CompletionStream
@@ -41,15 +41,13 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 
 @router.post("/chat/completions", response_class=JSONResponse, responses=_RESPONSES)
 async def complete_chat(
-    body: ChatCompletionRequest,
-    request: Request,
-    settings: SettingsDep,
-    models: ModelsDep,
-    stepper: StepperDep,
+    body: ChatCompletionRequest, request: Request, stepper: StepperDep
 ) -> Response:
     """Draw M candidates, return the one with the highest Q as an ordinary completion."""
+    settings = stepper.settings
     options = options_of(body.qguide, request.headers)
-    asked = read_request(body, options, models.find_policy(body.model), settings)
+    policy = stepper.models.find_policy(body.model)
+    asked = read_request(body, options, policy, settings)
     complete = partial(_complete, asked, options, stepper)
     if not body.stream:
         return JSONResponse(await complete())

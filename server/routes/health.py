@@ -3,7 +3,14 @@
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from server.dependencies import DrainDep, ModelsDep, SettingsDep, TelemetryDep, UpstreamsDep
+from server.dependencies import (
+    DrainDep,
+    ModelsDep,
+    SettingsDep,
+    TelemetryDep,
+    UpstreamsDep,
+    VllmDep,
+)
 from server.models import Models
 from server.schemas import Health
 from server.settings import VLLM
@@ -23,6 +30,7 @@ async def ready(
     drain: DrainDep,
     settings: SettingsDep,
     upstreams: UpstreamsDep,
+    vllm: VllmDep,
     response: Response,
 ) -> Health:
     """Requests can be served; 503 where what serves them here is dead, and before the end.
@@ -35,6 +43,8 @@ async def ready(
         reason = "the server is about to end; another will answer"
     elif not models.healthy:
         reason = "a thread that scores is dead; restart the server"
+    elif vllm is not None and vllm.is_lost:
+        reason = "its vLLM ended or fell silent; it is being started again"
     elif settings.vllm and upstreams.is_gone(VLLM):
         reason = "its vLLM does not answer; it is started again as soon as that is certain"
     else:

@@ -8,6 +8,7 @@ import pytest
 from qguide_client import AsyncQGuide, QGuide, errors
 from qguide_client.chat_stream import ChatStream
 from qguide_client.chat_types import ChatChunk
+from qguide_client.types import CustomToolCall, ToolCall
 
 from clients.python.tests.conftest import AT_ONCE, client_of
 
@@ -127,3 +128,28 @@ def test_the_server_answers_whole_and_in_pieces(client: QGuide) -> None:
     assert chunks[-1].usage == whole.usage
     with pytest.raises(errors.UnknownModelError):
         client.chat(TASK, model="nobody")
+
+
+def test_calls_of_functions_and_of_custom_tools_are_read() -> None:
+    from server.app import create_app
+    from server.fake_upstream import FakeUpstream
+    from server.settings import SCRIPTED, Settings, Upstream
+    from tests.running import running
+
+    tools = [
+        {"type": "custom", "custom": {"name": "shell"}},
+        {"type": "function", "function": {"name": "look"}},
+    ]
+    with running(FakeUpstream().app()) as upstream:
+        served = Upstream.model_validate({"url": f"{upstream}/v1", "model": "m"})
+        settings = Settings(
+            policy="demo", upstreams={"demo": served}, q_models={"demo@1": SCRIPTED}
+        )
+        with running(create_app(settings)) as url, QGuide(url, retry=AT_ONCE) as client:
+            answer = client.chat(TASK, n=2, tools=tools, qguide={"num_candidates": 2})
+    calls = {call.type: call for choice in answer.choices for call in choice.message.tool_calls}
+    custom, function = calls["custom"], calls["function"]
+    assert isinstance(custom, CustomToolCall)
+    assert isinstance(function, ToolCall)
+    assert (custom.name, custom.custom.input) == ("shell", "input 0")
+    assert (function.name, function.function.arguments) == ("look", "{}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -11,9 +12,10 @@ from qnet.policies.local import LocalPolicy
 from qnet.scoring import SharedPrefixScorer
 from qnet.types import CachingScorer, Policy
 from server.app import create_app
+from server.fake_upstream import FakeUpstream
 from server.models import Models, ServedPolicy, build_models
 from server.q_models import Origin, QModel, QModels, Runtime
-from server.settings import SCRIPTED, Settings
+from server.settings import SCRIPTED, Settings, Upstream
 from server.telemetry import Telemetry
 from tests.tiny_models import CONTEXT, policy_model, q_model
 
@@ -65,3 +67,15 @@ def tiny_client(serve: Serve) -> TestClient:
         return models_of(policy, SharedPrefixScorer(q_model()), thread)
 
     return serve(build=build)
+
+
+def settings_of(url: str, **more: Any) -> Settings:
+    """The fakes, with the upstream at this address as the policy."""
+    served = Upstream.model_validate({"url": url, "model": "fake-1", "retries": 0})
+    return FAKES.model_copy(update={"upstreams": {"demo": served}, "policy": "demo"} | more)
+
+
+@pytest.fixture
+def guided(serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream) -> TestClient:
+    """A server in front of the fake upstream, with the scripted Q model."""
+    return serve(settings_of(address[1]))

@@ -183,3 +183,46 @@ def test_a_conversation_with_an_image_is_no_record(
     outcome = client.post("/v1/episodes/e/outcome", json={"reward": 1.0}).json()
     assert outcome["recorded"] is False
     assert "the Q models read" in outcome["reason"]
+
+
+def test_what_differs_in_an_image_alone_is_another_state(client: TestClient) -> None:
+    other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BB=="}}
+    options = FIRST["qguide"] | {"episode_id": "seen"}
+    for image in (IMAGE, other, other):
+        message = {"role": "user", "content": [{"type": "text", "text": "click"}, image]}
+        asked = client.post(CHAT, json={"messages": [message], "qguide": options})
+        assert asked.status_code == 200, asked.text
+    outcome = client.post("/v1/episodes/seen/outcome", json={"reward": 1.0}).json()
+    assert outcome["steps"] == 2
+
+
+def test_a_task_without_words_is_not_paraphrased(
+    client: TestClient, upstream: FakeUpstream
+) -> None:
+    options = FIRST["qguide"] | {"perturb": True}
+    body = {"messages": [{"role": "user", "content": [IMAGE]}], "n": 3, "qguide": options}
+    answer = client.post(CHAT, json=body).json()
+    assert len(answer["choices"]) == 3
+    said = "the task was not paraphrased: the first user message says it without words"
+    assert (answer["qguide"]["perturbed"], answer["qguide"]["warnings"]) == (0, [said])
+    assert answer["qguide"]["usage"]["paraphrase"]["completion_tokens"] == 0
+    assert [asked["n"] for asked in upstream.asked] == [3]
+
+
+@pytest.mark.parametrize("levels", [50, 300, 930, 945, 1_000, 10_000, 100_000])
+@pytest.mark.parametrize("where", ["tools", "part"])
+@pytest.mark.parametrize("form", ["[]", "{}"])
+def test_what_is_nested_without_measure_is_a_400(
+    client: TestClient, form: str, where: str, levels: int
+) -> None:
+    nested = "[" * levels + "]" * levels if form == "[]" else '{"a":' * levels + "1" + "}" * levels
+    part = nested if where == "part" else "1"
+    body = f"""{{"messages": [{{"role": "user", "content": [{{"type": "x", "x": {part}}}]}}],
+        "qguide": {{"fallback": "first", "episode_id": "e"}},
+        "functions": {nested if where == "tools" else "[]"}}}"""
+    answer = client.post(CHAT, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == (200 if levels < 100 else 400), answer.text
+    if levels >= 100:
+        error = answer.json()["error"]
+        assert error["code"] == "malformed_body"
+        assert "levels deep" in error["message"] or "nested too deeply" in error["message"]

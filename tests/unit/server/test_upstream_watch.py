@@ -10,6 +10,7 @@ import structlog
 from fastapi import FastAPI, Response
 
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qnet.types import Message, Sampling
 from server.fake_upstream import FakeUpstream
 from server.settings import Upstream
 from server.telemetry import Telemetry
@@ -20,15 +21,17 @@ from tests.unit.server.conftest import FAKES, Serve
 
 
 class Answering:
-    """A server whose one answer is a status."""
+    """A server whose one answer is a status, or a failure as often as it was told to."""
 
     def __init__(self) -> None:
         self.status = 200
+        self.fails: list[bool] = []
         self.app = FastAPI()
         self.app.add_api_route("/v1/models", self.models)
 
     async def models(self) -> Response:
-        return Response(status_code=self.status)
+        fails = bool(self.fails) and self.fails.pop(0)
+        return Response(status_code=500 if fails else self.status)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ async def test_what_an_upstream_answers_says_how_it_is(
 
 
 async def test_silence_and_absence_are_told_apart() -> None:
-    limits = UpstreamLimits(connect_timeout_s=0.2)
+    limits = UpstreamLimits(connect_timeout_s=5.0, poll_timeout_s=0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
         for url, said in ((there, "ReadTimeout"), (_nobody(), "ConnectError")):
@@ -80,7 +83,7 @@ async def test_one_that_goes_and_comes_back_is_said_once_each(
     state.status = 200
     policy = OpenAICompatiblePolicy("demo", url=url, model="m")
     telemetry = Telemetry()
-    watch = UpstreamWatch([policy], telemetry, every_s=0.02)
+    watch = UpstreamWatch([policy], telemetry, every_s=0.02, again_s=0.01)
     assert watch.details == {"upstream demo": "not asked yet"}
 
     def up() -> float | None:
@@ -97,6 +100,38 @@ async def test_one_that_goes_and_comes_back_is_said_once_each(
             state.status = 200
             await until(lambda: watch.details == {"upstream demo": "ok"})
     assert [line["event"] for line in logged] == ["upstream_gone", "upstream_back"]
+    await policy.close()
+
+
+async def test_one_failure_is_no_end(answering: tuple[Answering, str]) -> None:
+    state, url = answering
+    policy = OpenAICompatiblePolicy("demo", url=url, model="m")
+    watch = UpstreamWatch([policy], Telemetry(), every_s=0.01, again_s=0.01)
+    state.status, state.fails = 200, [False, True, False, True, False]
+    with structlog.testing.capture_logs() as logged:
+        async with watch.watched():
+            await until(lambda: not state.fails)
+            await until(lambda: watch.details == {"upstream demo": "ok"})
+    assert logged == []
+    await policy.close()
+
+
+async def test_where_all_connections_are_busy_what_was_known_stands(
+    address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    limits = UpstreamLimits(connect_timeout_s=0.05, max_connections=1, breaker_failures=1)
+    policy = OpenAICompatiblePolicy("demo", url=address[1], model="m", limits=limits)
+    assert await policy.defect() == ""
+    upstream.fault = "hang"
+    draw = policy.sample((Message("user", "look"),), n=1, sampling=Sampling())
+    hanging = asyncio.create_task(draw)
+    await until(lambda: bool(upstream.asked))
+    watch = UpstreamWatch([policy], Telemetry(), every_s=0.01, again_s=0.01)
+    async with watch.watched():
+        await asyncio.sleep(0.3)
+        assert watch.details == {"upstream demo": "not asked yet"}
+    hanging.cancel()
+    await asyncio.gather(hanging, return_exceptions=True)
     await policy.close()
 
 

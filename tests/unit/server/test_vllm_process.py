@@ -12,13 +12,16 @@ from typing import Any
 import httpx
 import pytest
 import structlog
+from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from qnet.errors import ConfigError
 from server import child_guard
+from server.app import create_app
 from server.settings import Settings, Upstream
 from server.vllm_process import VllmProcess
 from tests.scripted_vllm_module import install
+from tests.unit.server.conftest import FAKES
 
 START_S = 120
 GUARDED = [sys.executable, "-I", child_guard.__file__, sys.executable, "-c"]
@@ -95,6 +98,25 @@ def test_it_is_started_again_when_it_ends(vllm: Callable[..., VllmProcess]) -> N
             httpx.get(f"{process.url}/die")
         until(lambda starts=starts: process.starts == starts and answers(process))  # type: ignore[misc]
     assert process.pid != first
+
+
+def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(
+    vllm: Callable[..., VllmProcess],
+) -> None:
+    process = vllm()
+    process.start(ready_s=START_S)
+    upstreams = {"vllm": process.upstream()}
+    settings = FAKES.model_copy(update={"upstreams": upstreams, "vllm": "a-model"})
+    with TestClient(create_app(settings, vllm=process)) as client:
+        assert client.get("/readyz").status_code == 200
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{process.url}/die")
+        until(lambda: process.is_lost)
+        lost = client.get("/readyz")
+        assert lost.status_code == 503
+        assert "is being started again" in lost.json()["reason"]
+        until(lambda: client.get("/readyz").status_code == 200)
+    assert (process.starts, process.is_lost) == (2, False)
 
 
 def test_one_that_lives_and_does_not_answer_is_started_again(

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import field_validator
 
-from qguide_client.types import Answer, CallOptions, ScoreUsage, Timings, ToolCall
+from qguide_client.types import Answer, AnyToolCall, CallOptions, ScoreUsage, Timings
 
 
 class GuidanceOptions(TypedDict, total=False):
@@ -64,7 +64,7 @@ class ChatMessage(Answer):
 
     role: str
     content: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[AnyToolCall, ...] = ()
 
     @field_validator("tool_calls", mode="before")
     @classmethod

@@ -122,13 +122,42 @@ class ToolCall(Answer):
     type: str = "function"
     function: CalledFunction
 
+    @property
+    def name(self) -> str:
+        """What is called."""
+        return self.function.name
+
+
+class CalledTool(Answer):
+    """What a custom tool is given; `input` is any text."""
+
+    name: str
+    input: str
+
+
+class CustomToolCall(Answer):
+    """One call of a custom tool of an assistant's turn."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CalledTool
+
+    @property
+    def name(self) -> str:
+        """What is called."""
+        return self.custom.name
+
+
+AnyToolCall = ToolCall | CustomToolCall
+"""`type` says which; it is "custom" for one of a custom tool."""
+
 
 class Message(Answer):
     """One turn, OpenAI's shape; `content` may be None beside tool calls."""
 
     role: str
     content: str | None = None
-    tool_calls: tuple[ToolCall, ...] | None = None
+    tool_calls: tuple[AnyToolCall, ...] | None = None
     tool_call_id: str | None = None
 
 

@@ -327,10 +327,14 @@ async def test_a_busy_upstream_is_not_a_broken_one(connect: Any, upstream: FakeU
 
 async def test_a_full_pool_is_said_to_be_full(connect: Any, upstream: FakeUpstream) -> None:
     upstream.fault = "hang"
-    limits = UpstreamLimits(max_connections=1, connect_timeout_s=0.1, timeout_s=1.0)
+    limits = UpstreamLimits(
+        max_connections=1, connect_timeout_s=0.1, timeout_s=60.0, retries=3, breaker_failures=1
+    )
     async with connect(limits=limits, takes_n=False) as policy:
         with pytest.raises(UpstreamUnavailableError, match="all 1 connections"):
             await policy.sample(HISTORY, n=2, sampling=Sampling())
+        assert len(upstream.asked) == 1, "it is not asked again"
+        assert not policy.rests, "a full pool says nothing of the upstream"
 
 
 async def test_fewer_than_one_candidate_is_refused(connect: Any) -> None:
