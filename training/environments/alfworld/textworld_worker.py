@@ -13,7 +13,8 @@ stdout; end of input ends the process, also where its parent died.
 The engine is TextWorld's own `PddlEnv` under alfworld's own names. Only repeated work
 is taken out: a game's translation (TextWorld makes four of them before the first
 step), parsed grammar texts and the wording of each command are remembered, and what
-never changes is shared instead of copied.
+never changes is shared instead of copied. And a planner library is never unloaded,
+because that crashes the process now and then: the next game is loaded into it.
 """
 
 import json
@@ -31,6 +32,10 @@ from textworld.envs.pddl import PddlEnv, textgen
 
 REMEMBERED_TRANSLATIONS = 256
 IDLE_ENGINES = 8
+
+
+_FREE_LIBRARIES: list[Any] = []
+"""Loaded copies of the planner that no engine uses; each runs one game at a time."""
 
 
 class _MemoisedParser:
@@ -58,6 +63,8 @@ def remember_repeated_work() -> None:
         return translate(domain, problem)
 
     fast_downward.pddl2sas = pddl2sas
+    load: Callable[[], Any] = fast_downward.load_lib
+    fast_downward.load_lib = lambda: _FREE_LIBRARIES.pop() if _FREE_LIBRARIES else load()
     textgen.copy_context = _copy_context
     textgen._PARSER = _MemoisedParser(textgen._PARSER)
     logic._PARSER = _MemoisedParser(logic._PARSER)
@@ -110,8 +117,8 @@ class Engine:
         return {"actions": self._state["admissible_commands"]}
 
     def close(self) -> None:
-        """Unload the library, and with it what it leaked."""
-        fast_downward.close_lib(self._pddl.downward_lib)
+        """Leave the library to another game."""
+        _FREE_LIBRARIES.append(self._pddl.downward_lib)
 
 
 class Sessions:

@@ -103,3 +103,19 @@ def test_an_answer_that_does_not_come_in_time_kills_the_worker(games: list[Path]
     with pytest.raises(EnvironmentFailureError, match=r"within 0\.001 s"):
         TextWorldEnvironment(hasty, games[0]).reset()
     hasty.close()
+
+
+def test_games_that_follow_each_other_in_one_library_are_as_new_and_end_well(
+    games: list[Path],
+) -> None:
+    pool = EnginePool(processes=1)
+    worker = pool.acquire(str(games[0]))
+    said: list[list[str]] = []
+    for game in (*games[:12], games[0]):  # more than are kept idle
+        environment = TextWorldEnvironment(pool, game)
+        said.append([environment.reset(), *environment.admissible_actions()])
+        environment.close()
+    assert said[0] == said[-1]
+    assert len({texts[0] for texts in said}) > 6
+    pool.close()
+    assert worker._process.returncode == 0
