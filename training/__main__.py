@@ -140,6 +140,15 @@ def _split(text: str | None) -> list[str] | None:
 
 
 @app.command()
+def judge(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Where guidance fails: each candidate, played to the end by the expert."""
+    with _errors_without_traceback():
+        from training.jobs.judge import JudgeConfig, run_judge
+
+        _show("judge", run_judge(load_config(JudgeConfig, config, overrides or ())))
+
+
+@app.command()
 def parity(
     environment: Annotated[str, typer.Argument(help="alfworld")],
     games: Annotated[Path, typer.Option(help="Folder of game files.")],

@@ -9,6 +9,7 @@ from training.algorithms.exploration import Exploration
 from training.config import load_config
 from training.jobs.collect import CollectConfig
 from training.jobs.explore import ExploreConfig
+from training.jobs.judge import JudgeConfig
 from training.jobs.label import LabelConfig
 from training.jobs.sft import SftConfig
 from training.jobs.train_qnet import TrainQNetConfig
@@ -18,6 +19,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "collect": CollectConfig,
     "sft": SftConfig,
     "explore": ExploreConfig,
+    "judge": JudgeConfig,
     "label": LabelConfig,
     "train_qnet": TrainQNetConfig,
 }
