@@ -187,7 +187,7 @@ class Paraphraser:
     async def paraphrase(self, task: str, *, n: int) -> Paraphrases:
         """`n` texts for a task; a failure leaves the task as it is and is a warning."""
         if not task.strip():
-            return _unchanged(task, n, "the first user message says it without words")
+            return _unchanged(task, n, "it has no words")
         if len(task) > MAX_TASK_CHARACTERS:
             return _unchanged(
                 task,

@@ -65,7 +65,11 @@ class Message:
         content = (self.wire or {}).get("content")
         if not isinstance(content, list):
             return []
-        return [json.dumps(part, sort_keys=True) for part in content if part.get("type") != "text"]
+        return [
+            json.dumps({k: v for k, v in part.items() if k != "cache_control"}, sort_keys=True)
+            for part in content
+            if part.get("type") != "text" or not isinstance(part.get("text"), str)
+        ]
 
     @property
     def key(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:

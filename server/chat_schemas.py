@@ -7,11 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 
 from qnet.errors import InvalidRequestError
+from qnet.nesting import MOST_LEVELS, is_too_deep
 from qnet.policies.openai_wire import text_of
 from qnet.types import Message, Role, ToolCall
 from server.schemas import ContentPart, StepOptions, Temperature
 
-_MOST_LEVELS: Final = 100
 _HEADER: Final = "x-qguide-"
 _NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-replica")
 """The deadline is read for every route; the replica is for the proxy that the request came by."""
@@ -124,12 +124,12 @@ class ChatCompletionRequest(_Whole):
     @classmethod
     def _is_flat(cls, body: object) -> object:
         """What is passed on is written again, deeper in the stack than it was read."""
-        if _is_deeper(body, _MOST_LEVELS):
+        if is_too_deep(body):
             raise PydanticCustomError(
                 "too_deep",
                 "lists and objects stand in each other more than {most} levels deep; send a "
                 "flatter body",
-                {"most": _MOST_LEVELS},
+                {"most": MOST_LEVELS},
             )
         return body
 
@@ -182,15 +182,3 @@ def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOpt
             f"{', '.join(GuidanceOptions.model_fields)}"
         ) from error
     return body.model_copy(update=read.model_dump(exclude_unset=True))
-
-
-def _is_deeper(body: object, most: int) -> bool:
-    level: list[Any] = [body] if isinstance(body, dict | list) else []
-    for _ in range(most):
-        deeper = []
-        for one in level:
-            for part in one.values() if isinstance(one, dict) else one:
-                if isinstance(part, dict | list):
-                    deeper.append(part)
-        level = deeper
-    return bool(level)

@@ -24,7 +24,18 @@ DEFAULT_REPLIES = (
     "Thought: The desk is a good place to start.\nAction: go to desk 1",
 )
 Fault = Literal[
-    "", "hang", "garbage", "empty", "429", "500", "503", "401", "ignore_n", "refuse_n", "reasoning"
+    "",
+    "hang",
+    "garbage",
+    "empty",
+    "429",
+    "500",
+    "503",
+    "401",
+    "ignore_n",
+    "refuse_n",
+    "reasoning",
+    "half",
 ]
 _FAULTS: tuple[str, ...] = get_args(Fault)
 _LIES_IN_WAIT_S = 3600.0
@@ -101,6 +112,9 @@ class FakeUpstream:
             completion = self._completion(body)
         except (AttributeError, IndexError, KeyError, TypeError):
             return _error(400, "a parameter is not what it should be")
+        if self.fault == "half":
+            completion["choices"][0]["message"]["content"] = "half \ud800"
+            return Response(json.dumps(completion), media_type="application/json")
         if not body.get("stream"):
             return JSONResponse(completion)
         include_usage = bool((body.get("stream_options") or {}).get("include_usage"))

@@ -202,7 +202,8 @@ class VllmProcess:
         except OSError as error:
             _log.error("vllm_not_started", reason=type(error).__name__, again_in_s=wait_s)
             return False
-        self._answered_at, self._patience_s = monotonic(), self._ready_s
+        self._ask_at = self._answered_at = monotonic()
+        self._patience_s = self._ready_s
         return True
 
     def _answers(self) -> bool:

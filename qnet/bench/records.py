@@ -251,7 +251,7 @@ class LoadRow(_Row):
         overhead_ms: the client's clock without what the server says that drawing and scoring took.
         sample_ms: median of what the server says; likewise `score_ms`.
         client_cpu_share: of the clients' one core; near 1 it is they who are measured.
-        client_ms: median that the same clients need where a server does nothing; a part of
+        client_ms: median of a round trip to a server that does nothing, the same clients; a part of
             `overhead_ms`.
     """
 

@@ -19,7 +19,7 @@ def print_serve(run: ServeRun, console: Console) -> None:
     """Every load, and whether the server's own part keeps to its goal."""
     title = (
         f"requests with M = {run.candidates}, in ms; own: neither drawing nor scoring, "
-        "client: what clients need where a server does nothing"
+        "client: a round trip to a server that does nothing"
     )
     table = Table(title=title, box=SIMPLE)
     table.add_column("", no_wrap=True)
@@ -34,7 +34,7 @@ def print_serve(run: ServeRun, console: Console) -> None:
             console.print(
                 f"{row.models} {row.endpoint}: {row.overhead_ms.p50:.2f} ms over drawing and "
                 f"scoring at 1 client, {'within' if kept else 'over'} {OVERHEAD_GOAL_MS:g} ms; "
-                f"the client needs {row.client_ms or 0:.2f} ms where a server does nothing",
+                f"{row.client_ms or 0:.2f} ms of it is a round trip to a server that does nothing",
                 highlight=False,
             )
 

@@ -93,9 +93,9 @@ def serve_bench(config: ServeBench, *, advance: Advance = lambda _: None) -> Ser
 
 
 def _measured(load: Load, idle: Load) -> LoadRow:
-    """A load, and what its clients need for themselves."""
-    row, alone = measure_load(load), measure_load(idle).latency_ms
-    return row.model_copy(update={"client_ms": alone.p50 if alone else None})
+    """A load, and how long its clients wait for a server that does nothing."""
+    alone = measure_load(idle).latency_ms
+    return measure_load(load).model_copy(update={"client_ms": alone.p50 if alone else None})
 
 
 def _loads(config: ServeBench, models: str, advance: Advance) -> Iterator[tuple[Load, Load]]:

@@ -4,6 +4,7 @@ M candidates are one request with `n`, so that the upstream reads the history on
 that refuses `n` or gives fewer choices is asked in parallel, from then on for good.
 """
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from qnet.bills import tell
 from qnet.concurrency import all_of
 from qnet.errors import (
     InvalidCandidatesError,
+    InvalidRequestError,
     UpstreamError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
@@ -29,6 +31,7 @@ from qnet.policies.openai_wire import (
     reason_of,
     request_body,
     retry_after_s,
+    spent_of,
 )
 from qnet.types import NOTHING, Candidate, History, Sampling
 
@@ -145,9 +148,12 @@ class OpenAICompatiblePolicy:
         limits = self._limits
         timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
         try:
-            response = await self._http.get("models", timeout=timeout)
+            async with asyncio.timeout(limits.connect_timeout_s + limits.poll_timeout_s):
+                response = await self._http.get("models", timeout=timeout)
         except httpx.PoolTimeout:
             return None
+        except TimeoutError:
+            return "does not come to the end of its answer"
         except (httpx.TransportError, httpx.DecodingError) as error:
             return f"does not answer ({type(error).__name__})"
         if response.status_code in _FORBIDDEN:
@@ -225,9 +231,9 @@ class OpenAICompatiblePolicy:
                 outcome = self._breaker.fail if response.is_server_error else self._breaker.succeed
                 raise self._failure(response)
             drawn = candidates_of(response.content)
+            tell(drawn[0].spent or NOTHING if drawn else spent_of(response.content))
             if drawn:
                 outcome = self._breaker.succeed
-                tell(drawn[0].spent or NOTHING)
                 return drawn
             if not is_object(response.content):
                 outcome = self._breaker.fail
@@ -241,8 +247,13 @@ class OpenAICompatiblePolicy:
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
         limits = self._limits
         try:
-            # Escaped, because half a character has no UTF-8.
-            return await self._http.post("chat/completions", content=json.dumps(body))
+            content = json.dumps(body, allow_nan=False)  # escaped: half a character has no UTF-8
+        except ValueError as error:
+            raise InvalidRequestError(
+                "the request holds NaN or Infinity, which is no JSON; send finite numbers"
+            ) from error
+        try:
+            return await self._http.post("chat/completions", content=content)
         except httpx.PoolTimeout as error:
             raise UpstreamUnavailableError(
                 f"all {limits.max_connections} connections to upstream {self.name} are busy; try "

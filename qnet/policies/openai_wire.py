@@ -2,14 +2,18 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from qnet.types import Candidate, History, Message, Sampling, Spent, ToolCall
+from qnet.nesting import is_too_deep
+from qnet.types import NOTHING, Candidate, History, Message, Sampling, Spent, ToolCall
 
 _SHOWN_CHARACTERS = 500
+_MOST_DIGITS = 300
+_HALF = re.compile("[\ud800-\udfff]")
 _LENGTH = "length"
 _NOT_PASSED_ON = frozenset(("id", "object", "created", "model"))
 """Of an answer: who guides gives its own."""
@@ -125,6 +129,10 @@ class _Answer(_Whole):
     usage: _Usage | None = None
 
 
+class _Bill(_Shape):
+    usage: _Usage | None = None
+
+
 class _Error(_Shape):
     message: str
 
@@ -218,13 +226,23 @@ def is_object(answer: bytes) -> bool:
     """Whether it is a JSON object, as whatever OpenAI's interface answers is."""
     try:
         return isinstance(_loaded(answer), dict)
-    except (ValueError, RecursionError):
+    except RecursionError:
+        return answer.lstrip().startswith(b"{")
+    except ValueError:
         return False
 
 
 def _loaded(answer: bytes) -> object:
-    """JSON, null where it has numbers that are none: a token without a chance may be -Infinity."""
-    return json.loads(answer, parse_constant=lambda _: None, parse_float=_finite)
+    """JSON that can be written again.
+
+    Numbers that are none become null (a token without a chance may be -Infinity), and so do those
+    that no one can mean; half a character becomes the sign for one that was lost.
+    """
+    text = answer.decode("utf-8-sig", "replace")
+    read: object = json.loads(
+        text, parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole
+    )
+    return _without_halves(read) if "\\ud" in text.lower() else read
 
 
 def _finite(digits: str) -> float | None:
@@ -232,11 +250,29 @@ def _finite(digits: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def _whole(digits: str) -> int | None:
+    return int(digits) if len(digits) <= _MOST_DIGITS else None
+
+
+def _without_halves(value: Any) -> Any:
+    """JSON can spell half a character, and UTF-8 cannot."""
+    if isinstance(value, str):
+        return _HALF.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_without_halves(part) for part in value]
+    if isinstance(value, dict):
+        return {_without_halves(name): _without_halves(part) for name, part in value.items()}
+    return value
+
+
 def candidates_of(answer: bytes) -> list[Candidate]:
-    """One for each choice; none where the answer is no completion."""
+    """One for each choice; none where the answer is no completion, or could not be said again."""
     try:
-        read = _Answer.model_validate(_loaded(answer))
+        said = _loaded(answer)
+        read = _Answer.model_validate(said)
     except (ValidationError, ValueError, RecursionError):
+        return []
+    if is_too_deep(said):
         return []
     usage = read.usage or _Usage()
     shares = _split(usage.completion_tokens, len(read.choices))
@@ -254,6 +290,15 @@ def candidates_of(answer: bytes) -> list[Candidate]:
         )
         for index, (choice, share) in enumerate(zip(read.choices, shares, strict=True))
     ]
+
+
+def spent_of(answer: bytes) -> Spent:
+    """What an answer says that it cost, be it a completion or not."""
+    try:
+        usage = _Bill.model_validate(_loaded(answer)).usage
+    except (ValidationError, ValueError, RecursionError):
+        return NOTHING
+    return usage.spent if usage else NOTHING
 
 
 def reason_of(answer: bytes) -> str:

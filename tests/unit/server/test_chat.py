@@ -217,3 +217,14 @@ def test_models_are_listed_as_openai_lists_them(guided: TestClient) -> None:
     assert (policy["id"], policy["owned_by"], policy["source"]) == ("demo", "demo", "upstream")
     assert policy["default"] is True
     assert {card["owned_by"] for card in cards["data"][1:]} == {"qguide"}
+
+
+def test_half_a_character_of_an_upstream_is_one_that_was_lost(
+    guided: TestClient, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "half"
+    options = {"num_candidates": 2, "return_candidates": True}
+    answer = ask(guided, model="demo", qguide=options)
+    said = [c["message"]["content"] for c in answer["qguide"]["candidates"]]
+    assert "half \ufffd" in said
+    assert events_of(guided, model="demo", qguide=options)

@@ -203,7 +203,7 @@ def test_a_task_without_words_is_not_paraphrased(
     body = {"messages": [{"role": "user", "content": [IMAGE]}], "n": 3, "qguide": options}
     answer = client.post(CHAT, json=body).json()
     assert len(answer["choices"]) == 3
-    said = "the task was not paraphrased: the first user message says it without words"
+    said = "the task was not paraphrased: it has no words"
     assert (answer["qguide"]["perturbed"], answer["qguide"]["warnings"]) == (0, [said])
     assert answer["qguide"]["usage"]["paraphrase"]["completion_tokens"] == 0
     assert [asked["n"] for asked in upstream.asked] == [3]

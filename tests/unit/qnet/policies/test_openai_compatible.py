@@ -6,18 +6,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 import stamina
 
+from qnet.bills import bills
 from qnet.errors import (
     InvalidCandidatesError,
+    InvalidRequestError,
     UpstreamError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
-from qnet.types import Candidate, History, Message, Sampling, ToolCall
+from qnet.types import Candidate, History, Message, Sampling, Spent, ToolCall
 from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
 
 HISTORY: History = (Message("system", "be brief"), Message("user", "find the mug"))
@@ -341,3 +344,24 @@ async def test_fewer_than_one_candidate_is_refused(connect: Any) -> None:
     async with connect() as policy:
         with pytest.raises(InvalidCandidatesError, match="n is 0"):
             await policy.sample(HISTORY, n=0, sampling=Sampling())
+
+
+async def test_numbers_that_json_lacks_are_refused_before_they_are_sent(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    async with connect() as policy:
+        with pytest.raises(InvalidRequestError, match="NaN or Infinity"):
+            await policy.sample(HISTORY, n=1, sampling=Sampling(parameters={"x": float("nan")}))
+    assert not upstream.asked
+
+
+async def test_an_answer_without_choices_is_paid_for() -> None:
+    empty = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=empty))
+    policy = OpenAICompatiblePolicy(
+        "demo", url="http://demo/v1", model="m", limits=QUICK, transport=transport
+    )
+    with bills() as paid, pytest.raises(UpstreamError, match="no completion"):
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+    assert paid == [Spent(7, 3)]

@@ -9,11 +9,12 @@ from qnet.policies.openai_wire import (
     candidates_of,
     is_object,
     reworded,
+    spent_of,
     text_of,
     wire_message,
 )
 from qnet.selection import distinct
-from qnet.types import spent_on
+from qnet.types import NOTHING, Spent, spent_on
 
 CACHED: Any = {"cache_control": {"type": "ephemeral"}}
 IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:"}}
@@ -121,11 +122,44 @@ def test_what_else_is_said_stands_with_whom_it_is_said_of() -> None:
 
 @pytest.mark.parametrize(
     ("said", "expected"),
-    [(b'{"choices": []}', True), (b"[]", False), (b"<html>", False), (b"[" * 99_999, False)],
+    [
+        (b'{"choices": []}', True),
+        (b"[]", False),
+        (b"<html>", False),
+        (b"[" * 99_999, False),
+        (b'{"x": ' + b"[" * 99_999, True),
+        (b'{"x": ' + b"9" * 5_000 + b"}", True),
+    ],
 )
 def test_an_object_is_told_from_garbage(said: bytes, expected: bool) -> None:
     assert is_object(said) is expected
     assert candidates_of(said) == []
+
+
+def test_half_a_character_is_one_that_was_lost() -> None:
+    call = {"id": "\ud800", "type": "function", "function": {"name": "g\udfffo", "arguments": "{}"}}
+    message = {"content": "a\ud800 \U0001f600", "tool_calls": [call], "x": {"\udc00": ["\ud800"]}}
+    body = {"choices": [{"message": message, "finish_reason": "st\ud800p"}]}
+    raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    for said in (json.dumps(body).encode(), raw):
+        [candidate] = candidates_of(said)
+        json.dumps([candidate.message.wire, candidate.finish_reason], ensure_ascii=False).encode()
+        assert candidate.message.content.endswith("\ufffd \U0001f600")
+        assert candidate.message.tool_calls[0].name.startswith("g\ufffd")
+
+
+@pytest.mark.parametrize(("levels", "read"), [(90, 1), (96, 1), (97, 0), (945, 0), (99_999, 0)])
+def test_what_could_not_be_said_again_is_no_completion(levels: int, read: int) -> None:
+    nested = "[" * levels + "]" * levels
+    said = f'{{"choices": [{{"message": {{"content": "a", "x": {nested}}}}}]}}'.encode()
+    assert len(candidates_of(said)) == read
+    assert is_object(said)
+
+
+def test_a_bill_stands_without_a_completion() -> None:
+    said = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
+    assert spent_of(said) == Spent(7, 3)
+    assert spent_of(b'{"choices": []}') == spent_of(b"<html>") == spent_of(b"[1]") == NOTHING
 
 
 def test_what_json_has_no_word_for_is_null() -> None:
