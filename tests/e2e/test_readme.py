@@ -44,6 +44,7 @@ NOT_RUN = {
     "$admin/load": "needs checkpoints of the reader's; unit/server/test_admin does",
     "--output runs/embedded/valid_seen": "plays 140 games for hours, which are not part of this",
     "--output runs/embedded/validation": "trains for hours",
+    "qguide sft --config $real/sft.toml": "trains for an hour",
     "qguide judge": "plays 100 games; unit/training/jobs/test_judge does",
     "qguide sft --config $low/sft.toml": "trains for hours",
     "make vllm-cpu ": "needs vLLM; unit/qnet/bench does it with the scripted one",
