@@ -1,6 +1,6 @@
 """The chart's schema of `settings`, made from the server's own; `make helm-schema` writes it.
 
-So a setting that is misspelt or out of its range is refused by helm, not by a pod that never starts.
+So helm refuses a setting that is misspelt or out of range, in place of a pod that never starts.
 """
 
 import json

@@ -1,9 +1,9 @@
 {{/* From values to the server's environment. */}}
 
-{{/* A setting as its variable's text. Kubernetes reads $(NAME) as another variable, $$ as a $. */}}
+{{/* A setting as its variable's text. Kubernetes reads $(NAME) as another variable, and $$ as $. */}}
 {{- define "qguide.text" -}}
 {{- $text := ternary . (toRawJson .) (kindIs "string" .) -}}
-{{- $text | replace "$(" "$$(" -}}
+{{- $text | replace "$" "$$" -}}
 {{- end -}}
 
 {{/*
