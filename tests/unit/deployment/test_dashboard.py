@@ -17,7 +17,7 @@ from server.settings import SCRIPTED, Settings
 
 DOCKER = Path(__file__).parents[3] / "docker"
 SERVICES = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]
-DASHBOARD = json.loads((DOCKER / "grafana/dashboards/qguide.json").read_text())
+DASHBOARD = json.loads((DOCKER / "helm/qguide/dashboards/qguide.json").read_text())
 SOURCE = yaml.safe_load((DOCKER / "grafana/provisioning/datasources/prometheus.yaml").read_text())
 PROVIDER = yaml.safe_load((DOCKER / "grafana/provisioning/dashboards/qguide.yaml").read_text())
 SCRAPES = yaml.safe_load((DOCKER / "prometheus/prometheus.yml").read_text())["scrape_configs"]
@@ -119,7 +119,7 @@ def test_grafana_finds_prometheus_and_the_dashboard() -> None:
     assert {_source_of(panel) for panel in DASHBOARD["panels"]} == {source["uid"]}
     (provider,) = PROVIDER["providers"]
     mounts = [volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"]]
-    assert ["./grafana/dashboards", provider["options"]["path"]] in mounts
+    assert ["./helm/qguide/dashboards", provider["options"]["path"]] in mounts
     assert ["./grafana/provisioning", "/etc/grafana/provisioning"] in mounts
 
 

@@ -1,0 +1,46 @@
+{{/* What things are called, and the labels that find them. */}}
+
+{{- define "qguide.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "qguide.fullname" -}}
+{{- $name := include "qguide.name" . -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $full .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Of a component: (list $ "server"). */}}
+{{- define "qguide.selector" -}}
+{{- $root := first . -}}
+app.kubernetes.io/name: {{ include "qguide.name" $root }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ last . }}
+{{- end -}}
+
+{{- define "qguide.labels" -}}
+{{- $root := first . -}}
+{{ include "qguide.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name ($root.Chart.Version | replace "+" "_") }}
+{{- end -}}
+
+{{- define "qguide.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default (ternary "cuda" "cpu" .Values.gpu.enabled) .Values.image.tag) -}}
+{{- end -}}
+
+{{/* The name of a volume claim: (list $ "data"). */}}
+{{- define "qguide.claim" -}}
+{{- $root := first . -}}
+{{- default (printf "%s-%s" (include "qguide.fullname" $root) (last .)) (index $root.Values.persistence (last .)).existingClaim -}}
+{{- end -}}
+
+{{/* The limits of a container with GPUs or none: (dict "resources" … "gpu" … "enabled" …). */}}
+{{- define "qguide.resources" -}}
+{{- $resources := deepCopy .resources -}}
+{{- if .enabled -}}
+{{- $_ := set $resources "limits" (set (default dict $resources.limits) .gpu.resource .gpu.count) -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}

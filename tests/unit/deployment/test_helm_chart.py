@@ -1,0 +1,341 @@
+"""The Helm chart: what helm makes of it is what Kubernetes and the server understand.
+
+helm itself renders, Kubernetes' own schemas judge. No cluster has had it.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+import tomllib
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from server.keys import KeyFile, create_key
+from tests.helm_chart import (
+    CASES,
+    CHART,
+    KEYS,
+    VALUES,
+    Document,
+    environment,
+    helm,
+    needs_helm,
+    one,
+    pods,
+    rendered,
+    server_of,
+    template,
+)
+from tests.serving import ROOT
+
+COMPOSE = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"]
+DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
+WAIT_S = 20
+OLDEST, NEWEST = "1.25", "1.37"
+
+pytestmark = needs_helm
+
+
+def test_helm_finds_nothing_to_complain_of() -> None:
+    done = helm("lint", "--strict", str(CHART), "-f", str(VALUES / "everything.yaml"))
+    assert done.returncode == 0, done.stdout
+    assert not re.search(r"WARNING|ERROR", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("case", "version"), [*((case, NEWEST) for case in CASES), ("everything", OLDEST)]
+)
+def test_kubernetes_knows_every_field(case: str, version: str) -> None:
+    kinds = []
+    for document in rendered(*CASES[case]):
+        kinds.append(document["kind"])
+        if document["kind"] != "ServiceMonitor":  # the Prometheus operator's; a test of its own
+            kubernetes_validate.validate(document, version, strict=True)
+    assert {"Deployment", "Service"} <= set(kinds)
+
+
+def test_the_chart_asks_for_the_oldest_kubernetes_that_is_tested() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">={OLDEST}.0-0"
+
+
+def test_a_field_that_kubernetes_does_not_know_would_be_found() -> None:
+    service = one(rendered(KEYS), "Service")
+    wrong = service | {"spec": service["spec"] | {"prots": []}}
+    with pytest.raises(kubernetes_validate.ValidationError, match="prots"):
+        kubernetes_validate.validate(wrong, NEWEST, strict=True)
+
+
+def test_the_app_is_of_the_packages_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert chart["appVersion"] == project["version"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("replicas=2", "Additional property replicas is not allowed"),
+        ("settings.num_candidate=3", "settings: Additional property num_candidate is not allowed"),
+        (
+            "settings.num_candidates=0",
+            "settings.num_candidates: Must be greater than or equal to 1",
+        ),
+        ("settings.fallback=never", 'must be one of the following: "error", "first"'),
+        ("settings.upstreams.gpt.url=http://models", "settings.upstreams.gpt: model is required"),
+        ("service.port=http", "service.port: Invalid type. Expected: integer, given: string"),
+        ("persistence.data.size=ten", "persistence.data.size: Does not match pattern"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_named(wrong: str, said: str) -> None:
+    done = template(KEYS, wrong)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "remedies"),
+    [
+        ((), ["qguide keys create", "keys.existingSecret=", "keys.onDataVolume=", "insecure=true"]),
+        (("keys.onDataVolume=true",), ["persistence.data.enabled=true"]),
+        ((KEYS, "insecure=true"), ["insecure=false"]),
+        ((KEYS, "keys.onDataVolume=true"), ["set one"]),
+        (("insecure=true", "settings.admin=true"), ["keys.existingSecret"]),
+        ((KEYS, "settings.redis_url=redis://x"), ["redis.url", "redis.existingSecret"]),
+        ((KEYS, "settings.keys_file=/k"), ["keys.existingSecret", "keys.onDataVolume"]),
+        ((KEYS, "redis.url=redis://:secret@x"), ["redis.existingSecret"]),
+        ((KEYS, "redis.enabled=true", "redis.url=redis://x"), ["set one"]),
+        (("cpu-redis.yaml", "settings.upstreams.gpt.api_key=sk"), ["api_key_secret: {name:"]),
+        (("everything.yaml", "settings.upstreams.vllm.url=http://x",
+          "settings.upstreams.vllm.model=m"), ["vllm.enabled=false"]),
+        ((KEYS, "persistence.data.enabled=true", "replicaCount=2"), ["ReadWriteMany"]),
+        ((KEYS, "metrics.serviceMonitor.enabled=true"), ["keySecret.name", "public_metrics"]),
+        ((KEYS, "ingress.enabled=true"), ["ingress.hosts"]),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_work_are_refused_with_the_remedy(
+    values: tuple[str, ...], remedies: list[str]
+) -> None:
+    done = template(*values)
+    assert done.returncode != 0
+    for remedy in remedies:
+        assert remedy in done.stderr
+
+
+@pytest.mark.parametrize("values", [("cpu-redis.yaml",), ("everything.yaml",), ("insecure=true",)])
+def test_no_secret_stands_in_what_everyone_may_read(values: tuple[str, ...]) -> None:
+    documents = rendered(*values)
+    assert "Secret" not in {document["kind"] for document in documents}
+    text = json.dumps([d for d in documents if d["kind"] != "ConfigMap"])
+    assert set(re.findall(r'api_key\W+"([^"\\]*)', text)) <= {
+        "$(UPSTREAMS_KEY_0)",
+        "$(VLLM_TRUNKS_KEY_0)",
+    }
+    assert [d["metadata"]["name"] for d in documents if d["kind"] == "ConfigMap"] == (
+        ["qguide-dashboard"] if values == ("everything.yaml",) else []
+    )
+
+
+@pytest.mark.parametrize("values", [CASES["volume"], CASES["everything"]])
+def test_no_container_can_gain_rights(values: tuple[str, ...]) -> None:
+    for name, pod in pods(rendered(*values)).items():
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        # QGUIDE_PORT=tcp://… of a Service called qguide, VLLM_PORT of one called vllm
+        assert spec["enableServiceLinks"] is False
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            if name != "qguide-vllm":  # its image runs as root and compiles for itself
+                assert context["readOnlyRootFilesystem"] is True
+                assert spec["securityContext"]["runAsNonRoot"] is True
+
+
+def test_the_pod_is_the_images() -> None:
+    documents = rendered(KEYS)
+    spec, server = pods(documents)["qguide"]["spec"], server_of(documents)
+    user, group = re.findall(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)[0]
+    context = spec["securityContext"]
+    assert (context["runAsUser"], context["runAsGroup"]) == (int(user), int(group))
+    (port,) = re.findall(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)
+    assert [one["containerPort"] for one in server["ports"]] == [int(port)]
+    assert "command" not in server
+    assert "args" not in server
+    assert {"name": "data", "mountPath": "/data"} in server["volumeMounts"]
+    assert server["image"] == COMPOSE["server"]["image"]
+    assert server_of(rendered("gpu-vllm.yaml"))["image"] == COMPOSE["server-gpu"]["image"]
+
+
+def test_requests_in_flight_are_waited_for() -> None:
+    compose_s = int(COMPOSE["server"]["stop_grace_period"].removesuffix("s"))
+    for values, more_s in ((KEYS, 0), ("everything.yaml", 120 - 90)):
+        spec = pods(rendered(values))["qguide"]["spec"]
+        sleep, before_s = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert sleep == "sleep"
+        assert spec["terminationGracePeriodSeconds"] == compose_s + int(before_s) + more_s
+
+
+def test_a_gpu_is_asked_for_and_never_twice() -> None:
+    documents = rendered("everything.yaml")
+    for name, count in (("qguide", 2), ("qguide-vllm", 4)):
+        (container,) = pods(documents)[name]["spec"]["containers"]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == count
+        assert one(documents, "Deployment", name)["spec"]["strategy"] == {"type": "Recreate"}
+    assert "nvidia.com/gpu" not in json.dumps(rendered(KEYS))
+
+
+def test_redis_and_vllm_are_those_of_the_compose_file() -> None:
+    documents = rendered(*CASES["insecure"], "redis.enabled=true")
+    (redis,) = pods(documents)["qguide-redis"]["spec"]["containers"]
+    assert (redis["image"], redis["args"]) == (
+        COMPOSE["redis"]["image"],
+        COMPOSE["redis"]["command"],
+    )
+    context = pods(documents)["qguide-redis"]["spec"]["securityContext"]
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == COMPOSE["redis"]["user"]
+    (vllm,) = pods(documents)["qguide-vllm"]["spec"]["containers"]
+    assert vllm["image"] == COMPOSE["vllm"]["image"]
+    plain = [re.sub(r"\$\{\w+:-(.*)\}", r"\1", argument) for argument in COMPOSE["vllm"]["command"]]
+    shared = "--gpu-memory-utilization=0.80"  # compose's one GPU scores, too
+    assert vllm["args"] == [
+        "--gpu-memory-utilization=0.9" if argument == shared else argument for argument in plain
+    ]
+    probe = vllm["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 30 * 60
+    upstream = json.loads(environment(server_of(documents))["QGUIDE_UPSTREAMS"])["vllm"]
+    assert (
+        upstream["url"]
+        == f"http://{one(documents, 'Service', 'qguide-vllm')['metadata']['name']}:8000/v1"
+    )
+    assert f"--served-model-name={upstream['model']}" in vllm["args"]
+
+
+@pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+def test_whatever_is_named_is_there(values: tuple[str, ...]) -> None:
+    """Selectors find one kind of pods, ports and volumes have the names that are used."""
+    documents = rendered(*values)
+    labels = {name: pod["metadata"]["labels"] for name, pod in pods(documents).items()}
+
+    def selected(selector: Document) -> str:
+        (name,) = (name for name, have in labels.items() if selector.items() <= have.items())
+        return name
+
+    for document in documents:
+        name, spec = document["metadata"]["name"], document.get("spec", {})
+        if document["kind"] == "Service":
+            target = selected(spec["selector"])
+            ports = [
+                port["name"] for port in pods(documents)[target]["spec"]["containers"][0]["ports"]
+            ]
+            assert (target, [port["targetPort"] for port in spec["ports"]]) == (name, ports)
+        elif document["kind"] in ("PodDisruptionBudget", "NetworkPolicy"):
+            assert selected(spec.get("selector", spec.get("podSelector"))["matchLabels"]) == name
+        elif document["kind"] == "HorizontalPodAutoscaler":
+            assert (
+                "replicas"
+                not in one(documents, "Deployment", spec["scaleTargetRef"]["name"])["spec"]
+            )
+    made = {d["metadata"]["name"] for d in documents if d["kind"] == "PersistentVolumeClaim"}
+    for pod in pods(documents).values():
+        volumes = {v["name"]: v for v in pod["spec"].get("volumes", ())}
+        for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+            for mount in container["volumeMounts"]:
+                assert (
+                    mount["name"] in volumes or labels["qguide-redis"] == pod["metadata"]["labels"]
+                )
+        claims = {
+            v["persistentVolumeClaim"]["claimName"]
+            for v in volumes.values()
+            if "persistentVolumeClaim" in v
+        }
+        assert claims <= {*made, "checkpoints"}
+
+
+def test_redis_and_vllm_are_for_the_server_alone() -> None:
+    documents = rendered("everything.yaml")
+    for name, port in (("qguide-redis", "redis"), ("qguide-vllm", "vllm")):
+        (rule,) = one(documents, "NetworkPolicy", name)["spec"]["ingress"]
+        (peer,) = rule["from"]
+        assert peer["podSelector"] == one(documents, "Deployment")["spec"]["selector"]
+        assert [one["port"] for one in rule["ports"]] == [port]
+
+
+def test_prometheus_asks_for_metrics_with_a_key_and_grafana_gets_the_one_dashboard(
+    tmp_path: Path,
+) -> None:
+    assert helm("package", str(CHART), "-d", str(tmp_path)).returncode == 0
+    (package,) = tmp_path.glob("*.tgz")
+    documents = rendered("everything.yaml", chart=package)
+    assert documents == rendered("everything.yaml")
+    board = one(documents, "ConfigMap", "qguide-dashboard")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(board["data"]["qguide.json"]) == json.loads(
+        (CHART / "dashboards/qguide.json").read_text()
+    )
+    monitor, service = one(documents, "ServiceMonitor"), one(documents, "Service")
+    labels = service["metadata"]["labels"]
+    assert labels[monitor["spec"]["jobLabel"]] == "qguide"  # up{job="qguide"}
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert endpoint["authorization"] == {"credentials": {"name": "qguide-prometheus", "key": "key"}}
+    assert endpoint["path"] == "/metrics"
+
+
+def test_only_a_new_process_brings_life_back_and_readiness_may_come_and_go() -> None:
+    server = server_of(rendered(KEYS))
+    assert server["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert server["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert server["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_a_key_in_a_mounted_secret_counts_as_soon_as_the_secret_changes(tmp_path: Path) -> None:
+    """The kubelet swaps a link to the folder; nobody writes here."""
+    spec = pods(rendered(KEYS))["qguide"]["spec"]
+    (mount,) = (m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "keys")
+    assert mount["readOnly"] is True
+    assert "subPath" not in mount  # such a file never changes
+    keys = []
+    for name in ("first", "second"):
+        keys.append(create_key(tmp_path / name / "keys.json", name))
+        (tmp_path / name / "keys.json").chmod(0o440)
+        (tmp_path / name).chmod(0o550)
+    data, file = tmp_path / "..data", tmp_path / "keys.json"
+    data.symlink_to("first")
+    file.symlink_to("..data/keys.json")
+    found = KeyFile(file)
+    assert found.find(keys[0])
+    (tmp_path / "..data_tmp").symlink_to("second")
+    (tmp_path / "..data_tmp").rename(data)
+    assert found.find(keys[0]) is None
+    assert found.find(keys[1])
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no sh on PATH")
+def test_the_first_pod_waits_for_a_key_and_goes_when_told(tmp_path: Path) -> None:
+    (container,) = pods(rendered(*CASES["volume"]))["qguide"]["spec"]["initContainers"]
+    file = tmp_path / "keys.json"
+    assert environment(container) == {"QGUIDE_KEYS_FILE": "/data/keys.json"}
+    assert server_of(rendered(*CASES["volume"]))["volumeMounts"][0] == container["volumeMounts"][0]
+    program = re.sub(r"sleep \d", "sleep 0.1", container["args"][0])
+    command = [*container["command"], program]
+    given = os.environ | {"QGUIDE_KEYS_FILE": str(file)}
+    with (
+        subprocess.Popen(command, env=given) as told,
+        subprocess.Popen(command, env=given) as waits,
+    ):
+        time.sleep(0.5)
+        assert (told.poll(), waits.poll()) == (None, None)
+        told.terminate()
+        assert told.wait(WAIT_S) == 143
+        assert waits.poll() is None
+        create_key(file, "me")
+        assert waits.wait(WAIT_S) == 0
