@@ -20,7 +20,7 @@ const REASONS = {
   tied_highest_q: "it came first among those of the highest Q",
   only_candidate: "there was no other",
   unanimous: "all candidates are the same, so none was scored",
-  fallback: "no Q could be given, so the first was taken",
+  fallback: "no Q could be given and it came first",
 };
 
 export class Act {
@@ -53,14 +53,13 @@ export class Act {
 
   /** A new episode; the history is whatever stands there. */
   begin() {
-    this.asking?.abort();
+    this.forget();
     this.episodeId = `playground-${randomId()}`;
     /** @type {Step[]} */
     this.steps = [];
     /** @type {readonly Turn[] | null} */
     this.start = null;
     this.answer = null;
-    this.settle();
     byId("answer").hidden = true;
     byId("observation").value = "";
     show(byId("act-error"));
@@ -92,8 +91,8 @@ export class Act {
 
   async act() {
     const request = this.request();
+    this.forget();
     const asking = new AbortController();
-    this.asking?.abort();
     this.asking = asking;
     this.settle();
     show(byId("act-error"));
@@ -102,12 +101,20 @@ export class Act {
       const answer = await postAct(request, asking.signal);
       if (this.asking === asking) this.showAnswer(answer, request);
     } catch (error) {
+      if (this.asking !== asking) return; // something else was begun meanwhile
       byId("act-status").textContent = asking.signal.aborted ? "Stopped." : "";
       if (!asking.signal.aborted) showError(byId("act-error"), error);
     } finally {
       if (this.asking === asking) this.asking = null;
       this.settle();
     }
+  }
+
+  /** Hangs up on what was asked, as its answer is not wanted any more. */
+  forget() {
+    this.asking?.abort();
+    this.asking = null;
+    this.settle();
   }
 
   /** Buttons as they make sense now. */
@@ -141,6 +148,7 @@ export class Act {
 
   /** The picked action and what it brought become part of the history. */
   take() {
+    this.forget();
     const { candidates } = this.answer;
     const taken = String(this.picked);
     const field = byId("observation");
@@ -160,7 +168,7 @@ export class Act {
   drawCourse() {
     const open = this.answer ? [{ candidates: this.answer.candidates, taken: this.picked }] : [];
     const points = [...this.steps, ...open].map(pointOf);
-    byId("course").hidden = points.length === 0;
+    byId("course").hidden = points.length < 2;
     this.draw(points, open.length ? points.length - 1 : -1);
   }
 
@@ -197,7 +205,7 @@ function notesOf(answer) {
   const guided = answer.guided
     ? el("p", {}, el("strong", { className: "good", textContent: "Guided" }), ` by ${model}`)
     : el("p", {}, el("strong", { className: "bad", textContent: "Not guided" }));
-  guided.append(`: the chosen one was taken because ${REASONS[answer.reason] ?? answer.reason}.`);
+  guided.append(`: chosen because ${REASONS[answer.reason] ?? answer.reason}.`);
   const more = [
     answer.unguided_reason,
     answer.draws_saved ? `Adaptive M did without ${answer.draws_saved} draws.` : null,

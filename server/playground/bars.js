@@ -32,7 +32,7 @@ export function barsOf(candidates, { chosen, taken, pick } = {}) {
 }
 
 /**
- * "best 0.47 · 0.06 above the mean", or what is there instead.
+ * "best 0.47 · mean 0.41 · gap 0.06", or that there is none.
  * @param {Candidate[]} candidates
  */
 export function gapOf(candidates) {
@@ -92,7 +92,7 @@ function scaleOf({ low, high, origin }) {
     "p",
     { className: "scale" },
     el("span", { textContent: written(low) }),
-    el("span", { textContent: `raw Q · ${from} · tick: mean of the draws` }),
+    el("span", { className: "legend", textContent: `raw Q · ${from} · tick: mean` }),
     el("span", { textContent: written(high) }),
   );
 }

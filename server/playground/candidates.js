@@ -75,7 +75,10 @@ export function placeOn(value, { low, high }) {
   return high > low ? (value - low) / (high - low) : 0;
 }
 
-/** @param {number | null} q */
-export function written(q) {
-  return q === null ? "no Q" : q.toFixed(4).replace("-", "−");
+/**
+ * @param {number | null} q
+ * @param {number} [digits]
+ */
+export function written(q, digits = 4) {
+  return q === null ? "no Q" : q.toFixed(digits).replace("-", "−");
 }

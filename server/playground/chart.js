@@ -68,7 +68,7 @@ function placesOf(count, axis, width) {
 function gridOf({ axis, y }, width) {
   return [axis.low, (axis.low + axis.high) / 2, axis.high].flatMap((q) => [
     svg("line", { class: "grid", x1: EDGE.left, x2: width - EDGE.right, y1: y(q), y2: y(q) }),
-    svg("text", { class: "label q-label", x: EDGE.left - 8, y: y(q) + 4 }, written(q).slice(0, -1)),
+    svg("text", { class: "label q-label", x: EDGE.left - 8, y: y(q) + 4 }, written(q, 3)),
   ]);
 }
 
