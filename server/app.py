@@ -18,7 +18,7 @@ from server.metering import MeteredPolicy
 from server.middleware import BodyLimit, CancelWhenGone, Observe
 from server.models import Models, build_models
 from server.paraphrase_cache import RedisParaphraseCache
-from server.routes import act, admin, chat, episodes, health, rerank, score
+from server.routes import act, admin, chat, episodes, health, playground, rerank, score
 from server.routes import models as models_route
 from server.schemas import ErrorBody
 from server.settings import Settings
@@ -60,6 +60,8 @@ def create_app(
         app.include_router(module.router)
     if settings.admin:
         app.include_router(admin.router)
+    if settings.playground:
+        app.include_router(playground.router)
     return app
 
 

@@ -19,6 +19,8 @@ from server.settings import Settings
 HEALTH: Final = frozenset({"/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})
 DOCS: Final = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+PAGE: Final = frozenset({"/", "/playground"})
+"""With all below /playground/: files that are the same for everybody."""
 
 
 class Gate:
@@ -38,7 +40,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or say why not."""
-        if scope["type"] != "http" or scope["path"] in self._open:
+        if scope["type"] != "http" or self._is_open(scope["path"]):
             await self.app(scope, receive, send)
             return
         request = Request(scope)
@@ -46,6 +48,10 @@ class Gate:
             await self._serve(request, receive, send)
         except QGuideError as error:  # of this door alone: what routes raise is answered inside
             await known_error_response(request, error)(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        is_page = path in PAGE or path.startswith("/playground/")
+        return path in self._open or (self._settings.playground and is_page)
 
     async def _serve(self, request: Request, receive: Receive, send: Send) -> None:
         state = request.app.state

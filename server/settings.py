@@ -124,6 +124,7 @@ class Settings(BaseSettings):
             admin's; without, the server must be bound to this machine alone.
         keys_file: hashes and limits of the API keys (`qguide keys create`); None asks for none.
         insecure: bind to other addresses than loopback without keys.
+        playground: serve the page at /playground, which needs no key until it asks something.
         public_metrics: whether /metrics asks for no key; likewise `public_docs`.
         cors_origins: origins whose pages may call; none by default.
         requests_per_minute: of each key that has no limit of its own; 0 is no limit.
@@ -179,6 +180,7 @@ class Settings(BaseSettings):
     admin: bool = False
     keys_file: Path | None = None
     insecure: bool = False
+    playground: bool = True
     public_metrics: bool = False
     public_docs: bool = False
     cors_origins: tuple[str, ...] = ()

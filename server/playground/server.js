@@ -1,0 +1,95 @@
+/**
+ * What this page asks of the server that it comes from, and how it says who asks.
+ *
+ * Paths are relative, so that the page also works behind a proxy's prefix. The key is kept for
+ * this tab alone, and is part of no address.
+ */
+
+const KEY = "qguide.key";
+
+/** An answer that is an error, or none at all; the message is the server's own. */
+export class ServerError extends Error {
+  /**
+   * @param {string} message
+   * @param {{ status?: number, code?: string, requestId?: string, retryAfterS?: string | null }} [about]
+   */
+  constructor(message, { status = 0, code = "", requestId = "", retryAfterS = null } = {}) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.requestId = requestId;
+    this.retryAfterS = retryAfterS;
+  }
+}
+
+export const key = {
+  /** @returns {string} */
+  get: () => sessionStorage.getItem(KEY) ?? "",
+  /** @param {string} value */
+  set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
+};
+
+/** What is offered here; needs no key. */
+export const getAbilities = () => ask("GET", "playground/abilities");
+
+/** Policies and Q models. */
+export const getModels = () => ask("GET", "v1/models");
+
+/**
+ * @param {object} body
+ * @param {AbortSignal} [signal]
+ */
+export const postAct = (body, signal) => ask("POST", "v1/act", body, signal);
+
+/** @param {object} body */
+export const postScore = (body) => ask("POST", "v1/score", body);
+
+/**
+ * A shell command that acts as the page does. The key is a variable in it, never itself.
+ * @param {object} body
+ */
+export function actAsCurl(body) {
+  const quoted = JSON.stringify(body, null, 2).replaceAll("'", String.raw`'\''`);
+  const lines = [`curl -s ${addressOf("v1/act")}`, "-H 'content-type: application/json'"];
+  if (key.get()) lines.push('-H "Authorization: Bearer $QGUIDE_KEY"');
+  return `${[...lines, `-d '${quoted}'`].join(" \\\n  ")}\n`;
+}
+
+/** @param {string} path */
+function addressOf(path) {
+  return new URL(path, document.baseURI).href;
+}
+
+/**
+ * @param {"GET" | "POST"} method
+ * @param {string} path
+ * @param {object} [body]
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ */
+async function ask(method, path, body, signal) {
+  const headers = new Headers({ accept: "application/json" });
+  if (body) headers.set("content-type", "application/json");
+  let response;
+  try {
+    if (key.get()) headers.set("authorization", `Bearer ${key.get()}`);
+    const sent = body && JSON.stringify(body);
+    response = await fetch(addressOf(path), { method, headers, body: sent, signal, cache: "no-store" });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ServerError(`the server cannot be asked (${error.message}); is it running?`);
+  }
+  const answer = await response.json().catch(() => null);
+  if (response.ok && answer) return answer;
+  throw refusal(response, answer);
+}
+
+/**
+ * @param {Response} response
+ * @param {any} answer
+ */
+function refusal(response, answer) {
+  const { code = "", message = response.statusText, request_id: requestId = "" } = answer?.error ?? {};
+  const retryAfterS = response.headers.get("retry-after");
+  return new ServerError(message, { status: response.status, code, requestId, retryAfterS });
+}
