@@ -155,9 +155,9 @@ test("signs of life keep a stream open, silence does not", async (t) => {
       if (beats < 5) response.write(": still working\n\n");
       else clearInterval(beat);
       if (beats === 5) response.write(event("a"));
-    }, 100);
+    }, 500);
   });
-  const stream = new QGuide(url, { timeoutMs: 400 }).chatStream(TASK);
+  const stream = new QGuide(url, { timeoutMs: 1500 }).chatStream(TASK);
   assert.equal(textOf((await stream.next()).value), "a");
   await assert.rejects(stream.next(), TimedOutError);
 });
