@@ -156,7 +156,7 @@ def _answers(url: str) -> str:
     asked: list[dict[str, Any]] = [
         {"qguide": {"num_candidates": 3, "return_candidates": True, "episode_id": "e"}},
         {"tools": TOOLS, "n": 2, "qguide": {"num_candidates": 2}},
-        {"seed": 1, "reasoning_effort": "low", "logprobs": True, "qguide": {"perturb": True}},
+        {"seed": 1, "reasoning_effort": "low", "logprobs": True},
     ]
     wholes, chunks = [], []
     for body in asked:
