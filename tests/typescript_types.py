@@ -33,13 +33,13 @@ def type_of(schema: Schema) -> str:
             return f"({' | '.join(type_of(one) for one in choices)})"
         case {"const": value}:
             return json.dumps(value)
-        case {"enum": values}:
-            return f"({' | '.join(json.dumps(value) for value in values)})"
+        case {"enum": choices}:
+            return f"({' | '.join(json.dumps(choice) for choice in choices)})"
         case {"type": "array", "items": items}:
             return f"readonly ({type_of(items)})[]"
         case {"type": "object", "properties": _}:
             return _fields(schema)
-        case {"type": "object", "additionalProperties": {**values}}:
+        case {"type": "object", "additionalProperties": dict(values)}:
             return f"Record<string, {type_of(values)}>"
         case {"type": "object"}:
             return "object"

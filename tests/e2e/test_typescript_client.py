@@ -15,6 +15,9 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
 from qguide_client import errors
 
 from server.app import create_app
@@ -158,7 +161,8 @@ def _answers(url: str) -> str:
         {"tools": TOOLS, "n": 2, "qguide": {"num_candidates": 2}},
         {"seed": 1, "reasoning_effort": "low", "logprobs": True},
     ]
-    wholes, chunks = [], []
+    wholes: list[Any] = []
+    chunks: list[Any] = []
     for body in asked:
         whole = httpx.post(f"{url}/v1/chat/completions", json={"messages": [TASK], **body})
         wholes.append(whole.raise_for_status().json())
@@ -230,6 +234,51 @@ def test_openais_sdk_needs_nothing_but_another_base_url(
 ) -> None:
     told = package.run("node", str(programs / "openai-sdk.js"), servers.url)
     assert told.count("Action: go to desk 1") == 2, "whole and streamed"
+
+
+PAGE = """<!doctype html><title>page</title><pre id="told"></pre><script type="module">
+import { QGuide, UnauthorizedError } from "./dist/index.js";
+const told = [];
+const task = [{ role: "user", content: "You see a desk 1. Your task is to: find the mug." }];
+try {
+  const client = new QGuide("URL", { apiKey: "KEY" });
+  told.push((await client.act(task, { num_candidates: 3 }, { deadlineMs: 60000 })).action);
+  let text = "";
+  for await (const chunk of client.chatStream(task)) text += chunk.choices[0]?.delta.content ?? "";
+  told.push(text);
+  const error = await new QGuide("URL").models().catch((error) => error);
+  told.push(error instanceof UnauthorizedError && error.requestId.length);
+} catch (error) {
+  told.push(String(error));
+}
+document.getElementById("told").textContent = JSON.stringify(told);
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+def test_a_page_of_another_origin_asks_from_a_browser(package: Package, tmp_path: Path) -> None:
+    key = create_key(tmp_path / "keys.json", "page")
+    pages, page = FastAPI(), {}
+    pages.mount("/dist", StaticFiles(directory=package.folder / "dist"))
+    pages.add_api_route("/", lambda: HTMLResponse(page["text"]), response_class=HTMLResponse)
+    with running(pages) as origin:
+        settings = Settings(
+            policy=SCRIPTED,
+            q_models={"q@1": SCRIPTED},
+            keys_file=tmp_path / "keys.json",
+            cors_origins=(origin,),
+        )
+        with running(create_app(settings)) as url:
+            page["text"] = PAGE.replace("URL", url).replace("KEY", key)
+            flags = "--headless --no-sandbox --disable-gpu --disable-background-networking"
+            waits = "--virtual-time-budget=60000 --dump-dom"
+            profile = f"--user-data-dir={tmp_path / 'profile'}"
+            shown = _run(tmp_path, str(CHROMIUM), *flags.split(), *waits.split(), profile, origin)
+    told = re.search(r'<pre id="told">(.*?)</pre>', shown.stdout, re.DOTALL)
+    assert told, shown.stdout + shown.stderr
+    acted, streamed, request_id_length = json.loads(told[1])
+    assert acted == streamed == FakeUpstream().replies[2]
+    assert request_id_length == 32, "the server's own id can be read across origins"
 
 
 def test_every_example_fits_on_a_screen() -> None:

@@ -11,7 +11,10 @@ import OpenAI from "openai";
 const client = new OpenAI({ baseURL: `${argv[2]}/v1`, apiKey: "none" });
 const model = (await client.models.list()).data[0]?.id ?? "";
 const messages = [
-  { role: "user" as const, content: "You see a desk 1 and a shelf 1. Your task is to: find the mug." },
+  {
+    role: "user" as const,
+    content: "You see a desk 1 and a shelf 1. Your task is to: find the mug.",
+  },
 ];
 /** What OpenAI's types do not know is spread, and sent as it is. */
 const guidance = { qguide: { num_candidates: 5 } };

@@ -1,4 +1,4 @@
-/** What is sent for each question, and what its answer must have; nothing here touches the network. */
+/** What is sent for each question, and how its answer is known; nothing here asks anybody. */
 
 import type { ChatChunk, ChatCompletion, ChatOptions, ChatTurn } from "./chat-types.js";
 import { UnreadableAnswerError } from "./errors.js";
@@ -40,7 +40,11 @@ export function act(messages: Messages, options: ActOptions): Call<Decision> {
   return post("/v1/act", ["action", "chosen", "candidates"], { messages, ...options });
 }
 
-export function score(messages: Messages, candidates: readonly Candidate[], options: ModelOptions): Call<Scores> {
+export function score(
+  messages: Messages,
+  candidates: readonly Candidate[],
+  options: ModelOptions,
+): Call<Scores> {
   return post("/v1/score", ["scores", "chosen"], { messages, candidates, ...options });
 }
 
@@ -60,7 +64,10 @@ export function rerank(
 /** A second outcome is refused, so it is not repeatable. */
 export function outcome(episodeId: string, reward: number, options: OutcomeOptions): Call<Outcome> {
   const path = `/v1/episodes/${encodeURIComponent(episodeId)}/outcome`;
-  return { ...post<Outcome>(path, ["episode_id", "recorded"], { reward, ...options }), repeatable: false };
+  return {
+    ...post<Outcome>(path, ["episode_id", "recorded"], { reward, ...options }),
+    repeatable: false,
+  };
 }
 
 export function chat(messages: readonly ChatTurn[], options: ChatOptions): Call<ChatCompletion> {
@@ -69,7 +76,11 @@ export function chat(messages: readonly ChatTurn[], options: ChatOptions): Call<
 
 /** The same as a stream, each of whose events is a chunk. */
 export function chatStream(messages: readonly ChatTurn[], options: ChatOptions): Call<ChatChunk> {
-  const body = { ...chatBody(messages, options), stream: true, stream_options: { include_usage: true } };
+  const body = {
+    ...chatBody(messages, options),
+    stream: true,
+    stream_options: { include_usage: true },
+  };
   return post("/v1/chat/completions", ["choices"], body);
 }
 
@@ -87,7 +98,8 @@ export function read<T>(call: Call<T>, text: string, requestId: string): T {
   const lacks = call.has.find((field) => !(field in answer));
   if (lacks === undefined) return answer as T;
   throw new UnreadableAnswerError(
-    `what answers ${call.method} ${call.path} is no QGuide server, or one of another version (it lacks ${lacks})`,
+    `what answers ${call.method} ${call.path} is no QGuide server, or one of another version ` +
+      `(it lacks ${lacks})`,
     { requestId },
   );
 }

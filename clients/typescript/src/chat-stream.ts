@@ -51,7 +51,9 @@ export class ChatStream {
   /** The server closed the stream; throws UnreachableError where that is too early. */
   end(): void {
     if (this.done) return;
-    throw new UnreachableError("the stream broke off before its end; ask again", { requestId: this.#requestId });
+    throw new UnreachableError("the stream broke off before its end; ask again", {
+      requestId: this.#requestId,
+    });
   }
 
   /** Keeps what is data; a line that begins with a colon is a sign of life. */
@@ -65,13 +67,20 @@ export class ChatStream {
     if ("error" in body) throw this.#refusal(body.error);
     if ("choices" in body) return body as ChatChunk;
     const shown = JSON.stringify(data.slice(0, SHOWN_CHARACTERS));
-    throw new UnreadableAnswerError(`the stream holds what is no chunk of a completion (${shown})`, {
-      requestId: this.#requestId,
-    });
+    throw new UnreadableAnswerError(
+      `the stream holds what is no chunk of a completion (${shown})`,
+      {
+        requestId: this.#requestId,
+      },
+    );
   }
 
   #refusal(error: unknown): RefusedError {
     const { code, message } = said(error);
-    return refused(message || "the server failed in the stream", { status: STATUS, code, requestId: this.#requestId });
+    return refused(message || "the server failed in the stream", {
+      status: STATUS,
+      code,
+      requestId: this.#requestId,
+    });
   }
 }

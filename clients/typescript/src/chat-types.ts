@@ -1,6 +1,14 @@
 /** Chat completions in OpenAI's shape, and what QGuide adds to them under `qguide`. */
 
-import type { AnyToolCall, ContentPart, Reason, Role, ScoreUsage, StepOptions, Timings } from "./types.js";
+import type {
+  AnyToolCall,
+  ContentPart,
+  Reason,
+  Role,
+  ScoreUsage,
+  StepOptions,
+  Timings,
+} from "./types.js";
 
 /** How candidates are drawn and scored. */
 export interface GuidanceOptions extends StepOptions {
@@ -146,7 +154,7 @@ export interface ChatChunkChoice {
   finish_reason: string | null;
 }
 
-/** A piece of a completion; the last one with choices has the guidance, the one after it the usage. */
+/** A piece; the last one with choices has the guidance, and the one after it the usage. */
 export interface ChatChunk {
   id: string;
   object: "chat.completion.chunk";

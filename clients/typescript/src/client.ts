@@ -82,7 +82,11 @@ export class QGuide {
   }
 
   /** Let the server draw candidates and choose the one with the highest Q. */
-  act(messages: Messages, options: ActOptions = {}, request: RequestOptions = {}): Promise<Decision> {
+  act(
+    messages: Messages,
+    options: ActOptions = {},
+    request: RequestOptions = {},
+  ): Promise<Decision> {
     return this.#ask(calls.act(messages, options), request);
   }
 
@@ -242,7 +246,12 @@ export class QGuide {
     const headers: Record<string, string> = { ...this.#headers, "X-Request-ID": requestId };
     if (leftMs !== Infinity) headers["X-QGuide-Timeout-S"] = (leftMs / 1000).toFixed(3);
     // A key goes nowhere but to the address that was given.
-    const init: RequestInit = { headers, redirect: "manual", credentials: "omit", cache: "no-store" };
+    const init: RequestInit = {
+      headers,
+      redirect: "manual",
+      credentials: "omit",
+      cache: "no-store",
+    };
     if (call.body === undefined) return init;
     headers["Content-Type"] = "application/json";
     return { ...init, body: JSON.stringify(call.body) };
@@ -261,7 +270,9 @@ function addressOf(baseUrl: string): string {
     throw new TypeError(`baseUrl is of the protocol ${url.protocol} and has to be http: or https:`);
   }
   if (url.username || url.password || url.search || url.hash) {
-    throw new TypeError("baseUrl has a user, a query or a fragment; leave them out, a key goes into apiKey");
+    throw new TypeError(
+      "baseUrl has a user, a query or a fragment; leave them out, a key goes into apiKey",
+    );
   }
   return url.origin + url.pathname.replace(/\/+$/, "");
 }
@@ -269,7 +280,9 @@ function addressOf(baseUrl: string): string {
 /** The header that a key makes; `fetch` would show the key where it takes none. */
 function bearer(apiKey: string): string {
   if (/^[\x21-\x7e]+$/.test(apiKey)) return `Bearer ${apiKey}`;
-  throw new TypeError("apiKey is empty or has characters that no key has, such as a line's end; look how it was read");
+  throw new TypeError(
+    "apiKey is empty or has characters that no key has, such as a line's end; look how it was read",
+  );
 }
 
 /** Also on pages without https, where `crypto.randomUUID` is missing. */

@@ -21,7 +21,9 @@ const HTTP_DATE = /^[A-Z][a-z]+, /;
 export interface Retry {
   /** In all; 1 never asks again. Three, if not said. */
   attempts: number;
-  /** Upper end of the first wait, which is drawn from 0 up; it doubles each time. 250, if not said. */
+  /**
+   * Upper end of the first wait, which is drawn from 0 up; it doubles each time. 250, if not said.
+   */
   firstWaitMs: number;
   /**
    * No wait is longer; where the server asks for a longer one, its refusal is thrown at once.
@@ -47,7 +49,8 @@ export function waitMs(
 ): number | undefined {
   if (attempt >= retry.attempts || !safeToRepeat(error, call.repeatable)) return undefined;
   const askedMs = error instanceof RefusedError ? error.retryAfterMs : undefined;
-  if (askedMs === undefined) return chance * Math.min(retry.maxWaitMs, retry.firstWaitMs * 2 ** (attempt - 1));
+  if (askedMs === undefined)
+    return chance * Math.min(retry.maxWaitMs, retry.firstWaitMs * 2 ** (attempt - 1));
   return askedMs <= retry.maxWaitMs ? askedMs + chance * retry.firstWaitMs : undefined;
 }
 
@@ -67,7 +70,12 @@ export function codeOf(error: unknown): string {
 }
 
 /** The error that a refusal is; something in front of the server may have answered in its place. */
-export function refusalOf(response: Response, text: string, path: string, requestId: string): RefusedError {
+export function refusalOf(
+  response: Response,
+  text: string,
+  path: string,
+  requestId: string,
+): RefusedError {
   const { status, statusText, headers } = response;
   const { code, message } = said((parsed(text) as { error?: unknown }).error);
   const retryAfter = retryAfterMs(headers.get("retry-after"), Date.now());

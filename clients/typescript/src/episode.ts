@@ -2,7 +2,17 @@
 
 import type { QGuide, RequestOptions } from "./client.js";
 import { EpisodeError } from "./errors.js";
-import type { ActOptions, Candidate, Decision, Message, Messages, ModelOptions, Outcome, OutcomeOptions, Scores } from "./types.js";
+import type {
+  ActOptions,
+  Candidate,
+  Decision,
+  Message,
+  Messages,
+  ModelOptions,
+  Outcome,
+  OutcomeOptions,
+  Scores,
+} from "./types.js";
 
 /** What an action brought: a user's turn, or turns as they are (a tool's results). */
 export type Observation = string | Messages;
@@ -52,7 +62,11 @@ export class Episode {
   }
 
   /** What to do after this observation; the first one includes the task. */
-  act(observation: Observation, options: ActOptions = {}, request: RequestOptions = {}): Promise<string> {
+  act(
+    observation: Observation,
+    options: ActOptions = {},
+    request: RequestOptions = {},
+  ): Promise<string> {
     return this.#step(async () => {
       const asked = { ...this.#options, ...options, episode_id: this.episodeId };
       const history = this.#after(observation);
@@ -70,11 +84,19 @@ export class Episode {
   ): Promise<C> {
     return this.#step(async () => {
       const { q_model } = this.#options;
-      const asked = { ...(q_model === undefined ? {} : { q_model }), ...options, episode_id: this.episodeId };
+      const asked = {
+        ...(q_model === undefined ? {} : { q_model }),
+        ...options,
+        episode_id: this.episodeId,
+      };
       const history = this.#after(observation);
-      const scores = await this.#client.score(history, candidates, asked, { ...this.#request, ...request });
+      const scores = await this.#client.score(history, candidates, asked, {
+        ...this.#request,
+        ...request,
+      });
       const chosen = candidates[scores.chosen];
-      if (chosen === undefined) throw new EpisodeError(`the server chose candidate ${scores.chosen}, which is none`);
+      if (chosen === undefined)
+        throw new EpisodeError(`the server chose candidate ${scores.chosen}, which is none`);
       return this.#add(history, chosen, scores);
     });
   }
@@ -84,9 +106,16 @@ export class Episode {
    *
    * Rejects with UnknownEpisodeError where there was no step.
    */
-  finish(reward: number, options: OutcomeOptions = {}, request: RequestOptions = {}): Promise<Outcome> {
+  finish(
+    reward: number,
+    options: OutcomeOptions = {},
+    request: RequestOptions = {},
+  ): Promise<Outcome> {
     return this.#step(async () => {
-      const closed = await this.#client.outcome(this.episodeId, reward, options, { ...this.#request, ...request });
+      const closed = await this.#client.outcome(this.episodeId, reward, options, {
+        ...this.#request,
+        ...request,
+      });
       this.#ended = true;
       return closed;
     });
@@ -94,7 +123,8 @@ export class Episode {
 
   async #step<T>(take: () => Promise<T>): Promise<T> {
     if (this.#ended) throw new EpisodeError(`episode ${this.episodeId} has ended; begin another`);
-    if (this.#busy) throw new EpisodeError(`a step of episode ${this.episodeId} is under way; await it first`);
+    if (this.#busy)
+      throw new EpisodeError(`a step of episode ${this.episodeId} is under way; await it first`);
     this.#busy = true;
     try {
       return await take();
@@ -104,7 +134,8 @@ export class Episode {
   }
 
   #after(observation: Observation): Messages {
-    const turns: Messages = typeof observation === "string" ? [{ role: "user", content: observation }] : observation;
+    const turns: Messages =
+      typeof observation === "string" ? [{ role: "user", content: observation }] : observation;
     return [...this.#messages, ...turns];
   }
 

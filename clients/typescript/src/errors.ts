@@ -49,7 +49,10 @@ export class QGuideError extends Error {
   readonly requestId: string;
 
   constructor(message: string, { requestId = "", cause }: About = {}) {
-    super(requestId ? `${message} (request ${requestId})` : message, cause === undefined ? {} : { cause });
+    super(
+      requestId ? `${message} (request ${requestId})` : message,
+      cause === undefined ? {} : { cause },
+    );
     this.requestId = requestId;
   }
 }
@@ -157,7 +160,8 @@ export class ForbiddenError extends RefusedError {
 
 /** There is no such thing, or this server is too old to have it. */
 export class NotFoundError extends RefusedError {
-  override readonly name: "NotFoundError" | "UnknownModelError" | "UnknownEpisodeError" = "NotFoundError";
+  override readonly name: "NotFoundError" | "UnknownModelError" | "UnknownEpisodeError" =
+    "NotFoundError";
 }
 
 /** No model of this name is served. */
@@ -246,7 +250,7 @@ export class ServerFailedError extends RefusedError {
 
 type RefusedClass = new (message: string, refusal: Refusal) => RefusedError;
 
-/** Codes that have a class of their own, OpenAI's words for them too; every other has its status's. */
+/** Codes that have a class of their own, OpenAI's words too; every other has its status's. */
 const OF_CODE: ReadonlyMap<string, RefusedClass> = new Map<string, RefusedClass>([
   ["history_too_long", HistoryTooLongError],
   ["context_length_exceeded", HistoryTooLongError],

@@ -47,7 +47,11 @@ export class Exchange {
     this.#whole = this.#giveUpAfter(wholeMs);
     this.#listen();
     try {
-      return await fetch(this.#url, { ...init, method: this.#method, signal: this.#controller.signal });
+      return await fetch(this.#url, {
+        ...init,
+        method: this.#method,
+        signal: this.#controller.signal,
+      });
     } catch (error) {
       throw this.#failure(error);
     }
@@ -110,8 +114,12 @@ export class Exchange {
       return new TimedOutError(`${asked} gave no answer in time; ${remedy}`, about);
     }
     const remedy =
-      "is the server up, its URL right and, for a web page, its origin allowed (QGUIDE_CORS_ORIGINS)?";
-    return new UnreachableError(`${asked} cannot be reached (${reasonOf(cause)}); ${remedy}`, about);
+      "is the server up, its URL right and, for a web page, its origin allowed " +
+      "(QGUIDE_CORS_ORIGINS)?";
+    return new UnreachableError(
+      `${asked} cannot be reached (${reasonOf(cause)}); ${remedy}`,
+      about,
+    );
   }
 }
 

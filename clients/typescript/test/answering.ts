@@ -22,7 +22,10 @@ export interface Asked {
 export type Answer = (asked: Asked, response: ServerResponse, number: number) => void;
 
 /** A server for the length of a test, and what it was asked so far. */
-export async function answering(t: TestContext, answer: Answer): Promise<{ url: string; asked: Asked[] }> {
+export async function answering(
+  t: TestContext,
+  answer: Answer,
+): Promise<{ url: string; asked: Asked[] }> {
   const asked: Asked[] = [];
   const server = createServer((request, response) => {
     const pieces: Buffer[] = [];
@@ -43,19 +46,32 @@ export async function answering(t: TestContext, answer: Answer): Promise<{ url: 
   return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, asked };
 }
 
-export function json(response: ServerResponse, body: unknown, status = 200, headers: Record<string, string> = {}): void {
+export function json(
+  response: ServerResponse,
+  body: unknown,
+  status = 200,
+  headers: Record<string, string> = {},
+): void {
   response.writeHead(status, { "Content-Type": "application/json", ...headers });
   response.end(JSON.stringify(body));
 }
 
 /** A refusal in the server's shape. */
-export function refuse(response: ServerResponse, status: number, code: string, headers: Record<string, string> = {}): void {
+export function refuse(
+  response: ServerResponse,
+  status: number,
+  code: string,
+  headers: Record<string, string> = {},
+): void {
   const error = { code, message: "not now; come back later", request_id: "r1" };
   json(response, { error }, status, { "X-Request-ID": "r1", ...headers });
 }
 
 /** A client whose requests a function answers. */
-export function clientOf(answer: (url: string, init: RequestInit) => Response, options: ClientOptions = {}): QGuide {
+export function clientOf(
+  answer: (url: string, init: RequestInit) => Response,
+  options: ClientOptions = {},
+): QGuide {
   const fetch = async (url: string, init: RequestInit): Promise<Response> => answer(url, init);
   return new QGuide("http://qguide.test", { retry: AT_ONCE, ...options, fetch });
 }

@@ -33,7 +33,8 @@ function streamed(pieces: readonly Uint8Array[], failure?: Error): Response {
 function cut(text: string, size = Infinity): Uint8Array[] {
   const bytes = new TextEncoder().encode(text);
   const pieces: Uint8Array[] = [];
-  for (let start = 0; start < bytes.length; start += size) pieces.push(bytes.subarray(start, start + size));
+  for (let start = 0; start < bytes.length; start += size)
+    pieces.push(bytes.subarray(start, start + size));
   return pieces;
 }
 
@@ -68,7 +69,9 @@ test("nothing is read after the end", async () => {
 });
 
 test("a chunk is given as soon as it is whole", async (t) => {
-  const { url } = await answering(t, (_, response) => response.write(event("a").replaceAll("\n", "\r\n")));
+  const { url } = await answering(t, (_, response) =>
+    response.write(event("a").replaceAll("\n", "\r\n")),
+  );
   const stream = new QGuide(url).chatStream(TASK);
   assert.equal(textOf((await stream.next()).value), "a");
   await stream.return();
@@ -85,7 +88,9 @@ test("a stream that breaks off is no answer", async () => {
 });
 
 test("a failure in the stream is thrown as its class, with the request's id", async () => {
-  const error = { error: { code: "scorer_unavailable", message: "the Q model is gone; try again" } };
+  const error = {
+    error: { code: "scorer_unavailable", message: "the Q model is gone; try again" },
+  };
   const pieces = cut(`${event("a")}data: ${JSON.stringify(error)}\n\n`);
   const stream = clientOf(() => streamed(pieces)).chatStream(TASK);
   assert.equal(textOf((await stream.next()).value), "a");
@@ -96,9 +101,15 @@ test("a failure in the stream is thrown as its class, with the request's id", as
 });
 
 test("a failure in words of another server is thrown, too", async () => {
-  for (const [error, said] of [["out of memory", /out of memory/], [null, /failed in the stream/]] as const) {
+  for (const [error, said] of [
+    ["out of memory", /out of memory/],
+    [null, /failed in the stream/],
+  ] as const) {
     const pieces = cut(`data: ${JSON.stringify({ error })}\n\n`);
-    await assert.rejects(read(clientOf(() => streamed(pieces))), { name: "RefusedError", message: said });
+    await assert.rejects(read(clientOf(() => streamed(pieces))), {
+      name: "RefusedError",
+      message: said,
+    });
   }
 });
 
@@ -122,7 +133,10 @@ test("the client sends what it was given", async () => {
     });
     return streamed(cut(GOOD));
   });
-  const options = { qguide: { num_candidates: 3 }, extra_body: { top_p: 0.9, stream: false, messages: [] } };
+  const options = {
+    qguide: { num_candidates: 3 },
+    extra_body: { top_p: 0.9, stream: false, messages: [] },
+  };
   let count = 0;
   for await (const _ of client.chatStream(TASK, options)) count += 1;
   assert.equal(count, 2);

@@ -9,7 +9,17 @@ import { DEFAULT_RETRY, retryAfterMs, waitMs } from "#dist/conversation.js";
 import { refused } from "#dist/errors.js";
 import * as qguide from "qguide-client";
 import { QGuide, RefusedError, TimedOutError, UnreachableError } from "qguide-client";
-import { answering, AT_ONCE, bodyOf, clientOf, json, READY, refuse, TASK, thrownBy } from "./answering.js";
+import {
+  answering,
+  AT_ONCE,
+  bodyOf,
+  clientOf,
+  json,
+  READY,
+  refuse,
+  TASK,
+  thrownBy,
+} from "./answering.js";
 
 const KEY = "qg_very_secret";
 const ASK = { repeatable: true };
@@ -51,12 +61,15 @@ test("Retry-After is seconds or a date", () => {
   assert.equal(read("3"), 3000);
   assert.equal(read(new Date(1_030_000).toUTCString()), 30_000);
   assert.equal(read(new Date(10_000).toUTCString()), 0);
-  for (const none of [null, "", "soon", "-3", "²", "1.5"]) assert.equal(read(none), undefined, String(none));
+  for (const none of [null, "", "soon", "-3", "²", "1.5"])
+    assert.equal(read(none), undefined, String(none));
 });
 
 test("the client waits as long as the server says", async (t) => {
   const { url, asked } = await answering(t, (_, response, number) =>
-    number === 1 ? refuse(response, 429, "rate_limited", { "Retry-After": "1" }) : json(response, OUTCOME),
+    number === 1
+      ? refuse(response, 429, "rate_limited", { "Retry-After": "1" })
+      : json(response, OUTCOME),
   );
   const began = performance.now();
   await new QGuide(url, { retry: AT_ONCE }).outcome("e", 1);
@@ -127,7 +140,9 @@ test("what may have been done is asked again only where that changes nothing", a
 });
 
 test("a bad gateway is asked again, but not for an outcome", async (t) => {
-  const { url, asked } = await answering(t, (_, response) => refuse(response, 502, "upstream_failed"));
+  const { url, asked } = await answering(t, (_, response) =>
+    refuse(response, 502, "upstream_failed"),
+  );
   const client = new QGuide(url, { retry: AT_ONCE });
   await assert.rejects(client.outcome("e", 1), qguide.UpstreamFailedError);
   assert.equal(asked.length, 1);
@@ -152,10 +167,15 @@ test("nobody listening is unreachable, and even an outcome is told again", async
     return fetch(url, init);
   };
   const url = await nobodysUrl();
-  const error = await thrownBy(new QGuide(url, { retry: AT_ONCE, fetch: counting }).outcome("e", 1));
+  const error = await thrownBy(
+    new QGuide(url, { retry: AT_ONCE, fetch: counting }).outcome("e", 1),
+  );
   assert.ok(error instanceof UnreachableError);
   const { message } = error;
-  assert.ok(message.startsWith(`POST ${url}/v1/episodes/e/outcome cannot be reached (connect ECONNREFUSED`), message);
+  assert.ok(
+    message.startsWith(`POST ${url}/v1/episodes/e/outcome cannot be reached (connect ECONNREFUSED`),
+    message,
+  );
   assert.match(message, /is the server up, its URL right .*\(request [0-9a-f]{32}\)$/);
   assert.equal(attempts, 3);
 });
@@ -164,7 +184,13 @@ test("a refused connection is asked for again whatever the question", () => {
   const cause = Object.assign(new TypeError("fetch failed"), { cause: { code: "ECONNREFUSED" } });
   const broken = Object.assign(new TypeError("fetch failed"), { cause: { code: "ECONNRESET" } });
   const wait = (error: unknown): number | undefined =>
-    waitMs(new UnreachableError("", { cause: error }), { repeatable: false }, DEFAULT_RETRY, 1, 0.5);
+    waitMs(
+      new UnreachableError("", { cause: error }),
+      { repeatable: false },
+      DEFAULT_RETRY,
+      1,
+      0.5,
+    );
   assert.equal(wait(cause), 125);
   assert.equal(wait(broken), undefined);
 });
@@ -201,7 +227,10 @@ test("a deadline is told, shrinks with each attempt and is no field of any body"
   await assert.rejects(client.act(TASK, { num_candidates: 2 }, { deadlineMs: 3000 }), RefusedError);
   const told = asked.map((one) => Number(one.headers["x-qguide-timeout-s"]));
   assert.equal(told.length, 3);
-  assert.ok(told[0]! <= 3 && told[0]! > told[1]! && told[1]! > told[2]! && told[2]! > 0, told.join());
+  assert.ok(
+    told[0]! <= 3 && told[0]! > told[1]! && told[1]! > told[2]! && told[2]! > 0,
+    told.join(),
+  );
   assert.deepEqual(asked[0]?.body, { messages: TASK, num_candidates: 2 });
 });
 
@@ -248,10 +277,14 @@ test("an abort ends a wait, and one that came before asks nothing", async (t) =>
 });
 
 test("a proxy's error page is no riddle", async () => {
-  const page = (): Response => new Response("<h1>Bad Gateway</h1>", { status: 502, statusText: "Bad Gateway" });
+  const page = (): Response =>
+    new Response("<h1>Bad Gateway</h1>", { status: 502, statusText: "Bad Gateway" });
   await assert.rejects(clientOf(page).models(), (error) => {
     assert.ok(error instanceof qguide.UnavailableError);
-    assert.match(error.message, /^HTTP 502 Bad Gateway from \/v1\/models \(request [0-9a-f]{32}\)$/);
+    assert.match(
+      error.message,
+      /^HTTP 502 Bad Gateway from \/v1\/models \(request [0-9a-f]{32}\)$/,
+    );
     return true;
   });
 });

@@ -12,7 +12,10 @@ interface Sent {
 }
 
 /** A client of a server that does as it is asked, and what it was sent. */
-function recording(answer: (path: string) => Response = answered): { client: QGuide; sent: Sent[] } {
+function recording(answer: (path: string) => Response = answered): {
+  client: QGuide;
+  sent: Sent[];
+} {
   const sent: Sent[] = [];
   const client = clientOf((url, init) => {
     const path = new URL(url).pathname;
@@ -31,7 +34,12 @@ function answered(path: string): Response {
 
 test("steps make a history, and every one bears the episode's id and options", async () => {
   const { client, sent } = recording();
-  const episode = client.episode({ system: "Act.", episode_id: "e1", q_model: "shop", num_candidates: 2 });
+  const episode = client.episode({
+    system: "Act.",
+    episode_id: "e1",
+    q_model: "shop",
+    num_candidates: 2,
+  });
   assert.equal(await episode.act("task", { num_candidates: 3 }), "look");
   assert.equal(await episode.choose("a desk", ["a", "b"]), "b");
   assert.deepEqual(episode.messages, [
@@ -72,7 +80,10 @@ test("the episode's deadline is that of every step that has none of its own", as
   await episode.act("task");
   await episode.choose("a desk", ["a", "b"], {}, { deadlineMs: 3000 });
   await episode.finish(1);
-  assert.deepEqual(sent.map((one) => Math.round(Number(one.timeout))), [7, 3, 7]);
+  assert.deepEqual(
+    sent.map((one) => Math.round(Number(one.timeout))),
+    [7, 3, 7],
+  );
 });
 
 test("an id that is given is kept, and others differ", () => {
@@ -84,7 +95,9 @@ test("an id that is given is kept, and others differ", () => {
 
 test("a step that failed has changed nothing and can be taken again", async () => {
   let fails = true;
-  const { client } = recording((path) => (fails ? Response.json({}, { status: 400 }) : answered(path)));
+  const { client } = recording((path) =>
+    fails ? Response.json({}, { status: 400 }) : answered(path),
+  );
   const episode = client.episode();
   await assert.rejects(episode.act("task"), InvalidRequestError);
   assert.deepEqual([episode.messages, episode.last], [[], undefined]);
@@ -97,7 +110,10 @@ test("two steps at once are refused, and the first is taken", async () => {
   const { client, sent } = recording();
   const episode = client.episode();
   const first = episode.act("task");
-  await assert.rejects(episode.act("task"), { name: "EpisodeError", message: /is under way; await it first/ });
+  await assert.rejects(episode.act("task"), {
+    name: "EpisodeError",
+    message: /is under way; await it first/,
+  });
   assert.equal(await first, "look");
   assert.deepEqual([sent.length, episode.messages.length], [1, 2]);
 });

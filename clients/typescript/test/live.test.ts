@@ -23,7 +23,10 @@ const TOOLS = [
 let made = 0;
 function call(name: string): Message {
   made += 1;
-  return { role: "assistant", tool_calls: [{ id: `call_${made}`, function: { name, arguments: "{}" } }] };
+  return {
+    role: "assistant",
+    tool_calls: [{ id: `call_${made}`, function: { name, arguments: "{}" } }],
+  };
 }
 
 test("act returns the choice and what it was chosen from", live, async () => {
@@ -33,26 +36,41 @@ test("act returns the choice and what it was chosen from", live, async () => {
   assert.equal(qValues[decision.chosen], Math.max(...qValues));
   assert.equal(decision.action, BEST);
   assert.equal(decision.candidates[decision.chosen]?.message.content, decision.action);
-  assert.ok(decision.guided && decision.usage.completion_tokens > 0 && decision.timings_ms.total > 0);
+  assert.ok(
+    decision.guided && decision.usage.completion_tokens > 0 && decision.timings_ms.total > 0,
+  );
 });
 
-test("score judges texts and tool calls, and a batch is scored as its items are", live, async () => {
-  const texts = ["Action: look", "Action: go to desk 1"];
-  const scores = await client.score(TASK, texts);
-  assert.deepEqual([scores.chosen, scores.reason], [1, "highest_q"]);
-  assert.equal((await client.score(TASK, [call("look"), call("inventory"), "Action: wait"])).scores.length, 3);
-  const items = [{ messages: TASK, candidates: texts }, { messages: TASK, candidates: [call("sleep")] }];
-  const batch = await client.scoreBatch(items, { q_model: "q" });
-  assert.deepEqual(batch.items[0]?.scores, scores.scores);
-  assert.equal(batch.items.length, 2);
-});
+test(
+  "score judges texts and tool calls, and a batch is scored as its items are",
+  live,
+  async () => {
+    const texts = ["Action: look", "Action: go to desk 1"];
+    const scores = await client.score(TASK, texts);
+    assert.deepEqual([scores.chosen, scores.reason], [1, "highest_q"]);
+    assert.equal(
+      (await client.score(TASK, [call("look"), call("inventory"), "Action: wait"])).scores.length,
+      3,
+    );
+    const items = [
+      { messages: TASK, candidates: texts },
+      { messages: TASK, candidates: [call("sleep")] },
+    ];
+    const batch = await client.scoreBatch(items, { q_model: "q" });
+    assert.deepEqual(batch.items[0]?.scores, scores.scores);
+    assert.equal(batch.items.length, 2);
+  },
+);
 
 test("rerank sorts the documents", live, async () => {
   const documents = ["Action: look", "Action: go to desk 1", "Action: inventory"];
   const ranking = await client.rerank(TASK, documents, { top_n: 2, q_model: "q" });
   assert.equal(ranking.results[0]?.index, 1);
   assert.equal(ranking.results.length, 2);
-  assert.deepEqual((await client.rerank(TASK[0]!.content, documents)).results.slice(0, 2), ranking.results);
+  assert.deepEqual(
+    (await client.rerank(TASK[0]!.content, documents)).results.slice(0, 2),
+    ranking.results,
+  );
 });
 
 test("models and readiness are told", live, async () => {
@@ -126,11 +144,15 @@ const REFUSALS: [string, () => Promise<unknown>][] = [
 ];
 
 for (const [name, ask] of REFUSALS) {
-  test(`the server's refusal is a ${name}: ${ask.toString().slice("() => ".length, 60)}`, live, async () => {
-    const error = await thrownBy(ask());
-    assert.ok(error instanceof qguide.RefusedError, String(error));
-    assert.equal(error.name, name);
-    assert.match(error.requestId, /^[0-9a-f]{32}$/);
-    assert.ok(error.code && error.message.endsWith(` (request ${error.requestId})`));
-  });
+  test(
+    `the server's refusal is a ${name}: ${ask.toString().slice("() => ".length, 60)}`,
+    live,
+    async () => {
+      const error = await thrownBy(ask());
+      assert.ok(error instanceof qguide.RefusedError, String(error));
+      assert.equal(error.name, name);
+      assert.match(error.requestId, /^[0-9a-f]{32}$/);
+      assert.ok(error.code && error.message.endsWith(` (request ${error.requestId})`));
+    },
+  );
 }

@@ -18,7 +18,10 @@ type Ranked = Omit<theirs.JinaRankedDocument, "document">;
 type Ranking = Omit<theirs.JinaRerankResponse, "results"> & { results: readonly Ranked[] };
 
 /** What the client's methods take as arguments of their own is the rest. */
-type Reranked = Omit<theirs.JinaRerankRequest, "model" | "query" | "messages" | "documents" | "return_documents"> & {
+type Reranked = Omit<
+  theirs.JinaRerankRequest,
+  "model" | "query" | "messages" | "documents" | "return_documents"
+> & {
   q_model?: theirs.JinaRerankRequest["model"];
 };
 /** What the server passes on without knowing it. */
@@ -70,4 +73,7 @@ export const LACKS: Same<Omit<ours.Outcome, "reason">, theirs.OutcomeResponse> =
 // @ts-expect-error: so is one that only the client believes in.
 export const INVENTS: Same<ours.Outcome & { luck?: number }, theirs.OutcomeResponse> = true;
 // @ts-expect-error: and one deep in another that may be null.
-export const NULLS: Same<Omit<ours.Scores, "usage"> & { usage: { scored_tokens: number; cached_tokens: number | null } }, theirs.ScoreResponse> = true;
+export const NULLS: Same<
+  Omit<ours.Scores, "usage"> & { usage: { scored_tokens: number; cached_tokens: number | null } },
+  theirs.ScoreResponse
+> = true;
