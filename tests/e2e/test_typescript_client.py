@@ -11,11 +11,12 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from qguide_client import errors
@@ -36,6 +37,7 @@ OPENAI = "openai@6.49.0"
 """The last that Node 20 runs."""
 STEP_S = 600
 NO_NETWORK = re.compile(r"EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENOTFOUND|ENETUNREACH|ETIMEDOUT|E5\d\d")
+CHROMIUM_FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 TASK = {"role": "user", "content": "You see a desk 1. Your task is to: find the mug."}
@@ -236,7 +238,7 @@ def test_openais_sdk_needs_nothing_but_another_base_url(
     assert told.count("Action: go to desk 1") == 2, "whole and streamed"
 
 
-PAGE = """<!doctype html><title>page</title><pre id="told"></pre><script type="module">
+PAGE = """<!doctype html><title>page</title><script type="module">
 import { QGuide, UnauthorizedError } from "./dist/index.js";
 const told = [];
 const task = [{ role: "user", content: "You see a desk 1. Your task is to: find the mug." }];
@@ -251,16 +253,23 @@ try {
 } catch (error) {
   told.push(String(error));
 }
-document.getElementById("told").textContent = JSON.stringify(told);
+await fetch("/told", { method: "POST", body: JSON.stringify(told) });
 </script>"""
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
 def test_a_page_of_another_origin_asks_from_a_browser(package: Package, tmp_path: Path) -> None:
     key = create_key(tmp_path / "keys.json", "page")
-    pages, page = FastAPI(), {}
+    page: dict[str, str] = {}
+    heard: Queue[Any] = Queue()
+
+    async def hear(request: Request) -> None:
+        heard.put(await request.json())
+
+    pages = FastAPI()
     pages.mount("/dist", StaticFiles(directory=package.folder / "dist"))
     pages.add_api_route("/", lambda: HTMLResponse(page["text"]), response_class=HTMLResponse)
+    pages.add_api_route("/told", hear, methods=["POST"])
     with running(pages) as origin:
         settings = Settings(
             policy=SCRIPTED,
@@ -270,13 +279,13 @@ def test_a_page_of_another_origin_asks_from_a_browser(package: Package, tmp_path
         )
         with running(create_app(settings)) as url:
             page["text"] = PAGE.replace("URL", url).replace("KEY", key)
-            flags = "--headless --no-sandbox --disable-gpu --disable-background-networking"
-            waits = "--virtual-time-budget=60000 --dump-dom"
-            profile = f"--user-data-dir={tmp_path / 'profile'}"
-            shown = _run(tmp_path, str(CHROMIUM), *flags.split(), *waits.split(), profile, origin)
-    told = re.search(r'<pre id="told">(.*?)</pre>', shown.stdout, re.DOTALL)
-    assert told, shown.stdout + shown.stderr
-    acted, streamed, request_id_length = json.loads(told[1])
+            command = [str(CHROMIUM), *CHROMIUM_FLAGS, f"--user-data-dir={tmp_path}", origin]
+            quiet = subprocess.DEVNULL
+            with subprocess.Popen(command, stdout=quiet, stderr=quiet) as browser:
+                try:
+                    acted, streamed, request_id_length = heard.get(timeout=STEP_S)
+                finally:
+                    browser.terminate()
     assert acted == streamed == FakeUpstream().replies[2]
     assert request_id_length == 32, "the server's own id can be read across origins"
 
