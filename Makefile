@@ -62,16 +62,15 @@ format: setup $(VENV)/.installed-dev ## let ruff put the code into its shape
 	$(bin)/ruff format
 
 jobs := training/configs/alfworld/embedded
-# Two jobs at once, for those that use one core.
-pair := xargs -P 2 -I CONFIG $(bin)/qguide
+# Two jobs at once, of those that use one core; each line is a job and its configuration.
+pair := xargs -P 2 -L 1 sh -c '$(bin)/qguide $$1 --config $(jobs)/$$2.toml' qguide
 embedded-models: setup ## train the models that ship, from seeds alone (two cores)
 	$(bin)/qguide collect --config $(jobs)/collect.toml
 	$(bin)/qguide sft --config $(jobs)/sft.toml
-	printf '%s\n' collect_corrections collect_more_corrections \
-		| $(pair) collect --config $(jobs)/CONFIG.toml
+	printf '%s\n' 'collect collect_more_corrections' 'collect collect_corrections' \
+		'explore explore_wanderings' 'explore explore_mistakes' | $(pair)
 	$(bin)/qguide sft --config $(jobs)/sft_corrections.toml
-	printf '%s\n' explore explore_more explore_mistakes explore_wanderings \
-		| $(pair) explore --config $(jobs)/CONFIG.toml
+	printf '%s\n' 'explore explore' 'explore explore_more' | $(pair)
 	$(bin)/qguide label --config $(jobs)/label.toml
 	$(bin)/qguide train-qnet --config $(jobs)/train_qnet.toml
 	rm -rf qnet/embedded
