@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ def _settings(given: dict[str, Any], console: Console) -> "Settings":
 
     try:
         return Settings(**given)
+    except SettingsError as error:
+        remedy = "maps and lists are written as JSON, and no text in them holds a line's end"
+        console.print(f"error: {error}: {remedy}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
     except ValidationError as error:
         console.print(_said(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error

@@ -24,8 +24,11 @@ _DEAD: Final = "a thread that scores is dead; restart the server"
 
 @router.get("/healthz", responses={503: {"model": Health}})
 async def live(models: ModelsDep, response: Response) -> Health:
-    """The process answers; 503 where only a new one would help."""
-    if models.healthy:
+    """The process answers; 503 where only a new one would help.
+
+    A Q model with a thread of its own can die alone: the server is not ready then, but it lives.
+    """
+    if models.runtime.thread.healthy:
         return Health(status="ok")
     response.status_code = 503
     return Health(status="unavailable", reason=_DEAD)

@@ -202,6 +202,7 @@ async def test_its_dead_thread_turns_readiness_red_until_it_is_dropped(
         await until(lambda: not big.healthy)
         red = await client.get("/readyz")
         assert (red.status_code, red.json()["status"]) == (503, "unavailable")
+        assert (await client.get("/healthz")).status_code == 200  # the others are served
         assert (await client.post("/v1/score", json=body("demo"))).status_code == 200
         models.q_models.drop("big@v1")
         assert http.is_closed

@@ -23,3 +23,14 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(
     assert "gpt.api_key: the key has a space or a character beyond ASCII" in said
     assert key not in done.output
     assert "secret" not in said
+
+
+def test_a_map_that_is_no_json_is_told_with_what_breaks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QGUIDE_UPSTREAMS", '{"gpt": {"api_key": "sk-secret\n"}}')
+    done = CliRunner().invoke(app, ["serve"])
+    said = " ".join(done.output.split())
+    assert done.exit_code == 2
+    assert '"upstreams"' in said
+    assert "no text in them holds a line's end" in said
+    assert "Traceback" not in said
+    assert "secret" not in said
