@@ -44,6 +44,7 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
         "/healthz",
         "/readyz",
         "/metrics",
+        "/playground/abilities",
     }
 
 

@@ -266,7 +266,13 @@ def test_a_guide_leads_the_way_from_which_a_tree_branches(tmp_path: Path) -> Non
         guide="embedded",
         rollouts="expert",
         exploration=Exploration(
-            max_steps=60, max_draws=4, depth=30, own_steps=6, candidates=3, greedy_rollout=True
+            max_steps=60,
+            max_draws=8,
+            depth=30,
+            own_steps=6,
+            candidates=3,
+            branch_temperature=2.0,
+            greedy_rollout=True,
         ),
     )
     run_explore(config, console=Console(file=StringIO()))
