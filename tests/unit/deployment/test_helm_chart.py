@@ -192,6 +192,43 @@ def test_a_gpu_is_asked_for_and_never_twice() -> None:
     assert "nvidia.com/gpu" not in json.dumps(rendered(KEYS))
 
 
+def test_numbers_of_a_values_file_stay_whole(tmp_path: Path) -> None:
+    """There helm takes them for floats, which a template would write as 1.01e+06."""
+    many = 1_010_000
+    values = {
+        "insecure": True,
+        "replicaCount": many,
+        "gpu": {"enabled": True, "count": many},
+        "vllm": {
+            "enabled": True,
+            "maxModelLen": many,
+            "gpu": {"count": many},
+            "startupTimeoutSeconds": 10 * many,
+        },
+        "settings": {"drain_delay_s": many, "shutdown_timeout_s": many},
+        "autoscaling": {
+            "minReplicas": many,
+            "maxReplicas": many,
+            "targetCPUUtilizationPercentage": many,
+        },
+        "podDisruptionBudget": {"enabled": True, "maxUnavailable": many},
+        "preStopSeconds": many,
+        "startupTimeoutSeconds": 5 * many,
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    for more in ((), ("autoscaling.enabled=true",)):
+        documents = rendered(str(file), *more)
+        for document in documents:
+            kubernetes_validate.validate(document, NEWEST, strict=True)
+        assert not re.search(r"\de\+\d", template(str(file), *more).stdout)
+    (vllm,) = pods(documents)["qguide-vllm"]["spec"]["containers"]
+    assert {f"--max-model-len={many}", f"--tensor-parallel-size={many}"} <= set(vllm["args"])
+    assert vllm["startupProbe"]["failureThreshold"] == many
+    command = server_of(documents)["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["sleep", str(many)]
+
+
 def test_redis_and_vllm_are_those_of_the_compose_file() -> None:
     documents = rendered(*CASES["insecure"], "redis.enabled=true")
     (redis,) = pods(documents)["qguide-redis"]["spec"]["containers"]

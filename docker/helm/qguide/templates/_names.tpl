@@ -40,7 +40,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name ($root.Chart.Version | replace
 {{- define "qguide.resources" -}}
 {{- $resources := deepCopy .resources -}}
 {{- if .enabled -}}
-{{- $_ := set $resources "limits" (set (default dict $resources.limits) .gpu.resource .gpu.count) -}}
+{{- $_ := set $resources "limits" (set (default dict $resources.limits) .gpu.resource (int64 .gpu.count)) -}}
 {{- end -}}
 {{- toYaml $resources -}}
 {{- end -}}
