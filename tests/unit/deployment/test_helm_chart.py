@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from server.keys import KeyFile, create_key
+from server.keys import KeyFile, create_key, revoke_key
 from tests.helm_chart import (
     CASES,
     CHART,
@@ -38,6 +38,12 @@ COMPOSE = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"]
 DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
 WAIT_S = 20
 OLDEST, NEWEST = "1.25", "1.37"
+MODELS = "persistence.models.enabled=true"
+ONE_NODES_MODELS = (
+    MODELS,
+    "persistence.models.existingClaim=checkpoints",
+    "persistence.models.accessModes={ReadWriteOnce}",
+)
 
 pytestmark = needs_helm
 
@@ -114,7 +120,16 @@ def test_a_wrong_value_is_refused_and_named(wrong: str, said: str) -> None:
         (("cpu-redis.yaml", "settings.upstreams.gpt.api_key=sk"), ["api_key_secret: {name:"]),
         (("everything.yaml", "settings.upstreams.vllm.url=http://x",
           "settings.upstreams.vllm.model=m"), ["vllm.enabled=false"]),
-        ((KEYS, "persistence.data.enabled=true", "replicaCount=2"), ["ReadWriteMany"]),
+        ((KEYS, "persistence.data.enabled=true", "replicaCount=2"),
+         ["persistence.data.accessModes={ReadWriteMany}"]),
+        ((KEYS, *ONE_NODES_MODELS, "replicaCount=2"),
+         ["persistence.models.accessModes={ReadWriteMany}"]),
+        ((KEYS, *ONE_NODES_MODELS, "autoscaling.enabled=true"), ["or one replica"]),
+        ((KEYS, MODELS), ["existingClaim=", "readOnly=false", "accessModes={ReadWriteMany}"]),
+        ((KEYS, MODELS, "persistence.models.readOnly=false"), ["existingClaim="]),
+        ((KEYS, MODELS, "persistence.models.accessModes={ReadWriteMany}"), ["existingClaim="]),
+        ((KEYS, "vllm.enabled=true", "settings.vllm=Qwen/Qwen3-8B"),
+         ["vllm.model", "vllm.enabled=false"]),
         ((KEYS, "metrics.serviceMonitor.enabled=true"), ["keySecret.name", "public_metrics"]),
         ((KEYS, "ingress.enabled=true"), ["ingress.hosts"]),
     ],
@@ -185,11 +200,91 @@ def test_requests_in_flight_are_waited_for() -> None:
 
 def test_a_gpu_is_asked_for_and_never_twice() -> None:
     documents = rendered("everything.yaml")
-    for name, count in (("qguide", 2), ("qguide-vllm", 4)):
+    for name, count in (("qguide", 1), ("qguide-vllm", 4)):
         (container,) = pods(documents)[name]["spec"]["containers"]
         assert container["resources"]["limits"]["nvidia.com/gpu"] == count
-        assert one(documents, "Deployment", name)["spec"]["strategy"] == {"type": "Recreate"}
+    rolling = one(documents, "Deployment")["spec"]["strategy"]["rollingUpdate"]
+    assert rolling == {"maxSurge": 0, "maxUnavailable": 1}
+    for name in ("qguide", "qguide-vllm"):
+        deployment = one(rendered("gpu-vllm.yaml"), "Deployment", name)
+        assert deployment["spec"]["strategy"] == {"type": "Recreate"}
     assert "nvidia.com/gpu" not in json.dumps(rendered(KEYS))
+
+
+def test_gpus_are_not_scaled_by_the_cpu() -> None:
+    scaler = one(rendered("everything.yaml"), "HorizontalPodAutoscaler")
+    assert [metric["type"] for metric in scaler["spec"]["metrics"]] == ["Pods"]
+
+
+@pytest.mark.parametrize(
+    ("more", "strategy"),
+    [
+        ((), "RollingUpdate"),
+        (("persistence.data.enabled=true",), "Recreate"),
+        (ONE_NODES_MODELS, "Recreate"),
+        (ONE_NODES_MODELS[:2], "RollingUpdate"),  # read-only, on many nodes
+        ((MODELS, "persistence.models.readOnly=false",
+          "persistence.models.accessModes={ReadWriteMany}"), "RollingUpdate"),
+    ],
+)  # fmt: skip
+def test_a_volume_of_one_node_is_let_go_before_the_next_pod(
+    more: tuple[str, ...], strategy: str
+) -> None:
+    assert one(rendered(KEYS, *more), "Deployment")["spec"]["strategy"]["type"] == strategy
+
+
+def test_no_pod_starts_anew_because_the_chart_has_another_version(tmp_path: Path) -> None:
+    values = ("insecure=true", "redis.enabled=true", "vllm.enabled=true")
+    chart = shutil.copytree(CHART, tmp_path / "chart")
+    about = chart / "Chart.yaml"
+    about.write_text(about.read_text().replace("ersion: 0.1.0", "ersion: 9.9.9"))
+    newer = rendered(*values, chart=chart)
+    assert one(newer, "Deployment")["metadata"]["labels"]["helm.sh/chart"] == "qguide-9.9.9"
+    assert pods(newer) == pods(rendered(*values))
+
+
+def test_a_long_name_leaves_room_for_what_kubernetes_appends() -> None:
+    documents = rendered(KEYS, "redis.enabled=true", f"fullnameOverride={'q' * 60}")
+    (name,) = (d["metadata"]["name"] for d in documents if d["kind"] == "StatefulSet")
+    revision = "7d4b9c6f5d"
+    assert len(f"{name}-{revision}") <= 63  # the pods' label controller-revision-hash
+
+
+def test_numbers_of_a_values_file_stay_whole(tmp_path: Path) -> None:
+    """There helm takes them for floats, which a template would write as 1.01e+06."""
+    many = 1_010_000
+    values = {
+        "insecure": True,
+        "replicaCount": many,
+        "gpu": {"enabled": True, "count": many},
+        "vllm": {
+            "enabled": True,
+            "maxModelLen": many,
+            "gpu": {"count": many},
+            "startupTimeoutSeconds": 10 * many,
+        },
+        "settings": {"drain_delay_s": many, "shutdown_timeout_s": many},
+        "autoscaling": {
+            "minReplicas": many,
+            "maxReplicas": many,
+            "targetCPUUtilizationPercentage": many,
+        },
+        "podDisruptionBudget": {"enabled": True, "maxUnavailable": many},
+        "preStopSeconds": many,
+        "startupTimeoutSeconds": 5 * many,
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    for more in ((), ("autoscaling.enabled=true",)):
+        documents = rendered(str(file), *more)
+        for document in documents:
+            kubernetes_validate.validate(document, NEWEST, strict=True)
+        assert not re.search(r"\de\+\d", template(str(file), *more).stdout)
+    (vllm,) = pods(documents)["qguide-vllm"]["spec"]["containers"]
+    assert {f"--max-model-len={many}", f"--tensor-parallel-size={many}"} <= set(vllm["args"])
+    assert vllm["startupProbe"]["failureThreshold"] == many
+    command = server_of(documents)["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["sleep", str(many)]
 
 
 def test_redis_and_vllm_are_those_of_the_compose_file() -> None:
@@ -282,12 +377,18 @@ def test_prometheus_asks_for_metrics_with_a_key_and_grafana_gets_the_one_dashboa
     )
     monitor, service = one(documents, "ServiceMonitor"), one(documents, "Service")
     labels = service["metadata"]["labels"]
-    assert labels[monitor["spec"]["jobLabel"]] == "qguide"  # up{job="qguide"}
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
     assert endpoint["authorization"] == {"credentials": {"name": "qguide-prometheus", "key": "key"}}
     assert endpoint["path"] == "/metrics"
+
+
+def test_the_dashboard_finds_a_server_of_another_name() -> None:
+    (job,) = re.findall(r'job=\\"(\w+)', (CHART / "dashboards/qguide.json").read_text())
+    documents = rendered("everything.yaml", "nameOverride=values")
+    (endpoint,) = one(documents, "ServiceMonitor", "qguide-values")["spec"]["endpoints"]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": job}]
 
 
 def test_only_a_new_process_brings_life_back_and_readiness_may_come_and_go() -> None:
@@ -325,17 +426,24 @@ def test_the_first_pod_waits_for_a_key_and_goes_when_told(tmp_path: Path) -> Non
     file = tmp_path / "keys.json"
     assert environment(container) == {"QGUIDE_KEYS_FILE": "/data/keys.json"}
     assert server_of(rendered(*CASES["volume"]))["volumeMounts"][0] == container["volumeMounts"][0]
+    create_key(file, "revoked")
+    revoke_key(file, "revoked")
+    left_over = file.read_text()
+    file.unlink()
     program = re.sub(r"sleep \d", "sleep 0.1", container["args"][0])
     command = [*container["command"], program]
     given = os.environ | {"QGUIDE_KEYS_FILE": str(file)}
     with (
-        subprocess.Popen(command, env=given) as told,
+        subprocess.Popen(command, env=given, stderr=subprocess.PIPE) as told,
         subprocess.Popen(command, env=given) as waits,
     ):
         time.sleep(0.5)
+        file.write_text(left_over)
+        time.sleep(0.5)
         assert (told.poll(), waits.poll()) == (None, None)
         told.terminate()
-        assert told.wait(WAIT_S) == 143
+        assert told.communicate(timeout=WAIT_S)[1] == b""
+        assert told.returncode == 143
         assert waits.poll() is None
         create_key(file, "me")
         assert waits.wait(WAIT_S) == 0

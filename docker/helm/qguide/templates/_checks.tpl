@@ -28,8 +28,15 @@
 {{- if and $v.keys.onDataVolume (not $v.persistence.data.enabled) -}}
 {{- fail "keys.onDataVolume keeps the keys in /data, which ends with its pod: set persistence.data.enabled=true" -}}
 {{- end -}}
-{{- if and $v.persistence.data.enabled (not (has "ReadWriteMany" $v.persistence.data.accessModes)) (or $v.autoscaling.enabled (gt (int $v.replicaCount) 1)) -}}
-{{- fail "several replicas share /data, which this volume allows on one node alone: set persistence.data.accessModes={ReadWriteMany} and a storageClass that has it, or one replica" -}}
+{{- if or $v.autoscaling.enabled (gt (int $v.replicaCount) 1) -}}
+{{- range $name := splitList " " (include "qguide.unshared" .) | compact -}}
+{{- fail (printf "several replicas share /%[1]s, which this volume allows on one node alone: set persistence.%[1]s.accessModes={ReadWriteMany} and a storageClass that has it, or one replica" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- with $v.persistence.models -}}
+{{- if and .enabled (not .existingClaim) (or .readOnly (not (without .accessModes "ReadOnlyMany"))) -}}
+{{- fail "persistence.models would make an empty volume that nobody can fill: name one with checkpoints, persistence.models.existingClaim=NAME, or set persistence.models.readOnly=false and persistence.models.accessModes={ReadWriteMany}" -}}
+{{- end -}}
 {{- end -}}
 {{- if gt (len (compact (list (ternary "x" "" $v.redis.enabled) $v.redis.url $v.redis.existingSecret))) 1 -}}
 {{- fail "redis.enabled, redis.url and redis.existingSecret each name a Redis: set one" -}}
@@ -39,6 +46,9 @@
 {{- end -}}
 {{- if and $v.vllm.enabled (hasKey (default dict $v.settings.upstreams) "vllm") -}}
 {{- fail "settings.upstreams has a server called vllm, and vllm.enabled brings one: rename it, or set vllm.enabled=false" -}}
+{{- end -}}
+{{- if and $v.vllm.enabled $v.settings.vllm -}}
+{{- fail "settings.vllm starts a vLLM in the server's pod, and vllm.enabled brings one beside it, both the upstream vllm: leave settings.vllm out and set vllm.model, or set vllm.enabled=false" -}}
 {{- end -}}
 {{- if and $v.metrics.serviceMonitor.enabled (not (or $v.insecure $v.settings.public_metrics $v.metrics.serviceMonitor.keySecret.name)) -}}
 {{- fail "Prometheus has no key for /metrics: set metrics.serviceMonitor.keySecret.name, or settings.public_metrics=true" -}}
