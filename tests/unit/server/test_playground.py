@@ -273,7 +273,7 @@ def evaluate(tmp_path: Path) -> Evaluate:
 
     def run(script: str) -> Any:
         (tmp_path / "script.js").write_text(script)
-        command = [node, tmp_path / "script.js"]
+        command = [node, str(tmp_path / "script.js")]
         done = subprocess.run(command, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
         return json.loads(done.stdout)
