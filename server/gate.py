@@ -20,7 +20,7 @@ HEALTH: Final = frozenset({"/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})
 DOCS: Final = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
 PAGE: Final = frozenset({"/", "/playground"})
-"""With all below /playground/: files that are the same for everybody."""
+"""With all below /playground/: the page's files and its abilities, the same for everybody."""
 
 
 class Gate:

@@ -37,8 +37,7 @@ export class Act {
     });
     byId("take-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.take();
-      if (event.submitter?.value === "act") this.act();
+      if (this.take() && event.submitter?.value === "act") this.act();
     });
     byId("take-form").addEventListener("change", () => this.drawCourse());
     byId("observation").addEventListener("keydown", (event) => {
@@ -62,6 +61,7 @@ export class Act {
     this.answer = null;
     byId("answer").hidden = true;
     byId("observation").value = "";
+    byId("act-status").textContent = "";
     show(byId("act-error"));
     this.drawCourse();
   }
@@ -89,13 +89,24 @@ export class Act {
     };
   }
 
+  /** Whether a field holds what is no number, which would be read as empty; says so. */
+  isUnreadable() {
+    const field = [...this.form.elements].find(({ validity }) => validity.badInput);
+    show(byId("act-error"));
+    if (!field) return false;
+    show(byId("act-error"), `${field.labels[0].textContent.trim()} is no number; correct or empty it.`);
+    field.closest("details")?.setAttribute("open", "");
+    field.focus();
+    return true;
+  }
+
   async act() {
+    if (this.isUnreadable()) return;
     const request = this.request();
     this.forget();
     const asking = new AbortController();
     this.asking = asking;
     this.settle();
-    show(byId("act-error"));
     byId("act-status").textContent = "Drawing and scoring …";
     try {
       const answer = await postAct(request, asking.signal);
@@ -126,7 +137,8 @@ export class Act {
   showAnswer(answer, request) {
     const candidates = answer.candidates.map(candidateOf);
     this.start ??= request.messages;
-    this.answer = { candidates, chosen: candidates[answer.chosen].text };
+    const { messages } = request;
+    this.answer = { candidates, chosen: candidates[answer.chosen].text, messages };
     const number = this.steps.length + 1;
     byId("act-status").textContent = "";
     byId("answer-title").textContent = `Step ${number}: ${candidates.length} candidates`;
@@ -146,10 +158,20 @@ export class Act {
     return new FormData(byId("take-form")).get(PICK);
   }
 
-  /** The picked action and what it brought become part of the history. */
+  /**
+   * The picked action and what it brought become part of the history, if it is still the one that
+   * the candidates were scored in.
+   * @returns {boolean} whether it was
+   */
   take() {
+    const { candidates, messages } = this.answer;
+    if (!sameTurns(messages, this.turns.all)) {
+      this.dropAnswer();
+      byId("act-status").textContent =
+        "Not taken: the turns are not those that the candidates were scored in. Act again.";
+      return false;
+    }
     this.forget();
-    const { candidates } = this.answer;
     const taken = String(this.picked);
     const field = byId("observation");
     this.turns.add(
@@ -157,10 +179,15 @@ export class Act {
       { role: "user", content: field.value },
     );
     this.steps.push({ candidates, taken });
-    this.answer = null;
     field.value = "";
-    byId("answer").hidden = true;
+    this.dropAnswer();
     byId("act-status").textContent = `Step ${this.steps.length} is taken.`;
+    return true;
+  }
+
+  dropAnswer() {
+    this.answer = null;
+    byId("answer").hidden = true;
     byId("act-button").focus();
     this.drawCourse();
   }
@@ -173,6 +200,7 @@ export class Act {
   }
 
   async copyAsCurl() {
+    if (this.isUnreadable()) return;
     const field = byId("curl");
     field.value = actAsCurl(this.request());
     byId("curl-box").hidden = false;
@@ -192,6 +220,14 @@ function candidateOf({ message, q_value: q }) {
     (call) => `Action: ${(call.function ?? call.custom).name}(${call.function?.arguments ?? call.custom.input})`,
   );
   return { text: [message.content, ...calls].filter(Boolean).join("\n"), q };
+}
+
+/**
+ * @param {readonly Turn[]} before
+ * @param {readonly Turn[]} now
+ */
+function sameTurns(before, now) {
+  return JSON.stringify(before) === JSON.stringify(now);
 }
 
 /** @param {Step} step */

@@ -60,7 +60,8 @@ export function axisOf(values) {
   const high = Math.max(...values);
   const span = high - low || Math.abs(high) || 1;
   if (low - span <= 0 && high + span >= 0) {
-    return { low: Math.min(low, 0), high: Math.max(high, 0) || 1, origin: 0 };
+    const top = low === 0 && high === 0 ? 1 : Math.max(high, 0);
+    return { low: Math.min(low, 0), high: top, origin: 0 };
   }
   const start = low - span / 4;
   return { low: start, high, origin: start };

@@ -36,8 +36,7 @@ async function showAbilities() {
 }
 
 /** Offers the policies and Q models that are served. */
-async function showModels() {
-  const models = await getModels();
+function showModels(models) {
   const policies = models.data.filter((card) => card.kind === "policy");
   const qModels = models.data.filter((card) => card.kind === "q_model");
   const names = [...Object.keys(models.splits), ...Object.keys(models.aliases)];
@@ -57,12 +56,18 @@ function asChoice(name) {
   return /** @type {[string, string]} */ ([name, name]);
 }
 
+/** @type {Promise<any> | null} what was asked last; an earlier answer is for another key */
+let asking = null;
+
 /** Asks who serves; an error is shown in the same place. */
 async function tryModels() {
+  const mine = getModels();
+  asking = mine;
   try {
-    await showModels();
+    const models = await mine;
+    if (asking === mine) showModels(models);
   } catch (error) {
-    showError(byId("served"), error);
+    if (asking === mine) showError(byId("served"), error);
   }
 }
 

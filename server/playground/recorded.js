@@ -15,7 +15,12 @@ export class Recorded {
     this.episodes = [];
     this.draw = chartIn(byId("episode-chart"));
     this.slider = byId("step");
-    byId("files").addEventListener("change", (event) => this.open([...event.target.files]));
+    /** @type {File[]} what was opened last; a slower read of others is not wanted any more */
+    this.opened = [];
+    byId("files").addEventListener("change", ({ target }) => {
+      this.open([...target.files]);
+      target.value = ""; // else the same file, grown meanwhile, could not be opened again
+    });
     byId("episode").addEventListener("change", () => this.showEpisode());
     this.slider.addEventListener("input", () => this.showStep());
     byId("step-back").addEventListener("click", () => this.move(-1));
@@ -24,12 +29,15 @@ export class Recorded {
 
   /** @param {File[]} files */
   async open(files) {
+    this.opened = files;
+    byId("opened").textContent = files.map(({ name }) => name).join(", ");
     show(byId("records-error"));
     try {
-      const read = files.map(async (file) => ({ name: file.name, text: await file.text() }));
-      this.showRecords(readRecords(await Promise.all(read)));
+      const reading = files.map(async (file) => ({ name: file.name, text: await file.text() }));
+      const read = await Promise.all(reading);
+      if (this.opened === files) this.showRecords(readRecords(read));
     } catch (error) {
-      showError(byId("records-error"), error);
+      if (this.opened === files) showError(byId("records-error"), error);
     }
   }
 

@@ -2,7 +2,7 @@
  * What this page asks of the server that it comes from, and how it says who asks.
  *
  * Paths are relative, so that the page also works behind a proxy's prefix. The key is kept for
- * this tab alone, and is part of no address.
+ * this tab alone, or for this page alone where the browser stores nothing; it is part of no address.
  */
 
 const KEY = "qguide.key";
@@ -22,12 +22,35 @@ export class ServerError extends Error {
   }
 }
 
+let keyInUse = storedKey();
+
 export const key = {
-  /** @returns {string} */
-  get: () => sessionStorage.getItem(KEY) ?? "",
+  get: () => keyInUse,
   /** @param {string} value */
-  set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
+  set: (value) => {
+    keyInUse = value;
+    storeKey(value);
+  },
 };
+
+/** @returns {string} */
+function storedKey() {
+  try {
+    return sessionStorage.getItem(KEY) ?? "";
+  } catch {
+    return ""; // refused: by the browser's settings, or in a sandboxed frame
+  }
+}
+
+/** @param {string} value */
+function storeKey(value) {
+  try {
+    if (value) sessionStorage.setItem(KEY, value);
+    else sessionStorage.removeItem(KEY);
+  } catch {
+    // refused, as above
+  }
+}
 
 /** What is offered here; needs no key. */
 export const getAbilities = () => ask("GET", "playground/abilities");
@@ -81,6 +104,8 @@ async function ask(method, path, body, signal) {
   }
   const answer = await response.json().catch(() => null);
   if (response.ok && answer) return answer;
+  const requestId = response.headers.get("x-request-id") ?? "";
+  if (response.ok) throw new ServerError("the server's answer broke off; ask again", { requestId });
   throw refusal(response, answer);
 }
 

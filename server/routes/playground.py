@@ -1,8 +1,10 @@
 """GET /playground: a page in the browser that acts, scores and shows what was recorded.
 
-Its files are the same for everybody and hold no secret, so they need no key; what they call does.
+Its files and what it offers are the same for everybody and hold no secret, so they need no key;
+the API that it calls does.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +64,12 @@ async def start() -> RedirectResponse:
     return RedirectResponse("playground")
 
 
+@router.get("/playground/", include_in_schema=False)
+async def slash() -> RedirectResponse:
+    """To the page; the framework's own redirect would be absolute."""
+    return RedirectResponse("../playground")
+
+
 @router.get("/playground", include_in_schema=False)
 async def page() -> FileResponse:
     """The page."""
@@ -87,8 +95,13 @@ async def file(name: str) -> FileResponse:
 
 def _answer(name: str) -> FileResponse:
     """The file of that name; a caller's text is looked up and never becomes a path."""
-    files = {path.name: path for path in _FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
-    if name not in files:
+    path = _files().get(name)
+    if path is None:
         raise HTTPException(404, f"the playground has no file {name[:40]!r}")
-    path = files[name]
     return FileResponse(path, media_type=_MEDIA_TYPES[path.suffix], headers=HEADERS)
+
+
+@cache
+def _files() -> dict[str, Path]:
+    """What there is, by name; it comes with the package and does not change."""
+    return {path.name: path for path in _FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}

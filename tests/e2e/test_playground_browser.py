@@ -269,6 +269,47 @@ def test_a_refusal_is_shown_as_it_is_and_nothing_typed_is_lost(page: Page) -> No
     assert not page["act-error"].is_displayed()
 
 
+def test_a_number_that_is_none_is_told_and_not_sent(page: Page) -> None:
+    asked = page.run("performance.getEntriesByType('resource').length")
+    page.all("#act-form summary")[0].click()
+    page.field("seed", "1e")
+    page.all("#act-form summary")[0].click()
+    for button in ("act-button", "act-curl"):
+        page[button].click()
+        assert page.text("act-error") == "Seed is no number; correct or empty it."
+        assert page.driver.switch_to.active_element.get_attribute("name") == "seed"
+    assert page.text("act-status") == ""
+    assert not page["curl-box"].is_displayed()
+    assert page.run("performance.getEntriesByType('resource').length") == asked
+    page.field("seed", "7")
+    page.act()
+    assert not page["act-error"].is_displayed()
+
+
+def test_the_example_during_a_request_leaves_nothing_of_it(page: Page) -> None:
+    page.run("void (window.fetch = () => new Promise(() => {}))")
+    page["act-button"].click()
+    assert page.text("act-status") == "Drawing and scoring …"
+    page["example"].click()
+    assert page.text("act-status") == ""
+    assert page["act-button"].is_enabled()
+
+
+def test_an_action_is_not_taken_in_other_turns_than_it_was_scored_in(page: Page) -> None:
+    page.act()
+    page.all("#turns textarea")[-1].send_keys(" And a mug.")
+    page["observation"].send_keys("You are at desk 1.")
+    edited = page.turns
+    page["take-act"].click()
+    assert page.text("act-status").startswith("Not taken: the turns are not those")
+    assert page.turns == edited
+    assert not page["answer"].is_displayed()
+    assert page["act-button"].is_enabled(), "nothing is asked"
+    page.act()
+    page["take"].click()
+    assert page.turns == [*edited, REPLIES[2], "You are at desk 1."], "what was typed is kept"
+
+
 def test_own_candidates_get_their_q_in_the_state_that_is_shown(page: Page) -> None:
     page.all("nav a[href='#score']")[0].click()
     page.until(lambda: page["score"].is_displayed())
@@ -394,6 +435,28 @@ def test_recorded_episodes_are_read_here_and_broken_lines_are_told(
     page.until(lambda: page.text("records-status").startswith("0 episodes. Trees hold no"))
 
 
+def test_the_files_opened_last_are_shown_and_can_be_opened_again(
+    page: Page, tmp_path: Path
+) -> None:
+    page.open("#records")
+    slow = written(tmp_path / "slow.jsonl", [offer(1), offer(2), JUDGED])
+    fast = tmp_path / "fast.jsonl"
+    page.run(
+        "void (() => { const read = File.prototype.text; File.prototype.text = async function () {"
+        " if (this.name === 'slow.jsonl') await new Promise((go) => { window.go = go });"
+        " return read.call(this) } })()"
+    )
+    page["files"].send_keys(slow)
+    page.until(lambda: page.run("typeof window.go === 'function'"))
+    page["files"].send_keys(written(fast, [JUDGED]))
+    page.until(lambda: page.text("records-status") == "1 episode.")
+    page.driver.execute_async_script("window.go(); setTimeout(arguments[0], 300)")
+    assert page.text("records-status") == "1 episode."
+    assert page.text("opened") == "fast.jsonl"
+    page["files"].send_keys(written(fast, [JUDGED, JUDGED | {"task_id": "game-8"}]))
+    page.until(lambda: page.text("records-status") == "2 episodes.")
+
+
 def test_what_the_recorder_writes_can_be_read(driver: Any, tmp_path: Path) -> None:
     folder = tmp_path / "episodes"
     with served(FAKES.model_copy(update={"episodes_dir": folder})) as url:
@@ -475,6 +538,25 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_never_copied(driver: Any, tmp_pa
         page["key"].send_keys(Keys.ENTER)
         page.until(lambda: "401" in page.text("served"))
         assert page.run("sessionStorage.length") == 0
+
+
+def test_of_two_keys_the_later_one_decides_what_is_shown(driver: Any, tmp_path: Path) -> None:
+    keys_file = tmp_path / "keys.json"
+    key = create_key(keys_file, "ada")
+    with served(FAKES.model_copy(update={"keys_file": keys_file})) as url:
+        page = Page(driver, url).open()
+        page.run(
+            "void (() => { const ask = window.fetch; window.fetch = (...given) => {"
+            " window.fetch = ask; return new Promise((done) => {"
+            " window.go = () => done(ask(...given)) }) } })()"
+        )
+        page["key"].send_keys("wrong", Keys.ENTER)
+        page.until(lambda: page.run("typeof window.go === 'function'"))
+        page["key"].clear()
+        page["key"].send_keys(key, Keys.ENTER)
+        page.until(lambda: page.text("served") == "scripted, judged by scripted@0")
+        page.driver.execute_async_script("window.go(); setTimeout(arguments[0], 300)")
+        assert page.text("served") == "scripted, judged by scripted@0"
 
 
 def test_it_asks_no_other_server_and_fits_a_phone(page: Page) -> None:

@@ -1,9 +1,11 @@
 """GET /playground: the page's files, what keeps them harmless, and that they ask what is served."""
 
+import json
 import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -76,10 +78,12 @@ def test_the_root_leads_to_the_page_wherever_a_proxy_puts_it(client: TestClient)
     answer = client.get("/", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, "playground")
     assert client.get("/").url.path == "/playground"
+    answer = client.get("/playground/", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "../playground")
     assert client.get("/playground/").url.path == "/playground"
 
 
-@pytest.mark.parametrize("path", ["/", *PATHS, "/playground/abilities"])
+@pytest.mark.parametrize("path", ["/", "/playground/", *PATHS, "/playground/abilities"])
 def test_the_setting_takes_it_away(serve: Serve, path: str) -> None:
     without = serve(FAKES.model_copy(update={"playground": False}))
     assert without.get(path).status_code == 404
@@ -90,7 +94,7 @@ def test_it_needs_no_key_and_opens_nothing_else(serve: Serve, tmp_path: Path) ->
     key = create_key(keys_file, "ada")
     settings = FAKES.model_copy(update={"keys_file": keys_file})
     guarded = serve(settings)
-    for path in ("/", *PATHS, "/playground/abilities"):
+    for path in ("/", "/playground/", *PATHS, "/playground/abilities"):
         assert guarded.get(path).status_code == 200, path
     for path in ("/v1/models", "/playgrounds", "/openapi.json"):
         assert guarded.get(path).status_code == 401, path
@@ -253,3 +257,62 @@ def test_node_finds_nothing_wrong_with_a_module(module: str) -> None:
     command = [node, "--input-type=module", "--check"]
     done = subprocess.run(command, input=source, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+Evaluate = Callable[[str], Any]
+
+
+@pytest.fixture
+def evaluate(tmp_path: Path) -> Evaluate:
+    """The JSON that a script in a module prints; it stands beside the page's own."""
+    if not (node := shutil.which("node")):
+        pytest.skip("no node on PATH")
+    for module in MODULES:
+        shutil.copy(module, tmp_path)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+
+    def run(script: str) -> Any:
+        (tmp_path / "script.js").write_text(script)
+        command = [node, str(tmp_path / "script.js")]
+        done = subprocess.run(command, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_an_axis_spans_its_values_and_no_more(evaluate: Evaluate) -> None:
+    spans = evaluate(
+        """import { axisOf } from "./candidates.js";
+        const rows = [[-0.4], [-0.3, -0.1], [-0.2, 0.3], [0.25, 0.75], [0, 0], [5, 5.5]];
+        console.log(JSON.stringify(rows.map(axisOf).map(({ low, high }) => [low, high])));"""
+    )
+    assert spans == [[-0.4, 0], [-0.3, 0], [-0.2, 0.3], [0, 0.75], [0, 1], [4.875, 5.5]]
+
+
+def test_an_answer_that_breaks_off_is_told_as_such(evaluate: Evaluate) -> None:
+    told = evaluate(
+        """import { getModels, ServerError } from "./server.js";
+        globalThis.document = { baseURI: "http://localhost/" };
+        const headers = { "x-request-id": "req-1" };
+        globalThis.fetch = async () => new Response('{"half', { headers });
+        const error = await getModels().catch((error) => error);
+        const { message, status, requestId } = error;
+        console.log(JSON.stringify([error instanceof ServerError, message, status, requestId]));"""
+    )
+    assert told == [True, "the server's answer broke off; ask again", 0, "req-1"]
+
+
+def test_a_key_lives_for_the_page_where_the_browser_stores_nothing(evaluate: Evaluate) -> None:
+    keys = evaluate(
+        """const refused = () => { throw new Error("the operation is insecure"); };
+        Object.defineProperty(globalThis, "sessionStorage", { get: refused });
+        const { key } = await import("./server.js");
+        const seen = [key.get()];
+        for (const value of ["k-1", ""]) {
+          key.set(value);
+          seen.push(key.get());
+        }
+        console.log(JSON.stringify(seen));"""
+    )
+    assert keys == ["", "k-1", ""]
