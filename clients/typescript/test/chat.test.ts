@@ -63,6 +63,13 @@ test("an event may have several lines and other fields", async () => {
   assert.deepEqual(await read(clientOf(() => streamed(cut(text)))), ["a"]);
 });
 
+test("a line without a colon is a field with nothing in it", async () => {
+  const text = `dataX\ndata${event("a").slice("data".length)}data\n\n${DONE}`;
+  assert.deepEqual(await read(clientOf(() => streamed(cut(text)))), ["a"]);
+  const halves = event("a").slice("data: ".length).replace('"id"', '\ndata\ndata: "id"');
+  assert.deepEqual(await read(clientOf(() => streamed(cut(`data: ${halves}${DONE}`)))), ["a"]);
+});
+
 test("nothing is read after the end", async () => {
   const pieces = [...cut(event("a") + DONE + event("b")), ...cut("data: garbage\n\n")];
   assert.deepEqual(await read(clientOf(() => streamed(pieces))), ["a"]);
