@@ -159,9 +159,10 @@ export class QGuide {
     const call = calls.chatStream(messages, options);
     const { exchange, response } = await this.#answer(call, requestId, request, { whole: false });
     try {
-      for await (const bytes of exchange.bytes(response)) {
+      const pieces = exchange.bytes(response);
+      for await (const bytes of pieces) {
         yield* stream.feed(bytes);
-        if (stream.done) return;
+        if (stream.done) return await exchange.drain(pieces);
       }
       stream.end();
     } finally {
