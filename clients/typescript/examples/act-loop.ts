@@ -1,7 +1,7 @@
 /**
  * An agent without a model of its own: the server draws what it might do and chooses.
  *
- * node act-loop.ts http://127.0.0.1:8000
+ * node act-loop.ts http://127.0.0.1:8000   (Node ≥ 22.18; Node 20 runs it compiled, see README.md)
  */
 
 import { argv } from "node:process";

@@ -2,13 +2,14 @@
  * An agent that speaks OpenAI's API: only its base URL changes.
  *
  * npm install openai
- * node openai-sdk.ts http://127.0.0.1:8000
+ * node openai-sdk.ts http://127.0.0.1:8000   (Node ≥ 22.18; Node 20 runs it compiled, see README.md)
  */
 
 import { argv, stdout } from "node:process";
 import OpenAI from "openai";
 
-const client = new OpenAI({ baseURL: `${argv[2]}/v1`, apiKey: "none" });
+const url = argv[2] ?? "http://127.0.0.1:8000";
+const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none" });
 const model = (await client.models.list()).data[0]?.id ?? "";
 const messages = [
   {

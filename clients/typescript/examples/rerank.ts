@@ -1,7 +1,7 @@
 /**
  * An agent on a hosted model: you draw the candidates, the server says which is best.
  *
- * node rerank.ts http://127.0.0.1:8000
+ * node rerank.ts http://127.0.0.1:8000   (Node ≥ 22.18; Node 20 runs it compiled, see README.md)
  */
 
 import { argv } from "node:process";

@@ -56,10 +56,15 @@ export class ChatStream {
     });
   }
 
-  /** Keeps what is data; a line that begins with a colon is a sign of life. */
+  /**
+   * Keeps what is data; a line that begins with a colon is a sign of life, and one without a colon
+   * a field with nothing in it.
+   */
   #read(line: string): void {
     const colon = line.indexOf(":");
-    if (line.slice(0, colon) === "data") this.#data.push(line.slice(colon + 1).replace(/^ /, ""));
+    const [field, value] =
+      colon === -1 ? [line, ""] : [line.slice(0, colon), line.slice(colon + 1)];
+    if (field === "data") this.#data.push(value.replace(/^ /, ""));
   }
 
   #chunk(data: string): ChatChunk {

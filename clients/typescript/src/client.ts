@@ -5,6 +5,7 @@ import type { Call } from "./calls.js";
 import { ChatStream } from "./chat-stream.js";
 import type { ChatChunk, ChatCompletion, ChatOptions, ChatTurn } from "./chat-types.js";
 import { DEFAULT_RETRY, refusalOf, type Retry, waitMs } from "./conversation.js";
+import { withDefaults } from "./defaults.js";
 import { Episode, type EpisodeOptions } from "./episode.js";
 import { QGuideError } from "./errors.js";
 import { Exchange, type Fetch } from "./exchange.js";
@@ -77,7 +78,7 @@ export class QGuide {
     this.#url = addressOf(baseUrl);
     this.#headers = options.apiKey === undefined ? {} : { Authorization: bearer(options.apiKey) };
     this.#timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
-    this.#retry = { ...DEFAULT_RETRY, ...options.retry };
+    this.#retry = withDefaults(DEFAULT_RETRY, options.retry);
     this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
   }
 
@@ -158,9 +159,10 @@ export class QGuide {
     const call = calls.chatStream(messages, options);
     const { exchange, response } = await this.#answer(call, requestId, request, { whole: false });
     try {
-      for await (const bytes of exchange.bytes(response)) {
+      const pieces = exchange.bytes(response);
+      for await (const bytes of pieces) {
         yield* stream.feed(bytes);
-        if (stream.done) return;
+        if (stream.done) return await exchange.drain(pieces);
       }
       stream.end();
     } finally {

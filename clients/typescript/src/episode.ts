@@ -1,6 +1,7 @@
 /** One episode of an agent: it carries the history, so that a step is one call. */
 
 import type { QGuide, RequestOptions } from "./client.js";
+import { withDefaults } from "./defaults.js";
 import { EpisodeError } from "./errors.js";
 import type {
   ActOptions,
@@ -68,9 +69,10 @@ export class Episode {
     request: RequestOptions = {},
   ): Promise<string> {
     return this.#step(async () => {
-      const asked = { ...this.#options, ...options, episode_id: this.episodeId };
+      const asked = { ...withDefaults(this.#options, options), episode_id: this.episodeId };
       const history = this.#after(observation);
-      const decision = await this.#client.act(history, asked, { ...this.#request, ...request });
+      const waiting = withDefaults(this.#request, request);
+      const decision = await this.#client.act(history, asked, waiting);
       return this.#add(history, decision.action, decision);
     });
   }
@@ -85,15 +87,12 @@ export class Episode {
     return this.#step(async () => {
       const { q_model } = this.#options;
       const asked = {
-        ...(q_model === undefined ? {} : { q_model }),
-        ...options,
+        ...withDefaults<ModelOptions>({ q_model }, options),
         episode_id: this.episodeId,
       };
       const history = this.#after(observation);
-      const scores = await this.#client.score(history, candidates, asked, {
-        ...this.#request,
-        ...request,
-      });
+      const waiting = withDefaults(this.#request, request);
+      const scores = await this.#client.score(history, candidates, asked, waiting);
       const chosen = candidates[scores.chosen];
       if (chosen === undefined)
         throw new EpisodeError(`the server chose candidate ${scores.chosen}, which is none`);
@@ -112,10 +111,8 @@ export class Episode {
     request: RequestOptions = {},
   ): Promise<Outcome> {
     return this.#step(async () => {
-      const closed = await this.#client.outcome(this.episodeId, reward, options, {
-        ...this.#request,
-        ...request,
-      });
+      const waiting = withDefaults(this.#request, request);
+      const closed = await this.#client.outcome(this.episodeId, reward, options, waiting);
       this.#ended = true;
       return closed;
     });

@@ -9,10 +9,13 @@ const TIMED_OUT: ReadonlySet<string> = new Set(["UND_ERR_HEADERS_TIMEOUT", "UND_
 /** The longest that `setTimeout` can wait; more would be none at all. */
 const LONGEST_MS = 2 ** 31 - 1;
 
+/** For a server to close a body whose last word it has said. */
+const DRAIN_MS = 1_000;
+
 export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
 
 export interface Limits {
-  /** The longest without a byte. */
+  /** The longest that the server may leave a reader without a byte. */
   silenceMs: number;
   /** The longest in all; Infinity for none. */
   wholeMs: number;
@@ -66,8 +69,24 @@ export class Exchange {
       const { done, value } = await reader.read().catch((error: unknown) => {
         throw this.#failure(error);
       });
+      clearTimeout(this.#silence); // while the caller holds the bytes, the silence is its own
       if (done) return;
       yield value;
+    }
+  }
+
+  /**
+   * Read on to the body's end, for a while: only then can the connection serve again. The answer
+   * is whole already, so nothing that fails here is thrown.
+   */
+  async drain(bytes: AsyncIterable<Uint8Array>): Promise<void> {
+    const enough = setTimeout(this.#abort, DRAIN_MS);
+    try {
+      for await (const _ of bytes);
+    } catch {
+      // The connection is lost, as it would have been.
+    } finally {
+      clearTimeout(enough);
     }
   }
 

@@ -1,7 +1,7 @@
 /** Servers that answer as a test says, and clients that hardly wait. */
 
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import type { AddressInfo, Socket } from "node:net";
 import type { TestContext } from "node:test";
 import { type ClientOptions, QGuide } from "qguide-client";
 
@@ -21,12 +21,13 @@ export interface Asked {
 
 export type Answer = (asked: Asked, response: ServerResponse, number: number) => void;
 
-/** A server for the length of a test, and what it was asked so far. */
+/** A server for the length of a test, what it was asked so far and over how many connections. */
 export async function answering(
   t: TestContext,
   answer: Answer,
-): Promise<{ url: string; asked: Asked[] }> {
+): Promise<{ url: string; asked: Asked[]; connections: Set<Socket> }> {
   const asked: Asked[] = [];
+  const connections = new Set<Socket>();
   const server = createServer((request, response) => {
     const pieces: Buffer[] = [];
     request.on("data", (piece: Buffer) => pieces.push(piece));
@@ -38,12 +39,14 @@ export async function answering(
       answer(one, response, asked.length);
     });
   });
+  server.on("connection", (socket) => connections.add(socket));
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   t.after(() => {
     server.closeAllConnections();
     server.close();
   });
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, asked };
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  return { url, asked, connections };
 }
 
 export function json(

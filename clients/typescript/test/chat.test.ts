@@ -63,6 +63,13 @@ test("an event may have several lines and other fields", async () => {
   assert.deepEqual(await read(clientOf(() => streamed(cut(text)))), ["a"]);
 });
 
+test("a line without a colon is a field with nothing in it", async () => {
+  const text = `dataX\ndata${event("a").slice("data".length)}data\n\n${DONE}`;
+  assert.deepEqual(await read(clientOf(() => streamed(cut(text)))), ["a"]);
+  const halves = event("a").slice("data: ".length).replace('"id"', '\ndata\ndata: "id"');
+  assert.deepEqual(await read(clientOf(() => streamed(cut(`data: ${halves}${DONE}`)))), ["a"]);
+});
+
 test("nothing is read after the end", async () => {
   const pieces = [...cut(event("a") + DONE + event("b")), ...cut("data: garbage\n\n")];
   assert.deepEqual(await read(clientOf(() => streamed(pieces))), ["a"]);
@@ -174,6 +181,47 @@ test("signs of life keep a stream open, silence does not", async (t) => {
   const stream = new QGuide(url, { timeoutMs: 1500 }).chatStream(TASK);
   assert.equal(textOf((await stream.next()).value), "a");
   await assert.rejects(stream.next(), TimedOutError);
+});
+
+test("a slow reader is not taken for a silent server", async (t) => {
+  const { url } = await answering(t, (_, response) => {
+    response.write(event("a"));
+    setTimeout(() => response.end(event("b") + DONE), 50);
+  });
+  const texts: unknown[] = [];
+  for await (const chunk of new QGuide(url, { timeoutMs: 500 }).chatStream(TASK)) {
+    texts.push(textOf(chunk));
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+  assert.deepEqual(texts, ["a", "b"]);
+});
+
+test("streams one after the other share a connection", async (t) => {
+  const { url, asked, connections } = await answering(t, (_, response) => {
+    response.write(GOOD);
+    setTimeout(() => response.end(), 20);
+  });
+  const client = new QGuide(url);
+  for (let time = 0; time < 10; time += 1) assert.deepEqual(await read(client), TEXTS);
+  assert.equal(asked.length, 10);
+  assert.ok(connections.size <= 2, `${connections.size} connections`);
+});
+
+test("a stream that has said its last word ends, whatever comes of its connection", async (t) => {
+  const { url } = await answering(t, (_, response, number) => {
+    response.write(GOOD);
+    if (number === 1) {
+      setTimeout(() => response.destroy(), 50);
+      return;
+    }
+    const beat = setInterval(() => response.write(": still here\n"), 50);
+    t.after(() => clearInterval(beat));
+  });
+  const client = new QGuide(url, { retry: { attempts: 1 } });
+  const began = performance.now();
+  for (const _ of ["broken", "endless"]) assert.deepEqual(await read(client), TEXTS);
+  const tookMs = performance.now() - began;
+  assert.ok(tookMs > 900 && tookMs < 5000, String(tookMs));
 });
 
 test("leaving the loop hangs up", async (t) => {

@@ -77,6 +77,15 @@ test("the client waits as long as the server says", async (t) => {
   assert.equal(asked.length, 2);
 });
 
+test("what is undefined of the retries is as if it were not said", async (t) => {
+  const { url, asked } = await answering(t, (_, response, number) =>
+    number > 3 ? json(response, READY) : refuse(response, 503, "overloaded"),
+  );
+  const client = new QGuide(url, { retry: { ...AT_ONCE, attempts: undefined } });
+  await assert.rejects(client.models(), qguide.OverloadedError);
+  assert.equal(asked.length, 3);
+});
+
 test("the last refusal is thrown with all that was said", async (t) => {
   const { url, asked } = await answering(t, (_, response) =>
     refuse(response, 503, "scorer_unavailable", { "Retry-After": "0" }),

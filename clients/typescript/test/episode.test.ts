@@ -86,6 +86,30 @@ test("the episode's deadline is that of every step that has none of its own", as
   );
 });
 
+test("undefined says nothing, so the episode's own holds; null is said", async () => {
+  const { client, sent } = recording();
+  const own = { q_model: "shop", num_candidates: 2, seed: 7 };
+  const episode = client.episode({ ...own, episode_id: "e1" }, { deadlineMs: 7000 });
+  const unsaid = { deadlineMs: undefined };
+  await episode.act("task", { q_model: undefined, num_candidates: undefined, seed: null }, unsaid);
+  await episode.choose("a desk", ["a", "b"], { q_model: undefined }, unsaid);
+  await episode.choose("a shelf", ["a", "b"], { q_model: null }, unsaid);
+  await episode.finish(1, {}, unsaid);
+  assert.deepEqual(
+    sent.map(({ body }) => [body.q_model, body.num_candidates, body.seed]),
+    [
+      ["shop", 2, null],
+      ["shop", undefined, undefined],
+      [null, undefined, undefined],
+      [undefined, undefined, undefined],
+    ],
+  );
+  assert.deepEqual(
+    sent.map((one) => Math.round(Number(one.timeout))),
+    [7, 7, 7, 7],
+  );
+});
+
 test("an id that is given is kept, and others differ", () => {
   const { client } = recording();
   assert.equal(client.episode({ episode_id: "e1" }).episodeId, "e1");
