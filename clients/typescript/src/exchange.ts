@@ -64,7 +64,10 @@ export class Exchange {
   async *bytes(response: Response): AsyncGenerator<Uint8Array, void, undefined> {
     const reader = response.body?.getReader(); // not every browser iterates over the stream itself
     if (!reader) return;
+    const { signal } = this.#controller;
     for (;;) {
+      // Node 20 leaves a read for ever where the body had come whole before the abort.
+      if (signal.aborted) throw this.#failure(signal.reason);
       this.#listen();
       const { done, value } = await reader.read().catch((error: unknown) => {
         throw this.#failure(error);

@@ -247,6 +247,19 @@ test("an abort ends a stream with its own reason", async (t) => {
   await assert.rejects(stream.next(), /^Error: the user left$/);
 });
 
+test("an abort between two chunks is seen though all had come", async (t) => {
+  const { url } = await answering(t, (_, response) => {
+    response.write(event("a"));
+    setTimeout(() => response.end(event("b") + DONE), 50);
+  });
+  const controller = new AbortController();
+  const stream = new QGuide(url).chatStream(TASK, {}, { signal: controller.signal });
+  await stream.next();
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  controller.abort(new Error("the user left"));
+  await assert.rejects(stream.next(), /^Error: the user left$/);
+});
+
 test("a stream that is refused is refused", async (t) => {
   const { url } = await answering(t, (_, response) => refuse(response, 401, "unauthorized"));
   await assert.rejects(new QGuide(url).chatStream(TASK).next(), qguide.UnauthorizedError);
