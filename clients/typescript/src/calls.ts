@@ -1,6 +1,7 @@
 /** What is sent for each question, and how its answer is known; nothing here asks anybody. */
 
 import type { ChatChunk, ChatCompletion, ChatOptions, ChatTurn } from "./chat-types.js";
+import { withDefaults } from "./defaults.js";
 import { UnreadableAnswerError } from "./errors.js";
 import type {
   ActOptions,
@@ -125,7 +126,7 @@ export function said(error: unknown): { code: string; message: string } {
 }
 
 function chatBody(messages: readonly ChatTurn[], { extra_body, ...options }: ChatOptions): object {
-  return { ...extra_body, ...options, messages };
+  return { ...withDefaults<object>(extra_body ?? {}, options), messages };
 }
 
 function post<T>(path: string, has: readonly (keyof T & string)[], body: object): Call<T> {

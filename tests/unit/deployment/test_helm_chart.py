@@ -4,11 +4,8 @@ helm itself renders, Kubernetes' own schemas judge. No cluster has had it.
 """
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import time
 import tomllib
 from pathlib import Path
 
@@ -16,7 +13,6 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from server.keys import KeyFile, create_key, revoke_key
 from tests.helm_chart import (
     CASES,
     CHART,
@@ -36,7 +32,6 @@ from tests.serving import ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"]
 DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
-WAIT_S = 20
 OLDEST, NEWEST = "1.25", "1.37"
 MODELS = "persistence.models.enabled=true"
 ONE_NODES_MODELS = (
@@ -396,54 +391,3 @@ def test_only_a_new_process_brings_life_back_and_readiness_may_come_and_go() -> 
     assert server["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert server["startupProbe"]["httpGet"]["path"] == "/healthz"
     assert server["readinessProbe"]["httpGet"]["path"] == "/readyz"
-
-
-def test_a_key_in_a_mounted_secret_counts_as_soon_as_the_secret_changes(tmp_path: Path) -> None:
-    """The kubelet swaps a link to the folder; nobody writes here."""
-    spec = pods(rendered(KEYS))["qguide"]["spec"]
-    (mount,) = (m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "keys")
-    assert mount["readOnly"] is True
-    assert "subPath" not in mount  # such a file never changes
-    keys = []
-    for name in ("first", "second"):
-        keys.append(create_key(tmp_path / name / "keys.json", name))
-        (tmp_path / name / "keys.json").chmod(0o440)
-        (tmp_path / name).chmod(0o550)
-    data, file = tmp_path / "..data", tmp_path / "keys.json"
-    data.symlink_to("first")
-    file.symlink_to("..data/keys.json")
-    found = KeyFile(file)
-    assert found.find(keys[0])
-    (tmp_path / "..data_tmp").symlink_to("second")
-    (tmp_path / "..data_tmp").rename(data)
-    assert found.find(keys[0]) is None
-    assert found.find(keys[1])
-
-
-@pytest.mark.skipif(shutil.which("sh") is None, reason="no sh on PATH")
-def test_the_first_pod_waits_for_a_key_and_goes_when_told(tmp_path: Path) -> None:
-    (container,) = pods(rendered(*CASES["volume"]))["qguide"]["spec"]["initContainers"]
-    file = tmp_path / "keys.json"
-    assert environment(container) == {"QGUIDE_KEYS_FILE": "/data/keys.json"}
-    assert server_of(rendered(*CASES["volume"]))["volumeMounts"][0] == container["volumeMounts"][0]
-    create_key(file, "revoked")
-    revoke_key(file, "revoked")
-    left_over = file.read_text()
-    file.unlink()
-    program = re.sub(r"sleep \d", "sleep 0.1", container["args"][0])
-    command = [*container["command"], program]
-    given = os.environ | {"QGUIDE_KEYS_FILE": str(file)}
-    with (
-        subprocess.Popen(command, env=given, stderr=subprocess.PIPE) as told,
-        subprocess.Popen(command, env=given) as waits,
-    ):
-        time.sleep(0.5)
-        file.write_text(left_over)
-        time.sleep(0.5)
-        assert (told.poll(), waits.poll()) == (None, None)
-        told.terminate()
-        assert told.communicate(timeout=WAIT_S)[1] == b""
-        assert told.returncode == 143
-        assert waits.poll() is None
-        create_key(file, "me")
-        assert waits.wait(WAIT_S) == 0
