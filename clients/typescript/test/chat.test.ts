@@ -137,12 +137,14 @@ test("the client sends what it was given", async () => {
       stream_options: { include_usage: true },
       qguide: { num_candidates: 3 },
       top_p: 0.9,
+      temperature: 0.5,
     });
     return streamed(cut(GOOD));
   });
   const options = {
     qguide: { num_candidates: 3 },
-    extra_body: { top_p: 0.9, stream: false, messages: [] },
+    temperature: undefined,
+    extra_body: { top_p: 0.9, temperature: 0.5, stream: false, messages: [] },
   };
   let count = 0;
   for await (const _ of client.chatStream(TASK, options)) count += 1;
