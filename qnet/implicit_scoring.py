@@ -6,7 +6,6 @@ nowhere else, and keeps the histories of the policy and of its reference from st
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from math import fsum
 
 import torch
@@ -26,6 +25,7 @@ from qnet.packed import (
     logits_of,
 )
 from qnet.prefix import RenderedRequest, candidates_piece, remember, render_request
+from qnet.tokentree import TokenTree
 from qnet.types import CacheUse, ScoreRequest, ScoreResult
 
 
@@ -75,7 +75,7 @@ class NaiveImplicitScorer:
 
 
 class SharedPrefixImplicitScorer:
-    """Each model computes what is new to it: histories kept, distinct candidates side by side.
+    """Each model computes what is new to it: histories kept, candidates as one tree.
 
     Args:
         cache_bytes: for the histories kept between steps, half for each model.
@@ -177,8 +177,8 @@ class _Reader:
     def _logprobs(
         self, requests: Sequence[RenderedRequest], entries: Sequence[Entry]
     ) -> list[float]:
-        """Of every action token, in the order in which the pieces read them."""
-        targets = [token for request in requests for token in _targets(request)]
+        """Of every token of the candidates' trees, in the order in which the pieces read them."""
+        targets = [r.tree.token_ids[i] for r in requests for i in _as_read(r.tree)]
         found: list[float] = []
         for logits_RV in self._packed.outputs(_pieces(requests, entries, self._like)):
             mine = targets[len(found) : len(found) + len(logits_RV)]
@@ -192,26 +192,22 @@ def _pieces(
 ) -> Iterator[Piece]:
     """Each history, read once for each first token; its candidates, read before each other one."""
     for request, entry in zip(requests, entries, strict=True):
+        firsts = request.tree.before.count(-1)
         history = history_piece(entry, request.history, read_last=True)
-        yield replace(history, read=history.read * len(request.candidates))
-        ends = set(accumulate(map(len, request.candidates)))
-        read = [row for row in range(max(ends)) if row + 1 not in ends]
+        yield replace(history, read=history.read * firsts)
+        read = [before for before in request.tree.before if before >= 0]
         yield candidates_piece(request, entry, read=read, like=like)
 
 
-def _targets(request: RenderedRequest) -> list[int]:
-    """The tokens that the rows of `_pieces` predict."""
-    firsts = [candidate[0] for candidate in request.candidates]
-    return firsts + [token for candidate in request.candidates for token in candidate[1:]]
+def _as_read(tree: TokenTree) -> list[int]:
+    """The tree's tokens as `_pieces` reads them: those that the history predicts come first."""
+    return sorted(range(len(tree)), key=lambda index: tree.before[index] >= 0)
 
 
 def _of_each_candidate(request: RenderedRequest, logprobs: Iterator[float]) -> list[list[float]]:
-    """The next values of `logprobs`, which lie as `_targets` does, for each candidate."""
-    firsts = [next(logprobs) for _ in request.candidates]
-    return [
-        [first, *(next(logprobs) for _ in candidate[1:])]
-        for first, candidate in zip(firsts, request.candidates, strict=True)
-    ]
+    """The next values of `logprobs`, one for each token of the tree, along each candidate."""
+    of_token = {index: next(logprobs) for index in _as_read(request.tree)}
+    return [[of_token[index] for index in path] for path in request.paths]
 
 
 def _render(loaded: LoadedImplicitQ, request: ScoreRequest, context: int) -> RenderedRequest:

@@ -10,6 +10,7 @@ from qnet.attention import Piece
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qnet.kvstore import Branch, Entry
 from qnet.rendering import Renderer
+from qnet.tokentree import TokenTree
 from qnet.types import ScoreRequest
 
 
@@ -19,11 +20,15 @@ class RenderedRequest:
 
     Attributes:
         index: which of `candidates` each of the request's candidates is.
+        tree: the tokens of the candidates, what several begin with once.
+        paths: where each of `candidates` has its tokens in the tree.
     """
 
     history: list[int]
     candidates: list[list[int]]
     index: list[int]
+    tree: TokenTree
+    paths: list[list[int]]
 
     @property
     def sequences(self) -> Iterator[list[int]]:
@@ -32,7 +37,7 @@ class RenderedRequest:
 
     def new_tokens(self, known: int) -> int:
         """What goes through a trunk that knows the history's first `known` tokens."""
-        return len(self.history) - known + sum(map(len, self.candidates))
+        return len(self.history) - known + len(self.tree)
 
 
 def render_request(
@@ -54,7 +59,14 @@ def render_request(
             "shorten the history"
         )
     distinct = {token_ids: i for i, token_ids in enumerate(dict.fromkeys(encoded))}
-    return RenderedRequest(history, [list(t) for t in distinct], [distinct[t] for t in encoded])
+    tree = TokenTree()
+    return RenderedRequest(
+        history,
+        candidates=[list(token_ids) for token_ids in distinct],
+        index=[distinct[token_ids] for token_ids in encoded],
+        tree=tree,
+        paths=[tree.add(token_ids) for token_ids in distinct],
+    )
 
 
 def require_candidates(request: ScoreRequest) -> None:
@@ -70,21 +82,20 @@ def require_candidates(request: ScoreRequest) -> None:
 def candidates_piece(
     request: RenderedRequest, entry: Entry, *, read: Sequence[int], like: Tensor
 ) -> Piece:
-    """All candidates of a request after its history, blind to each other.
+    """All candidates of a request after its history, as one tree: none sees another.
 
     Args:
-        read: which of their tokens' outputs are wanted, counted from the first candidate's first.
+        read: the tokens of the tree whose outputs are wanted.
         like: a tensor of the model's dtype on its device.
     """
-    start = len(request.history)
-    lengths = [len(candidate) for candidate in request.candidates]
+    start, tree = len(request.history), request.tree
     return Piece(
         slab=entry.slab,
-        token_ids=[token for candidate in request.candidates for token in candidate],
-        positions=[start + i for length in lengths for i in range(length)],
+        token_ids=tree.token_ids,
+        positions=[start + depth for depth in tree.depths],
         column=start,
         context=start,
-        bias=_blind_to_each_other(lengths).to(like),
+        bias=_hiding(tree).to(like),
         read=tuple(read),
     )
 
@@ -92,16 +103,14 @@ def candidates_piece(
 def remember(request: RenderedRequest, entry: Entry) -> None:
     """The history is known now, and each candidate as a branch that the next step may take."""
     entry.token_ids = request.history
-    entry.branches = []
-    column = len(request.history)
-    for candidate in request.candidates:
-        columns = list(range(column, column + len(candidate)))
-        entry.branches.append(Branch(candidate, columns))
-        column += len(candidate)
+    start = len(request.history)
+    entry.branches = [
+        Branch(candidate, [start + index for index in path])
+        for candidate, path in zip(request.candidates, request.paths, strict=True)
+    ]
 
 
-def _blind_to_each_other(lengths: Sequence[int]) -> Tensor:
-    """(T, T): 0 where a token sees another of its own candidate, up to itself; else -inf."""
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    seen = (owner[:, None] == owner[None, :]).tril()
-    return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+def _hiding(tree: TokenTree) -> Tensor:
+    """(T, T): 0 where a token sees another; else -inf."""
+    seen_TT = tree.visible()
+    return torch.zeros(seen_TT.shape).masked_fill_(~seen_TT, float("-inf"))

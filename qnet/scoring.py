@@ -1,12 +1,11 @@
 """Q(s, a) at the candidates' last tokens: the plain reference and the fast scorer.
 
 `NaiveScorer` runs every full sequence alone. `SharedPrefixScorer` must equal it within float
-tolerance and computes only what is new: the history's unknown tokens once, then the distinct
-candidates side by side, each seeing the history and itself.
+tolerance and computes only what is new: the history's unknown tokens once, then the candidates'
+distinct tokens side by side, each seeing the history and its own beginning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -65,7 +64,7 @@ class NaiveScorer:
 
 
 class SharedPrefixScorer:
-    """Histories once and kept between steps, distinct candidates side by side, one batch.
+    """Histories once and kept between steps, candidates as one tree behind them, one batch.
 
     Args:
         cache_bytes: for the histories kept between steps; with many episodes in lockstep it has
@@ -174,8 +173,8 @@ def _pieces(
     """Each history, then its candidates, read at their last tokens."""
     for request, entry in zip(requests, entries, strict=True):
         yield history_piece(entry, request.history)
-        ends = accumulate(map(len, request.candidates))
-        yield candidates_piece(request, entry, read=[end - 1 for end in ends], like=like)
+        last = [path[-1] for path in request.paths]
+        yield candidates_piece(request, entry, read=last, like=like)
 
 
 def _results(

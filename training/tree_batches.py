@@ -6,14 +6,11 @@ no others: the same Q as from each path alone, at the price of the distinct toke
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from qnet.rendering import Renderer
+from qnet.tokentree import TokenTree
 from training.algorithms.regression import LossOn, regression_columns
 from training.records import LabelRow, messages_of
 
@@ -31,78 +28,36 @@ Pair = tuple[Place, Place]
 
 
 @dataclass(slots=True)
-class PackedTree:
-    """The distinct tokens of some paths of one tree, each after the token that it follows.
+class PackedTree(TokenTree):
+    """Some paths of one tree, and what is asked of Q at their tokens.
 
     Attributes:
-        token_ids: (T,).
-        depths: (T,) how many tokens stand before each on its path: its position id.
-        before: (T,) index of the token that each follows; -1 for the first.
         weight: (T,) of the squared error at each token.
         weighted: (T,) target times weight.
         pairs: the siblings with different labels.
     """
 
-    token_ids: list[int] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)
     weight: list[float] = field(default_factory=list)
     weighted: list[float] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
-    _index: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
 
     @property
     def target(self) -> list[float]:
         """(T,) what Q regresses to; 0 where nothing is asked."""
         return [t / w if w else 0.0 for t, w in zip(self.weighted, self.weight, strict=True)]
 
-    def new_tokens(self, token_ids: Sequence[int]) -> int:
-        """How many of a path's tokens are not here yet."""
-        known = sum(1 for _ in self._walk(token_ids))
-        return len(token_ids) - known
-
-    def add(
+    def add_labelled(
         self, token_ids: Sequence[int], weight: Sequence[float], target: Sequence[float]
     ) -> list[int]:
-        """Add a path; returns the index of each of its tokens."""
-        indices = list(self._walk(token_ids))
-        for depth in range(len(indices), len(token_ids)):
-            indices.append(self._append(indices[-1] if indices else -1, token_ids[depth], depth))
+        """Add a path and what is asked at its tokens; returns the index of each."""
+        indices = self.add(token_ids)
+        unasked = [0.0] * (len(self) - len(self.weight))
+        self.weight += unasked
+        self.weighted += unasked
         for index, w, t in zip(indices, weight, target, strict=True):
             self.weight[index] += w
             self.weighted[index] += w * t
         return indices
-
-    def visible(self) -> Tensor:
-        """(1, 1, T, T): whether a token (row) sees another (column)."""
-        seen_TT = np.zeros((len(self), len(self)), dtype=bool)
-        for index, before in enumerate(self.before):
-            if before >= 0:
-                seen_TT[index] = seen_TT[before]
-            seen_TT[index, index] = True
-        return torch.from_numpy(seen_TT)[None, None]
-
-    def _walk(self, token_ids: Sequence[int]) -> Iterator[int]:
-        """The indices of a path's tokens as far as they are here."""
-        at = -1
-        for token in token_ids:
-            found = self._index.get((at, token))
-            if found is None:
-                return
-            at = found
-            yield at
-
-    def _append(self, before: int, token: int, depth: int) -> int:
-        index = self._index[before, token] = len(self.token_ids)
-        self.token_ids.append(token)
-        self.depths.append(depth)
-        self.before.append(before)
-        self.weight.append(0.0)
-        self.weighted.append(0.0)
-        return index
 
 
 def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_gap: float) -> list[Pair]:
@@ -153,7 +108,7 @@ def pack_tree(
         columns = regression_columns(
             len(token_ids), rendered.action_spans, row.q_values, loss_on=loss_on
         )
-        indices = packed[-1].add(token_ids, columns["weight"], columns["target"])
+        indices = packed[-1].add_labelled(token_ids, columns["weight"], columns["target"])
         ends = [end for _, end in rendered.action_spans]
         for parent, end, q in zip(row.parent_ids, ends, row.q_values, strict=True):
             if q is not None:

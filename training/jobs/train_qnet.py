@@ -111,7 +111,7 @@ def q_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
     """(T,) Q at every token of a packed tree."""
     q_BT: Tensor = qnet(
         torch.tensor([tree.token_ids]),
-        attention_mask=tree.visible(),
+        attention_mask=tree.visible()[None, None],
         position_ids=torch.tensor([tree.depths]),
     )
     return q_BT[0]

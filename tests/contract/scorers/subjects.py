@@ -11,7 +11,7 @@ import torch
 from qnet.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
 from qnet.implicit_scoring import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.scoring import NaiveScorer, SharedPrefixScorer
-from qnet.types import Scorer, ScoreRequest
+from qnet.types import Message, Scorer, ScoreRequest
 from tests.tiny_models import renderer, save_implicit_q, save_policy, save_qnet
 
 Kind = Literal["qnet", "implicit-q"]
@@ -50,9 +50,14 @@ class Subject:
 
     def tokens(self, request: ScoreRequest) -> int:
         """What a scorer without a cache has to compute at least."""
-        distinct = {tuple(renderer().encode_candidate(c)) for c in request.candidates}
         history = renderer().encode_history(request.history)
-        return self.passes * (len(history) + sum(map(len, distinct)))
+        return self.passes * (len(history) + distinct_tokens(request.candidates))
+
+
+def distinct_tokens(candidates: Sequence[Message]) -> int:
+    """How many different beginnings the candidates have."""
+    encoded = [renderer().encode_candidate(candidate) for candidate in candidates]
+    return len({tuple(ids[:end]) for ids in encoded for end in range(1, len(ids) + 1)})
 
 
 def build_subject(

@@ -144,6 +144,23 @@ def test_the_next_step_computes_the_observation_and_the_candidates_alone(subject
         fast.score([first])
 
 
+def test_what_candidates_begin_with_alike_is_computed_once(subject: Subject) -> None:
+    thought = "go to desk take mug from shelf open"
+    request = ScoreRequest((INSTRUCTION,), said(thought, f"{thought} shelf", f"{thought} desk mug"))
+    fast = subject.build_fast()
+    equals_the_reference(subject, fast, request)
+    [again] = fast.score([request])
+    computed = again.computed_tokens // subject.passes
+    apart = sum(len(renderer().encode_candidate(c)) for c in request.candidates)
+    assert computed < apart - 2 * len(thought.split())
+    for taken in request.candidates:
+        after = ScoreRequest((*request.history, taken, Message("user", "you see")), said("go"))
+        known = [*renderer().encode_history(request.history), *renderer().encode_candidate(taken)]
+        fast = subject.build_fast()
+        fast.score([request])
+        assert equals_the_reference(subject, fast, after) == [subject.passes * len(known)]
+
+
 def test_a_history_that_leaves_a_known_one_midway_keeps_what_they_share(subject: Subject) -> None:
     fast = subject.build_fast()
     known = ScoreRequest((INSTRUCTION, *said("go"), Message("user", "you see mug")), said("take"))

@@ -15,6 +15,7 @@ from qnet.implicit_scoring import NaiveImplicitScorer, SharedPrefixImplicitScore
 from qnet.types import Message, ScoreRequest
 from server.models import build_models
 from server.settings import Settings
+from tests.contract.scorers.subjects import distinct_tokens
 from tests.tiny_models import renderer, save_implicit_q, save_policy
 
 REQUEST = ScoreRequest(
@@ -89,8 +90,7 @@ def test_vocabulary_logits_are_made_for_the_actions_tokens_alone(
 ) -> None:
     scorer, rows = logit_rows
     scorer.score([REQUEST])
-    distinct = set(REQUEST.candidates)
-    assert rows == [sum(len(renderer().encode_candidate(c)) for c in distinct)] * 2
+    assert rows == [distinct_tokens(REQUEST.candidates)] * 2
 
 
 def test_a_history_without_tokens_is_refused(

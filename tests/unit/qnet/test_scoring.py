@@ -8,6 +8,7 @@ import torch
 from qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesError
 from qnet.scoring import NaiveScorer, ScriptedScorer, SharedPrefixScorer
 from qnet.types import History, Message, ScoreRequest, ScoreResult
+from tests.contract.scorers.subjects import distinct_tokens
 from tests.tiny_models import ARCHITECTURES, WORDS, q_model, renderer
 
 
@@ -21,11 +22,9 @@ def history(length: int, *, start: int = 0) -> History:
 
 
 def tokens(request: ScoreRequest) -> tuple[int, int]:
-    """Tokens of the history and of the distinct candidates."""
-    return (
-        len(renderer().encode_history(request.history)),
-        sum(len(renderer().encode_candidate(c)) for c in set(request.candidates)),
-    )
+    """Tokens of the history, and of the candidates without what some begin with like others."""
+    history_tokens = len(renderer().encode_history(request.history))
+    return history_tokens, distinct_tokens(request.candidates)
 
 
 def assert_equal(fast: Sequence[ScoreResult], naive: Sequence[ScoreResult]) -> None:

@@ -202,8 +202,8 @@ def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
 
 def test_a_trunk_that_sees_past_the_mask_is_refused() -> None:
     tree = PackedTree()
-    tree.add([1, 2, 3], [1.0] * 3, [0.0] * 3)
-    tree.add([1, 4], [1.0] * 2, [0.0] * 2)
+    tree.add_labelled([1, 2, 3], [1.0] * 3, [0.0] * 3)
+    tree.add_labelled([1, 4], [1.0] * 2, [0.0] * 2)
 
     class Forgetful(torch.nn.Module):
         """Reads the number of tokens in the row, whatever the mask says."""

@@ -36,7 +36,7 @@ QNETS = {config.model_type: qnet_of(config) for config in (LLAMA, GPT2)}
 def test_q_in_a_tree_is_q_of_each_path_alone(model_type: str, paths: list[list[int]]) -> None:
     qnet = QNETS[model_type]
     tree = PackedTree()
-    places = [tree.add(path, [0.0] * len(path), [0.0] * len(path)) for path in paths]
+    places = [tree.add_labelled(path, [0.0] * len(path), [0.0] * len(path)) for path in paths]
     require_packable(qnet, tree)
     with torch.inference_mode():
         q_T = q_of_tree(qnet, tree)
@@ -55,7 +55,7 @@ def test_a_tree_holds_each_distinct_beginning_once(paths: list[list[int]], seed:
         before = len(tree)
         weight = [rng.random() for _ in path]
         asked += sum(weight)
-        indices = tree.add(path, weight, [1.0] * len(path))
+        indices = tree.add_labelled(path, weight, [1.0] * len(path))
         assert [tree.token_ids[i] for i in indices] == path
         assert len(tree) - before == new
     beginnings = {tuple(path[:end]) for path in paths for end in range(1, len(path) + 1)}
@@ -66,8 +66,8 @@ def test_a_tree_holds_each_distinct_beginning_once(paths: list[list[int]], seed:
 
 def test_labels_that_share_a_token_are_averaged_by_their_weights() -> None:
     tree = PackedTree()
-    tree.add([5, 6], [1.0, 1.0], [0.0, 1.0])
-    tree.add([5, 7], [3.0, 0.0], [1.0, 9.0])
+    tree.add_labelled([5, 6], [1.0, 1.0], [0.0, 1.0])
+    tree.add_labelled([5, 7], [3.0, 0.0], [1.0, 9.0])
     assert tree.weight == [4.0, 1.0, 0.0]
     assert tree.target == [0.75, 1.0, 0.0]
 

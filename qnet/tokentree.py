@@ -1,0 +1,69 @@
+"""Token sequences that begin alike, each distinct beginning once.
+
+As one packed row in which a token sees the tokens before it on its own path and no others, they
+cost their distinct tokens and give what each gives alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class TokenTree:
+    """The distinct tokens of some paths, each after the token that it follows.
+
+    Attributes:
+        token_ids: (T,).
+        depths: (T,) how many tokens stand before each on its path.
+        before: (T,) index of the token that each follows; -1 for a first one.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    _index: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def add(self, token_ids: Sequence[int]) -> list[int]:
+        """Add a path; returns the index of each of its tokens."""
+        indices = list(self._walk(token_ids))
+        for depth in range(len(indices), len(token_ids)):
+            indices.append(self._append(indices[-1] if indices else -1, token_ids[depth], depth))
+        return indices
+
+    def new_tokens(self, token_ids: Sequence[int]) -> int:
+        """How many of a path's tokens are not here yet."""
+        known = sum(1 for _ in self._walk(token_ids))
+        return len(token_ids) - known
+
+    def visible(self) -> Tensor:
+        """(T, T): whether a token (row) sees another (column)."""
+        seen_TT = np.zeros((len(self), len(self)), dtype=bool)
+        for index, before in enumerate(self.before):
+            if before >= 0:
+                seen_TT[index] = seen_TT[before]
+            seen_TT[index, index] = True
+        return torch.from_numpy(seen_TT)
+
+    def _walk(self, token_ids: Sequence[int]) -> Iterator[int]:
+        """The indices of a path's tokens as far as they are here."""
+        at = -1
+        for token in token_ids:
+            found = self._index.get((at, token))
+            if found is None:
+                return
+            at = found
+            yield at
+
+    def _append(self, before: int, token: int, depth: int) -> int:
+        index = self._index[before, token] = len(self.token_ids)
+        self.token_ids.append(token)
+        self.depths.append(depth)
+        self.before.append(before)
+        return index
