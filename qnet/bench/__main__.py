@@ -46,7 +46,13 @@ Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Threads = Annotated[int, typer.Option(min=1, help="Of torch.")]
 Seed = Annotated[int, typer.Option(help="Draws whatever is drawn.")]
 Params = Annotated[str, typer.Option(help="tiny, 28m, 125m, 1b, 7b; several with commas.")]
-Points = Annotated[str, typer.Option(help="HISTORYxCANDIDATESxTOKENS; several with commas.")]
+Points = Annotated[
+    str,
+    typer.Option(
+        help="HISTORYxCANDIDATESxTOKENS, or with xALIKE for what all candidates begin with; "
+        "several with commas."
+    ),
+]
 Peers = Annotated[
     str,
     typer.Option(

@@ -75,7 +75,7 @@ def parse_models(text: str) -> tuple[str, ...]:
 
 
 def parse_points(text: str) -> tuple[Point, ...]:
-    """Points as HISTORYxCANDIDATESxTOKENS.
+    """Points as HISTORYxCANDIDATESxTOKENS, or with xALIKE for what all candidates begin with.
 
     Raises:
         ConfigError: one is spelled in another way, or its sequences are too long or too short.
@@ -191,15 +191,21 @@ def _model(word: str) -> str:
 
 def _point(word: str) -> Point:
     numbers = word.split("x")
-    if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers):
+    if len(numbers) not in (3, 4) or not all(n.isascii() and n.isdigit() for n in numbers):
         raise ConfigError(
-            f"--points {word}: give HISTORYxCANDIDATESxTOKENS in whole numbers, such as 1024x5x48"
+            f"--points {word}: give HISTORYxCANDIDATESxTOKENS in whole numbers, such as 1024x5x48, "
+            "or with what all candidates begin with, such as 1024x5x48x32"
         )
     point = Point(*map(int, numbers))
     if point.candidates < 1 or point.candidate_tokens < _SHORTEST_CANDIDATE:
         raise ConfigError(
             f"--points {word}: {point.candidates} candidates of {point.candidate_tokens} tokens; "
             f"give at least 1 of at least {_SHORTEST_CANDIDATE}"
+        )
+    if point.alike >= min(point.candidate_lengths):
+        raise ConfigError(
+            f"--points {word}: candidates of {min(point.candidate_lengths)} tokens and more cannot "
+            f"begin alike for {point.alike}; give at most {min(point.candidate_lengths) - 1}"
         )
     longest_action = max(point.candidate_lengths)
     if point.history <= longest_action:

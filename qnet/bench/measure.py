@@ -106,8 +106,9 @@ def least_flops(shape: Shape, point: Point) -> int:
     the_rest = 2 * shape.hidden * (2 * query + 3 * shape.ffn)
     state = point.history + OBSERVATION_TOKENS
     seen_by_observation = sum(range(point.history + 1, state + 1))
-    seen_by_candidates = sum(
-        sum(range(state + 1, state + length + 1)) for length in point.candidate_lengths
+    apart = state + point.alike
+    seen_by_candidates = sum(range(state + 1, apart + 1)) + sum(
+        sum(range(apart + 1, state + length + 1)) for length in point.candidate_lengths
     )
     seen_by_reads = sum(state + length for length in point.candidate_lengths)
     per_column = 4 * query

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from qnet.bench.names import OURS, REFERENCE, over
+from qnet.bench.steps import Point
 
 Endpoint = Literal["act", "score"]
 
@@ -49,7 +50,26 @@ class ContestantRow(_Row):
     agrees: bool
 
 
-class PointRow(_Row):
+class _OfAPoint(_Row):
+    """What was measured at one point.
+
+    Attributes:
+        alike: tokens that all candidates begin with.
+    """
+
+    model: str
+    history: int
+    candidates: int
+    candidate_tokens: int
+    alike: int = 0
+
+    @property
+    def label(self) -> str:
+        """The point as the command line spells it."""
+        return str(Point(self.history, self.candidates, self.candidate_tokens, self.alike))
+
+
+class PointRow(_OfAPoint):
     """All contestants at one point, measured in turns.
 
     Attributes:
@@ -58,20 +78,11 @@ class PointRow(_Row):
         gemm_flops: of one of the matrix products that were measured in the same turns.
     """
 
-    model: str
-    history: int
-    candidates: int
-    candidate_tokens: int
     new_tokens: int
     floor_flops: int
     gemm_flops: int
     gemm: Samples
     contestants: tuple[ContestantRow, ...]
-
-    @property
-    def label(self) -> str:
-        """The point as the command line spells it."""
-        return f"{self.history}x{self.candidates}x{self.candidate_tokens}"
 
     @property
     def gemm_flops_per_s(self) -> float:
@@ -102,13 +113,9 @@ class PointRow(_Row):
         return theirs.samples.median_cpu_s / ours.samples.median_cpu_s
 
 
-class SessionsRow(_Row):
+class SessionsRow(_OfAPoint):
     """Steps of that many sessions, scored by one contestant in one call."""
 
-    model: str
-    history: int
-    candidates: int
-    candidate_tokens: int
     sessions: int
     samples: Samples
     name: str = OURS

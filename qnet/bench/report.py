@@ -99,7 +99,7 @@ def _sessions(run: Run) -> Table:
     for row in run.sessions:
         table.add_row(
             row.model,
-            f"{row.history}x{row.candidates}x{row.candidate_tokens}",
+            row.label,
             row.name,
             str(row.sessions),
             f"{row.scores_per_s:,.1f}",

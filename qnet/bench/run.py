@@ -260,6 +260,7 @@ def _size(point: Point) -> dict[str, int]:
         "history": point.history,
         "candidates": point.candidates,
         "candidate_tokens": point.candidate_tokens,
+        "alike": point.alike,
     }
 
 

@@ -16,14 +16,17 @@ class Point:
     Attributes:
         history: tokens of the history that the step before left behind, its chosen action's
             included; the new observation comes after it.
+        alike: tokens that all candidates begin with, such as one thought's.
     """
 
     history: int
     candidates: int
     candidate_tokens: int
+    alike: int = 0
 
     def __str__(self) -> str:
-        return f"{self.history}x{self.candidates}x{self.candidate_tokens}"
+        sizes = (self.history, self.candidates, self.candidate_tokens)
+        return "x".join(map(str, (*sizes, self.alike) if self.alike else sizes))
 
     @property
     def candidate_lengths(self) -> list[int]:
@@ -39,7 +42,7 @@ class Point:
     @property
     def new_tokens(self) -> int:
         """Tokens that no earlier step has seen."""
-        return OBSERVATION_TOKENS + sum(self.candidate_lengths)
+        return OBSERVATION_TOKENS + self.alike + sum(n - self.alike for n in self.candidate_lengths)
 
     @property
     def longest(self) -> int:
@@ -89,13 +92,17 @@ def draw_step(point: Point, *, vocabulary: int, rng: Random) -> Step:
     def words(count: int) -> list[int]:
         return [rng.randrange(1, vocabulary) for _ in range(count)]
 
+    def replies() -> list[list[int]]:
+        alike = words(point.alike)
+        return [[*alike, *words(length - point.alike - 1), 0] for length in lengths]
+
     chosen = rng.randrange(point.candidates)
     lengths = point.candidate_lengths
     start = words(point.history - lengths[chosen])
-    before = Asked(start, [[*words(length - 1), 0] for length in lengths])
+    before = Asked(start, replies())
     observation = words(OBSERVATION_TOKENS)
     history = start + before.candidates[chosen] + observation
-    now = Asked(history, [[*words(length - 1), 0] for length in lengths])
+    now = Asked(history, replies())
     task = Message("user", spell(start))
     action = _reply(before.candidates[chosen])
     return Step(

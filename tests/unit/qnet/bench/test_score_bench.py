@@ -92,7 +92,9 @@ def test_a_run_keeps_every_sample_and_everyone_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LOCAL)
-@pytest.mark.parametrize("point", [POINT, Point(20, 1, 4), Point(120, 6, 16)], ids=str)
+@pytest.mark.parametrize(
+    "point", [POINT, Point(20, 1, 4), Point(120, 6, 16), Point(60, 3, 16, 9)], ids=str
+)
 def test_every_contestant_computes_the_reference(tiny: LoadedQNet, name: Any, point: Point) -> None:
     contestants = build_contestants(["naive", name], tiny, cache_bytes=2**20)
     for seed in range(3):
@@ -181,6 +183,7 @@ def test_ctrl_c_says_that_the_output_is_incomplete(
     [
         (["--params", "28b"], ["--params 28b", "125m"]),
         (["--points", "512x2"], ["--points 512x2", "1024x5x48"]),
+        (["--points", "512x2x32x24"], ["512x2x32x24", "alike for 24", "at most 23"]),
         (["--points", "512x0x32"], ["0 candidates", "at least 1"]),
         (["--points", "512x2x3"], ["3 tokens", "at least 4"]),
         (["--points", "40x2x32"], ["history of 40", "at least 41"]),
@@ -269,3 +272,17 @@ def test_candidates_differ_in_length_and_have_the_length_asked_for_on_average() 
     assert point.candidate_lengths == [36, 42, 48, 54, 60]
     assert point.new_tokens == 80 + 5 * 48
     assert point.longest == 1024 + 80 + 60
+
+
+def test_what_candidates_begin_with_is_new_once() -> None:
+    [point] = parse_points("1024x5x48x32")
+    assert str(point) == "1024x5x48x32"
+    assert point.new_tokens == 80 + 32 + 5 * 16
+    shape = replace(SHAPE, layers=1)
+    before, saved = Point(1024, 5, 48), 4 * 32
+    kv = 2 * shape.hidden * 2 * shape.kv_heads * shape.head_size
+    assert least_flops(shape, before) - least_flops(shape, point) == saved * kv
+    step = a_step(point)
+    for asked in (step.before, step.now):
+        assert len({tuple(candidate[:32]) for candidate in asked.candidates}) == 1
+        assert len({candidate[32] for candidate in asked.candidates}) > 1
