@@ -1,10 +1,11 @@
-"""Attention over packed tokens: no padding, histories stored once, in-place key/value slabs.
+"""Attention over packed tokens: no padding, histories stored once, read as they lie.
 
 A forward pass takes one row of tokens that belong to many conversations. Which tokens see which
 is a `Plan`: a list of pieces, each with the slab of its conversation. It reaches this function
 through the model's keyword arguments, so any transformers trunk with pluggable attention works.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,135 +15,16 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from qnet.slab import Part, Slab
+
 PACKED_ATTENTION = "qguide_packed"
-_GROWTH = 256
 _ROWS_AT_ONCE = 64
+FEWEST_TILED_ROWS = 32
+FEWEST_TILED_COLUMNS = 256
 
-
-class Slab:
-    """Keys and values of one conversation, (heads, columns, head size) per layer.
-
-    Columns are written in place; a column says nothing about its position, which the keys
-    already carry. The first columns may be those of a `base` that several slabs begin with and
-    none writes to.
-
-    Attributes:
-        keys: the slab's own columns, which come after the base's.
-    """
-
-    __slots__ = ("_capacity", "_shared", "base", "keys", "values")
-
-    def __init__(self) -> None:
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
-        self.base: Slab | None = None
-        self._shared = 0
-        self._capacity = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated for its own columns, the spare ones included."""
-        return sum(t.nbytes for t in (*self.keys, *self.values))
-
-    def seen(self, layer: int, visible: int) -> list[tuple[Tensor, Tensor]]:
-        """A layer's keys and values of the columns below `visible`, in one part or two."""
-        own = visible - self._shared
-        parts = [(self.keys[layer][:, :own], self.values[layer][:, :own])]
-        if self.base is not None:
-            keys_HCD, values_HCD = self.base.keys[layer], self.base.values[layer]
-            parts.insert(0, (keys_HCD[:, : self._shared], values_HCD[:, : self._shared]))
-        return parts
-
-    def reserve(self, columns: int) -> None:
-        """Make room for `columns` in all."""
-        if columns <= self._capacity:
-            return
-        self._capacity = -(-columns // _GROWTH) * _GROWTH
-        self.keys = [self._grown(t) for t in self.keys]
-        self.values = [self._grown(t) for t in self.values]
-
-    def write(self, layer: int, column: int, key_HTD: Tensor, value_HTD: Tensor) -> None:
-        """Put a layer's new keys and values at `column` and after.
-
-        Raises:
-            NotImplementedError: a layer below this one has no keys.
-        """
-        if layer > len(self.keys):
-            raise NotImplementedError(f"layer {layer} has attention, but one below it has none")
-        if layer == len(self.keys):
-            self.keys.append(self._empty(key_HTD))
-            self.values.append(self._empty(value_HTD))
-        start = self._own(column)
-        end = start + key_HTD.shape[1]
-        self.keys[layer][:, start:end] = key_HTD
-        self.values[layer][:, start:end] = value_HTD
-
-    def move(self, columns: list[int], to: int) -> None:
-        """Copy scattered columns to `to` and after."""
-        if not columns:
-            return
-        source = torch.tensor(columns) - self._shared
-        start = self._own(to)
-        for slab in (*self.keys, *self.values):
-            slab[:, start : start + len(columns)] = slab[:, source.to(slab.device)]
-
-    def fork(self, columns: int, *, copied: int) -> "Slab":
-        """A slab that begins with the first `columns` of this one.
-
-        What both hold already is shared, the rest copied; where that would be more than `copied`
-        columns, they become a base of both.
-        """
-        if columns - self._shared > copied:
-            self._share(columns)
-        fork = Slab()
-        fork._shared = min(columns, self._shared)
-        fork.base = self.base if fork._shared else None
-        fork.reserve(columns)
-        rest = columns - fork._shared
-        for mine, theirs in ((self.keys, fork.keys), (self.values, fork.values)):
-            for slab in mine:
-                theirs.append(fork._empty(slab))
-                theirs[-1][:, :rest] = slab[:, :rest]
-        return fork
-
-    def make_writable(self, column: int) -> None:
-        """Copy what the base holds of `column` and after."""
-        base, shared = self.base, self._shared
-        if base is None or column >= shared:
-            return
-        for mine, theirs in ((self.keys, base.keys), (self.values, base.values)):
-            copied = [slab[:, column:shared] for slab in theirs]
-            mine[:] = [torch.cat(both, dim=1) for both in zip(copied, mine, strict=True)]
-        self._shared = column
-        if not column:
-            self.base = None
-
-    def _share(self, columns: int) -> None:
-        """Make the first columns a base of this slab, whatever its base was before."""
-        base = Slab()
-        base._capacity = columns
-        for layer in range(len(self.keys)):
-            keys, values = zip(*self.seen(layer, columns), strict=True)
-            base.keys.append(torch.cat(keys, dim=1))
-            base.values.append(torch.cat(values, dim=1))
-        own = self._own(columns)
-        self.keys = [slab[:, own:].clone() for slab in self.keys]
-        self.values = [slab[:, own:].clone() for slab in self.values]
-        self.base, self._shared = base, columns
-
-    def _own(self, column: int) -> int:
-        """Where a column lies among the slab's own."""
-        assert column >= self._shared, "a base is read by others too"
-        return column - self._shared
-
-    def _empty(self, like_HTD: Tensor) -> Tensor:
-        heads, _, size = like_HTD.shape
-        return like_HTD.new_empty((heads, self._capacity - self._shared, size))
-
-    def _grown(self, slab_HTD: Tensor) -> Tensor:
-        grown = self._empty(slab_HTD)
-        grown[:, : slab_HTD.shape[1]] = slab_HTD
-        return grown
+Digest = tuple[Tensor, Tensor]
+"""What attention over some columns gave T rows, (heads, T, head size), and the log of the sum of
+their exponentiated scores, (heads, T)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +38,8 @@ class Piece:
         column: their keys and values go here and after.
         context: columns below it are seen by every token.
         bias: added to the scores of the columns from `context` to the last new one, (tokens,
-            columns), 0 or -inf; None where `context == column` and the tokens see each other
-            causally.
+            columns), 0 or -inf, and -inf wherever a token would see a later one; None where
+            `context == column` and the tokens see each other causally.
         read: which of the tokens' outputs the caller wants.
     """
 
@@ -240,19 +122,27 @@ def packed_attention(
 def _attend(
     piece: Piece, layer: int, query_HTD: Tensor, out_THD: Tensor, kwargs: dict[str, Any]
 ) -> None:
-    """One piece, its rows in chunks so that the scores stay small."""
+    """One piece, its rows in chunks so that the scores stay small.
+
+    What all rows see is digested for all of them at once where tiles are faster.
+    """
     rows = query_HTD.shape[1]
+    _check_window(piece.column + rows, kwargs)
+    tiled = out_THD.shape[-1] == query_HTD.shape[-1] and _tiles_pay(query_HTD, piece.context)
+    start = piece.context if tiled else 0
+    digests = [_digest(query_HTD, part) for part in piece.slab.seen(layer, range(start))]
     for first in range(0, rows, _ROWS_AT_ONCE):
         last = min(rows, first + _ROWS_AT_ONCE)
+        end = piece.column + last
         if piece.bias is None:
-            context, visible = piece.column + first, piece.column + last
             bias = _causal(last - first, query_HTD)
         else:
-            context, visible = piece.context, piece.column + rows
-            bias = piece.bias[first:last]
-        _check_window(visible, kwargs)
+            bias = piece.bias[first:last, : end - piece.context]
         out_THD[first:last] = _dense(
-            query_HTD[:, first:last], piece.slab.seen(layer, visible), bias, context
+            query_HTD[:, first:last],
+            piece.slab.seen(layer, range(start, end)),
+            bias,
+            [(out[:, first:last], score[:, first:last]) for out, score in digests],
         )
 
 
@@ -267,16 +157,15 @@ def _attend_where_read(
     out_THD.zero_()
     visible = piece.column + tokens
     _check_window(visible, kwargs)
-    parts = piece.slab.seen(layer, visible)
+    parts = piece.slab.seen(layer, range(visible))
     for first in range(0, len(read), _ROWS_AT_ONCE):
         rows_R = torch.tensor(read[first : first + _ROWS_AT_ONCE], device=out_THD.device)
         if piece.bias is None:
             later_RT = torch.arange(tokens, device=rows_R.device) > rows_R[:, None]
             bias = query_HTD.new_zeros(later_RT.shape).masked_fill_(later_RT, float("-inf"))
-            context = piece.column
         else:
-            bias, context = piece.bias[rows_R], piece.context
-        out_THD[rows_R] = _dense(query_HTD[:, rows_R], parts, bias, context)
+            bias = piece.bias[rows_R]
+        out_THD[rows_R] = _dense(query_HTD[:, rows_R], parts, bias)
 
 
 def _check_window(visible: int, kwargs: dict[str, Any]) -> None:
@@ -284,33 +173,67 @@ def _check_window(visible: int, kwargs: dict[str, Any]) -> None:
     assert window is None or visible <= window, "the context is limited to the window"
 
 
+def _tiles_pay(query_HTD: Tensor, context: int) -> bool:
+    """Whether torch's kernel by tiles beats whole rows of scores: measured in float32 on a CPU."""
+    return (
+        query_HTD.device.type == "cpu"
+        and query_HTD.dtype == torch.float32
+        and query_HTD.shape[1] >= FEWEST_TILED_ROWS
+        and context >= FEWEST_TILED_COLUMNS
+    )
+
+
+def _digest(query_HTD: Tensor, part: Part) -> Digest:
+    """Attention over columns that all rows see."""
+    keys, values = (t.unsqueeze(0) for t in part)
+    folded = _folded(query_HTD, keys.shape[1]).unsqueeze(0)
+    mixed, score = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        folded, keys, values, scale=1.0
+    )
+    return mixed.reshape(*query_HTD.shape[:2], -1), score.reshape(query_HTD.shape[:2])
+
+
 def _dense(
     query_HTD: Tensor,
-    parts: list[tuple[Tensor, Tensor]],
-    bias_TC: Tensor | None,
-    context: int,
+    parts: list[Part],
+    bias: Tensor | None,
+    digests: Sequence[Digest] = (),
 ) -> Tensor:
-    """Attention of T rows over C columns, the query heads of a KV head folded into the rows.
+    """Attention of T rows over columns, the query heads of a KV head folded into the rows.
 
     Args:
-        parts: keys and values (K, part of C, D); a base's and the slab's own are never joined.
+        parts: the columns; a base's and the slab's own are never joined.
+        bias: (T, B), added to the scores of the last B columns.
+        digests: of other columns. Each counts as one column more, with its own score and, for
+            each row, its own value.
+
+    Returns:
+        (T, H, D).
     """
-    heads, rows, size = query_HTD.shape
+    heads, rows, _ = query_HTD.shape
     kv_heads = parts[0][0].shape[0]
-    folded = query_HTD.reshape(kv_heads, heads // kv_heads * rows, size)
-    scores = _joined([torch.bmm(folded, keys.transpose(1, 2)) for keys, _ in parts])
-    if bias_TC is not None:
-        scores.view(kv_heads, -1, rows, scores.shape[-1])[..., context:] += bias_TC
+    folded = _folded(query_HTD, kv_heads)
+    seen = [torch.bmm(folded, keys.transpose(1, 2)) for keys, _ in parts]
+    scores = seen[0] if len(seen) == 1 else torch.cat(seen, dim=-1)
+    if bias is not None:
+        scores.view(kv_heads, -1, rows, scores.shape[-1])[..., -bias.shape[1] :] += bias
+    if digests:
+        digested = [score.reshape(kv_heads, -1, 1) for _, score in digests]
+        scores = torch.cat([*digested, scores], dim=-1)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query_HTD.dtype)
-    lengths = [keys.shape[1] for keys, _ in parts]
-    mixed = torch.bmm(weights[..., : lengths[0]], parts[0][1])
-    for (_, values), length in zip(parts[1:], lengths[1:], strict=True):
-        mixed = torch.baddbmm(mixed, weights[..., -length:], values)
+    weights_of = weights.split([1] * len(digests) + [keys.shape[1] for keys, _ in parts], dim=-1)
+    of_digests, of_parts = weights_of[: len(digests)], weights_of[len(digests) :]
+    mixed = torch.bmm(of_parts[0], parts[0][1])
+    for weight, (_, values) in zip(of_parts[1:], parts[1:], strict=True):
+        mixed = torch.baddbmm(mixed, weight, values)
+    for weight, (value, _) in zip(of_digests, digests, strict=True):
+        mixed.addcmul_(weight, value.reshape(mixed.shape))
     return mixed.view(heads, rows, mixed.shape[-1]).transpose(0, 1)
 
 
-def _joined(scores: list[Tensor]) -> Tensor:
-    return scores[0] if len(scores) == 1 else torch.cat(scores, dim=-1)
+def _folded(query_HTD: Tensor, kv_heads: int) -> Tensor:
+    """(kv heads, query heads of each times T, D)."""
+    return query_HTD.reshape(kv_heads, -1, query_HTD.shape[-1])
 
 
 def _causal(rows: int, like: Tensor) -> Tensor | None:

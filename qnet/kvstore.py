@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import islice
 
-from qnet.attention import Slab
+from qnet.slab import Slab
 
 SHARED_TOKENS = 64
 """The shortest beginning that is worth sharing; less is copied, or computed again. At least a

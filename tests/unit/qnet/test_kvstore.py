@@ -18,7 +18,7 @@ def fill(entry: Entry, token_ids: list[int]) -> None:
 
 
 def columns(entry: Entry) -> list[int]:
-    parts = entry.slab.seen(0, len(entry.token_ids))
+    parts = entry.slab.seen(0, range(len(entry.token_ids)))
     return [int(key) for keys, _ in parts for key in keys[0, :, 0]]
 
 

@@ -1,0 +1,138 @@
+"""Keys and values of conversations, written in place; what several begin with is kept once."""
+
+import torch
+from torch import Tensor
+
+_GROWTH = 256
+
+Part = tuple[Tensor, Tensor]
+"""Keys and values of some columns, each (heads, columns, head size)."""
+
+
+class Slab:
+    """Keys and values of one conversation, (heads, columns, head size) per layer.
+
+    Columns are written in place; a column says nothing about its position, which the keys
+    already carry. The first columns may be those of a `base` that several slabs begin with and
+    none writes to.
+
+    Attributes:
+        keys: the slab's own columns, which come after the base's.
+    """
+
+    __slots__ = ("_capacity", "_shared", "base", "keys", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self.base: Slab | None = None
+        self._shared = 0
+        self._capacity = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for its own columns, the spare ones included."""
+        return sum(t.nbytes for t in (*self.keys, *self.values))
+
+    def seen(self, layer: int, columns: range) -> list[Part]:
+        """A layer's keys and values of these columns, in two parts where some are the base's."""
+        parts = []
+        start, split = columns.start, min(columns.stop, self._shared)
+        if self.base is not None and start < split:
+            keys_HCD, values_HCD = self.base.keys[layer], self.base.values[layer]
+            parts.append((keys_HCD[:, start:split], values_HCD[:, start:split]))
+        if columns.stop > max(start, split):
+            own = slice(max(start, split) - self._shared, columns.stop - self._shared)
+            parts.append((self.keys[layer][:, own], self.values[layer][:, own]))
+        return parts
+
+    def reserve(self, columns: int) -> None:
+        """Make room for `columns` in all."""
+        if columns <= self._capacity:
+            return
+        self._capacity = -(-columns // _GROWTH) * _GROWTH
+        self.keys = [self._grown(t) for t in self.keys]
+        self.values = [self._grown(t) for t in self.values]
+
+    def write(self, layer: int, column: int, key_HTD: Tensor, value_HTD: Tensor) -> None:
+        """Put a layer's new keys and values at `column` and after.
+
+        Raises:
+            NotImplementedError: a layer below this one has no keys.
+        """
+        if layer > len(self.keys):
+            raise NotImplementedError(f"layer {layer} has attention, but one below it has none")
+        if layer == len(self.keys):
+            self.keys.append(self._empty(key_HTD))
+            self.values.append(self._empty(value_HTD))
+        start = self._own(column)
+        end = start + key_HTD.shape[1]
+        self.keys[layer][:, start:end] = key_HTD
+        self.values[layer][:, start:end] = value_HTD
+
+    def move(self, columns: list[int], to: int) -> None:
+        """Copy scattered columns to `to` and after."""
+        if not columns:
+            return
+        source = torch.tensor(columns) - self._shared
+        start = self._own(to)
+        for slab in (*self.keys, *self.values):
+            slab[:, start : start + len(columns)] = slab[:, source.to(slab.device)]
+
+    def fork(self, columns: int, *, copied: int) -> "Slab":
+        """A slab that begins with the first `columns` of this one.
+
+        What both hold already is shared, the rest copied; where that would be more than `copied`
+        columns, they become a base of both.
+        """
+        if columns - self._shared > copied:
+            self._share(columns)
+        fork = Slab()
+        fork._shared = min(columns, self._shared)
+        fork.base = self.base if fork._shared else None
+        fork.reserve(columns)
+        rest = columns - fork._shared
+        for mine, theirs in ((self.keys, fork.keys), (self.values, fork.values)):
+            for slab in mine:
+                theirs.append(fork._empty(slab))
+                theirs[-1][:, :rest] = slab[:, :rest]
+        return fork
+
+    def make_writable(self, column: int) -> None:
+        """Copy what the base holds of `column` and after."""
+        base, shared = self.base, self._shared
+        if base is None or column >= shared:
+            return
+        for mine, theirs in ((self.keys, base.keys), (self.values, base.values)):
+            copied = [slab[:, column:shared] for slab in theirs]
+            mine[:] = [torch.cat(both, dim=1) for both in zip(copied, mine, strict=True)]
+        self._shared = column
+        if not column:
+            self.base = None
+
+    def _share(self, columns: int) -> None:
+        """Make the first columns a base of this slab, whatever its base was before."""
+        base = Slab()
+        base._capacity = columns
+        for layer in range(len(self.keys)):
+            keys, values = zip(*self.seen(layer, range(columns)), strict=True)
+            base.keys.append(torch.cat(keys, dim=1))
+            base.values.append(torch.cat(values, dim=1))
+        own = self._own(columns)
+        self.keys = [slab[:, own:].clone() for slab in self.keys]
+        self.values = [slab[:, own:].clone() for slab in self.values]
+        self.base, self._shared = base, columns
+
+    def _own(self, column: int) -> int:
+        """Where a column lies among the slab's own."""
+        assert column >= self._shared, "a base is read by others too"
+        return column - self._shared
+
+    def _empty(self, like_HTD: Tensor) -> Tensor:
+        heads, _, size = like_HTD.shape
+        return like_HTD.new_empty((heads, self._capacity - self._shared, size))
+
+    def _grown(self, slab_HTD: Tensor) -> Tensor:
+        grown = self._empty(slab_HTD)
+        grown[:, : slab_HTD.shape[1]] = slab_HTD
+        return grown
