@@ -61,19 +61,24 @@ def distinct_tokens(candidates: Sequence[Message]) -> int:
 
 
 def build_subject(
-    kind: Kind, architecture: str, folder: Path, *, dtype: torch.dtype = torch.float32
+    kind: Kind,
+    architecture: str,
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
 ) -> Subject:
     """A tiny random Q model of that kind, by way of its checkpoint in `folder`."""
     policy = save_policy(folder / "policy", architecture)
     if kind == "qnet":
         saved = save_qnet(folder / "qnet", policy)
-        qnet = load_qnet(saved, dtype=dtype)
+        qnet = load_qnet(saved, dtype=dtype, device=device)
         assert {parameter.dtype for parameter in qnet.model.parameters()} == {dtype}
-        naive = NaiveScorer(load_qnet(saved, dtype=dtype))
+        naive = NaiveScorer(load_qnet(saved, dtype=dtype, device=device))
         return Subject(naive, lambda **options: SharedPrefixScorer(qnet, **options))
     reference = save_policy(folder / "reference", architecture, seed=1)
     saved = save_implicit_q(folder / "implicit", policy, reference)
-    one, other = (load_implicit_q(saved, dtype=dtype) for _ in range(2))
+    one, other = (load_implicit_q(saved, dtype=dtype, device=device) for _ in range(2))
     assert {parameter.dtype for parameter in one.model.parameters()} == {dtype}
     return Subject(
         NaiveImplicitScorer(one),
@@ -82,8 +87,10 @@ def build_subject(
     )
 
 
-def load_implicit_q(folder: Path, *, dtype: torch.dtype = torch.float32) -> LoadedImplicitQ:
+def load_implicit_q(
+    folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> LoadedImplicitQ:
     """What `folder` holds, which has to be an implicit Q."""
-    loaded = load_q_model(folder, dtype=dtype)
+    loaded = load_q_model(folder, dtype=dtype, device=device)
     assert isinstance(loaded, LoadedImplicitQ)
     return loaded

@@ -23,17 +23,20 @@ from tests.tiny_models import ARCHITECTURES, renderer
 ONE_SLAB = 150_000
 """Cache bytes for one or two conversations of these tiny models."""
 
-EVERY = [(kind, architecture) for kind in KINDS for architecture in ARCHITECTURES]
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
+
+EVERY = [
+    pytest.param((kind, architecture, device), id=f"{kind}-{architecture}-{device}", marks=marks)
+    for kind in KINDS
+    for architecture in ARCHITECTURES
+    for device, marks in (("cpu", ()), ("cuda", needs_cuda))
+]
 
 
-def subject_id(param: Any) -> str:
-    return "-".join(param)
-
-
-@pytest.fixture(scope="module", params=EVERY, ids=subject_id)
+@pytest.fixture(scope="module", params=EVERY)
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    kind, architecture = request.param
-    return build_subject(kind, architecture, tmp_path_factory.mktemp("q"))
+    kind, architecture, device = request.param
+    return build_subject(kind, architecture, tmp_path_factory.mktemp("q"), device=device)
 
 
 # The same batches on every run: the bound is a few float32 roundings away, which is no place for
@@ -71,9 +74,10 @@ def test_q_is_that_of_the_full_sequence(
                 assert min(result.computed_tokens, result.cached_tokens) >= 0
 
 
-@pytest.mark.parametrize(("kind", "architecture"), EVERY)
-def test_half_precision_stays_close(kind: Any, architecture: str, tmp_path: Path) -> None:
-    subject = build_subject(kind, architecture, tmp_path, dtype=torch.bfloat16)
+@pytest.mark.parametrize("asked", EVERY)
+def test_half_precision_stays_close(asked: Any, tmp_path: Path) -> None:
+    kind, architecture, device = asked
+    subject = build_subject(kind, architecture, tmp_path, dtype=torch.bfloat16, device=device)
     fast = subject.build_fast()
     request = ScoreRequest(
         (INSTRUCTION,), tuple(Message("assistant", t) for t in ("go to desk", "take", "go to"))
