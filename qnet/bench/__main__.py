@@ -61,7 +61,7 @@ Peers = Annotated[
     ),
 ]
 Sessions = Annotated[
-    str, typer.Option(help="Sessions in one call, at the first point; '' for none.")
+    str, typer.Option(help="Sessions at once, at the first point; '' for none.")
 ]
 Repetitions = Annotated[int, typer.Option(min=1, help="Turns that count.")]
 WarmUps = Annotated[int, typer.Option(min=0, help="Turns before them.")]

@@ -29,7 +29,7 @@ class ScoreBench:
 
     Attributes:
         names: the contestants, ours and the reference always among them.
-        sessions: how many sessions are scored in one call, at the first point.
+        sessions: how many sessions are scored at once, at the first point.
         warm_ups: turns before those that count.
         vllm_python: the interpreter that has vLLM, where a contestant needs one.
         command: as it was typed.

@@ -51,7 +51,7 @@ class Contestant(Protocol):
 
 
 class ManySessions(Contestant, Protocol):
-    """A contestant that scores steps of many sessions in one call."""
+    """A contestant that scores steps of many sessions at once."""
 
     def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
         """Q of each candidate of each step; measured."""

@@ -8,7 +8,7 @@ Name = Local | Remote
 LOCAL: tuple[Local, ...] = get_args(Local)
 REMOTE: tuple[Remote, ...] = get_args(Remote)
 NAMES: tuple[Name, ...] = (*LOCAL, *REMOTE)
-OF_MANY_SESSIONS: tuple[Name, ...] = ("ours", "vllm", "vllm-block32")
+OF_MANY_SESSIONS: tuple[Name, ...] = ("ours", *REMOTE)
 OURS: Name = "ours"
 REFERENCE: Name = "naive"
 

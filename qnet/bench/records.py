@@ -114,7 +114,7 @@ class PointRow(_OfAPoint):
 
 
 class SessionsRow(_OfAPoint):
-    """Steps of that many sessions, scored by one contestant in one call."""
+    """Steps of that many sessions at once: in one call, over HTTP one request for each."""
 
     sessions: int
     samples: Samples

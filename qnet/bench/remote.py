@@ -2,14 +2,14 @@
 
 from contextlib import AbstractContextManager
 
-from qnet.bench.contestants import Contestant
+from qnet.bench.contestants import ManySessions
 from qnet.bench.names import Remote
 from qnet.bench.served import served_by_qguide, served_by_vllm
 from qnet.bench.vllm_peer import vllm_engine
 from qnet.bench.workplace import BLOCK, Workplace
 
 
-def open_remote(name: Remote, workplace: Workplace) -> AbstractContextManager[Contestant]:
+def open_remote(name: Remote, workplace: Workplace) -> AbstractContextManager[ManySessions]:
     """The contestant, as long as the block; its process is ready when the block begins.
 
     Raises:

@@ -93,7 +93,7 @@ def _ratios(run: Run, model: str) -> Table:
 
 
 def _sessions(run: Run) -> Table:
-    table = Table(title="steps of many sessions in one call")
+    table = Table(title="steps of many sessions at once")
     for name in ("model", "point", "", "sessions", "scores/s", "CPU ms per step"):
         table.add_column(name, justify="left" if name in ("model", "point", "") else "right")
     for row in run.sessions:

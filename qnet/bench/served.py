@@ -5,14 +5,16 @@ import json
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
 import httpx
 
-from qnet.bench.contestants import Contestant
+from qnet.bench.contestants import ManySessions
 from qnet.bench.measure import Timing, clock_of
 from qnet.bench.processes import ANSWER_S, START_S, Child, child
 from qnet.bench.shapes import spell_sequence
@@ -22,18 +24,34 @@ from qnet.errors import ConfigError
 from qnet.types import History, Message
 
 _PROBE_S = 0.5
+_AS_MANY_AS_STEPS = httpx.Limits()
 
 
-class _OverHttp:
-    """A server with one client, this process; the CPU time is that of the server's processes."""
+class _OverHttp(ABC):
+    """A server and its clients, all in this process; the CPU time is the server's processes'."""
 
     _ready = "/health"
 
     def __init__(self, workplace: Workplace, process: Child, port: int) -> None:
         self._workplace = workplace
         self._process = process
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_S)
+        self._http = httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_S, limits=_AS_MANY_AS_STEPS
+        )
         wait_until_ready(process, self._http, self._ready)
+
+    @abstractmethod
+    def prepare(self, step: Step) -> None:
+        """Ask for the step before."""
+
+    @abstractmethod
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+
+    def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
+        """Q of each candidate of each step; every step has a client of its own."""
+        with ThreadPoolExecutor(len(steps)) as clients:
+            return list(clients.map(self.score, steps))
 
     def clock(self) -> Timing:
         """CPU time of the server's processes; wall time as the client sees it."""
@@ -112,7 +130,7 @@ class ServedByVllm(_OverHttp):
 
 
 @contextmanager
-def served_by_qguide(workplace: Workplace) -> Iterator[Contestant]:
+def served_by_qguide(workplace: Workplace) -> Iterator[ManySessions]:
     """A `qguide serve` on the checkpoint.
 
     Raises:
@@ -131,6 +149,7 @@ def served_by_qguide(workplace: Workplace) -> Iterator[Contestant]:
             "QGUIDE_THREADS": str(workplace.threads),
             "QGUIDE_CACHE_BYTES": str(workplace.cache_bytes),
             "QGUIDE_TIMEOUT_S": str(ANSWER_S),
+            "QGUIDE_CONCURRENT_REQUESTS": "0",
             "QGUIDE_LOG_LEVEL": "ERROR",
         },
     ) as process:
@@ -138,7 +157,7 @@ def served_by_qguide(workplace: Workplace) -> Iterator[Contestant]:
 
 
 @contextmanager
-def served_by_vllm(workplace: Workplace) -> Iterator[Contestant]:
+def served_by_vllm(workplace: Workplace) -> Iterator[ManySessions]:
     """A vLLM server on the trunk, with blocks of 32 and what the README says.
 
     Raises:
@@ -163,7 +182,7 @@ def served_by_vllm(workplace: Workplace) -> Iterator[Contestant]:
         yield from _closing(ServedByVllm(workplace, process, port))
 
 
-def _closing(served: ServedByQGuide | ServedByVllm) -> Iterator[Contestant]:
+def _closing(served: ServedByQGuide | ServedByVllm) -> Iterator[ManySessions]:
     try:
         yield served
     finally:
