@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qnet.attention import Piece
+from qnet.attention import Piece, joined
 from qnet.kvstore import Branch, Entry
 from qnet.packed import PackedModel, history_piece
 
@@ -80,8 +80,9 @@ class _Session:
             positions=[self.context + len(self.draws[i].token_ids) - 1 for i in active],
             column=column,
             # An only draw owns every column after the history: plain causal attention.
-            context=column if len(self.draws) == 1 else self.context,
+            seen=joined((), range(column if len(self.draws) == 1 else self.context)),
             bias=None if len(self.draws) == 1 else self._bias(active, like),
+            own=None if len(self.draws) == 1 else self.context,
             read=tuple(range(len(active))),
         )
 

@@ -4,8 +4,10 @@ Both read log-probabilities at the actions' tokens alone; the fast one makes voc
 nowhere else, and keeps the histories of the policy and of its reference from step to step.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from math import fsum
 
 import torch
@@ -14,17 +16,15 @@ from transformers import PreTrainedModel
 from qnet.attention import Piece
 from qnet.checkpoint import LoadedImplicitQ
 from qnet.errors import MalformedHistoryError
-from qnet.implicit import token_logprobs
 from qnet.kvstore import Entry
 from qnet.packed import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
     context_length,
-    history_piece,
     logits_of,
 )
-from qnet.prefix import RenderedRequest, candidates_piece, remember, render_request
+from qnet.prefix import RenderedRequest, pieces, remember, render_request
 from qnet.tokentree import TokenTree
 from qnet.types import CacheUse, ScoreRequest, ScoreResult
 
@@ -177,37 +177,53 @@ class _Reader:
     def _logprobs(
         self, requests: Sequence[RenderedRequest], entries: Sequence[Entry]
     ) -> list[float]:
-        """Of every token of the candidates' trees, in the order in which the pieces read them."""
-        targets = [r.tree.token_ids[i] for r in requests for i in _as_read(r.tree)]
+        """Of every token of the candidates' trees, in the order of `_followers`."""
+        wanted = [
+            [request.tree.token_ids[token] for token in following]
+            for request in requests
+            for following in _followers(request.tree).values()
+        ]
         found: list[float] = []
+        rows = 0
         for logits_RV in self._packed.outputs(_pieces(requests, entries, self._like)):
-            mine = targets[len(found) : len(found) + len(logits_RV)]
-            tokens_R = torch.tensor(mine, dtype=torch.long, device=logits_RV.device)
-            found += token_logprobs(logits_RV, tokens_R).tolist()
+            found += _logprobs_after(logits_RV, wanted[rows : rows + len(logits_RV)])
+            rows += len(logits_RV)
         return found
 
 
 def _pieces(
     requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: torch.Tensor
 ) -> Iterator[Piece]:
-    """Each history, read once for each first token; its candidates, read before each other one."""
+    """Each history with its candidates, read wherever a token of a candidate follows."""
     for request, entry in zip(requests, entries, strict=True):
-        firsts = request.tree.before.count(-1)
-        history = history_piece(entry, request.history, read_last=True)
-        yield replace(history, read=history.read * firsts)
-        read = [before for before in request.tree.before if before >= 0]
-        yield candidates_piece(request, entry, read=read, like=like)
+        yield from pieces(request, entry, read=list(_followers(request.tree)), like=like)
 
 
-def _as_read(tree: TokenTree) -> list[int]:
-    """The tree's tokens as `_pieces` reads them: those that the history predicts come first."""
-    return sorted(range(len(tree)), key=lambda index: tree.before[index] >= 0)
+def _followers(tree: TokenTree) -> dict[int, list[int]]:
+    """By token of the tree, in order, the tokens that follow it; -1 is the history's last."""
+    followers: dict[int, list[int]] = defaultdict(list)
+    for token, before in enumerate(tree.before):
+        followers[before].append(token)
+    return dict(sorted(followers.items()))
+
+
+def _logprobs_after(logits_RV: torch.Tensor, wanted: Sequence[Sequence[int]]) -> list[float]:
+    """log pi of the tokens that are wanted of each row, one row after the other."""
+    rows = [row for row, tokens in enumerate(wanted) for _ in tokens]
+    tokens = [token for tokens in wanted for token in tokens]
+    device = logits_RV.device
+    rows_N, tokens_N = (torch.tensor(n, dtype=torch.long, device=device) for n in (rows, tokens))
+    logits_RV = logits_RV.float()
+    total_R = torch.logsumexp(logits_RV, dim=-1)
+    logprobs: list[float] = (logits_RV[rows_N, tokens_N] - total_R[rows_N]).tolist()
+    return logprobs
 
 
 def _of_each_candidate(request: RenderedRequest, logprobs: Iterator[float]) -> list[list[float]]:
     """The next values of `logprobs`, one for each token of the tree, along each candidate."""
-    of_token = {index: next(logprobs) for index in _as_read(request.tree)}
-    return [[of_token[index] for index in path] for path in request.paths]
+    in_order = chain.from_iterable(_followers(request.tree).values())
+    of_token = {token: next(logprobs) for token in in_order}
+    return [[of_token[token] for token in path] for path in request.paths]
 
 
 def _render(loaded: LoadedImplicitQ, request: ScoreRequest, context: int) -> RenderedRequest:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from qnet.attention import PACKED_ATTENTION, Piece, Plan, register
+from qnet.attention import PACKED_ATTENTION, Piece, Plan, joined, register
 from qnet.errors import CheckpointError
 from qnet.kvstore import Entry, PrefixStore, common_prefix
 from qnet.model import QNet
@@ -223,7 +223,8 @@ def history_piece(entry: Entry, token_ids: list[int], *, read_last: bool = False
     known, length = len(entry.token_ids), len(token_ids)
     read = (length - known - 1,) if read_last else ()
     positions = list(range(known, length))
-    return Piece(entry.slab, token_ids[known:], positions, known, known, read=read)
+    seen = joined((), range(known))
+    return Piece(entry.slab, token_ids[known:], positions, known, seen, read=read)
 
 
 def _read_every(step: int, piece: Piece) -> Piece:
@@ -231,7 +232,7 @@ def _read_every(step: int, piece: Piece) -> Piece:
 
 
 def pack(pieces: Iterable[Piece], tokens_per_forward: int) -> Iterator[list[Piece]]:
-    """Batches of pieces in order; a long history is cut, candidates never are."""
+    """Batches of pieces in order; a long one is cut where its tokens see each other causally."""
     batch: list[Piece] = []
     room = tokens_per_forward
     for piece in pieces:
@@ -257,7 +258,7 @@ def _parts(piece: Piece, size: int) -> Iterator[Piece]:
             piece.token_ids[start:end],
             piece.positions[start:end],
             piece.column + start,
-            piece.column + start,
+            joined(piece.seen, range(piece.column, piece.column + start)),
             read=tuple(row - start for row in piece.read if start <= row < end),
         )
 

@@ -18,12 +18,11 @@ from qnet.packed import (
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
     context_length,
-    history_piece,
     q_of,
 )
 from qnet.prefix import (
     RenderedRequest,
-    candidates_piece,
+    pieces,
     remember,
     render_request,
     require_candidates,
@@ -170,11 +169,10 @@ class ScriptedScorer:
 def _pieces(
     requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: Tensor
 ) -> Iterator[Piece]:
-    """Each history, then its candidates, read at their last tokens."""
+    """Each history with its candidates, read at their last tokens, which lie in their order."""
     for request, entry in zip(requests, entries, strict=True):
-        yield history_piece(entry, request.history)
         last = [path[-1] for path in request.paths]
-        yield candidates_piece(request, entry, read=last, like=like)
+        yield from pieces(request, entry, read=last, like=like)
 
 
 def _results(

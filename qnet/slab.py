@@ -74,10 +74,10 @@ class Slab:
         """Copy scattered columns to `to` and after."""
         if not columns:
             return
-        source = torch.tensor(columns) - self._shared
+        source = torch.tensor(columns, device=self.keys[0].device) - self._shared
         start = self._own(to)
         for slab in (*self.keys, *self.values):
-            slab[:, start : start + len(columns)] = slab[:, source.to(slab.device)]
+            slab[:, start : start + len(columns)] = slab[:, source]
 
     def fork(self, columns: int, *, copied: int) -> "Slab":
         """A slab that begins with the first `columns` of this one.

@@ -42,14 +42,25 @@ class TokenTree:
         known = sum(1 for _ in self._walk(token_ids))
         return len(token_ids) - known
 
-    def visible(self) -> Tensor:
-        """(T, T): whether a token (row) sees another (column)."""
-        seen_TT = np.zeros((len(self), len(self)), dtype=bool)
-        for index, before in enumerate(self.before):
+    def visible(self, tokens: range | None = None) -> Tensor:
+        """(T, T): whether a token (row) sees another (column), of all or of these `tokens`."""
+        tokens = tokens or range(len(self))
+        seen_TT = np.zeros((len(tokens), len(tokens)), dtype=bool)
+        for row, index in enumerate(tokens):
+            before = self.before[index] - tokens.start
             if before >= 0:
-                seen_TT[index] = seen_TT[before]
-            seen_TT[index, index] = True
+                seen_TT[row] = seen_TT[before]
+            seen_TT[row, row] = True
         return torch.from_numpy(seen_TT)
+
+    def ends(self) -> list[int]:
+        """(T,) one past the last token that comes after each, where paths were added in order."""
+        ends = [index + 1 for index in range(len(self))]
+        for index in reversed(range(len(self))):
+            before = self.before[index]
+            if before >= 0:
+                ends[before] = max(ends[before], ends[index])
+        return ends
 
     def _walk(self, token_ids: Sequence[int]) -> Iterator[int]:
         """The indices of a path's tokens as far as they are here."""

@@ -60,9 +60,7 @@ Peers = Annotated[
         "http, vllm-http."
     ),
 ]
-Sessions = Annotated[
-    str, typer.Option(help="Sessions at once, at the first point; '' for none.")
-]
+Sessions = Annotated[str, typer.Option(help="Sessions at once, at the first point; '' for none.")]
 Repetitions = Annotated[int, typer.Option(min=1, help="Turns that count.")]
 WarmUps = Annotated[int, typer.Option(min=0, help="Turns before them.")]
 VllmPython = Annotated[

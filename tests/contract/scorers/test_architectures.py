@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import Gemma2Config, GPTNeoConfig, Lfm2Config, Llama4TextConfig, PretrainedConfig
 
-from qnet import attention, kvstore
+from qnet import attention, kvstore, prefix
 from qnet.checkpoint import LoadedQNet, Manifest
 from qnet.errors import CheckpointError
 from qnet.model import QNet, QNetConfig
@@ -53,6 +53,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     tokens_per_forward=st.sampled_from((16, 64, 2048)),
     shared_tokens=st.sampled_from((16, 24, 64)),
     tiles_from=st.sampled_from((1, 8, 10**9)),
+    block_tokens=st.sampled_from((1, 5, 64)),
 )
 def test_q_is_that_of_the_full_sequence(
     subject: Subject,
@@ -61,12 +62,14 @@ def test_q_is_that_of_the_full_sequence(
     tokens_per_forward: int,
     shared_tokens: int,
     tiles_from: int,
+    block_tokens: int,
 ) -> None:
     fast = subject.build_fast(cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kvstore, "SHARED_TOKENS", shared_tokens)
         patch.setattr(attention, "FEWEST_TILED_ROWS", tiles_from)
         patch.setattr(attention, "FEWEST_TILED_COLUMNS", tiles_from)
+        patch.setattr(prefix, "BLOCK_TOKENS", block_tokens)
         for batch in batches:
             for request, result in zip(batch, fast.score(batch), strict=True):
                 assert result.q_values == close_to(subject.q_values(request))

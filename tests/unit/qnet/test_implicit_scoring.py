@@ -15,7 +15,6 @@ from qnet.implicit_scoring import NaiveImplicitScorer, SharedPrefixImplicitScore
 from qnet.types import Message, ScoreRequest
 from server.models import build_models
 from server.settings import Settings
-from tests.contract.scorers.subjects import distinct_tokens
 from tests.tiny_models import renderer, save_implicit_q, save_policy
 
 REQUEST = ScoreRequest(
@@ -90,7 +89,9 @@ def test_vocabulary_logits_are_made_for_the_actions_tokens_alone(
 ) -> None:
     scorer, rows = logit_rows
     scorer.score([REQUEST])
-    assert rows == [distinct_tokens(REQUEST.candidates)] * 2
+    encoded = [renderer().encode_candidate(candidate) for candidate in REQUEST.candidates]
+    followed = {tuple(token_ids[:end]) for token_ids in encoded for end in range(len(token_ids))}
+    assert rows == [len(followed)] * 2
 
 
 def test_a_history_without_tokens_is_refused(

@@ -156,6 +156,14 @@ def test_the_model_still_trains_as_before_once_it_is_served() -> None:
     assert torch.allclose(before[1], after[1], atol=1e-6)
 
 
+def test_candidates_together_may_be_longer_than_the_window_or_the_context() -> None:
+    for loaded in (q_model("mistral", sliding_window=64), q_model(context=64)):
+        candidates = tuple(said(*range(n, n + 20)) for n in range(8))
+        request = ScoreRequest(history(30), candidates)
+        fast, naive = SharedPrefixScorer(loaded), NaiveScorer(loaded)
+        assert_equal(fast.score([request]), naive.score([request]))
+
+
 def test_a_sliding_window_limits_the_context() -> None:
     loaded = q_model("mistral", sliding_window=64)
     request = ScoreRequest(history(80), (said(1),))
