@@ -1,24 +1,23 @@
 """Prefixes whose keys and values are kept from one step to the next.
 
 One entry per conversation, least recently used out first, within a byte budget. Conversations
-that begin alike share those columns. Entries are found by the hashes of their token blocks and
-then compared token by token: a hash is a hint, never a proof. An entry also keeps its branches,
-the candidates of its last step, so that the step after the chosen one computes only the new
-observation.
+that begin alike share those columns. A radix tree over their tokens finds them. An entry also keeps
+its branches, the candidates of its last step, so that the step after the chosen one computes only
+the new observation.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import islice
 
+from qnet.radix import RadixTree, common_prefix
 from qnet.slab import Slab
 
 SHARED_TOKENS = 64
-"""The shortest beginning that is worth sharing; less is copied, or computed again. At least a
-block, or it would not be found."""
+"""The shortest beginning that is worth sharing; less is copied, or computed again."""
 
-_BLOCK = 16
-_MOST_COMPARED = 16
+_LEAST_COPIED = 16
+_MOST_COMPARED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Entry:
     leased: bool = True
     fresh_tokens: int = 0
     _key: int | None = None
-    _hashes: list[int] = field(default_factory=list)
+    _paths: list[list[int]] = field(default_factory=list)
     _nbytes: int = 0
     _base: Slab | None = None
 
@@ -64,7 +63,7 @@ class PrefixStore:
     def __init__(self, *, cache_bytes: int) -> None:
         self._budget = cache_bytes
         self._entries: OrderedDict[int, Entry] = OrderedDict()
-        self._by_block: dict[int, dict[int, None]] = {}
+        self._tree = RadixTree()
         self._sharing: dict[int, int] = {}
         self._next_key = 0
         self.nbytes = 0
@@ -124,22 +123,22 @@ class PrefixStore:
             self._forget(entry)
 
     def _find(self, token_ids: list[int]) -> Entry | None:
-        for block_hash in reversed(_block_hashes(token_ids)):
-            holders = islice(reversed(self._by_block.get(block_hash, {})), _MOST_COMPARED)
-            alike = [self._entries[key] for key in holders]
-            best = max(alike, key=lambda e: (_reach(e, token_ids), not e.leased), default=None)
-            if best is not None and _reach(best, token_ids):
-                return best
-        return None
+        """Who knows most of the tokens; best one that is free and need not be copied."""
+        shared, holders = self._tree.find(token_ids)
+        alike = [self._entries[key] for key in islice(reversed(holders), _MOST_COMPARED)]
+        found = max(alike, key=lambda e: _goes_on(e, shared), default=None)
+        if found is None or (shared < _LEAST_COPIED and not _goes_on(found, shared)):
+            return None
+        return found
 
     def _hold(self, entry: Entry) -> None:
         self._next_key += 1
         entry._key = self._next_key
-        entry._hashes = _block_hashes(entry.token_ids)
+        entry._paths = [entry.token_ids + b.token_ids for b in entry.branches] or [entry.token_ids]
         entry._nbytes = entry.slab.nbytes
         self._entries[entry._key] = entry
-        for block_hash in entry._hashes:
-            self._by_block.setdefault(block_hash, {})[entry._key] = None
+        for path in entry._paths:
+            self._tree.add(path, entry._key)
         self.nbytes += entry._nbytes
         entry._base = entry.slab.base
         if entry._base is not None:
@@ -158,11 +157,8 @@ class PrefixStore:
                 del self._sharing[id(entry._base)]
                 self.nbytes -= entry._base.nbytes
             entry._base = None
-        for block_hash in entry._hashes:
-            holders = self._by_block[block_hash]
-            del holders[entry._key]
-            if not holders:
-                del self._by_block[block_hash]
+        for path in entry._paths:
+            self._tree.remove(path, entry._key)
         entry._key = None
 
     def _evict(self) -> None:
@@ -174,25 +170,9 @@ class PrefixStore:
             self.evictions += 1
 
 
-def common_prefix(one: list[int], other: list[int]) -> int:
-    """How many leading tokens two lists share."""
-    equal, end = 0, min(len(one), len(other))
-    while equal < end:
-        middle = (equal + end + 1) // 2
-        if one[equal:middle] == other[equal:middle]:
-            equal = middle
-        else:
-            end = middle - 1
-    return equal
-
-
-def _reach(entry: Entry, token_ids: list[int]) -> int:
-    """How many leading tokens the entry and the best of its branches know."""
-    shared = common_prefix(entry.token_ids, token_ids)
-    if shared < len(entry.token_ids):
-        return shared
-    rest = token_ids[shared:]
-    return shared + max((common_prefix(b.token_ids, rest) for b in entry.branches), default=0)
+def _goes_on(entry: Entry, shared: int) -> bool:
+    """Whether it is free, and wholly a prefix of what shares so many tokens with it."""
+    return not entry.leased and len(entry.token_ids) <= shared
 
 
 def _follow_branch(entry: Entry, token_ids: list[int]) -> None:
@@ -205,13 +185,3 @@ def _follow_branch(entry: Entry, token_ids: list[int]) -> None:
         shared = common_prefix(best.token_ids, rest)
         entry.slab.move(best.columns[:shared], known)
         entry.token_ids = token_ids[: known + shared]
-
-
-def _block_hashes(token_ids: list[int]) -> list[int]:
-    """A hash for each leading run of whole blocks, shortest first."""
-    hashes: list[int] = []
-    running = 0
-    for start in range(0, len(token_ids) - _BLOCK + 1, _BLOCK):
-        running = hash((running, *token_ids[start : start + _BLOCK]))
-        hashes.append(running)
-    return hashes

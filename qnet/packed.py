@@ -18,9 +18,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from qnet.attention import PACKED_ATTENTION, Piece, Plan, joined, register
 from qnet.errors import CheckpointError
-from qnet.kvstore import Entry, PrefixStore, common_prefix
+from qnet.kvstore import Entry, PrefixStore
 from qnet.model import QNet
 from qnet.narrowing import Narrowing
+from qnet.radix import common_prefix
 from qnet.types import CacheUse
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
@@ -78,12 +79,12 @@ class PackedModel:
             spare: how many last tokens are computed again even where they are known.
         """
         fresh_tokens = self._compute_beginnings(histories, spare=spare)
-        entries = [
-            self.store.lease(token_ids, at_most=len(token_ids) - spare) for token_ids in histories
-        ]
-        for entry, tokens in zip(entries, fresh_tokens, strict=True):
-            entry.fresh_tokens = min(tokens, len(entry.token_ids))
+        entries: list[Entry] = []
         try:
+            for token_ids, tokens in zip(histories, fresh_tokens, strict=True):
+                entry = self.store.lease(token_ids, at_most=len(token_ids) - spare)
+                entries.append(entry)
+                entry.fresh_tokens = min(tokens, len(entry.token_ids))
             yield entries
         except BaseException:
             for entry in entries:

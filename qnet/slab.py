@@ -119,8 +119,8 @@ class Slab:
             base.keys.append(torch.cat(keys, dim=1))
             base.values.append(torch.cat(values, dim=1))
         own = self._own(columns)
-        self.keys = [slab[:, own:].clone() for slab in self.keys]
-        self.values = [slab[:, own:].clone() for slab in self.values]
+        rest = [[slab[:, own:].clone() for slab in slabs] for slabs in (self.keys, self.values)]
+        self.keys, self.values = rest
         self.base, self._shared = base, columns
 
     def _own(self, column: int) -> int:

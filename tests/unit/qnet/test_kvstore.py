@@ -3,9 +3,12 @@
 import pytest
 import torch
 
-from qnet.kvstore import Branch, Entry, PrefixStore, common_prefix
+from qnet.kvstore import Branch, Entry, PrefixStore
 
 BYTES_PER_SLAB = 2 * 256 * 4
+
+TASK = list(range(1000, 1300))
+"""Long enough to be shared."""
 
 
 def fill(entry: Entry, token_ids: list[int]) -> None:
@@ -92,11 +95,22 @@ def test_the_last_tokens_can_be_asked_for_again(store: PrefixStore) -> None:
     assert again.token_ids == list(range(39))
 
 
-def test_equal_hashes_are_no_proof(store: PrefixStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qnet.kvstore.hash", lambda _: 1, raising=False)
-    stored(store, list(range(40)))
-    entry = store.lease(list(range(100, 140)), at_most=40)
-    assert entry.token_ids == []
+@pytest.mark.parametrize("beginning", [[], [7, 8, 9], TASK], ids=["nothing", "little", "much"])
+def test_each_of_many_conversations_with_one_task_finds_its_own(beginning: list[int]) -> None:
+    store = PrefixStore(cache_bytes=10**7)
+    entries = [store.lease([*beginning, 1], at_most=len(beginning) + 1) for _ in range(64)]
+    for n, entry in enumerate(entries):
+        fill(entry, [*beginning, 1])
+        entry.slab.reserve(len(beginning) + 2)
+        entry.slab.write(0, len(beginning) + 1, *[torch.full((1, 1, 1), 100.0 + n)] * 2)
+        entry.branches = [Branch([100 + n], [len(beginning) + 1])]
+        store.commit(entry)
+    for n, entry in enumerate(entries):
+        again = store.lease([*beginning, 1, 100 + n, 5], at_most=len(beginning) + 3)
+        assert again is entry
+        assert columns(again) == [*beginning, 1, 100 + n]
+    store.clear()
+    assert store.nbytes == 0
 
 
 def test_the_least_recently_used_is_forgotten_first() -> None:
@@ -142,10 +156,6 @@ def test_of_equal_histories_the_one_whose_branch_was_taken_is_found(store: Prefi
     for entry, branch in ((one, 50), (other, 60)):
         assert store.lease([*range(40), branch, 7], at_most=42) is entry
         assert columns(entry) == [*range(40), branch]
-
-
-TASK = list(range(1000, 1300))
-"""Long enough to be shared."""
 
 
 def test_conversations_that_begin_alike_keep_their_beginning_once() -> None:
@@ -220,9 +230,3 @@ def test_what_is_given_back_to_be_leased_at_once_is_not_evicted_before() -> None
     assert again is entry
     store.commit(again)
     assert (len(store), store.nbytes) == (0, 0)
-
-
-def test_common_prefix_counts_equal_leading_tokens() -> None:
-    assert common_prefix([1, 2, 3], [1, 2, 4, 5]) == 2
-    assert common_prefix([1, 2], [1, 2, 3]) == 2
-    assert common_prefix([], [1]) == 0

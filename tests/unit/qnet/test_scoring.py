@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesError
+from qnet.kvstore import Entry, PrefixStore
 from qnet.scoring import NaiveScorer, ScriptedScorer, SharedPrefixScorer
 from qnet.types import History, Message, ScoreRequest, ScoreResult
 from tests.contract.scorers.subjects import distinct_tokens
@@ -180,6 +181,26 @@ def test_a_broken_history_leaves_the_scorer_usable() -> None:
     with pytest.raises(HistoryTooLongError, match="history and candidate have"):
         fast.score([good, ScoreRequest(history(300), (said(1),))])
     assert_equal(fast.score([good]), NaiveScorer(loaded).score([good]))
+
+
+def test_a_lease_that_fails_leaves_none_of_the_others_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = q_model()
+    fast = SharedPrefixScorer(loaded, cache_bytes=1)
+    requests = [ScoreRequest(history(40, start=n), (said(1),)) for n in range(2)]
+    leases = iter((True, False))
+    real = PrefixStore.lease
+
+    def lease(store: PrefixStore, token_ids: list[int], *, at_most: int) -> Entry:
+        if not next(leases):
+            raise MemoryError
+        return real(store, token_ids, at_most=at_most)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrefixStore, "lease", lease)
+        with pytest.raises(MemoryError):
+            fast.score(requests)
+    assert_equal(fast.score(requests), NaiveScorer(loaded).score(requests))
+    assert fast.cache.nbytes == 0
 
 
 def test_no_requests_have_no_results() -> None:
