@@ -1,6 +1,7 @@
 """Random models of a few thousand parameters, made in memory."""
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from qnet.checkpoint import LoadedPolicy, LoadedQNet, Manifest, save_checkpoint
 from qnet.implicit import ImplicitQ
 from qnet.model import QNet, QNetConfig
 from qnet.rendering import Renderer
+from qnet.types import Message
 from training.tokenizer import train_tokenizer
 
 WORDS = ("go", "to", "desk", "take", "mug", "from", "shelf", "open", "Action", ":", "you", "see")
@@ -32,6 +34,12 @@ CONTEXT = 256
 def renderer() -> Renderer:
     """A renderer whose tokenizer knows the words above."""
     return Renderer(train_tokenizer([" ".join(WORDS)] * 5, vocab_size=320))
+
+
+def distinct_tokens(candidates: Sequence[Message]) -> int:
+    """How many different beginnings the candidates have."""
+    encoded = [renderer().encode_candidate(candidate) for candidate in candidates]
+    return len({tuple(ids[:end]) for ids in encoded for end in range(1, len(ids) + 1)})
 
 
 def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> PretrainedConfig:

@@ -51,13 +51,15 @@ class PackedTree(TokenTree):
     ) -> list[int]:
         """Add a path and what is asked at its tokens; returns the index of each."""
         indices = self.add(token_ids)
-        unasked = [0.0] * (len(self) - len(self.weight))
-        self.weight += unasked
-        self.weighted += unasked
         for index, w, t in zip(indices, weight, target, strict=True):
             self.weight[index] += w
             self.weighted[index] += w * t
         return indices
+
+    def _append(self, before: int, token: int, depth: int) -> int:
+        self.weight.append(0.0)
+        self.weighted.append(0.0)
+        return TokenTree._append(self, before, token, depth)  # super() knows no slots
 
 
 def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_gap: float) -> list[Pair]:

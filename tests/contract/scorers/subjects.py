@@ -11,8 +11,8 @@ import torch
 from qnet.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
 from qnet.implicit_scoring import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.scoring import NaiveScorer, SharedPrefixScorer
-from qnet.types import Message, Scorer, ScoreRequest
-from tests.tiny_models import renderer, save_implicit_q, save_policy, save_qnet
+from qnet.types import Scorer, ScoreRequest
+from tests.tiny_models import distinct_tokens, renderer, save_implicit_q, save_policy, save_qnet
 
 Kind = Literal["qnet", "implicit-q"]
 KINDS: tuple[Kind, ...] = ("qnet", "implicit-q")
@@ -52,12 +52,6 @@ class Subject:
         """What a scorer without a cache has to compute at least."""
         history = renderer().encode_history(request.history)
         return self.passes * (len(history) + distinct_tokens(request.candidates))
-
-
-def distinct_tokens(candidates: Sequence[Message]) -> int:
-    """How many different beginnings the candidates have."""
-    encoded = [renderer().encode_candidate(candidate) for candidate in candidates]
-    return len({tuple(ids[:end]) for ids in encoded for end in range(1, len(ids) + 1)})
 
 
 def build_subject(

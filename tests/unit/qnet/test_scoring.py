@@ -9,8 +9,7 @@ from qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesE
 from qnet.kvstore import Entry, PrefixStore
 from qnet.scoring import NaiveScorer, ScriptedScorer, SharedPrefixScorer
 from qnet.types import History, Message, ScoreRequest, ScoreResult
-from tests.contract.scorers.subjects import distinct_tokens
-from tests.tiny_models import ARCHITECTURES, WORDS, q_model, renderer
+from tests.tiny_models import ARCHITECTURES, WORDS, distinct_tokens, q_model, renderer
 
 
 def said(*words: int) -> Message:
