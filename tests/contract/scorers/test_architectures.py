@@ -1,6 +1,5 @@
 """On every trunk, whatever was scored before, Q is that of the full sequence alone."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from qnet.errors import CheckpointError
 from qnet.model import QNet, QNetConfig
 from qnet.packed import context_length
 from qnet.scoring import SharedPrefixScorer
-from qnet.types import Message, ScoreRequest
-from tests.contract.scorers.batches import INSTRUCTION, batches
+from qnet.types import ScoreRequest
+from tests.contract.scorers.batches import batches
 from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
 from tests.tiny_models import ARCHITECTURES, renderer
 
@@ -33,20 +32,23 @@ EVERY = [
 ]
 
 
+# The same batches on every run: the bound is a few float32 roundings away, which is no place for
+# a draw to decide whether a build is red.
+the_same_on_every_run = settings(
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
 @pytest.fixture(scope="module", params=EVERY)
 def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     kind, architecture, device = request.param
     return build_subject(kind, architecture, tmp_path_factory.mktemp("q"), device=device)
 
 
-# The same batches on every run: the bound is a few float32 roundings away, which is no place for
-# a draw to decide whether a build is red.
-@settings(
-    max_examples=10,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@the_same_on_every_run
 @given(
     batches=batches(),
     cache_bytes=st.sampled_from((1, ONE_SLAB, 10**8)),
@@ -77,19 +79,22 @@ def test_q_is_that_of_the_full_sequence(
                 assert min(result.computed_tokens, result.cached_tokens) >= 0
 
 
-@pytest.mark.parametrize("asked", EVERY)
-def test_half_precision_stays_close(asked: Any, tmp_path: Path) -> None:
-    kind, architecture, device = asked
-    subject = build_subject(kind, architecture, tmp_path, dtype=torch.bfloat16, device=device)
-    fast = subject.build_fast()
-    request = ScoreRequest(
-        (INSTRUCTION,), tuple(Message("assistant", t) for t in ("go to desk", "take", "go to"))
-    )
-    for _ in range(3):
-        [result] = fast.score([request])
-        assert result.q_values == pytest.approx(subject.q_values(request), abs=0.02)
-        history = (*request.history, request.candidates[0], Message("user", "you see mug"))
-        request = ScoreRequest(history, request.candidates)
+@pytest.fixture(scope="module", params=EVERY)
+def halved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    kind, architecture, device = request.param
+    folder = tmp_path_factory.mktemp("q")
+    return build_subject(kind, architecture, folder, dtype=torch.bfloat16, device=device)
+
+
+@the_same_on_every_run
+@given(batches=batches(), cache_bytes=st.sampled_from((1, ONE_SLAB, 10**8)))
+def test_half_precision_stays_close(
+    halved: Subject, batches: list[list[ScoreRequest]], cache_bytes: int
+) -> None:
+    fast = halved.build_fast(cache_bytes=cache_bytes)
+    for batch in batches:
+        for request, result in zip(batch, fast.score(batch), strict=True):
+            assert result.q_values == pytest.approx(halved.q_values(request), abs=0.02)
 
 
 def q_model_on(trunk: PretrainedConfig) -> LoadedQNet:
