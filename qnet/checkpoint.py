@@ -8,7 +8,8 @@ folder without a manifest.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -24,7 +26,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from qnet.errors import CheckpointError, RenderingError
+from qnet.errors import CheckpointError, QGuideError
 from qnet.implicit import ImplicitQ
 from qnet.model import QNet
 from qnet.rendering import RENDERER_VERSION, Renderer
@@ -174,7 +176,7 @@ def load_policy(
     _expect_kind(directory, manifest, "policy")
     model = _load_model(AutoModelForCausalLM, directory, dtype)
     name = manifest.name if manifest else directory.name
-    renderer = _load_fitting_renderer(directory, int(model.config.vocab_size))
+    renderer = load_fitting_renderer(directory, int(model.config.vocab_size))
     return LoadedPolicy(name, model.to(device).eval(), renderer, manifest)
 
 
@@ -211,17 +213,13 @@ def load_q_model(
     if manifest is None:
         raise CheckpointError(f"{directory} has no {MANIFEST}; a Q model needs one: train it again")
     _expect_kind(directory, manifest, *kinds)
-    if manifest.read_at != _READ_AT[manifest.kind]:
-        raise CheckpointError(
-            f"{directory}: read_at is {manifest.read_at!r}; Q of a {manifest.kind} is read at "
-            f"{_READ_AT[manifest.kind]!r}; train it again"
-        )
+    require_read_at(directory, manifest)
     if manifest.kind == "qnet":
         qnet = _load_model(QNet, directory, dtype, allow_unused=False).to(device).eval()
-        renderer = _load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size))
+        renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size))
         return LoadedQNet(manifest.name, qnet, renderer, manifest)
     implicit = _load_model(ImplicitQ, directory, dtype, allow_unused=False).to(device).eval()
-    renderer = _load_fitting_renderer(directory, int(implicit.policy.config.vocab_size))
+    renderer = load_fitting_renderer(directory, int(implicit.policy.config.vocab_size))
     return LoadedImplicitQ(manifest.name, implicit, renderer, manifest)
 
 
@@ -233,13 +231,15 @@ def load_renderer(directory: Path) -> Renderer:
     return Renderer(tokenizer)
 
 
-def _load_fitting_renderer(directory: Path, vocab_size: int) -> Renderer:
-    try:
+def load_fitting_renderer(directory: Path, vocab_size: int) -> Renderer:
+    """The renderer of a checkpoint whose model knows so many tokens.
+
+    Raises:
+        CheckpointError: the tokenizer is broken or makes more tokens.
+        RenderingError: see `Renderer`.
+    """
+    with broken_refused(f"{directory}: the tokenizer"):
         renderer = load_renderer(directory)
-    except RenderingError:
-        raise
-    except Exception as error:  # a broken tokenizer can fail in any way
-        raise CheckpointError(f"{directory}: the tokenizer does not load: {error}") from error
     if len(renderer.tokenizer) > vocab_size:
         raise CheckpointError(
             f"{directory}: the tokenizer makes {len(renderer.tokenizer):,} different tokens; the "
@@ -248,10 +248,71 @@ def _load_fitting_renderer(directory: Path, vocab_size: int) -> Renderer:
     return renderer
 
 
+def require_read_at(directory: Path, manifest: Manifest) -> None:
+    """Refuse a Q model that was trained to be read at other tokens than it is here.
+
+    Raises:
+        CheckpointError: it was.
+    """
+    if manifest.read_at != _READ_AT[manifest.kind]:
+        raise CheckpointError(
+            f"{directory}: read_at is {manifest.read_at!r}; Q of a {manifest.kind} is read at "
+            f"{_READ_AT[manifest.kind]!r}; train it again"
+        )
+
+
+@contextmanager
+def broken_refused(what: str) -> Iterator[None]:
+    """Say what it is that does not load; a broken file can fail in any way.
+
+    Raises:
+        CheckpointError: in place of any error that is not ours.
+    """
+    try:
+        yield
+    except QGuideError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(
+            f"{what} does not load ({reason}); copy it again or train it again"
+        ) from error
+
+
+def require_fit(
+    directory: Path,
+    *,
+    missing: Collection[str],
+    mismatched: Collection[object],
+    unused: Collection[str] = (),
+) -> None:
+    """Refuse weights of another model than config.json describes.
+
+    Raises:
+        CheckpointError: there is any such weight.
+    """
+    if missing or mismatched or unused:
+        raise CheckpointError(
+            f"{directory}: weights do not fit config.json (missing {sorted(missing)[:3]}, "
+            f"mismatched {sorted(mismatched, key=str)[:3]}, unused {sorted(unused)[:3]}); "
+            "copy both from the same training"
+        )
+
+
+def require_finite(where: Path, name: str, weight: Tensor) -> None:
+    """Refuse a weight that makes every Q no number.
+
+    Raises:
+        CheckpointError: it holds NaN or an infinity.
+    """
+    if not torch.isfinite(weight).all():
+        raise CheckpointError(f"{where}: {name} holds values that are not finite; train it again")
+
+
 def _load_model(
     model_class: Any, directory: Path, dtype: torch.dtype, *, allow_unused: bool = True
 ) -> Any:
-    try:
+    with broken_refused(str(directory)):
         model, report = model_class.from_pretrained(
             directory,
             dtype=dtype,
@@ -260,25 +321,22 @@ def _load_model(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
         )
-    except CheckpointError:
-        raise
-    except Exception as error:  # a broken configuration or file can fail in any way
-        raise CheckpointError(f"{directory} does not load: {error}") from error
-    missing, unused = sorted(report["missing_keys"]), sorted(report["unexpected_keys"])
-    if missing or report["mismatched_keys"] or (unused and not allow_unused):
-        raise CheckpointError(
-            f"{directory}: weights do not fit config.json (missing {missing[:3]}, "
-            f"mismatched {sorted(report['mismatched_keys'])[:3]}, unused {unused[:3]})"
-        )
+    require_fit(
+        directory,
+        missing=report["missing_keys"],
+        mismatched=report["mismatched_keys"],
+        unused=() if allow_unused else report["unexpected_keys"],
+    )
     for name, weight in model.state_dict().items():
-        if not torch.isfinite(weight).all():
-            raise CheckpointError(f"{directory}: {name} holds values that are not finite")
+        require_finite(directory, name, weight)
     return model
 
 
 def _verify_files(directory: Path, manifest: Manifest) -> None:
-    loadable = {p.name for p in directory.iterdir() if p.suffix in _LOADABLE} - {MANIFEST}
-    if unlisted := sorted(loadable - set(manifest.files)):
+    loadable = {
+        p.relative_to(directory).as_posix() for p in directory.rglob("*") if _is_loadable(p)
+    }
+    if unlisted := sorted(loadable - {MANIFEST} - set(manifest.files)):
         raise CheckpointError(
             f"{directory}: {unlisted[0]} has no sha256 in {MANIFEST}; remove it or train again"
         )
@@ -290,6 +348,11 @@ def _verify_files(directory: Path, manifest: Manifest) -> None:
             raise CheckpointError(
                 f"{directory}: {name} differs from its sha256 in {MANIFEST}; copy it again"
             )
+
+
+def _is_loadable(path: Path) -> bool:
+    """Whether loading may read it, or what is behind it: a folder that lies elsewhere."""
+    return path.suffix in _LOADABLE or (path.is_symlink() and path.is_dir())
 
 
 def _expect_kind(directory: Path, manifest: Manifest | None, *kinds: Kind) -> None:

@@ -17,11 +17,21 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-from qnet.checkpoint import MANIFEST, Manifest, load_renderer, read_manifest
+from qnet.checkpoint import (
+    MANIFEST,
+    Manifest,
+    broken_refused,
+    load_fitting_renderer,
+    read_manifest,
+    require_finite,
+    require_fit,
+    require_read_at,
+)
 from qnet.errors import CheckpointError
-from qnet.model import QNetConfig, ValueHead, nested_config
+from qnet.model import QNet, QNetConfig, ValueHead, nested_config
 from qnet.rendering import Renderer
 
 CONFIG = "config.json"
@@ -51,30 +61,22 @@ class LoadedHead:
 
 
 def load_head(directory: Path) -> LoadedHead:
-    """Everything of a QNet checkpoint but its trunk, whose weights are hashed and not kept.
+    """Everything of a QNet checkpoint but its trunk, whose weights are checked and not kept.
 
     Raises:
-        CheckpointError: see `read_manifest`; also a Q model of another kind, and a head that is
-            incomplete, misshapen or not finite.
+        CheckpointError: see `load_qnet`; also a Q model of another kind.
     """
     manifest = _qnet_manifest(directory)
-    config = QNetConfig.from_pretrained(directory, local_files_only=True)
-    trunk = nested_config(config.trunk, "trunk")
-    head = ValueHead(trunk.hidden_size, config.head_width)
-    weights = {name: w.float() for _, name, w in _weights(directory, manifest, _HEAD)}
-    try:
-        head.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(f"{directory}: the head does not fit config.json: {error}") from error
-    for name, weight in weights.items():
-        if not torch.isfinite(weight).all():
-            raise CheckpointError(f"{directory}: {_HEAD}{name} holds values that are not finite")
+    qnet = _empty_qnet(directory)
+    renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size))
+    weights = _checked_head(directory, manifest, qnet)
+    qnet.head.load_state_dict(weights, assign=True)
     return LoadedHead(
         manifest.name,
-        head.eval().requires_grad_(False),
-        trunk,
+        qnet.head.eval().requires_grad_(False),
+        qnet.trunk.config,
         trunk_name(manifest),
-        load_renderer(directory),
+        renderer,
         manifest,
     )
 
@@ -82,15 +84,15 @@ def load_head(directory: Path) -> LoadedHead:
 def export_trunk(directory: Path, output: Path) -> str:
     """Write a QNet checkpoint's trunk as a Hugging Face folder; returns the trunk's name.
 
-    One file of weights is in memory at a time. The folder appears when it is complete.
+    One file of weights is in memory at a time. The folder appears when it is complete; nothing is
+    written of a checkpoint that `load_head` refuses.
 
     Raises:
-        CheckpointError: see `read_manifest`; also a Q model of another kind, and an `output` that
-            exists.
+        CheckpointError: see `load_head`; also an `output` that exists.
     """
-    manifest = _qnet_manifest(directory)
     if output.exists():
         raise CheckpointError(f"{output} exists; remove it or name another folder")
+    manifest = load_head(directory).manifest
     partial = output.with_name(f"{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -119,18 +121,49 @@ def _qnet_manifest(directory: Path) -> Manifest:
     if manifest is None or manifest.kind != "qnet":
         kind = manifest.kind if manifest else f"a folder without {MANIFEST}"
         raise CheckpointError(f"{directory} is {kind}; only a qnet has a trunk and a value head")
+    require_read_at(directory, manifest)
     if not any(name.endswith(WEIGHTS) for name in manifest.files):
         raise CheckpointError(f"{directory}: {MANIFEST} lists no weights; train the Q model again")
     return manifest
 
 
-def _weights(directory: Path, manifest: Manifest, prefix: str) -> Iterator[tuple[str, str, Tensor]]:
-    """File, name without the prefix and value of the weights that begin with `prefix`."""
+def _empty_qnet(directory: Path) -> QNet:
+    """The model that config.json describes, without its weights."""
+    with broken_refused(str(directory / CONFIG)), torch.device("meta"):
+        return QNet(QNetConfig.from_pretrained(directory, local_files_only=True))
+
+
+def _checked_head(directory: Path, manifest: Manifest, qnet: QNet) -> dict[str, Tensor]:
+    """The head's weights in float32, once the trunk's have been looked at one by one."""
+    head: dict[str, Tensor] = {}
+    found: dict[str, tuple[int, ...]] = {}
+    for file, name, weight in _weights(directory, manifest):
+        require_finite(directory / file, name, weight)
+        found[name] = tuple(weight.shape)
+        if name.startswith(_HEAD):
+            head[name.removeprefix(_HEAD)] = weight.float()
+    # Files may name weights otherwise than the model does: a mixture's experts one by one.
+    described = revert_weight_conversion(qnet, qnet.state_dict())
+    shapes = {name: tuple(weight.shape) for name, weight in described.items()}
+    both = shapes.keys() & found.keys()
+    require_fit(
+        directory,
+        missing=shapes.keys() - found.keys(),
+        mismatched=[
+            (name, found[name], shapes[name]) for name in both if found[name] != shapes[name]
+        ],
+        unused=found.keys() - shapes.keys(),
+    )
+    return head
+
+
+def _weights(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str, Tensor]]:
+    """File, name and value of each weight."""
     for file in sorted(name for name in manifest.files if name.endswith(WEIGHTS)):
-        with safe_open(directory / file, framework="pt") as opened:
+        path = directory / file
+        with broken_refused(str(path)), safe_open(path, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 (it is no mapping)
-                if name.startswith(prefix):
-                    yield file, name.removeprefix(prefix), opened.get_tensor(name)
+                yield file, name, opened.get_tensor(name)
 
 
 def _write_weights(directory: Path, manifest: Manifest, output: Path) -> torch.dtype:
@@ -144,10 +177,12 @@ def _write_weights(directory: Path, manifest: Manifest, output: Path) -> torch.d
             save_file(shard, output / current, metadata={"format": "pt"})
             shard.clear()
 
-    for file, name, weight in _weights(directory, manifest, _TRUNK):
+    for file, full_name, weight in _weights(directory, manifest):
+        if not full_name.startswith(_TRUNK):
+            continue
         if file != current:
             close_shard()
-        current, dtype = file, weight.dtype
+        name, current, dtype = full_name.removeprefix(_TRUNK), file, weight.dtype
         shard[name], weight_map[name] = weight, file
         total += weight.nbytes
     close_shard()

@@ -112,10 +112,7 @@ class _Session:
 
     def next_request(self, renderer: Renderer, candidates: int, context: int) -> ScoreRequest:
         """The state with new candidates; a state that leaves them no room is left for a new one."""
-        rng = self._rng
-        self._candidates = tuple(
-            Message("assistant", _text(rng, rng.randint(4, 16))) for _ in range(candidates)
-        )
+        self._candidates = self._draw(candidates)
         longest = max(len(renderer.encode_candidate(c)) for c in self._candidates)
         if len(renderer.encode_history(self._history)) + longest > context:
             self._begin()
@@ -126,6 +123,13 @@ class _Session:
         best = max(range(len(result.q_values)), key=result.q_values.__getitem__)
         seen = Message("user", _text(self._rng, self._rng.randint(10, 30)))
         self._history = (*self._history, self._candidates[best], seen)
+
+    def _draw(self, candidates: int) -> tuple[Message, ...]:
+        """All different, because a server refuses a request that repeats one."""
+        texts: dict[str, None] = {}
+        while len(texts) < candidates:
+            texts[_text(self._rng, self._rng.randint(4, 16))] = None
+        return tuple(Message("assistant", text) for text in texts)
 
     def _begin(self) -> None:
         shared = self._rng.random() < 0.5

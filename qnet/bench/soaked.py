@@ -6,12 +6,27 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qnet.errors import ScorerUnavailableError
 from qnet.types import CacheUse, ScoreRequest, ScoreResult
 
 _TIMEOUT_S = 120.0
+_SHOWN_CHARACTERS = 300
 _METRIC = re.compile(r"^qguide_cache_(bytes|evictions_total)\{.*\} (\S+)$", re.M)
+
+
+class _Error(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    code: str
+    message: str
+
+
+class _ErrorAnswer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    error: _Error
 
 
 class Served:
@@ -35,7 +50,7 @@ class Served:
         """Q of each candidate; the requests travel side by side.
 
         Raises:
-            ScorerUnavailableError: no answer, or none that is one.
+            ScorerUnavailableError: no answer, or a refusal, with the reason that it gives.
         """
         return list(self._threads.map(self._score, requests))
 
@@ -71,5 +86,16 @@ class Served:
                 f"the server cannot be reached ({type(error).__name__}); start it, or check --url"
             ) from error
         if response.status_code != 200:
-            raise ScorerUnavailableError(f"the server answered {path} with {response.status_code}")
+            raise ScorerUnavailableError(f"the server answered {path} with {_reason(response)}")
         return response
+
+
+def _reason(response: httpx.Response) -> str:
+    """The status, and what a QGuide server says beside it, in one short line."""
+    try:
+        error = _ErrorAnswer.model_validate_json(response.content).error
+    except ValidationError:
+        return str(response.status_code)
+    said = f"{error.code}: {error.message}"[:_SHOWN_CHARACTERS]
+    line = "".join(character if character.isprintable() else " " for character in said)
+    return f"{response.status_code} {line}"

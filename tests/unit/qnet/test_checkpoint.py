@@ -147,6 +147,20 @@ def test_a_file_that_nobody_vouches_for_is_refused(qnet_folder: Path) -> None:
         load_qnet(qnet_folder)
 
 
+def test_a_file_in_a_subfolder_that_nobody_vouches_for_is_refused(
+    qnet_folder: Path, tmp_path: Path
+) -> None:
+    templates = qnet_folder / "additional_chat_templates"
+    templates.mkdir()
+    (templates / "brief.jinja").write_text("{{ messages }}")
+    with pytest.raises(CheckpointError, match=r"_chat_templates/brief\.jinja has no sha256"):
+        load_qnet(qnet_folder)
+    templates.rename(tmp_path / "elsewhere")
+    templates.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="additional_chat_templates has no sha256"):
+        load_qnet(qnet_folder)
+
+
 def test_weights_that_the_model_lacks_are_refused(qnet_folder: Path) -> None:
     weights = load_file(qnet_folder / "model.safetensors") | {"head.extra": torch.ones(2)}
     save_file(weights, qnet_folder / "model.safetensors", metadata={"format": "pt"})

@@ -90,6 +90,28 @@ def test_a_q_that_is_wrong_is_counted(error: float) -> None:
     assert not run.kept_its_promises
 
 
+class Noting(Wrong):
+    """Q as it is, and what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.asked: list[ScoreRequest] = []
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        self.asked += requests
+        return super().score(requests)
+
+
+def test_no_request_repeats_a_candidate_because_a_server_would_refuse_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qnet.bench.soak._WORDS", ("go",))  # 13 candidates are possible
+    noting = Noting()
+    soaked(replace(SOAK, seconds=0.2), noting)
+    assert noting.asked
+    assert all(len(set(request.candidates)) == SOAK.candidates for request in noting.asked)
+
+
 def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
     checkpoint = save_qnet(tmp_path / "qnet", save_policy(tmp_path / "policy"))
     command = ["bench", "soak", "--q-model", str(checkpoint), "--minutes", "0.01"]
