@@ -15,7 +15,7 @@ QGuideError
 ├── RoutingError                 a name of Q models that would lead nowhere, or to two things
 ├── ScorerUnavailableError       the scoring worker or its trunk's server is dead, full or too late
 │   ├── OverloadedError          as many requests wait as may
-│   └── UnscorableError          the trunk's server takes this input not, and others perhaps
+│   └── UnscorableError          the trunk's server refuses this input; it may take others
 ├── UpstreamError                an upstream answered with a failure, or with what is no answer
 │   ├── UpstreamTimeoutError     it was silent for too long
 │   └── UpstreamUnavailableError it cannot be reached, is busy, or failed so often that it rests

@@ -382,7 +382,7 @@ async def test_a_lost_device_is_the_end_of_its_thread(
 ) -> None:
     monkeypatch.setattr(torch.accelerator, "synchronize", lost)
     thread = DeviceThread(is_lost=is_lost)
-    worker = DeviceWorker(thread, lost)
+    worker = DeviceWorker[int, int](thread, lost)
     answers = await together(worker, gated, 1, 2)
     assert {str(answer) for answer in answers} == {
         "the device thread died of this batch (AcceleratorError); restart the server"
