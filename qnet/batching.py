@@ -1,49 +1,74 @@
 """The one thread that owns the device, and the asynchronous way to it.
 
 Requests of all kinds wait in one bounded queue. The thread takes the oldest and, with it, the
-others that wait for the same work, as one micro-batch. There is no polling and no waiting for a
-batch to fill: while one runs, the next one gathers.
+others that wait for the same work, as one micro-batch of about so many new tokens. There is no
+polling and no waiting for a batch to fill: while one runs, the next one gathers.
+
+A batch that fails is run again by halves, so that a fault ends with the request that has it.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread, current_thread
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from traceback import clear_frames
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from qnet.errors import OverloadedError, ScorerUnavailableError
+from qnet.errors import OverloadedError, ScorerUnavailableError, UnscorableError
+from qnet.novelty import Novelty
 from qnet.types import Scorer, ScoreRequest, ScoreResult
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
+Told = ParamSpec("Told")
+
+Ending = Literal["answered", "failed", "given_up"]
+"""How a request ended; `given_up`: its time was up, or nobody wanted the answer any more."""
 
 DEFAULT_MAX_WAITING = 256
 DEFAULT_MAX_BATCH = 16
+DEFAULT_MAX_BATCH_TOKENS = 2048
+"""As many as one forward pass takes: with more, a batch would only be several."""
+
+_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
-    """A request in the queue, and where its result goes."""
+    """A request in the queue, and where its result goes.
+
+    Attributes:
+        cost: in the worker's unit.
+        taken_at: when its batch began; None while it is in the queue.
+    """
 
     worker: "DeviceWorker[Any, Any]"
     request: Any
+    cost: int = 0
     future: "Future[Any]" = field(default_factory=Future)
     queued_at: float = field(default_factory=perf_counter)
+    taken_at: float | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """In the queue, so far."""
+        return (self.taken_at or perf_counter()) - self.queued_at
 
 
 @dataclass(frozen=True, slots=True)
-class BatchTimes:
-    """How long one micro-batch took.
+class BatchRun:
+    """One micro-batch that gave its results.
 
     Attributes:
-        waited_s: in the queue, of each of its requests.
+        requests: how many.
         run_s: on the device.
     """
 
-    waited_s: tuple[float, ...]
+    requests: int
     run_s: float
 
 
@@ -52,9 +77,16 @@ class DeviceThread:
 
     Args:
         max_waiting: requests that may wait; one more is refused.
+        is_lost: whether what a batch failed with is the end of the device, and so of the thread.
     """
 
-    def __init__(self, *, max_waiting: int = DEFAULT_MAX_WAITING) -> None:
+    def __init__(
+        self,
+        *,
+        max_waiting: int = DEFAULT_MAX_WAITING,
+        is_lost: Callable[[Exception], bool] = lambda _: False,
+    ) -> None:
+        self.is_lost = is_lost
         self._max_waiting = max_waiting
         self._waiting: deque[_Waiting] = deque()
         self._changed = Condition()
@@ -144,7 +176,7 @@ class DeviceThread:
             if self._closed:
                 return []
             worker = self._waiting[0].worker
-            batch = [w for w in self._waiting if w.worker is worker][: worker.max_batch]
+            batch = worker.first_of([w for w in self._waiting if w.worker is worker])
             taken = set(map(id, batch))
             self._waiting = deque(w for w in self._waiting if id(w) not in taken)
             return batch
@@ -156,7 +188,11 @@ class DeviceWorker(Generic[Request, Result]):
     Args:
         run_batch: results of a batch of requests, in order.
         max_batch: most requests of one micro-batch.
+        cost: of a request, in any unit; asked once, when the request comes.
+        max_cost: of one micro-batch together; a request that costs more is one alone.
         observe: told of every batch that ran, on the device thread, before its callers are.
+        observe_wait: told of every request that was not refused how long it waited in the queue,
+            and how it ended; on the caller's thread.
     """
 
     def __init__(
@@ -165,12 +201,18 @@ class DeviceWorker(Generic[Request, Result]):
         run_batch: Callable[[Sequence[Request]], Sequence[Result]],
         *,
         max_batch: int = DEFAULT_MAX_BATCH,
-        observe: Callable[[BatchTimes], None] | None = None,
+        cost: Callable[[Request], int] = lambda _: 0,
+        max_cost: int = 0,
+        observe: Callable[[BatchRun], None] = lambda _: None,
+        observe_wait: Callable[[float, Ending], None] = lambda *_: None,
     ) -> None:
         self.thread = thread
-        self.max_batch = max_batch
+        self._max_batch = max_batch
+        self._cost = cost
+        self._max_cost = max_cost
         self._run_batch = run_batch
-        self._observe = observe
+        self._observe = _harmless(observe)
+        self._observe_wait = _harmless(observe_wait)
 
     async def submit(self, request: Request, *, timeout_s: float | None = None) -> Result:
         """The request's result, from whichever micro-batch it falls into.
@@ -178,23 +220,47 @@ class DeviceWorker(Generic[Request, Result]):
         Raises:
             ScorerUnavailableError: the thread is dead, its queue full or `timeout_s` past.
         """
-        waiting = _Waiting(self, request)
+        waiting = _Waiting(self, request, self._cost(request))
         self.thread.put(waiting)
+        ended: Ending = "failed"
         try:
             result: Result = await asyncio.wait_for(asyncio.wrap_future(waiting.future), timeout_s)
+            ended = "answered"
         except TimeoutError as error:
+            ended = "given_up"
             raise ScorerUnavailableError(
                 f"the device gave no answer within {timeout_s} s; allow more or try again later"
             ) from error
+        except asyncio.CancelledError:
+            ended = "given_up"
+            raise
+        finally:
+            self._observe_wait(waiting.waited_s, ended)
         return result
+
+    def first_of(self, waiting: Sequence[_Waiting]) -> list[_Waiting]:
+        """The next micro-batch: as many as it may have, in order, and at least one."""
+        batch = list(waiting[:1])
+        room = self._max_cost - batch[0].cost
+        for one in waiting[1 : self._max_batch]:
+            room -= one.cost
+            if room < 0:
+                break
+            batch.append(one)
+        return batch
 
     def run(self, batch: Sequence[_Waiting]) -> None:
         """Serve a batch on the device thread; cancelled requests cost nothing."""
         live = [w for w in batch if w.future.set_running_or_notify_cancel()]
+        for waiting in live:
+            waiting.taken_at = perf_counter()
         try:
             self._serve(live)
-        except BaseException:
-            dead = ScorerUnavailableError("the device thread died of this batch")
+        except BaseException as error:
+            reason = type(error).__name__
+            dead = ScorerUnavailableError(
+                f"the device thread died of this batch ({reason}); restart the server"
+            )
             _fail([w for w in live if not w.future.done()], dead)
             raise
 
@@ -204,30 +270,32 @@ class DeviceWorker(Generic[Request, Result]):
         started = perf_counter()
         try:
             results = self._run_batch([w.request for w in live])
-        except ScorerUnavailableError as error:
-            # No request's own fault; asking for each alone would only keep the others waiting.
-            _fail(live, error)
-            return
         except Exception as error:  # a batch's failure is its callers' answer, not the thread's end
-            if len(live) == 1:
-                live[0].future.set_exception(error)
+            if self.thread.is_lost(error):
+                raise
+            if len(live) == 1 or _is_nobodys_own(error):
+                clear_frames(error.__traceback__)  # the caller may keep it, and with it the tensors
+                _fail(live, error)
                 return
-            for waiting in live:
-                self._serve([waiting])
+        else:
+            self._observe(BatchRun(len(live), perf_counter() - started))
+            for waiting, result in zip(live, results, strict=True):
+                waiting.future.set_result(result)
             return
-        if self._observe is not None:
-            waited_s = tuple(started - w.queued_at for w in live)
-            self._observe(BatchTimes(waited_s, perf_counter() - started))
-        for waiting, result in zip(live, results, strict=True):
-            waiting.future.set_result(result)
+        # Only here is the error gone, and with it what its traceback kept in the device's memory.
+        half = len(live) // 2
+        self._serve(live[:half])
+        self._serve(live[half:])
 
 
 class ScoringWorker:
     """A synchronous scorer, awaited one request at a time and run in micro-batches.
 
     Args:
+        max_batch_tokens: new tokens of one micro-batch, as far as they can be told from its texts.
         timeout_s: how long a request may take, its waiting included; None for ever.
-        observe: told of every batch that ran, on the device thread.
+        observe: see `DeviceWorker`.
+        observe_wait: likewise.
     """
 
     def __init__(
@@ -236,12 +304,24 @@ class ScoringWorker:
         thread: DeviceThread,
         *,
         max_batch: int = DEFAULT_MAX_BATCH,
+        max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS,
         timeout_s: float | None = None,
-        observe: Callable[[BatchTimes], None] | None = None,
+        observe: Callable[[BatchRun], None] = lambda _: None,
+        observe_wait: Callable[[float, Ending], None] = lambda *_: None,
     ) -> None:
         self.name = scorer.name
+        self._scorer = scorer
+        self._novelty = Novelty()
         self._timeout_s = timeout_s
-        self._worker = DeviceWorker(thread, scorer.score, max_batch=max_batch, observe=observe)
+        self._worker = DeviceWorker(
+            thread,
+            self._score,
+            max_batch=max_batch,
+            cost=self._novelty.new_tokens,
+            max_cost=max_batch_tokens,
+            observe=observe,
+            observe_wait=observe_wait,
+        )
 
     @property
     def healthy(self) -> bool:
@@ -256,6 +336,32 @@ class ScoringWorker:
             ScorerUnavailableError: the thread is dead, its queue full or the time up.
         """
         return await self._worker.submit(request, timeout_s=self._timeout_s)
+
+    def _score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        results = self._scorer.score(requests)
+        self._novelty.remember(requests)
+        return results
+
+
+def _is_nobodys_own(error: Exception) -> bool:
+    """Whether asking for each request alone would only keep the others waiting."""
+    return isinstance(error, ScorerUnavailableError) and not isinstance(error, UnscorableError)
+
+
+def _harmless(observe: Callable[Told, None]) -> Callable[Told, None]:
+    """The same, but where it fails that is logged, once, and costs nobody an answer."""
+    failed = False
+
+    def told(*args: Told.args, **kwargs: Told.kwargs) -> None:
+        nonlocal failed
+        try:
+            observe(*args, **kwargs)
+        except Exception as error:
+            if not failed:
+                _log.error("what observes the device failed", exc_info=error)
+            failed = True
+
+    return told
 
 
 def _fail(running: Sequence[_Waiting], error: Exception) -> None:

@@ -14,7 +14,8 @@ QGuideError
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
 ├── RoutingError                 a name of Q models that would lead nowhere, or to two things
 ├── ScorerUnavailableError       the scoring worker or its trunk's server is dead, full or too late
-│   └── OverloadedError          as many requests wait as may
+│   ├── OverloadedError          as many requests wait as may
+│   └── UnscorableError          the trunk's server refuses this input; it may take others
 ├── UpstreamError                an upstream answered with a failure, or with what is no answer
 │   ├── UpstreamTimeoutError     it was silent for too long
 │   └── UpstreamUnavailableError it cannot be reached, is busy, or failed so often that it rests
@@ -116,6 +117,10 @@ class UpstreamUnavailableError(UpstreamError):
 
 class OverloadedError(ScorerUnavailableError):
     """As many requests wait as may; one that comes later may find a place."""
+
+
+class UnscorableError(ScorerUnavailableError):
+    """The trunk's server refuses what it was sent; of a batch that may be one request's fault."""
 
 
 class EnvironmentFailureError(QGuideError):

@@ -1,7 +1,8 @@
 """A vLLM pooling server: token ids in, the trunk's hidden state at each last token out.
 
 Hidden states travel as base64 of little-endian float32. Every failure, and every answer that is
-not what was asked for, is a ScorerUnavailableError that does not name the server's address.
+not what was asked for, is a ScorerUnavailableError that does not name the server's address; an
+UnscorableError where the server found the fault with its input.
 """
 
 import base64
@@ -16,13 +17,14 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from qnet.errors import ScorerUnavailableError
+from qnet.errors import ScorerUnavailableError, UnscorableError
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 DEFAULT_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
 _SHOWN_CHARACTERS = 200
+_INPUT_REFUSED = (400, 413, 422)
 _COUNTER = re.compile(r"^vllm:prefix_cache_(queries|hits)(?:_total)?(?:\{.*\})? (\S+)$", re.M)
 
 
@@ -148,8 +150,11 @@ class VllmServer:
     def hidden_states(self, sequences: Sequence[list[int]]) -> Tensor:
         """The hidden state at each sequence's last token, float32 (sequences, D).
 
+        It may hold what is not finite: one sequence's overflow is no fault of the others.
+
         Raises:
             ScorerUnavailableError: no answer, or another than was asked for.
+            UnscorableError: the server refuses one of the sequences, or all of them.
         """
         body = {
             "model": self.model,
@@ -179,8 +184,6 @@ class VllmServer:
                 f"gave a hidden state of {len(hidden_D):,} numbers; the value head takes "
                 f"{self._hidden_size:,}: start vLLM on this checkpoint's trunk, with LAST pooling"
             )
-        if not np.isfinite(hidden_D).all():
-            raise self._failure("gave a hidden state that is not finite")
         return torch.from_numpy(hidden_D)
 
     def _ask(self, method: str, path: str, *, json: object = None) -> httpx.Response:
@@ -199,7 +202,9 @@ class VllmServer:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._failure(f"cannot be reached ({type(error).__name__})") from error
         if response.status_code != 200:
-            raise self._failure(f"answered {path} with {_reason(response)}")
+            refused = response.status_code in _INPUT_REFUSED
+            kind = UnscorableError if refused else ScorerUnavailableError
+            raise self._failure(f"answered {path} with {_reason(response)}", kind)
         return response
 
     def _read(self, shape: type[Answer], response: httpx.Response) -> Answer:
@@ -209,8 +214,10 @@ class VllmServer:
             path, faults = response.request.url.path, error.error_count()
             raise self._failure(f"answered {path} in another shape ({faults} faults)") from error
 
-    def _failure(self, what: str) -> ScorerUnavailableError:
-        return ScorerUnavailableError(f"the vLLM server of {self.model} {what}")
+    def _failure(
+        self, what: str, kind: type[ScorerUnavailableError] = ScorerUnavailableError
+    ) -> ScorerUnavailableError:
+        return kind(f"the vLLM server of {self.model} {what}")
 
 
 def _reason(response: httpx.Response) -> str:

@@ -14,6 +14,7 @@ The trunk is a folder written by `qguide export-trunk`, served by
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import accumulate, pairwise
+from math import isfinite
 
 import torch
 
@@ -59,12 +60,13 @@ class VllmScorer:
             refused.pop_all()
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order.
+        """Q of each candidate, in the requests' order; NaN where its hidden state is not finite.
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
             InvalidCandidatesError: a request has no candidates.
             ScorerUnavailableError: the server gave no answer, or none that is one.
+            UnscorableError: the server refuses one of the requests, or all of them.
         """
         if not requests:
             return []
@@ -89,9 +91,8 @@ class VllmScorer:
 
     @torch.inference_mode()
     def _q_values(self, sequences: Sequence[list[int]]) -> list[float]:
-        q_B = self._loaded.head(self._server.hidden_states(sequences))
-        if not torch.isfinite(q_B).all():
-            raise ScorerUnavailableError(f"{self.name} gave a Q that is not finite")
+        hidden_BD = self._server.hidden_states(sequences)
+        q_B = self._loaded.head(hidden_BD).where(hidden_BD.isfinite().all(-1), torch.nan)
         return [float(q) for q in q_B]
 
     def _cached_tokens(self, tokens: int) -> int:
@@ -131,7 +132,8 @@ class VllmScorer:
     def _require_cache(self) -> CacheCounters:
         """The same prompt twice; the second time some of it has to be known."""
         probe = [self._probe()]
-        self._q_values(probe)
+        if not all(map(isfinite, self._q_values(probe))):
+            raise self._refusal("the Q of an ordinary prompt is not finite; look at its --dtype")
         before = self._counters()
         self._q_values(probe)
         after = self._counters()

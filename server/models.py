@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 
+from qnet.accelerator import is_lost
 from qnet.batching import DeviceThread
 from qnet.checkpoint import (
     MANIFEST,
@@ -187,12 +188,13 @@ def build_runtime(settings: Settings) -> Runtime:
     url, ttl_s = settings.redis_url, settings.score_cache_ttl_s
     redis = RedisLink(url.get_secret_value(), telemetry) if url else None
     return Runtime(
-        thread=DeviceThread(max_waiting=settings.max_waiting),
-        shadow_thread=DeviceThread(max_waiting=settings.max_waiting),
+        thread=DeviceThread(max_waiting=settings.max_waiting, is_lost=is_lost),
+        shadow_thread=DeviceThread(max_waiting=settings.max_waiting, is_lost=is_lost),
         telemetry=telemetry,
         max_batch=settings.max_batch,
         timeout_s=settings.timeout_s,
         max_waiting=settings.max_waiting,
+        max_batch_tokens=settings.max_batch_tokens,
         redis=redis,
         score_cache=ScoreCache(redis, ttl_s=ttl_s) if ttl_s else None,
     )

@@ -8,12 +8,19 @@ are freed on the thread that used them, behind whatever still runs there.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from structlog.contextvars import bound_contextvars
 
 from qnet.agent import AsyncScorer
-from qnet.batching import DEFAULT_MAX_WAITING, BatchTimes, DeviceThread, ScoringWorker
+from qnet.batching import (
+    DEFAULT_MAX_BATCH_TOKENS,
+    DEFAULT_MAX_WAITING,
+    BatchRun,
+    DeviceThread,
+    ScoringWorker,
+)
 from qnet.checkpoint import Manifest
 from qnet.errors import ScorerUnavailableError
 from qnet.types import CacheUse, CachingScorer, ScoreRequest, ScoreResult
@@ -47,6 +54,7 @@ class Runtime:
     max_batch: int
     timeout_s: float
     max_waiting: int = DEFAULT_MAX_WAITING
+    max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS
     redis: RedisLink | None = None
     score_cache: ScoreCache | None = None
 
@@ -86,24 +94,12 @@ class QModel:
         )
         self._resident = _Resident(name, origin.build)
         self._shadow_resident = _Resident(name, origin.build)
-        self.scorer: AsyncScorer = ScoringWorker(
-            self._resident,
-            self._thread,
-            max_batch=runtime.max_batch,
-            timeout_s=runtime.timeout_s,
-            observe=self._observe,
-        )
+        self.scorer: AsyncScorer = self._worker(self._resident, self._thread)
         if runtime.score_cache and origin.manifest:
             content = f"{origin.manifest.model_dump_json()} {origin.precision}"
             self.scorer = CachedScorer(self.scorer, runtime.score_cache, content=content)
         self.scorer = MeteredScorer(self.scorer, runtime.telemetry, q_model=self.id)
-        self.shadow_scorer: AsyncScorer = ScoringWorker(
-            self._shadow_resident,
-            runtime.shadow_thread,
-            max_batch=runtime.max_batch,
-            timeout_s=runtime.timeout_s,
-        )
-        self._evictions = 0
+        self.shadow_scorer: AsyncScorer = self._worker(self._shadow_resident, runtime.shadow_thread)
         self._holders = 0
         self._retired = False
 
@@ -153,7 +149,7 @@ class QModel:
             self._close()
         for thread, close in (
             (self._thread, self._close),
-            (self._runtime.shadow_thread, self._shadow_resident.close),
+            (self._runtime.shadow_thread, self._close_shadow),
         ):
             with suppress(ScorerUnavailableError):  # the server ends, and all memory with it
                 thread.call(close)
@@ -164,17 +160,38 @@ class QModel:
         if self._own_thread:
             self._thread.close()
 
-    def _observe(self, times: BatchTimes) -> None:
-        cache = self._resident.cache
-        evicted, self._evictions = cache.evictions - self._evictions, cache.evictions
-        self._runtime.telemetry.observe_batch(self.id, times, cache=cache, evicted=evicted)
+    def _close_shadow(self) -> None:
+        self._shadow_resident.close()
+        self._runtime.telemetry.forget(self.id)  # what a batch that ran on has told since
+
+    def _worker(self, resident: "_Resident", thread: DeviceThread) -> ScoringWorker:
+        runtime = self._runtime
+        return ScoringWorker(
+            resident,
+            thread,
+            max_batch=runtime.max_batch,
+            max_batch_tokens=runtime.max_batch_tokens,
+            timeout_s=runtime.timeout_s,
+            observe=partial(self._observe, resident),
+            observe_wait=partial(runtime.telemetry.observe_wait, self.id),
+        )
+
+    def _observe(self, resident: "_Resident", batch: BatchRun) -> None:
+        evicted = resident.look()
+        kept = self._resident.cache.nbytes + self._shadow_resident.cache.nbytes
+        self._runtime.telemetry.observe_batch(self.id, batch, cache_bytes=kept, evicted=evicted)
 
 
 class _Resident:
-    """A scorer that is built, used and closed on one thread; a `Scorer` itself."""
+    """A scorer that is built, used and closed on one thread; a `Scorer` itself.
+
+    Attributes:
+        cache: what the scorer kept when it was last looked at; for any thread.
+    """
 
     def __init__(self, name: str, build: Callable[[], CachingScorer]) -> None:
         self.name = name
+        self.cache = CacheUse()
         self._build: Callable[[], CachingScorer] | None = build
         self._scorer: CachingScorer | None = None
 
@@ -186,10 +203,10 @@ class _Resident:
         """What the scorer says; the first call builds it."""
         return self._opened().score(requests)
 
-    @property
-    def cache(self) -> CacheUse:
-        """What the scorer keeps."""
-        return self._opened().cache
+    def look(self) -> int:
+        """See what the scorer keeps; how many histories it has dropped since the last look."""
+        before, self.cache = self.cache.evictions, self._opened().cache
+        return self.cache.evictions - before
 
     def close(self) -> None:
         """Free the cache and connections, and the weights where nobody else has them."""

@@ -140,6 +140,8 @@ class Settings(BaseSettings):
             tokens are counted.
         max_body_bytes: a larger request body is refused with 413.
         max_waiting: requests that may wait for the device; one more is answered with 503.
+        max_batch_tokens: new tokens that are scored together, as far as texts tell them; a request
+            that has more is scored alone.
         cache_bytes: keys and values that each model keeps between requests.
         timeout_s: a request that takes longer is answered with 503; a caller may want less.
         redis_url: where servers share limits, scores, paraphrases and episodes (with their texts
@@ -200,6 +202,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
     max_waiting: int = Field(default=256, ge=1)
     max_batch: int = Field(default=16, ge=1)
+    max_batch_tokens: int = Field(default=2048, ge=1)
     cache_bytes: int = Field(default=512 * 1024**2, ge=0)
     timeout_s: float = Field(default=60.0, gt=0)
     redis_url: SecretStr | None = None

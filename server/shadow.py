@@ -58,6 +58,9 @@ class ShadowScoring:
     ) -> None:
         try:
             again = await shadow.shadow_scorer.score(request)
+            self._telemetry.count_tokens(
+                shadow.id, computed=again.computed_tokens, cached=again.cached_tokens
+            )
             chosen = select(request.candidates, result.q_values).chosen
             shadow_chosen = select(request.candidates, again.q_values).chosen
         except Exception as error:  # a shadow may fail in any way; its message may hold a prompt

@@ -4,12 +4,11 @@ Series of a Q model carry its `name@version` and go when the version goes, so th
 more of them than versions served, but for those of its episodes, which may end later.
 """
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from qnet.batching import BatchTimes
-from qnet.types import CacheUse
+from qnet.batching import BatchRun, Ending
 from server.account import charge
 from server.tracing import NoTracing, Tracing
 
@@ -19,6 +18,7 @@ _Q_MODEL: Final = ["q_model"]
 _TOKENS: Final = ("computed", "cached")
 _SIGNS: Final = ("positive", "negative")
 _OUTCOMES: Final = ("agreed", "disagreed", "failed")
+_ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 
 Outcome = Literal["agreed", "disagreed", "failed"]
 
@@ -61,7 +61,9 @@ class Telemetry:
 
     def _watch_scoring(self) -> None:
         self.queue_seconds = self._histogram(
-            "queue_seconds", "Time that a scoring request waits for the device.", _Q_MODEL
+            "queue_seconds",
+            "Time that a scoring request waited for the device, and how it ended.",
+            ["q_model", "ended"],
         )
         self.batch_requests = self._histogram(
             "batch_requests", "Requests scored together.", _Q_MODEL, buckets=_COUNTS
@@ -91,15 +93,17 @@ class Telemetry:
             ["q_model", "sign"],
         )
 
+    def observe_wait(self, q_model: str, waited_s: float, ended: Ending) -> None:
+        """Add one request that was in a Q model's queue."""
+        self.queue_seconds.labels(q_model, ended).observe(waited_s)
+
     def observe_batch(
-        self, q_model: str, times: BatchTimes, *, cache: CacheUse, evicted: int
+        self, q_model: str, batch: BatchRun, *, cache_bytes: int, evicted: int
     ) -> None:
-        """Add one batch of a Q model; runs on the device thread."""
-        for waited_s in times.waited_s:
-            self.queue_seconds.labels(q_model).observe(waited_s)
-        self.batch_requests.labels(q_model).observe(len(times.waited_s))
-        self.batch_seconds.labels(q_model).observe(times.run_s)
-        self.cache_bytes.labels(q_model).set(cache.nbytes)
+        """Add one batch of a Q model; runs on the thread that scored it."""
+        self.batch_requests.labels(q_model).observe(batch.requests)
+        self.batch_seconds.labels(q_model).observe(batch.run_s)
+        self.cache_bytes.labels(q_model).set(cache_bytes)
         self.cache_evictions.labels(q_model).inc(evicted)
 
     def count_drawn(self, *, prompt: int, completion: int) -> None:
@@ -111,6 +115,10 @@ class Telemetry:
     def count_scored(self, q_model: str, *, computed: int, cached: int) -> None:
         """Add the tokens of one scoring for the request that is served; cached ones are free."""
         charge(computed)
+        self.count_tokens(q_model, computed=computed, cached=cached)
+
+    def count_tokens(self, q_model: str, *, computed: int, cached: int) -> None:
+        """Add the tokens of one scoring that nobody is charged for."""
         for kind, number in zip(_TOKENS, (computed, cached), strict=True):
             self.scorer_tokens.labels(q_model, kind).inc(number)
 
@@ -137,6 +145,8 @@ class Telemetry:
     def know(self, q_model: str) -> None:
         """Begin a Q model's rare series at 0: a rate does not see a counter's first value."""
         self.unguided.labels(q_model)
+        for ended in _ENDINGS:
+            self.queue_seconds.labels(q_model, ended)
         self.episodes.labels(q_model)
         for sign in _SIGNS:
             self.rewards.labels(q_model, sign)
@@ -149,7 +159,9 @@ class Telemetry:
 
     def forget(self, q_model: str) -> None:
         """Drop every series of a Q model that is no longer served."""
-        for metric in (self.queue_seconds, self.batch_requests, self.batch_seconds):
+        for ended in _ENDINGS:
+            self.queue_seconds.remove(q_model, ended)
+        for metric in (self.batch_requests, self.batch_seconds):
             metric.remove(q_model)
         self.unguided.remove(q_model)
         self.cache_bytes.remove(q_model)

@@ -1,18 +1,22 @@
 """With the trunk on a vLLM server Q stays what it is, and a server that will not do is refused."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 
+from qnet.batching import DeviceThread, ScoringWorker
 from qnet.checkpoint import load_qnet
-from qnet.errors import ConfigError, ScorerUnavailableError
+from qnet.errors import ConfigError, ScorerUnavailableError, UnscorableError
 from qnet.scoring import NaiveScorer
 from qnet.trunk import LoadedHead, export_trunk, load_head
-from qnet.types import Message, ScoreRequest
+from qnet.types import Message, ScoreRequest, ScoreResult
 from qnet.vllm import CacheCounters, VllmServer
 from qnet.vllm_scoring import VllmScorer, share
 from tests.scripted_vllm import BLOCK, Fault, ScriptedVllm, scripted_vllm
@@ -162,7 +166,6 @@ FAULTS: list[tuple[Fault, str]] = [
     ("garbage", "another shape"),
     ("not_base64", "no base64 of float32"),
     ("too_narrow", "of 31 numbers; the value head takes 32"),
-    ("not_finite", "not finite"),
     ("one_state_short", "1 states for 2 sequences"),
     ("truncated", "tokens where .* were sent"),
     ("lost_connection", "cannot be reached"),
@@ -192,6 +195,56 @@ def test_a_server_that_answers_badly_at_start_is_refused(
     reason = reason.replace("1 states for 2", "0 states for 1")
     with pytest.raises(ConfigError, match=f"cannot use the vLLM at {vllm.url}: .*{reason}"):
         connect(vllm, head, timeout_s=0.5 if fault == "silence" else 30)
+
+
+def test_a_state_that_is_not_finite_is_no_number_for_its_candidate_alone(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+) -> None:
+    scorer = connect(vllm, head)
+    requests = [ScoreRequest(h, said("go", "take")) for h in (HISTORY, OTHER)]
+    before = scorer.score(requests)
+    vllm.fault, vllm.faults_left = "not_finite", 1
+    broken, sound = scorer.score(requests)
+    assert [isfinite(q) for q in broken.q_values] == [False, True]
+    assert (broken.q_values[1], sound.q_values) == (before[0].q_values[1], before[1].q_values)
+
+
+def test_a_server_without_finite_states_is_refused(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+) -> None:
+    vllm.fault = "not_finite"
+    with pytest.raises(ConfigError, match="Q of an ordinary prompt is not finite"):
+        connect(vllm, head)
+
+
+@pytest.mark.parametrize(("fault", "is_the_inputs"), [("status_400", True), ("status_500", False)])
+def test_what_the_server_says_of_the_input_is_told_apart(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, fault: Fault, is_the_inputs: bool
+) -> None:
+    scorer = connect(vllm, head)
+    vllm.fault = fault
+    with pytest.raises(ScorerUnavailableError) as caught:
+        scorer.score([ScoreRequest(HISTORY, said("go"))])
+    assert isinstance(caught.value, UnscorableError) == is_the_inputs
+
+
+async def test_of_a_batch_that_the_server_refuses_only_the_request_at_fault_fails(
+    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, naive: NaiveScorer
+) -> None:
+    scorer, thread, release = connect(vllm, head), DeviceThread(), Event()
+    requests = [ScoreRequest(h, said("go", "take")) for h in (HISTORY, OTHER)]
+    worker = ScoringWorker(scorer, thread)
+    thread.call(release.wait)
+    tasks = [asyncio.create_task(worker.score(request)) for request in requests]
+    await asyncio.sleep(0)
+    vllm.fault, vllm.faults_left = "status_400", 2  # both together, then the first alone
+    release.set()
+    refused, answered = await asyncio.gather(*tasks, return_exceptions=True)
+    thread.close()
+    assert "400: token id 9 is out of vocabulary" in str(refused)
+    assert isinstance(answered, ScoreResult)
+    [expected] = naive.score(requests[1:])
+    assert answered.q_values == pytest.approx(expected.q_values, abs=1e-6)
 
 
 def test_a_lost_connection_is_tried_once_more_and_silence_is_not(
@@ -256,7 +309,7 @@ def test_a_head_that_gives_no_number_gives_no_score(
 ) -> None:
     broken = replace(head, head=type(head.head)(32, 16).requires_grad_(False))
     broken.head.out.bias.fill_(torch.inf)
-    with pytest.raises(ConfigError, match="a Q that is not finite"):
+    with pytest.raises(ConfigError, match="Q of an ordinary prompt is not finite"):
         connect(vllm, broken)
 
 

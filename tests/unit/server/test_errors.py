@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Sequence
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
 import structlog
+import torch
 from fastapi.testclient import TestClient
 
 from qnet.batching import DeviceThread
@@ -22,7 +24,7 @@ from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring import ScriptedScorer
 from qnet.types import ScoreRequest, ScoreResult
 from server.errors import TABLE
-from server.models import Models
+from server.models import Models, build_runtime
 from server.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of
 
@@ -263,6 +265,27 @@ def test_a_dead_device_is_503_and_says_when_to_come_back(serve: Serve) -> None:
     assert response.json()["error"]["code"] == "scorer_unavailable"
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 503  # only another process helps
+
+
+class LostScorer(ScriptedScorer):
+    """On a device that is of no more use."""
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Fail as CUDA does."""
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_lost_device_is_a_dead_one(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: LostScorer({}).score([]))
+    client = serve(build=served(LostScorer({}), build_runtime(FAKES).thread))
+    assert client.get("/healthz").status_code == 200
+    response = act(client, [USER])
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "scorer_unavailable")
+    patience = monotonic() + 10
+    while client.get("/healthz").status_code == 200 and monotonic() < patience:
+        sleep(0.01)
+    assert [client.get(path).status_code for path in ("/healthz", "/readyz")] == [503, 503]
 
 
 def test_a_decision_that_takes_too_long_is_503(serve: Serve) -> None:

@@ -1,6 +1,8 @@
 """What is spent is counted and charged, whatever becomes of the request that spent it."""
 
 import asyncio
+from collections.abc import Sequence
+from threading import Event
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from fastapi.testclient import TestClient
 from qnet.batching import DeviceThread
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring import ScriptedScorer
-from qnet.types import Candidate, History, Sampling
+from qnet.types import Candidate, History, Sampling, ScoreRequest, ScoreResult
 from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
 from server.models import Models, build_models
 from server.settings import Settings, Upstream
@@ -63,6 +65,29 @@ def test_a_draw_that_is_cut_off_is_timed(serve: Serve) -> None:
     assert counted(client, "stage_seconds_count", stage="sample") == 1
     # The deadline begins a little before the stage.
     assert counted(client, "stage_seconds_sum", stage="sample") >= 0.1
+
+
+@pytest.mark.parametrize("ended", ["answered", "failed", "given_up"])
+def test_every_request_that_waited_for_the_device_is_timed(serve: Serve, ended: str) -> None:
+    gate = Event()
+
+    class Scorer(ScriptedScorer):
+        def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+            if ended == "given_up":
+                gate.wait(30)
+            if ended == "failed":
+                raise ZeroDivisionError
+            return super().score(requests)
+
+    client = serve(build=lambda _: models_of(ScriptedPolicy(), Scorer({}), DeviceThread()))
+    patience_s = "0.2" if ended == "given_up" else "30"
+    client.post("/v1/act", json=ACT, headers={"X-QGuide-Timeout-S": patience_s})
+    gate.set()
+    counts = {
+        end: counted(client, "queue_seconds_count", q_model="scripted@0", ended=end)
+        for end in ("answered", "failed", "given_up")
+    }
+    assert counts == {"answered": 0, "failed": 0, "given_up": 0} | {ended: 1}
 
 
 @pytest.mark.parametrize("body", [ACT, ADAPTIVE, ADAPTIVE | {"perturb": True}])

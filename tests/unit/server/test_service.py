@@ -72,7 +72,8 @@ def test_metrics_tell_of_each_q_models_batches_tokens_and_cache(serve: Serve) ->
     q_model = f"embedded@{answer['q_model_version']}"
     text = client.get("/metrics").text
     for line in (
-        f'qguide_queue_seconds_count{{q_model="{q_model}"}} 1.0',
+        f'qguide_queue_seconds_count{{ended="answered",q_model="{q_model}"}} 1.0',
+        f'qguide_queue_seconds_count{{ended="given_up",q_model="{q_model}"}} 0.0',
         f'qguide_batch_requests_sum{{q_model="{q_model}"}} 1.0',
         f'qguide_batch_seconds_count{{q_model="{q_model}"}} 1.0',
         f'qguide_cache_evictions_total{{q_model="{q_model}"}} 1.0',

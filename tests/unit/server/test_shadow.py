@@ -7,10 +7,12 @@ from threading import Event
 
 import pytest
 import structlog
+from prometheus_client import generate_latest
 
 from qnet.errors import RoutingError
 from qnet.scoring import NaiveScorer, ScriptedScorer, SharedPrefixScorer
 from qnet.types import CachingScorer, Message, ScoreRequest, ScoreResult
+from server.account import open_account
 from server.models import build_runtime
 from server.q_models import Origin, QModel, QModels, Runtime
 from server.settings import Settings
@@ -45,9 +47,11 @@ def broken() -> CachingScorer:
 async def shadowed(
     shadow: Callable[[], CachingScorer],
     first: Callable[[], CachingScorer] = lambda: ScriptedScorer({"look": 1.0}),
+    *,
+    timeout_s: float = 60,
 ) -> AsyncIterator[tuple[QModels, Runtime]]:
     """A Q model `first@1` with the shadow `second@1`."""
-    runtime = build_runtime(Settings())
+    runtime = build_runtime(Settings(timeout_s=timeout_s))
     models = QModels(runtime.telemetry)
     for name, build in (("first", first), ("second", shadow)):
         model = QModel(name, "1", Origin(build, "checkpoint"), runtime)
@@ -121,6 +125,59 @@ async def test_a_crashing_shadow_is_harmless(shadow: Callable[[], CachingScorer]
             assert runtime.thread.healthy
     assert {line["event"] for line in logged} == {"shadow_failed"}
     assert "secret" not in str(logged)
+
+
+def told(runtime: Runtime, name: str, **labels: str) -> float:
+    return runtime.telemetry.registry.get_sample_value(f"qguide_{name}", labels) or 0.0
+
+
+async def test_a_shadows_work_and_cache_are_told_under_its_own_name() -> None:
+    loaded = q_model()
+    async with shadowed(
+        lambda: SharedPrefixScorer(loaded), lambda: SharedPrefixScorer(q_model())
+    ) as (models, runtime):
+        await ask(models)
+        await until(lambda: count(runtime, "agreed") == 1)
+        for q_model_id in ("first@1", "second@1"):
+            one = {"q_model": q_model_id}
+            assert told(runtime, "batch_requests_sum", **one) == 1
+            assert told(runtime, "batch_seconds_count", **one) == 1
+            assert told(runtime, "queue_seconds_count", ended="answered", **one) == 1
+        computed = told(runtime, "scorer_tokens_total", q_model="second@1", kind="computed")
+        kept = told(runtime, "cache_bytes", q_model="second@1")
+        assert min(computed, kept) > 0
+        with models.hold("second") as held:
+            await held.scorer.score(REQUEST)  # itself now, and with a cache of its own
+        assert told(runtime, "cache_bytes", q_model="second@1") == 2 * kept
+
+
+async def test_nobody_is_charged_for_a_shadow() -> None:
+    async with shadowed(lambda: ScriptedScorer({"look": 1.0})) as (models, runtime):
+        with open_account() as account:
+            result = await ask(models)
+            await until(lambda: count(runtime, "agreed") == 1)
+    assert account.tokens == result.computed_tokens > 0
+
+
+async def test_a_shadow_that_outlasts_its_model_leaves_no_series() -> None:
+    gate, entered = Event(), Event()
+
+    class Slow(ScriptedScorer):
+        def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+            entered.set()
+            assert gate.wait(30)
+            return super().score(requests)
+
+    async with shadowed(lambda: Slow({}), timeout_s=0.5) as (models, runtime):
+        await ask(models)
+        await until(lambda: count(runtime, "failed") == 1)
+        assert told(runtime, "queue_seconds_count", q_model="second@1", ended="given_up") == 1
+        models.shadow("first", None)
+        models.drop("second@1")
+        gate.set()
+        for thread in (runtime.thread, runtime.shadow_thread):
+            await asyncio.wrap_future(thread.call(lambda: None))
+        assert b"second@1" not in generate_latest(runtime.telemetry.registry)
 
 
 async def test_a_slow_shadow_keeps_nobody_waiting_and_is_closed_when_it_ends() -> None:

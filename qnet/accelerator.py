@@ -1,0 +1,19 @@
+"""When an accelerator is of no more use to this process."""
+
+import torch
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether the device itself failed, rather than what it was asked for.
+
+    After an illegal memory access, a failed assertion or a fault of the hardware CUDA refuses all
+    that this process asks for later. What it only would not launch leaves it sound; so does a lack
+    of memory, which is an `OutOfMemoryError` besides.
+    """
+    if not isinstance(error, torch.AcceleratorError):
+        return False
+    try:
+        torch.accelerator.synchronize()
+    except RuntimeError:
+        return True
+    return False
