@@ -107,9 +107,9 @@ def test_a_batch_is_one_request_of_distinct_sequences(
     scorer.score([ScoreRequest(h, said("go", "take", "go")) for h in (HISTORY, OTHER)])
     [body] = vllm.asked
     assert body["input"] == [
-        renderer().encode_history(h) + renderer().encode_candidate(c)
+        renderer().encode_history(h) + candidate
         for h in (HISTORY, OTHER)
-        for c in said("go", "take")
+        for candidate in sorted(map(renderer().encode_candidate, said("go", "take")))
     ]
 
 
@@ -201,7 +201,8 @@ def test_a_state_that_is_not_finite_is_no_number_for_its_candidate_alone(
     connect: Connect, vllm: ScriptedVllm, head: LoadedHead
 ) -> None:
     scorer = connect(vllm, head)
-    requests = [ScoreRequest(h, said("go", "take")) for h in (HISTORY, OTHER)]
+    first, second = sorted(said("go", "take"), key=renderer().encode_candidate)
+    requests = [ScoreRequest(h, (first, second)) for h in (HISTORY, OTHER)]
     before = scorer.score(requests)
     vllm.fault, vllm.faults_left = "not_finite", 1
     broken, sound = scorer.score(requests)
