@@ -262,6 +262,7 @@ async def test_a_batch_is_observed_before_its_callers_have_their_results(
     first = asyncio.create_task(worker.submit(0))
     await gated.is_busy()
     others = [asyncio.create_task(worker.submit(n)) for n in (1, 2)]
+    await asyncio.sleep(0)  # they are in the queue now
     await asyncio.sleep(0.02)
     gated.gate.set()
     await first
@@ -288,6 +289,7 @@ async def test_requests_without_an_answer_have_waited_too(
         await worker.submit(1, timeout_s=0.02)
     assert waits.pop("given_up") >= 0.02
     cancelled = asyncio.create_task(worker.submit(2))
+    await asyncio.sleep(0)  # it is in the queue now
     await asyncio.sleep(0.02)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
