@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qnet.bench.names import NAMES, OURS, over
-from qnet.bench.records import PointRow, Run
+from qnet.bench.records import PointRow, Run, Samples
 
 COLOURS = {
     "naive": "#b91c1c",
@@ -94,7 +94,7 @@ def _ratios(run: Run, model: str) -> Table:
 
 def _sessions(run: Run) -> Table:
     table = Table(title="steps of many sessions at once")
-    for name in ("model", "point", "", "sessions", "scores/s", "CPU ms per step"):
+    for name in ("model", "point", "", "sessions", "scores/s", f"{_clock(run)} per step, ms"):
         table.add_column(name, justify="left" if name in ("model", "point", "") else "right")
     for row in run.sessions:
         table.add_row(
@@ -103,7 +103,7 @@ def _sessions(run: Run) -> Table:
             row.name,
             str(row.sessions),
             f"{row.scores_per_s:,.1f}",
-            f"{1000 * row.samples.median_cpu_s / row.sessions:,.1f}",
+            f"{1000 * _spent_s(run, row.samples) / row.sessions:,.1f}",
         )
     return table
 
@@ -128,9 +128,11 @@ def _ratio(run: Run, point: PointRow, name: str) -> float | None:
 
 def _time_s(run: Run, point: PointRow) -> float | None:
     ours = point.contestant(OURS)
-    if ours is None:
-        return None
-    return ours.samples.median_wall_s if _by_the_clock(run) else ours.samples.median_cpu_s
+    return None if ours is None else _spent_s(run, ours.samples)
+
+
+def _spent_s(run: Run, samples: Samples) -> float:
+    return samples.median_wall_s if _by_the_clock(run) else samples.median_cpu_s
 
 
 def _floor_ratio(run: Run, point: PointRow) -> float | None:
