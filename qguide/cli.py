@@ -1,11 +1,11 @@
 """`qguide`: every offline job, `bench`, `serve`, `keys`, `fake-upstream` and `export-trunk`."""
 
-from qnet.bench.__main__ import app as bench
-from server.__main__ import serve
-from server.export import export_trunk
-from server.fake_upstream import fake_upstream
-from server.keys_cli import app as keys
-from training.__main__ import app
+from qguide.commands.bench import app as bench
+from qguide.commands.export import export_trunk
+from qguide.commands.jobs import app
+from qguide.commands.keys import app as keys
+from qguide.commands.serve import serve
+from server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
 

@@ -7,23 +7,23 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
-from qnet.perturbation import MemoryParaphraseCache, Paraphraser
-from server.drain import Drain
+from qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
+from server.access.admission import Gate
+from server.access.keys import KeyFile
+from server.access.rate_limits import Limiter
 from server.episodes.service import Episodes, build_recorder, build_store
-from server.errors import STATUSES, install_error_handlers
-from server.gate import Gate
-from server.keys import KeyFile
-from server.limiting import Limiter
-from server.metering import MeteredPolicy
-from server.middleware import BodyLimit, CancelWhenGone, Observe
-from server.models import Models, build_models
-from server.paraphrase_cache import RedisParaphraseCache
+from server.errors.table import STATUSES, install_error_handlers
+from server.messages.schemas import ErrorBody
+from server.middleware.drain import Drain
+from server.middleware.http import BodyLimit, CancelWhenGone, Observe
+from server.observability.metered import MeteredPolicy
+from server.q_models.build import Models, build_models
+from server.redis.paraphrase_cache import RedisParaphraseCache
 from server.routes import act, admin, chat, episodes, health, playground, rerank, score
 from server.routes import models as models_route
-from server.schemas import ErrorBody
-from server.settings import Settings
-from server.upstream_watch import UpstreamWatch
-from server.vllm_process import VllmProcess
+from server.settings.settings import Settings
+from server.upstreams.health import UpstreamWatch
+from server.upstreams.vllm_process import VllmProcess
 
 
 def create_app(

@@ -8,11 +8,11 @@ from hashlib import blake2b
 
 import torch
 
-from qnet.batching import DeviceThread, DeviceWorker
-from qnet.checkpoint import LoadedPolicy
-from qnet.decoding import Draw, DrawsAfter, draw
+from qnet.device.device_thread import DeviceThread, DeviceWorker
+from qnet.engine.decoding import Draw, DrawsAfter, draw
+from qnet.engine.packed_model import PackedModel, logits_of
 from qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
-from qnet.packed import PackedModel, logits_of
+from qnet.models.checkpoint import LoadedPolicy
 from qnet.types import Candidate, History, SampleRequest, Sampling
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3

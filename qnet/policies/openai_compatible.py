@@ -13,8 +13,6 @@ from typing import Any
 import httpx
 import stamina
 
-from qnet.bills import tell
-from qnet.concurrency import all_of
 from qnet.errors import (
     InvalidCandidatesError,
     InvalidRequestError,
@@ -23,8 +21,8 @@ from qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qnet.policies.circuit import CircuitBreaker
-from qnet.policies.openai_wire import (
+from qnet.policies.circuit_breaker import CircuitBreaker
+from qnet.policies.openai_schema import (
     MaxTokensName,
     candidates_of,
     is_object,
@@ -33,6 +31,8 @@ from qnet.policies.openai_wire import (
     retry_after_s,
     spent_of,
 )
+from qnet.policies.usage_ledger import tell
+from qnet.support.concurrency import all_of
 from qnet.types import NOTHING, Candidate, History, Sampling
 
 _REFUSED = (400, 413, 422)

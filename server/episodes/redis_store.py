@@ -13,7 +13,7 @@ from redis.exceptions import WatchError
 
 from server.episodes.state import Episode
 from server.episodes.store import Change, MemoryEpisodeStore
-from server.redis_link import NAMESPACE, RedisLink
+from server.redis.client import NAMESPACE, RedisLink
 
 _CLAIM_S: Final = 60
 """Longer than writing takes; a server that died of it keeps nobody from it for ever."""

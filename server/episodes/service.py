@@ -9,14 +9,14 @@ import structlog
 
 from qnet.errors import UnknownEpisodeError
 from qnet.types import History
-from server.account import own
+from server.context.request_context import own
 from server.episodes.recorder import EpisodeRecorder, load_redaction, unredacted
 from server.episodes.redis_store import RedisEpisodeStore
 from server.episodes.state import Episode, Offer, Outcome
 from server.episodes.store import EpisodeStore, MemoryEpisodeStore
-from server.redis_link import RedisLink
-from server.settings import Settings
-from server.telemetry import Telemetry
+from server.observability.metrics import Telemetry
+from server.redis.client import RedisLink
+from server.settings.settings import Settings
 
 _log = structlog.get_logger(__name__)
 

@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from qnet.agent import Decision
+from qnet.decision.act import Decision
 from qnet.types import Sampling
-from server.dependencies import StepperDep
-from server.history import to_history
-from server.schemas import (
+from server.guidance.guided_step import Asked, Taken
+from server.messages.history import to_history
+from server.messages.schemas import (
     ActRequest,
     ActResponse,
     ChatMessage,
@@ -14,7 +14,7 @@ from server.schemas import (
     Timings,
     Usage,
 )
-from server.stepping import Asked, Taken
+from server.routes.dependencies import StepperDep
 
 router = APIRouter(prefix="/v1", tags=["guidance"])
 

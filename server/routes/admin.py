@@ -7,11 +7,11 @@ Every change answers with what is served after it. A refused one changes nothing
 
 from fastapi import APIRouter, Depends
 
-from server.dependencies import ModelsDep, SettingsDep
-from server.gate import require_admin
-from server.model_schemas import AliasRequest, DropRequest, LoadRequest, ModelList, ShadowRequest
+from server.access.admission import require_admin
+from server.q_models.aliases import shares_of
+from server.q_models.schemas import AliasRequest, DropRequest, LoadRequest, ModelList, ShadowRequest
+from server.routes.dependencies import ModelsDep, SettingsDep
 from server.routes.models import model_list
-from server.routing import shares_of
 
 router = APIRouter(prefix="/v1/models", tags=["admin"], dependencies=[Depends(require_admin)])
 

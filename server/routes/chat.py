@@ -6,17 +6,17 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from server.chat import completion_of, read_request
-from server.chat_schemas import (
+from server.chat.schemas import (
     ChatCompletionRequest,
     GuidanceOptions,
     OpenAIErrorBody,
     options_of,
 )
-from server.dependencies import StepperDep
-from server.errors import STATUSES
-from server.stepping import Asked, Stepper
-from server.streaming import CompletionStream
+from server.chat.streaming import CompletionStream
+from server.chat.translation import completion_of, read_request
+from server.errors.table import STATUSES
+from server.guidance.guided_step import Asked, Stepper
+from server.routes.dependencies import StepperDep
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 

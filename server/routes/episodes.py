@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
-from server.dependencies import EpisodesDep
 from server.episodes.state import Outcome
-from server.history import check_whole
-from server.schemas import OutcomeRequest, OutcomeResponse
+from server.messages.history import check_whole
+from server.messages.schemas import OutcomeRequest, OutcomeResponse
+from server.routes.dependencies import EpisodesDep
 
 router = APIRouter(prefix="/v1/episodes", tags=["episodes"])
 

@@ -5,7 +5,9 @@ from typing import Final
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from server.dependencies import (
+from server.messages.schemas import Health
+from server.q_models.build import Models
+from server.routes.dependencies import (
     DrainDep,
     ModelsDep,
     SettingsDep,
@@ -13,9 +15,7 @@ from server.dependencies import (
     UpstreamsDep,
     VllmDep,
 )
-from server.models import Models
-from server.schemas import Health
-from server.settings import VLLM
+from server.settings.settings import VLLM
 
 router = APIRouter(tags=["operation"])
 

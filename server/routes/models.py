@@ -4,13 +4,13 @@ from typing import Any, Final
 
 from fastapi import APIRouter
 
-from qnet.checkpoint import Manifest
 from qnet.errors import UnknownModelError
-from server.dependencies import ModelsDep
-from server.model_schemas import ModelCard, ModelList
-from server.models import Models, ServedPolicy
-from server.q_models import QModel
-from server.routing import DEFAULT
+from qnet.models.checkpoint import Manifest
+from server.q_models.aliases import DEFAULT
+from server.q_models.build import Models, ServedPolicy
+from server.q_models.registry import QModel
+from server.q_models.schemas import ModelCard, ModelList
+from server.routes.dependencies import ModelsDep
 
 router = APIRouter(prefix="/v1", tags=["models"])
 

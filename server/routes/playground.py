@@ -12,8 +12,8 @@ from fastapi import APIRouter, HTTPException
 from fastapi.responses import FileResponse, RedirectResponse
 from pydantic import Field
 
-from server.dependencies import ModelsDep, SettingsDep
-from server.schemas import Body
+from server.messages.schemas import Body
+from server.routes.dependencies import ModelsDep, SettingsDep
 
 router = APIRouter(tags=["playground"])
 

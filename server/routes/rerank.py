@@ -15,12 +15,13 @@ from time import time
 
 from fastapi import APIRouter
 
-from qnet.concurrency import all_of
 from qnet.errors import InvalidCandidatesError
+from qnet.support.concurrency import all_of
 from qnet.types import History, Message
-from server.dependencies import ScoringDep
-from server.q_models import Held
-from server.rerank_schemas import (
+from server.guidance.score_step import Scored, Scoring
+from server.messages.schemas import ChatMessage
+from server.q_models.registry import Held
+from server.rerank.schemas import (
     CachedTokens,
     CohereMeta,
     CohereRerankRequest,
@@ -38,8 +39,7 @@ from server.rerank_schemas import (
     RankedDocument,
     RerankRequest,
 )
-from server.schemas import ChatMessage
-from server.scoring import Scored, Scoring
+from server.routes.dependencies import ScoringDep
 
 router = APIRouter(tags=["rerank"])
 

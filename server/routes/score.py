@@ -8,13 +8,10 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from qnet.concurrency import all_of
 from qnet.errors import InvalidRequestError
-from server.dependencies import ScoringDep
-from server.q_models import Held
-from server.rerank_schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
-from server.routes.rerank import score_pairs
-from server.schemas import (
+from qnet.support.concurrency import all_of
+from server.guidance.score_step import Scored, Scoring
+from server.messages.schemas import (
     Score,
     ScoreBatchBody,
     ScoreBatchResponse,
@@ -25,7 +22,10 @@ from server.schemas import (
     ScoreTimings,
     ScoreUsage,
 )
-from server.scoring import Scored, Scoring
+from server.q_models.registry import Held
+from server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
+from server.routes.dependencies import ScoringDep
+from server.routes.rerank import score_pairs
 
 router = APIRouter(prefix="/v1", tags=["guidance"])
 

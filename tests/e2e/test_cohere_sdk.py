@@ -10,7 +10,7 @@ import uvicorn
 from cohere.core.api_error import ApiError
 
 from server.app import create_app
-from server.settings import SCRIPTED, Settings
+from server.settings.settings import SCRIPTED, Settings
 
 START_S = 60
 TASK = "You see a desk. Your task is to: take the mug."

@@ -18,15 +18,15 @@ from typing import Any
 import httpx
 import pytest
 
-from qnet.batching import DeviceThread
+from qnet.device.device_thread import DeviceThread
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring import ScriptedScorer
+from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import ScoreRequest, ScoreResult
+from server.access.keys import create_key
 from server.app import create_app
-from server.keys import create_key
-from server.settings import Settings
-from tests.redis_server import RedisServer, require_redis
-from tests.serving import serving_app, serving_process
+from server.settings.settings import Settings
+from tests.support.redis_server import RedisServer, require_redis
+from tests.support.serving import serving_app, serving_process
 from tests.unit.server.conftest import FAKES, models_of
 
 END_S = 60.0

@@ -6,20 +6,20 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from qnet.batching import DeviceThread
-from qnet.checkpoint import Manifest, save_checkpoint
+from qguide.commands.jobs import app
+from qnet.device.device_thread import DeviceThread
+from qnet.models.checkpoint import Manifest, save_checkpoint
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring import ScriptedScorer
+from qnet.scoring.value_head import ScriptedScorer
 from server.app import create_app
-from server.models import Models
-from server.settings import SCRIPTED, Settings
-from tests.tiny_models import policy_model, renderer
+from server.q_models.build import Models
+from server.settings.settings import SCRIPTED, Settings
+from tests.support.tiny_models import policy_model, renderer
 from tests.unit.server.conftest import models_of
-from training.__main__ import app
-from training.artefacts import read_rows
-from training.environments.base import parse_action, react_reply
-from training.environments.fake import Corridor, CorridorEnvironment
-from training.records import LabelRow
+from training.data.records import LabelRow
+from training.data.runs import read_rows
+from training.environments.base.interface import parse_action, react_reply
+from training.environments.corridor import Corridor, CorridorEnvironment
 
 SYSTEM = {"role": "system", "content": "You walk through corridors."}
 ACTIONS = ("go left", "go right", "take key", "open door")

@@ -13,9 +13,9 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from server.app import create_app
-from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
-from server.settings import SCRIPTED, Settings, Upstream
-from tests.running import running
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from server.settings.settings import SCRIPTED, Settings, Upstream
+from tests.support.running import running
 
 BEST = DEFAULT_REPLIES[2]
 LITELLM_PYTHON = os.environ.get("QGUIDE_LITELLM_PYTHON", "")

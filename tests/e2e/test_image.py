@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serving import ROOT, START_S, free_port
+from tests.support.serving import ROOT, START_S, free_port
 
 STEP_S = 3600
 OPT = "/opt/qguide"

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from training.__main__ import app
+from qguide.commands.jobs import app
 from training.algorithms.tree import Step, path_history
-from training.artefacts import JsonlWriter, open_run
-from training.environments.base import react_reply
-from training.environments.fake import Corridor, CorridorSuite
-from training.records import EXPERT, TrajectoryRow, rows_of
-from training.tasks import EnvironmentConfig
+from training.data.records import EXPERT, TrajectoryRow, rows_of
+from training.data.runs import JsonlWriter, open_run
+from training.environments.base.interface import react_reply
+from training.environments.corridor import Corridor, CorridorSuite
+from training.environments.task_selection import EnvironmentConfig
 
 SFT = """
 trajectories = ["{runs}/expert"]

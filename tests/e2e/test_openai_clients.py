@@ -9,9 +9,9 @@ import pydantic
 import pytest
 
 from server.app import create_app
-from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
-from server.settings import SCRIPTED, Settings, Upstream
-from tests.running import running
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from server.settings.settings import SCRIPTED, Settings, Upstream
+from tests.support.running import running
 
 MESSAGES: Any = [{"role": "user", "content": "find the mug"}]
 TOOLS: Any = [

@@ -30,12 +30,12 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from server.access.keys import create_key
 from server.app import create_app
-from server.dependencies import TIMEOUT_HEADER
-from server.fake_upstream import FakeUpstream
-from server.keys import create_key
-from server.settings import SCRIPTED, Settings, Upstream
-from tests.serving import serving_app
+from server.chat.fake_openai import FakeUpstream
+from server.routes.dependencies import TIMEOUT_HEADER
+from server.settings.settings import SCRIPTED, Settings, Upstream
+from tests.support.serving import serving_app
 
 EVERYDAY_CASES = 120
 CASES = int(os.environ.get("QGUIDE_OPENAPI_CASES", EVERYDAY_CASES))

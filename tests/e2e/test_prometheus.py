@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.serving import ROOT, free_port, serving
+from tests.support.serving import ROOT, free_port, serving
 
 BINARY = shutil.which("prometheus") or os.environ.get("QGUIDE_PROMETHEUS", "")
 START_S = 180.0

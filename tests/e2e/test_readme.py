@@ -21,8 +21,8 @@ import httpx
 import openai
 import pytest
 
-from server.fake_upstream import DEFAULT_REPLIES
-from tests.serving import ROOT, START_S, free_port, serving
+from server.chat.fake_openai import DEFAULT_REPLIES
+from tests.support.serving import ROOT, START_S, free_port, serving
 
 BLOCK = re.compile(r"^```(?:sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCKS = BLOCK.findall((ROOT / "README.md").read_text())

@@ -12,9 +12,9 @@ import httpx
 import pytest
 from rich.console import Console
 
-from tests.serving import ROOT, Serving, serving_process
+from tests.support.serving import ROOT, Serving, serving_process
+from training.environments.task_selection import EnvironmentConfig
 from training.jobs.play import PlayConfig, run_play
-from training.tasks import EnvironmentConfig
 
 END_S = 30
 

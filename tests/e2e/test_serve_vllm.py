@@ -6,8 +6,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.scripted_vllm_module import install
-from tests.serving import processes_with, serving
+from tests.support.scripted_vllm_module import install
+from tests.support.serving import processes_with, serving
 
 START_S = 300
 

@@ -9,13 +9,13 @@ import httpx
 import pytest
 from rich.console import Console
 
-from qnet.checkpoint import Manifest, save_checkpoint
 from qnet.errors import ConfigError, ScorerUnavailableError
-from qnet.model import QNet, QNetConfig
-from tests.serving import serving_process
-from tests.tiny_models import config_of, policy_model, renderer
+from qnet.models.checkpoint import Manifest, save_checkpoint
+from qnet.models.qnet import QNet, QNetConfig
+from tests.support.serving import serving_process
+from tests.support.tiny_models import config_of, policy_model, renderer
+from training.environments.task_selection import EnvironmentConfig
 from training.jobs.play import PlayConfig, run_play
-from training.tasks import EnvironmentConfig
 
 CORRIDOR = EnvironmentConfig(name="fake", first_seed=3, count=1)
 

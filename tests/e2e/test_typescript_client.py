@@ -21,14 +21,14 @@ from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from qguide_client import errors
 
+from server.access.keys import create_key
 from server.app import create_app
-from server.errors import HTTP_CODES, TABLE
-from server.fake_upstream import FakeUpstream
-from server.keys import create_key
-from server.settings import SCRIPTED, Settings, Upstream
-from tests.running import running
-from tests.serving import ROOT
-from tests.typescript_types import declarations
+from server.chat.fake_openai import FakeUpstream
+from server.errors.table import HTTP_CODES, TABLE
+from server.settings.settings import SCRIPTED, Settings, Upstream
+from tests.support.running import running
+from tests.support.serving import ROOT
+from tests.support.typescript_types import declarations
 
 SOURCE = ROOT / "clients" / "typescript"
 IGNORED = shutil.ignore_patterns("node_modules", "dist", "build")

@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server.fake_upstream import DEFAULT_REPLIES
-from tests.serving import ROOT, free_port, serving_process
+from server.chat.fake_openai import DEFAULT_REPLIES
+from tests.support.serving import ROOT, free_port, serving_process
 
 END_S = 60.0
 SILENCE_S = 8.0

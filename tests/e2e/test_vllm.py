@@ -22,16 +22,16 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from qguide.bench.measurement.records import Run
 from qguide.cli import app
-from qnet.bench.records import Run
-from qnet.checkpoint import embedded_path, load_qnet
 from qnet.errors import ConfigError
-from qnet.scoring import NaiveScorer
-from qnet.trunk import LoadedHead, load_head
+from qnet.models.checkpoint import embedded_path, load_qnet
+from qnet.models.trunk_export import LoadedHead, load_head
+from qnet.scoring.value_head import NaiveScorer
+from qnet.scoring.vllm import VllmScorer
+from qnet.scoring.vllm_client import VllmServer
 from qnet.types import History, Message, ScoreRequest
-from qnet.vllm import VllmServer
-from qnet.vllm_scoring import VllmScorer
-from tests.serving import processes_with, serving
+from tests.support.serving import processes_with, serving
 
 PYTHON = os.environ.get("QGUIDE_VLLM_PYTHON", "")
 START_S = 600

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.fake_upstream import FakeUpstream
-from tests.running import running
+from server.chat.fake_openai import FakeUpstream
+from tests.support.running import running
 
 
 @pytest.fixture(scope="module")

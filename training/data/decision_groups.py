@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, 
 
 from qnet.types import History, Message
 from training.algorithms.tree import Step, action_key, path_history
-from training.records import NonEmpty, TaskRow
+from training.data.records import NonEmpty, TaskRow
 
 ContinuationBy = Literal["expert", "policy", "guided"]
 """Agent that plays on after a candidate: the environment's expert, the policy alone, or the

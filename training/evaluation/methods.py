@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
-from qnet.selection import distinct, select
+from qnet.decision.selection import distinct, select
 from qnet.types import (
     Candidate,
     History,
@@ -23,8 +23,8 @@ from qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from training.episode import Choice, Chooser, derived_seed, first_reply, seeded
-from training.rollout import ModelRequest
+from training.rollouts.episode import Choice, Chooser, derived_seed, first_reply, seeded
+from training.rollouts.rollout import ModelRequest
 
 TieBreak = Literal["first", "most-drawn", "logprob"]
 

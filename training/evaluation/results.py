@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from training.episode import derived_seed
 from training.evaluation.records import (
     DETERMINISTIC,
     METHODS,
@@ -17,6 +16,7 @@ from training.evaluation.records import (
     MethodSummary,
 )
 from training.evaluation.statistics import bootstrap_interval, sign_flip_p_value, wilson_interval
+from training.rollouts.episode import derived_seed
 
 NOTES = {
     "ci95 of rows": "Wilson score interval of success_rate over tasks",

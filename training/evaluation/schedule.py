@@ -9,8 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from qnet.errors import EnvironmentFailureError, QGuideError
-from training.environments.base import Environment, Task
-from training.episode import Chooser, Episode, first_reply, play_episode, seeded
+from training.environments.base.interface import Environment, Task
 from training.evaluation.methods import Play, greedy, q_guided, random_of_m, sample
 from training.evaluation.records import (
     DETERMINISTIC,
@@ -20,7 +19,8 @@ from training.evaluation.records import (
     MethodName,
     TrajectoryCost,
 )
-from training.rollout import EnvironmentCall, Process, Timings, TimingsRequest
+from training.rollouts.episode import Chooser, Episode, first_reply, play_episode, seeded
+from training.rollouts.rollout import EnvironmentCall, Process, Timings, TimingsRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,18 @@ from rich.console import Console
 
 from qnet.errors import ConfigError, QGuideError
 from qnet.types import Candidate, History, SampleRequest, Sampling
-from training.artefacts import JsonlWriter, finished_task_ids, open_run
-from training.environments.base import Task
-from training.episode import Choice, Chooser, Episode, derived_seed, play_episode
-from training.models import Inference, build_policy, sha256_of_policy
-from training.progress import ProgressBar
-from training.records import EXPERT, TrajectoryRow, rows_of
-from training.rollout import ModelRequest, Process, Timings, run_processes
-from training.tasks import EnvironmentConfig, SelectedSuite, build_selected_suite
+from training.data.records import EXPERT, TrajectoryRow, rows_of
+from training.data.runs import JsonlWriter, finished_task_ids, open_run
+from training.environments.base.interface import Task
+from training.environments.task_selection import (
+    EnvironmentConfig,
+    SelectedSuite,
+    build_selected_suite,
+)
+from training.rollouts.episode import Choice, Chooser, Episode, derived_seed, play_episode
+from training.rollouts.models import Inference, build_policy, sha256_of_policy
+from training.rollouts.progress import ProgressBar
+from training.rollouts.rollout import ModelRequest, Process, Timings, run_processes
 
 
 class CollectConfig(BaseModel):
@@ -165,7 +169,7 @@ def expert_builder(environment: EnvironmentConfig) -> Callable[[], Expert]:
     """
     if environment.name != "alfworld":
         raise ConfigError(f"environment {environment.name!r} has no expert; collect from alfworld")
-    from training.environments.alfworld.expert import Expert as AlfWorldExpert
+    from training.environments.alfworld.expert.expert import Expert as AlfWorldExpert
 
     return AlfWorldExpert
 

@@ -24,8 +24,13 @@ from rich.console import Console
 
 from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Sampling, Scorer
-from training.artefacts import JsonlWriter, RunFolder, open_run, read_rows
-from training.environments.base import Suite, Task
+from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
+from training.environments.base.interface import Suite, Task
+from training.environments.task_selection import (
+    EnvironmentConfig,
+    SelectedSuite,
+    build_selected_suite,
+)
 from training.evaluation.methods import Play, TieBreak
 from training.evaluation.records import (
     METHODS,
@@ -45,7 +50,7 @@ from training.evaluation.results import (
     summarise,
 )
 from training.evaluation.schedule import Table, Turn, plan_turns, play_turns
-from training.models import (
+from training.rollouts.models import (
     EMBEDDED,
     Inference,
     build_policy,
@@ -53,9 +58,8 @@ from training.models import (
     model_folder,
     weights_sha256,
 )
-from training.progress import ProgressBar
-from training.rollout import Process, run_processes
-from training.tasks import EnvironmentConfig, SelectedSuite, build_selected_suite
+from training.rollouts.progress import ProgressBar
+from training.rollouts.rollout import Process, run_processes
 
 EPISODES = "episodes.jsonl"
 RESULTS = "results.json"

@@ -20,18 +20,24 @@ from rich.console import Console
 
 from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy
-from training.algorithms.exploration import Exploration, ExploredTree, explore_task
 from training.algorithms.labelling import sibling_groups
 from training.algorithms.tree import Step, branching_fraction
-from training.artefacts import (
+from training.data.records import NodeRow, TrajectoryRow, TreeRow
+from training.data.runs import (
     JsonlWriter,
     finished_task_ids,
     open_run,
     read_rows,
     rows_path,
 )
-from training.environments.base import Task
-from training.models import (
+from training.environments.base.interface import Task
+from training.environments.task_selection import (
+    EnvironmentConfig,
+    SelectedSuite,
+    build_selected_suite,
+)
+from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
+from training.rollouts.models import (
     EMBEDDED,
     Inference,
     build_policy,
@@ -40,11 +46,9 @@ from training.models import (
     sha256_of_policy,
     weights_sha256,
 )
-from training.policies import GuidedPolicy, PolicyWithRollouts
-from training.progress import ProgressBar
-from training.records import NodeRow, TrajectoryRow, TreeRow
-from training.rollout import Process, Timings, run_processes
-from training.tasks import EnvironmentConfig, SelectedSuite, build_selected_suite
+from training.rollouts.policies import GuidedPolicy, PolicyWithRollouts
+from training.rollouts.progress import ProgressBar
+from training.rollouts.rollout import Process, Timings, run_processes
 
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})

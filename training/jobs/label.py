@@ -19,8 +19,8 @@ from qnet.errors import ConfigError
 from qnet.types import Message
 from training.algorithms.labelling import Target, label_tree, labelled_paths, sibling_groups
 from training.algorithms.tree import Tree, branching_fraction, merge_trees, path_history
-from training.artefacts import JsonlWriter, open_run, read_rows, rows_path
-from training.records import LabelRow, TreeRow, rows_of
+from training.data.records import LabelRow, TreeRow, rows_of
+from training.data.runs import JsonlWriter, open_run, read_rows, rows_path
 
 HISTOGRAM_BINS = 10
 

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from training.environments.alfworld.engine import PythonEnvironment
-from training.environments.alfworld.game import load_game
+from training.environments.alfworld.engines.python import PythonEnvironment
+from training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
+from training.environments.alfworld.game.game import load_game
 from training.environments.alfworld.suite import build_alfworld_suite
-from training.environments.alfworld.textworld import EnginePool, TextWorldEnvironment
-from training.environments.base import Task, parse_action
+from training.environments.base.interface import Task, parse_action
 
 REQUIRED_OBSERVATIONS = 0.995
 _INVALID_SHARE = 0.1
@@ -134,7 +134,7 @@ def random_walk(rng: random.Random) -> Choose:
 
 def expert_walk() -> Choose:
     """What the expert does on seeing the observation."""
-    from training.environments.alfworld.expert import Expert
+    from training.environments.alfworld.expert.expert import Expert
 
     expert = Expert()
     return lambda observation, _: parse_action(expert.reply(observation))

@@ -21,17 +21,23 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from qnet.checkpoint import Manifest, save_checkpoint
 from qnet.errors import ConfigError
-from qnet.rendering import Renderer
+from qnet.models.checkpoint import Manifest, save_checkpoint
+from qnet.rendering.renderer import Renderer
 from qnet.types import Message
-from training.architecture import Architecture, build_llama
-from training.artefacts import RunFolder, open_run, read_rows, sha256_of_rows
-from training.augmentation import Augmentation, build_augmenter
-from training.batching import Sequence1D, pad_column, pad_ids, padded_tokens, plan_steps
-from training.loop import Loop, Loss, Optimization
-from training.records import TrajectoryRow, messages_of
-from training.tokenizer import train_tokenizer
+from training.data.augmentation import Augmentation, build_augmenter
+from training.data.records import TrajectoryRow, messages_of
+from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from training.optimization.padded_batches import (
+    Sequence1D,
+    pad_column,
+    pad_ids,
+    padded_tokens,
+    plan_steps,
+)
+from training.optimization.trainer import Loop, Loss, Optimization
+from training.small_models.architecture import Architecture, build_llama
+from training.small_models.tokenizer import train_tokenizer
 
 
 class Demonstration(NamedTuple):

@@ -18,17 +18,17 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from qnet.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
 from qnet.errors import ConfigError
-from qnet.model import PAPER_HEAD_WIDTH, QNet
-from qnet.rendering import Renderer
+from qnet.models.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
+from qnet.models.qnet import PAPER_HEAD_WIDTH, QNet
+from qnet.rendering.renderer import Renderer
 from training.algorithms.regression import LossOn
-from training.artefacts import RunFolder, open_run, read_rows, sha256_of_rows
-from training.augmentation import Augmentation, Augmenter, build_augmenter
-from training.batching import plan_steps
-from training.loop import Loop, Loss, Optimization
-from training.records import LabelRow, messages_of, rows_of
-from training.tree_batches import PackedTree, Pair, pack_tree, without_tails
+from training.data.augmentation import Augmentation, Augmenter, build_augmenter
+from training.data.records import LabelRow, messages_of, rows_of
+from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from training.optimization.packed_trees import PackedTree, Pair, pack_tree, without_tails
+from training.optimization.padded_batches import plan_steps
+from training.optimization.trainer import Loop, Loss, Optimization
 
 _PACKING_TOLERANCE = 1e-4
 

@@ -23,7 +23,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 def url() -> Iterator[str]:
     """The server's address."""
     from server.app import create_app
-    from server.settings import SCRIPTED, Settings
+    from server.settings.settings import SCRIPTED, Settings
 
     settings = Settings(policy=SCRIPTED, q_models={"demo@1": SCRIPTED}, max_candidates=8)
     config = uvicorn.Config(create_app(settings), log_level="error", lifespan="on", ws="none")

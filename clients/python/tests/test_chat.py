@@ -132,9 +132,9 @@ def test_the_server_answers_whole_and_in_pieces(client: QGuide) -> None:
 
 def test_calls_of_functions_and_of_custom_tools_are_read() -> None:
     from server.app import create_app
-    from server.fake_upstream import FakeUpstream
-    from server.settings import SCRIPTED, Settings, Upstream
-    from tests.running import running
+    from server.chat.fake_openai import FakeUpstream
+    from server.settings.settings import SCRIPTED, Settings, Upstream
+    from tests.support.running import running
 
     tools = [
         {"type": "custom", "custom": {"name": "shell"}},

@@ -171,7 +171,7 @@ async def test_the_async_client_raises_the_same(async_client: AsyncQGuide) -> No
 def schemas() -> dict[str, Any]:
     """What the server's own document says of its bodies."""
     from server.app import create_app
-    from server.settings import Settings
+    from server.settings.settings import Settings
 
     document = create_app(Settings()).openapi()
     found: dict[str, Any] = document["components"]["schemas"]
@@ -292,7 +292,7 @@ def test_a_chat_completions_guidance_is_read_whole(url: str) -> None:
 
 
 def test_every_status_that_the_server_refuses_with_has_a_class() -> None:
-    from server.errors import HTTP_CODES, TABLE
+    from server.errors.table import HTTP_CODES, TABLE
 
     refusals = {(500, "internal_error"), (422, "malformed_body"), *TABLE.values()}
     refusals |= set(HTTP_CODES.items())

@@ -8,11 +8,17 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from qnet.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
-from qnet.implicit_scoring import NaiveImplicitScorer, SharedPrefixImplicitScorer
-from qnet.scoring import NaiveScorer, SharedPrefixScorer
+from qnet.models.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
+from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
+from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import Scorer, ScoreRequest
-from tests.tiny_models import distinct_tokens, renderer, save_implicit_q, save_policy, save_qnet
+from tests.support.tiny_models import (
+    distinct_tokens,
+    renderer,
+    save_implicit_q,
+    save_policy,
+    save_qnet,
+)
 
 Kind = Literal["qnet", "implicit-q"]
 KINDS: tuple[Kind, ...] = ("qnet", "implicit-q")

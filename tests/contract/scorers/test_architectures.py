@@ -8,16 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import Gemma2Config, GPTNeoConfig, Lfm2Config, Llama4TextConfig, PretrainedConfig
 
-from qnet import attention, kvstore, prefix
-from qnet.checkpoint import LoadedQNet, Manifest
+from qnet.engine import attention
+from qnet.engine import prefix_cache as kvstore
+from qnet.engine.packed_model import context_length
 from qnet.errors import CheckpointError
-from qnet.model import QNet, QNetConfig
-from qnet.packed import context_length
-from qnet.scoring import SharedPrefixScorer
+from qnet.models.checkpoint import LoadedQNet, Manifest
+from qnet.models.qnet import QNet, QNetConfig
+from qnet.scoring import score_plan as prefix
+from qnet.scoring.value_head import SharedPrefixScorer
 from qnet.types import ScoreRequest
 from tests.contract.scorers.batches import batches
 from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
-from tests.tiny_models import ARCHITECTURES, renderer
+from tests.support.tiny_models import ARCHITECTURES, renderer
 
 ONE_SLAB = 150_000
 """Cache bytes for one or two conversations of these tiny models."""

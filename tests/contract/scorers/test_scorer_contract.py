@@ -6,15 +6,15 @@ from contextlib import closing
 import pytest
 
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
-from qnet.scoring import ScriptedScorer
-from qnet.trunk import export_trunk, load_head
+from qnet.models.trunk_export import export_trunk, load_head
+from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.vllm import VllmScorer
+from qnet.scoring.vllm_client import VllmServer
 from qnet.types import History, Message, Scorer, ScoreRequest
-from qnet.vllm import VllmServer
-from qnet.vllm_scoring import VllmScorer
 from tests.contract.scorers.batches import INSTRUCTION
 from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
-from tests.scripted_vllm import scripted_vllm
-from tests.tiny_models import CONTEXT, WORDS, renderer, save_policy, save_qnet
+from tests.support.scripted_vllm import scripted_vllm
+from tests.support.tiny_models import CONTEXT, WORDS, renderer, save_policy, save_qnet
 
 SCORERS = ("scripted", "vllm", *(f"{how}-{kind}" for kind in KINDS for how in ("naive", "fast")))
 OTHER = Message("user", "take mug from shelf open Action : you see go to desk " * 2)

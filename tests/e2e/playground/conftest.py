@@ -18,13 +18,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from qnet.batching import DeviceThread
+from qnet.device.device_thread import DeviceThread
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring import ScriptedScorer
+from qnet.scoring.value_head import ScriptedScorer
 from server.app import create_app
-from server.models import Models
-from server.settings import Settings
-from tests.running import running
+from server.q_models.build import Models
+from server.settings.settings import Settings
+from tests.support.running import running
 from tests.unit.server.conftest import FAKES, models_of
 
 WAIT_S = 30

@@ -7,9 +7,9 @@ from typing import Any
 from selenium.webdriver.common.keys import Keys
 
 from qnet.errors import ScorerUnavailableError
-from qnet.scoring import ScriptedScorer
+from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import ScoreRequest, ScoreResult
-from server.keys import create_key
+from server.access.keys import create_key
 from tests.e2e.playground.conftest import Page, served
 from tests.unit.server.conftest import FAKES
 

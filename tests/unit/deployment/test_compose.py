@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server.settings import Settings
+from server.settings.settings import Settings
 
 DOCKER = Path(__file__).parents[3] / "docker"
 TEXT = (DOCKER / "compose.yaml").read_text()

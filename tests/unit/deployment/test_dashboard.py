@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from server.app import create_app
-from server.settings import SCRIPTED, Settings
+from server.settings.settings import SCRIPTED, Settings
 
 DOCKER = Path(__file__).parents[3] / "docker"
 SERVICES = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]

@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.helm_chart import (
+from tests.support.helm_chart import (
     CASES,
     CHART,
     KEYS,
@@ -28,7 +28,7 @@ from tests.helm_chart import (
     server_of,
     template,
 )
-from tests.serving import ROOT
+from tests.support.serving import ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"]
 DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()

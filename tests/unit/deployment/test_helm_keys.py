@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from server.keys import KeyFile, create_key, revoke_key
-from tests.helm_chart import CASES, KEYS, environment, needs_helm, pods, rendered, server_of
+from server.access.keys import KeyFile, create_key, revoke_key
+from tests.support.helm_chart import CASES, KEYS, environment, needs_helm, pods, rendered, server_of
 
 WAIT_S = 20
 

@@ -12,8 +12,8 @@ import yaml
 from fastapi.testclient import TestClient
 
 from server.app import create_app
-from server.settings import Settings
-from tests.helm_chart import (
+from server.settings.settings import Settings
+from tests.support.helm_chart import (
     CASES,
     CHART,
     CPUS,
@@ -26,7 +26,7 @@ from tests.helm_chart import (
     rendered,
     server_of,
 )
-from tests.serving import ROOT
+from tests.support.serving import ROOT
 
 pytestmark = needs_helm
 

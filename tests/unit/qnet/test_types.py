@@ -2,7 +2,7 @@
 
 import pytest
 
-from qnet.selection import distinct
+from qnet.decision.selection import distinct
 from qnet.types import Message, ToolCall
 
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.batching import DeviceThread
+from qnet.device.device_thread import DeviceThread
 from qnet.policies.local import LocalPolicy
-from qnet.scoring import SharedPrefixScorer
+from qnet.scoring.value_head import SharedPrefixScorer
 from qnet.types import CachingScorer, Policy
 from server.app import create_app
-from server.fake_upstream import FakeUpstream
-from server.models import Models, ServedPolicy, build_models
-from server.q_models import Origin, QModel, QModels, Runtime
-from server.settings import SCRIPTED, Settings, Upstream
-from server.telemetry import Telemetry
-from tests.tiny_models import CONTEXT, policy_model, q_model
+from server.chat.fake_openai import FakeUpstream
+from server.observability.metrics import Telemetry
+from server.q_models.build import Models, ServedPolicy, build_models
+from server.q_models.registry import Origin, QModel, QModels, Runtime
+from server.settings.settings import SCRIPTED, Settings, Upstream
+from tests.support.tiny_models import CONTEXT, policy_model, q_model
 
 FAKES = Settings(
     policy=SCRIPTED, q_models={"demo": SCRIPTED, "other": SCRIPTED}, max_candidates=8, timeout_s=30

@@ -9,7 +9,7 @@ import torch
 from qnet.errors import CheckpointError, HistoryTooLongError
 from qnet.policies.local import LocalPolicy
 from qnet.types import Candidate, History, Message, SampleRequest, Sampling
-from tests.tiny_models import ARCHITECTURES, CONTEXT, WORDS, policy_model, renderer
+from tests.support.tiny_models import ARCHITECTURES, CONTEXT, WORDS, policy_model, renderer
 
 GREEDY = Sampling(temperature=0.0, max_tokens=12)
 WARM = Sampling(temperature=1.0, max_tokens=12, seed=7)

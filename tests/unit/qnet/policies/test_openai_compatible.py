@@ -10,7 +10,6 @@ import httpx
 import pytest
 import stamina
 
-from qnet.bills import bills
 from qnet.errors import (
     InvalidCandidatesError,
     InvalidRequestError,
@@ -20,8 +19,9 @@ from qnet.errors import (
     UpstreamUnavailableError,
 )
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qnet.policies.usage_ledger import bills
 from qnet.types import Candidate, History, Message, Sampling, Spent, ToolCall
-from server.fake_upstream import DEFAULT_REPLIES, FakeUpstream
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 
 HISTORY: History = (Message("system", "be brief"), Message("user", "find the mug"))
 QUICK = UpstreamLimits(timeout_s=0.3, retries=1, longest_wait_s=2.0, breaker_failures=2)

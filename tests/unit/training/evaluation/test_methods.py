@@ -7,7 +7,6 @@ import pytest
 
 from qnet.errors import ScorerUnavailableError
 from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
-from training.episode import Choice, Chooser
 from training.evaluation.methods import (
     Play,
     TieBreak,
@@ -16,6 +15,7 @@ from training.evaluation.methods import (
     random_of_m,
     sample,
 )
+from training.rollouts.episode import Choice, Chooser
 
 HISTORY = (Message("user", "a task"),)
 PLAY = Play(candidates=4, sampling=Sampling(temperature=0.7))

@@ -8,13 +8,13 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qnet.errors import ConfigError
-from training.artefacts import finished_task_ids, read_rows
-from training.environments.alfworld.engine import PythonEnvironment
-from training.environments.alfworld.expert import Expert
-from training.environments.base import StepResult, parse_action
+from training.data.records import TrajectoryRow
+from training.data.runs import finished_task_ids, read_rows
+from training.environments.alfworld.engines.python import PythonEnvironment
+from training.environments.alfworld.expert.expert import Expert
+from training.environments.base.interface import StepResult, parse_action
+from training.environments.task_selection import EnvironmentConfig, build_selected_suite
 from training.jobs.collect import CollectConfig, Collected, run_collect
-from training.records import TrajectoryRow
-from training.tasks import EnvironmentConfig, build_selected_suite
 
 
 def configure(output: Path, games: Path | None, **changes: object) -> CollectConfig:

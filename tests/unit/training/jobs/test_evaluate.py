@@ -11,12 +11,12 @@ from rich.console import Console
 
 from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
-from training.artefacts import read_rows
-from training.environments.base import StepResult, Task, parse_action, react_reply
-from training.environments.fake import CorridorEnvironment, CorridorSuite
+from training.data.runs import read_rows
+from training.environments.base.interface import StepResult, Task, parse_action, react_reply
+from training.environments.corridor import CorridorEnvironment, CorridorSuite
+from training.environments.task_selection import EnvironmentConfig
 from training.evaluation.records import METHODS, EpisodeRow, Results
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.tasks import EnvironmentConfig
 
 ACTIONS = ("go left", "go right", "take key", "open door")
 

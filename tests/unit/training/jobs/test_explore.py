@@ -10,18 +10,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from qnet.checkpoint import Manifest, save_checkpoint
 from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
+from qnet.models.checkpoint import Manifest, save_checkpoint
 from qnet.policies.local import LocalPolicy
 from qnet.types import Candidate, Message, SampleRequest
-from tests.tiny_models import policy_model
-from training.algorithms.exploration import Exploration
-from training.artefacts import JsonlWriter, read_rows
-from training.environments.base import react_reply
-from training.environments.fake import Corridor, CorridorEnvironment
+from tests.support.tiny_models import policy_model
+from training.data.records import EXPERT, TrajectoryRow, TreeRow, rows_of
+from training.data.runs import JsonlWriter, read_rows
+from training.environments.base.interface import react_reply
+from training.environments.corridor import Corridor, CorridorEnvironment
+from training.environments.task_selection import EnvironmentConfig
+from training.exploration.tree_expansion import Exploration
 from training.jobs.explore import ExploreConfig, run_explore
-from training.records import EXPERT, TrajectoryRow, TreeRow, rows_of
-from training.tasks import EnvironmentConfig
 
 ACTIONS = ("go left", "go right", "take key", "open door")
 

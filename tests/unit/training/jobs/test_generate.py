@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from training.__main__ import app
-from training.environments.alfworld.game import GOAL_KINDS
-from training.environments.alfworld.generator import draw_game
-from training.environments.alfworld.statistics import room_kind
+from qguide.commands.jobs import app
+from training.environments.alfworld.game.game import GOAL_KINDS
+from training.environments.alfworld.game.generator import draw_game
+from training.environments.alfworld.game.statistics import room_kind
 from training.environments.alfworld.suite import GAME_FILE, build_alfworld_suite
 from training.jobs.generate import Generated, generate_games
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from qnet.errors import ConfigError
-from training.artefacts import JsonlWriter, read_rows
+from training.data.records import LabelRow, TreeRow
+from training.data.runs import JsonlWriter, read_rows
 from training.jobs.label import LabelConfig, run_label
-from training.records import LabelRow, TreeRow
 
 GOLDEN = Path(__file__).parents[3] / "data" / "trees"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from training.environments.alfworld import engine
+from training.environments.alfworld.engines import python as engine
 from training.jobs.parity import Agreement, ParityReport, run_parity
 
 

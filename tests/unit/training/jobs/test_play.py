@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from qnet.errors import ScorerUnavailableError
-from training.environments.fake import Corridor
+from training.environments.corridor import Corridor
+from training.environments.task_selection import EnvironmentConfig
 from training.jobs.play import PlayConfig, run_play
-from training.tasks import EnvironmentConfig
 
 CORRIDOR = EnvironmentConfig(name="fake", first_seed=3, count=1)
 Answer = Callable[[httpx.Request], httpx.Response]

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from training.algorithms.exploration import Exploration
-from training.config import load_config
+from training.configs.job_files import load_config
+from training.exploration.tree_expansion import Exploration
+from training.jobs.choice_regret import JudgeConfig
 from training.jobs.collect import CollectConfig
 from training.jobs.explore import ExploreConfig
-from training.jobs.judge import JudgeConfig
 from training.jobs.label import LabelConfig
 from training.jobs.sft import SftConfig
 from training.jobs.train_qnet import TrainQNetConfig

@@ -1,0 +1,148 @@
+"""The stopwatch, the machine's speed, and the least work that a step can be."""
+
+import gc
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import transformers
+
+from qguide.bench.measurement.records import Machine
+from qguide.bench.measurement.shapes import Shape
+from qguide.bench.measurement.steps import OBSERVATION_TOKENS, Point
+
+T = TypeVar("T")
+
+_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "fma", "asimd", "bf16")
+
+
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
+"""Of |ΔQ|, relative to the largest |Q| above 1; in float32 only the order of sums differs."""
+
+
+def largest_difference(q_values: Sequence[float], reference: Sequence[float]) -> float:
+    """The largest |ΔQ|; infinite where a Q is no number, which must not pass for agreement."""
+    found = [abs(q - r) for q, r in zip(q_values, reference, strict=True)]
+    return max(found) if all(map(isfinite, found)) else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long something took: CPU time of all threads of its processes, and by the clock."""
+
+    cpu_s: float
+    wall_s: float
+
+
+Clock = Callable[[], Timing]
+"""What was spent since some fixed moment, by whoever does the work."""
+
+
+def clock_here(device: str) -> Timing:
+    """This process's time, all work on the device done."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+    return Timing(time.process_time(), time.perf_counter())
+
+
+def clock_of(pids: Iterable[int]) -> Timing:
+    """CPU time of other processes, this process's clock.
+
+    Raises:
+        OSError: one has ended, or the system tells no other process's CPU time.
+    """
+    # Linux's number of the CPU clock of a process: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
+    cpu_s = sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
+    return Timing(cpu_s, time.perf_counter())
+
+
+def timed(call: Callable[[], T], *, clock: Clock) -> tuple[T, Timing]:
+    """What a call gives and how long it took, the collector held back meanwhile."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        before = clock()
+        result = call()
+        after = clock()
+    finally:
+        if collecting:
+            gc.enable()
+    return result, Timing(after.cpu_s - before.cpu_s, after.wall_s - before.wall_s)
+
+
+class MatrixProduct:
+    """A square product, large enough to run at the machine's full rate in this dtype."""
+
+    def __init__(self, *, dtype: torch.dtype, device: str) -> None:
+        size = 1024 if device == "cpu" else 8192
+        self.flops = 2 * size**3
+        generator = torch.Generator(device).manual_seed(0)
+        self._a, self._b = (
+            torch.randn((size, size), generator=generator, device=device).to(dtype)
+            for _ in range(2)
+        )
+
+    def __call__(self) -> None:
+        """Do it once."""
+        torch.mm(self._a, self._b)
+
+
+def least_flops(shape: Shape, point: Point) -> int:
+    """Multiplications and additions of a step whose history is cached.
+
+    Every layer but the last works on every new token; the last makes keys and values for all of
+    them and the rest for the M tokens at which Q is read. A token's attention covers the columns
+    that it sees and no others. Norms, rotations, the softmax and the embeddings are not counted.
+    """
+    query = shape.heads * shape.head_size
+    keys = shape.kv_heads * shape.head_size
+    in_kv = 2 * shape.hidden * 2 * keys
+    the_rest = 2 * shape.hidden * (2 * query + 3 * shape.ffn)
+    state = point.history + OBSERVATION_TOKENS
+    seen_by_observation = sum(range(point.history + 1, state + 1))
+    apart = state + point.alike
+    seen_by_candidates = sum(range(state + 1, apart + 1)) + sum(
+        sum(range(apart + 1, state + length + 1)) for length in point.candidate_lengths
+    )
+    seen_by_reads = sum(state + length for length in point.candidate_lengths)
+    per_column = 4 * query
+    inner = point.new_tokens * (in_kv + the_rest)
+    inner += (seen_by_observation + seen_by_candidates) * per_column
+    last = point.new_tokens * in_kv + point.candidates * the_rest + seen_by_reads * per_column
+    head = 2 * shape.head_width * (shape.hidden + shape.head_width + 1)
+    return (shape.layers - 1) * inner + last + point.candidates * head
+
+
+def describe_machine(*, device: str, threads: int) -> Machine:
+    """The machine as far as it matters to speed."""
+    cpu, flags = _cpu()
+    accelerator = "" if device == "cpu" else str(torch.cuda.get_device_name(device))
+    return Machine(
+        cpu=cpu,
+        cpu_flags=tuple(name for name in _FLAGS if name in flags),
+        cores=os.cpu_count() or 1,
+        accelerator=accelerator,
+        device=device,
+        threads=threads,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        torch_cpu_capability=torch.backends.cpu.get_cpu_capability(),
+    )
+
+
+def _cpu() -> tuple[str, set[str]]:
+    """Model name and flags, from Linux; elsewhere what Python knows and no flags."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine(), set()
+    fields = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    flags = fields.get("flags") or fields.get("Features") or ""
+    return fields.get("model name") or platform.machine(), set(flags.split())

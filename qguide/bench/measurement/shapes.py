@@ -1,0 +1,109 @@
+"""Llama-shaped Q models with random weights, and the tokenizer that their token ids spell.
+
+The weights are large enough that every token matters to Q: with a checkpoint's usual start of
+0.02, attention is nearly uniform and a mask that leaks would hardly show.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+from qnet.models.checkpoint import LoadedQNet, Manifest
+from qnet.models.qnet import PAPER_HEAD_WIDTH, QNet, QNetConfig
+from qnet.rendering.renderer import Renderer
+
+END = "<end>"
+CONTEXT = 16_384
+_TEMPLATE = (
+    "{% for m in messages %}{{ m['content'] }}"
+    "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A Llama trunk and the head on it.
+
+    Attributes:
+        ffn: width of the gated MLP.
+    """
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocabulary: int
+    head_width: int = PAPER_HEAD_WIDTH
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+
+SHAPES = {
+    "tiny": Shape(32, 2, 4, 2, 48, 128, head_width=16),
+    "28m": Shape(512, 8, 8, 2, 1408, 8192),
+    "125m": Shape(768, 12, 12, 4, 2816, 32_000),
+    "1b": Shape(2048, 16, 32, 8, 8192, 128_256),
+    "7b": Shape(4096, 32, 32, 8, 14_336, 32_000),
+}
+
+
+def build_qnet(
+    name: str, shape: Shape, *, seed: int, dtype: torch.dtype, device: str
+) -> LoadedQNet:
+    """A QNet of this shape whose every weight is drawn from `seed`."""
+    trunk = LlamaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=CONTEXT,
+    )
+    with torch.device(device):
+        model = QNet(QNetConfig(trunk=trunk.to_dict(), head_width=shape.head_width))
+    # Rotary angles stay in float32, as they do in a model that was loaded from a checkpoint.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    _draw_weights(model, torch.Generator(device).manual_seed(seed))
+    manifest = Manifest(kind="qnet", name=name, read_at="last_token")
+    return LoadedQNet(name, model.eval(), Renderer(_tokenizer(shape.vocabulary)), manifest)
+
+
+def spell_sequence(token_ids: list[int]) -> str:
+    """The text of these tokens, ends of turns included, for who knows no chat template."""
+    return " ".join(str(token) if token else END for token in token_ids)
+
+
+def spell(token_ids: list[int]) -> str:
+    """The text that the tokenizer reads as these tokens."""
+    return " ".join(map(str, token_ids))
+
+
+@torch.no_grad()
+def _draw_weights(model: nn.Module, generator: torch.Generator) -> None:
+    """Embeddings of unit variance, matrices that keep it, biases that can be seen."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            module.weight.normal_(0.0, 1.0, generator=generator)
+        elif isinstance(module, nn.Linear):
+            module.weight.normal_(0.0, module.in_features**-0.5, generator=generator)
+            if module.bias is not None:
+                module.bias.normal_(0.0, 0.1, generator=generator)
+
+
+def _tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+    """Token 0 ends a turn; any other is its own number, spelled in digits."""
+    words = {END: 0} | {str(token): token for token in range(1, vocabulary)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=END))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
+    fast.chat_template = _TEMPLATE
+    return fast

@@ -1,0 +1,267 @@
+"""Ways to score a step's candidates that all have to give the same Q.
+
+    ours           `SharedPrefixScorer.score`, from messages to numbers
+    naive          each full sequence alone, stock kernels, nothing kept: the reference
+    naive-packed   the same with our kernels, which tells the algorithm from the kernels
+    padded         all full sequences as one right-padded batch
+    dynamic-cache  transformers' DynamicCache, candidates packed behind it with a 4D mask
+    vllm           a real vLLM's pooling runner, prefix caching on, its default block size
+    vllm-block32   the same with blocks of 32 tokens
+    http           a whole `/v1/score` call of a `qguide serve` with one client
+    vllm-http      the same sequences as texts to the `/pooling` of a vLLM server
+
+All but `ours` and those over HTTP get token ids, so that only these pay for rendering. All have
+one set of weights and read the value head at the candidates' last tokens alone. The last four run
+in processes of their own (`remote`), and it is the CPU time of these that counts.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from qguide.bench.measurement.measure import Timing, clock_here
+from qguide.bench.measurement.names import Local, Name
+from qguide.bench.measurement.steps import Asked, Step
+from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD, PackedModel, history_piece, q_of
+from qnet.engine.prefix_cache import Entry
+from qnet.models.checkpoint import LoadedQNet
+from qnet.models.qnet import QNet
+from qnet.scoring.value_head import SharedPrefixScorer
+
+
+class Contestant(Protocol):
+    """One way to score a step."""
+
+    def prepare(self, step: Step) -> None:
+        """Bring about what the step before leaves behind; not measured."""
+        ...
+
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate of the step; measured."""
+        ...
+
+    def clock(self) -> Timing:
+        """What it has spent so far, from a fixed moment on."""
+        ...
+
+
+class ManySessions(Contestant, Protocol):
+    """A contestant that scores steps of many sessions at once."""
+
+    def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
+        """Q of each candidate of each step; measured."""
+        ...
+
+
+def build_contestants(
+    names: Sequence[Local], loaded: LoadedQNet, *, cache_bytes: int
+) -> dict[Name, Contestant]:
+    """The contestants of this process by name, on one set of weights."""
+    stock = _with_shared_weights(loaded.model)
+    packed = _with_shared_weights(loaded.model)
+
+    def build(name: Local) -> Contestant:
+        match name:
+            case "ours":
+                return Ours(loaded, cache_bytes=cache_bytes)
+            case "naive":
+                return Naive(stock)
+            case "naive-packed":
+                return NaivePacked(packed)
+            case "padded":
+                return Padded(stock)
+            case "dynamic-cache":
+                return DynamicCached(stock)
+
+    return {name: build(name) for name in names}
+
+
+class Ours:
+    """The scorer that the server uses, called as the server calls it."""
+
+    def __init__(self, loaded: LoadedQNet, *, cache_bytes: int) -> None:
+        self._device = str(loaded.model.device)
+        self._scorer = SharedPrefixScorer(loaded, cache_bytes=cache_bytes)
+
+    def prepare(self, step: Step) -> None:
+        """Score the step before, which leaves its history and candidates in the cache."""
+        self._scorer.score([step.request_before])
+
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+        return self.score_all([step])[0]
+
+    def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
+        """Q of each candidate of many sessions in one call."""
+        results = self._scorer.score([step.request for step in steps])
+        return [list(result.q_values) for result in results]
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(self._device)
+
+
+class Naive:
+    """One forward pass for each full sequence; no mask, so that stock kernels skip the future."""
+
+    def __init__(self, model: QNet) -> None:
+        self._model = model
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(str(self._model.device))
+
+    def prepare(self, step: Step) -> None:
+        """Nothing is kept."""
+
+    @torch.inference_mode()
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+        return [self._q(token_ids) for token_ids in step.now.sequences]
+
+    def _q(self, token_ids: list[int]) -> float:
+        tokens = torch.tensor([token_ids], device=self._model.device)
+        hidden_BTD = self._model.trunk(input_ids=tokens, use_cache=False).last_hidden_state
+        return float(self._model.head(hidden_BTD[0, -1]))
+
+
+class NaivePacked:
+    """One forward pass of our kernels for each full sequence, nothing kept."""
+
+    def __init__(self, model: QNet) -> None:
+        self._device = str(model.device)
+        self._packed = PackedModel(
+            model.trunk,
+            q_of(model),
+            cache_bytes=0,
+            tokens_per_forward=DEFAULT_TOKENS_PER_FORWARD,
+        )
+
+    def prepare(self, step: Step) -> None:
+        """Nothing is kept."""
+
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+        pieces = (history_piece(Entry(), ids, read_last=True) for ids in step.now.sequences)
+        return [float(self._packed.run([piece])) for piece in pieces]
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(self._device)
+
+
+class Padded:
+    """All full sequences in one right-padded batch."""
+
+    def __init__(self, model: QNet) -> None:
+        self._model = model
+
+    def prepare(self, step: Step) -> None:
+        """Nothing is kept."""
+
+    @torch.inference_mode()
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+        sequences = step.now.sequences
+        lengths = [len(token_ids) for token_ids in sequences]
+        tokens_BT = torch.zeros((len(sequences), max(lengths)), dtype=torch.long)
+        for row, token_ids in zip(tokens_BT, sequences, strict=True):
+            row[: len(token_ids)] = torch.tensor(token_ids)
+        last_B = torch.tensor(lengths)
+        real_BT = (torch.arange(max(lengths)) < last_B[:, None]).long()
+        device = self._model.device
+        hidden_BTD = self._model.trunk(
+            input_ids=tokens_BT.to(device), attention_mask=real_BT.to(device), use_cache=False
+        ).last_hidden_state
+        rows_B = torch.arange(len(lengths), device=device)
+        return numbers(self._model.head(hidden_BTD[rows_B, last_B.to(device) - 1]))
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(str(self._model.device))
+
+
+class DynamicCached:
+    """What transformers offers: history in a DynamicCache, candidates behind it, then a crop.
+
+    The chosen candidate's keys and values are moved behind the history before the crop, so that
+    this peer computes no more tokens than ours.
+    """
+
+    def __init__(self, model: QNet) -> None:
+        self._model = model
+        self._cache = DynamicCache()
+
+    @torch.inference_mode()
+    def prepare(self, step: Step) -> None:
+        """Run the step before; its candidates stay in the cache."""
+        self._cache = DynamicCache()
+        self._forward(step.before)
+
+    @torch.inference_mode()
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+        self._keep_chosen(step)
+        return self._forward(step.now)
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(str(self._model.device))
+
+    def _keep_chosen(self, step: Step) -> None:
+        lengths = [len(candidate) for candidate in step.before.candidates]
+        to = len(step.before.history)
+        start = to + sum(lengths[: step.chosen])
+        kept = lengths[step.chosen]
+        for layer in self._cache.layers:
+            assert isinstance(layer, DynamicLayer)
+            for columns in (layer.keys, layer.values):
+                assert columns is not None
+                columns[:, :, to : to + kept] = columns[:, :, start : start + kept].clone()
+        self._cache.crop(-(sum(lengths) - kept))
+
+    def _forward(self, asked: Asked) -> list[float]:
+        """What the cache lacks of the history, and all candidates, in one row."""
+        known = int(self._cache.get_seq_length())
+        start = len(asked.history)
+        tokens = asked.history[known:]
+        positions = list(range(known, start))
+        owners = [0] * len(tokens)
+        last = []
+        for owner, candidate in enumerate(asked.candidates, start=1):
+            tokens = tokens + candidate
+            positions += range(start, start + len(candidate))
+            owners += [owner] * len(candidate)
+            last.append(len(tokens) - 1)
+        device = self._model.device
+        hidden_BTD = self._model.trunk(
+            input_ids=torch.tensor([tokens], device=device),
+            position_ids=torch.tensor([positions], device=device),
+            attention_mask=_tree_mask(owners, known).to(device),
+            past_key_values=self._cache,
+            use_cache=True,
+        ).last_hidden_state
+        return numbers(self._model.head(hidden_BTD[0, last]))
+
+
+def _tree_mask(owners: list[int], known: int) -> Tensor:
+    """(1, 1, T, known + T): true where a token sees another; owner 0 is the history."""
+    owner_T = torch.tensor(owners)
+    shared = (owner_T[None, :] == 0) | (owner_T[:, None] == owner_T[None, :])
+    seen = torch.cat([torch.ones((len(owners), known), dtype=torch.bool), shared.tril()], dim=1)
+    return seen[None, None]
+
+
+def _with_shared_weights(model: QNet) -> QNet:
+    """A model of its own, whose attention can be set, on the same parameters."""
+    return deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
+def numbers(q_B: Tensor) -> list[float]:
+    """Q as Python's numbers."""
+    return [float(q) for q in q_B.tolist()]

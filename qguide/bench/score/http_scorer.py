@@ -1,0 +1,213 @@
+"""Contestants over HTTP: a `qguide serve` and a vLLM server, each with this process as client."""
+
+import base64
+import json
+import socket
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Any
+
+import httpx
+
+from qguide.bench.measurement.measure import Timing, clock_of
+from qguide.bench.measurement.processes import ANSWER_S, START_S, Child, child
+from qguide.bench.measurement.shapes import spell_sequence
+from qguide.bench.measurement.steps import Asked, Step
+from qguide.bench.score.baselines import ManySessions
+from qguide.bench.score.exported_model import BLOCK, SERVED_NAME, Workplace
+from qnet.errors import ConfigError
+from qnet.types import History, Message
+
+_PROBE_S = 0.5
+_AS_MANY_AS_STEPS = httpx.Limits()
+
+
+class _OverHttp(ABC):
+    """A server and its clients, all in this process; the CPU time is the server's processes'."""
+
+    _ready = "/health"
+
+    def __init__(self, workplace: Workplace, process: Child, port: int) -> None:
+        self._workplace = workplace
+        self._process = process
+        self._http = httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_S, limits=_AS_MANY_AS_STEPS
+        )
+        wait_until_ready(process, self._http, self._ready)
+
+    @abstractmethod
+    def prepare(self, step: Step) -> None:
+        """Ask for the step before."""
+
+    @abstractmethod
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+
+    def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
+        """Q of each candidate of each step; every step has a client of its own."""
+        with ThreadPoolExecutor(len(steps)) as clients:
+            return list(clients.map(self.score, steps))
+
+    def clock(self) -> Timing:
+        """CPU time of the server's processes; wall time as the client sees it."""
+        try:
+            return clock_of(self._pids)
+        except OSError as error:  # one has ended, or this is no Linux
+            raise self._process.failure("cannot be timed from outside") from error
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._http.close()
+
+    @cached_property
+    def _pids(self) -> list[int]:
+        return self._process.family()
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        try:
+            response = self._http.post(path, json=body)
+        except httpx.TransportError as error:
+            raise self._process.failure(f"gave no answer ({type(error).__name__})") from error
+        if response.status_code != 200:
+            raise self._process.failure(f"answered {path} with {response.status_code}")
+        return response.json()
+
+
+class ServedByQGuide(_OverHttp):
+    """`/v1/score` of a `qguide serve`."""
+
+    _ready = "/readyz"
+
+    def prepare(self, step: Step) -> None:
+        """Ask for the step before."""
+        self._score(step.request_before.history, step.request_before.candidates)
+
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+        return self._score(step.request.history, step.request.candidates)
+
+    def _score(self, history: History, candidates: Sequence[Message]) -> list[float]:
+        body = {
+            "messages": [{"role": m.role, "content": m.content} for m in history],
+            "candidates": [m.content for m in candidates],
+        }
+        return [score["q_value"] for score in self._post("/v1/score", body)["scores"]]
+
+
+class ServedByVllm(_OverHttp):
+    """`/pooling` of a vLLM server, which tokenises every full sequence."""
+
+    def prepare(self, step: Step) -> None:
+        """Ask for the step before."""
+        self._score(step.before)
+
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+        return self._score(step.now)
+
+    def _score(self, asked: Asked) -> list[float]:
+        sequences = asked.sequences
+        body = {
+            "model": SERVED_NAME,
+            "input": [spell_sequence(sequence) for sequence in sequences],
+            "add_special_tokens": False,
+            "use_activation": False,
+            "encoding_format": "base64",
+            "embed_dtype": "float32",
+            "endianness": "little",
+        }
+        answer = self._post("/pooling", body)
+        read, sent = answer["usage"]["prompt_tokens"], sum(map(len, sequences))
+        if read != sent:
+            raise ConfigError(f"vLLM's server read {read:,} tokens where {sent:,} were spelled")
+        rows = sorted(answer["data"], key=lambda row: int(row["index"]))
+        return self._workplace.q_values([base64.b64decode(row["data"]) for row in rows])
+
+
+@contextmanager
+def served_by_qguide(workplace: Workplace) -> Iterator[ManySessions]:
+    """A `qguide serve` on the checkpoint.
+
+    Raises:
+        ConfigError: it does not start.
+    """
+    port = free_port()
+    with child(
+        "qguide serve",
+        [sys.executable, "-m", "qguide", "serve", "--port", str(port)],
+        log=workplace.folder / "http.log",
+        environment={
+            "QGUIDE_POLICY": "scripted",
+            "QGUIDE_Q_MODELS": json.dumps({SERVED_NAME: str(workplace.checkpoint)}),
+            "QGUIDE_DEVICE": workplace.device,
+            "QGUIDE_DTYPE": workplace.dtype,
+            "QGUIDE_THREADS": str(workplace.threads),
+            "QGUIDE_CACHE_BYTES": str(workplace.cache_bytes),
+            "QGUIDE_TIMEOUT_S": str(ANSWER_S),
+            "QGUIDE_CONCURRENT_REQUESTS": "0",
+            "QGUIDE_LOG_LEVEL": "ERROR",
+        },
+    ) as process:
+        yield from _closing(ServedByQGuide(workplace, process, port))
+
+
+@contextmanager
+def served_by_vllm(workplace: Workplace) -> Iterator[ManySessions]:
+    """A vLLM server on the trunk, with blocks of 32 and what the README says.
+
+    Raises:
+        ConfigError: it does not start.
+    """
+    port = free_port()
+    command = [workplace.vllm_python, "-I", "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(workplace.trunk), "--served-model-name", SERVED_NAME]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--runner", "pooling"]
+    command += ["--convert", "embed", "--enable-prefix-caching", "--dtype", workplace.dtype]
+    command += ["--max-model-len", str(workplace.longest), "--block-size", str(BLOCK)]
+    command += ["--kv-cache-memory-bytes", str(workplace.cache_bytes)]
+    command += ["--pooler-config", '{"pooling_type": "LAST", "use_activation": false}']
+    if workplace.device == "cpu":
+        command.append("--enforce-eager")
+    with child(
+        "vLLM's server",
+        command,
+        log=workplace.folder / "vllm-http.log",
+        environment=workplace.vllm_environment,
+    ) as process:
+        yield from _closing(ServedByVllm(workplace, process, port))
+
+
+def _closing(served: ServedByQGuide | ServedByVllm) -> Iterator[ManySessions]:
+    try:
+        yield served
+    finally:
+        served.close()
+
+
+def wait_until_ready(process: Child, http: httpx.Client, path: str) -> None:
+    """Ask a server that was started until it says that it is ready.
+
+    Raises:
+        ConfigError: it ended, or takes too long.
+    """
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if not process.running:
+            raise process.failure("ended")
+        with suppress(httpx.TransportError):
+            if http.get(path).status_code == 200:
+                return
+        time.sleep(_PROBE_S)
+    raise process.failure(f"was not ready after {START_S:g} s")
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port

@@ -1,0 +1,307 @@
+"""One run: every contestant at every point, in turns, and what was measured on disk at the end.
+
+Each repetition is a session of its own. Before a contestant's turn it brings about, unmeasured,
+what the step before leaves behind; then its step is measured. Turns begin with another contestant
+in each repetition, so that none always follows the same neighbour.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import torch
+
+from qguide.bench.measurement.measure import (
+    TOLERANCES,
+    MatrixProduct,
+    Timing,
+    clock_here,
+    describe_machine,
+    largest_difference,
+    least_flops,
+    timed,
+)
+from qguide.bench.measurement.names import OF_MANY_SESSIONS, OURS, REFERENCE, Name
+from qguide.bench.measurement.records import (
+    ContestantRow,
+    ModelRow,
+    PointRow,
+    Run,
+    Samples,
+    SessionsRow,
+)
+from qguide.bench.measurement.shapes import SHAPES, Shape, build_qnet
+from qguide.bench.measurement.steps import OBSERVATION_TOKENS, Point, draw_step
+from qguide.bench.score.baselines import Contestant, ManySessions, Ours, build_contestants
+from qguide.bench.score.config import DTYPES, ScoreBench
+from qguide.bench.score.exported_model import Workplace
+from qguide.bench.score.remote import open_remote
+from qnet.models.checkpoint import LoadedQNet
+
+_CACHE_BYTES = 4 * 1024**3
+_GROWTH_COLUMNS = 256
+_BLOCK_COLUMNS = 128
+_LEAST_REMOTE_BYTES = 1024**3
+
+Advance = Callable[[str], None]
+
+
+def score_bench(config: ScoreBench, *, advance: Advance = lambda _: None) -> Run:
+    """Measure everything; an interrupted run keeps what it has, and says that it is incomplete.
+
+    Args:
+        advance: told what comes next, once for each turn of `count_turns`.
+
+    Raises:
+        KeyboardInterrupt: after what was measured is on disk.
+    """
+    run = _new_run(config)
+    try:
+        with _threads(config.threads):
+            for measured in _measure(config, run, advance):
+                run = measured
+        run = run.model_copy(update={"complete": True})
+    finally:
+        _write(run, config.output)
+    return run
+
+
+def count_turns(config: ScoreBench) -> int:
+    """How often a run calls `advance`."""
+    rounds = config.repetitions + config.warm_ups
+    per_model = len(config.points) * len(config.names)
+    per_model += len(config.sessions) * len(_of_many_sessions(config))
+    return len(config.models) * rounds * per_model
+
+
+def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
+    """The run after each model, point and number of sessions."""
+    for name in config.models:
+        shape = SHAPES[name]
+        loaded = build_qnet(
+            name, shape, seed=config.seed, dtype=DTYPES[config.dtype], device=config.device
+        )
+        run = run.model_copy(update={"models": (*run.models, _model_row(name, shape, loaded))})
+        yield run
+        with _contestants(config, name, loaded) as contestants:
+            for point in config.points:
+                for row in _measure_point(config, name, point, contestants, advance):
+                    done = tuple(p for p in run.points if (p.model, p.label) != (name, str(point)))
+                    run = run.model_copy(update={"points": (*done, row)})
+                    yield run
+            for sessions in config.sessions:
+                rows = _measure_sessions(config, name, loaded, contestants, sessions, advance)
+                run = run.model_copy(update={"sessions": (*run.sessions, *rows)})
+                yield run
+
+
+@contextmanager
+def _contestants(
+    config: ScoreBench, model: str, loaded: LoadedQNet
+) -> Iterator[dict[Name, Contestant]]:
+    """Everyone who takes part, in the order of the command line."""
+    with ExitStack() as stack:
+        found = build_contestants(config.local, loaded, cache_bytes=_CACHE_BYTES)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="qguide-bench-")))
+        workplace = Workplace(
+            loaded,
+            folder,
+            vllm_python=config.vllm_python,
+            dtype=config.dtype,
+            device=config.device,
+            threads=config.threads,
+            longest=max(point.longest for point in config.points),
+            cache_bytes=_remote_cache_bytes(config, SHAPES[model]),
+        )
+        for name in config.remote:
+            found[name] = stack.enter_context(open_remote(name, workplace))
+        yield {name: found[name] for name in config.names}
+
+
+def _measure_point(
+    config: ScoreBench,
+    model: str,
+    point: Point,
+    contestants: dict[Name, Contestant],
+    advance: Advance,
+) -> Iterator[PointRow]:
+    """The point's row after each repetition that counts."""
+    product = MatrixProduct(dtype=DTYPES[config.dtype], device=config.device)
+    tally = _Tally(list(contestants), tolerance=TOLERANCES[config.dtype])
+    for repetition in range(-config.warm_ups, config.repetitions):
+        rng = Random(f"{config.seed} {point} {repetition}")
+        step = draw_step(point, vocabulary=SHAPES[model].vocabulary, rng=rng)
+        found: dict[Name, list[float]] = {}
+        _, speed = timed(product, clock=partial(clock_here, config.device))
+        timings = {}
+        for name in _in_turns(list(contestants), repetition):
+            advance(f"{model} {point} {name}")
+            contestants[name].prepare(step)
+            call = partial(contestants[name].score, step)
+            found[name], timings[name] = timed(call, clock=contestants[name].clock)
+        tally.compare(found)
+        if repetition >= 0:
+            tally.add(timings, gemm=speed)
+            yield PointRow(
+                model=model,
+                **_size(point),
+                new_tokens=point.new_tokens,
+                floor_flops=least_flops(SHAPES[model], point),
+                gemm_flops=product.flops,
+                gemm=tally.gemm,
+                contestants=tally.rows(),
+            )
+
+
+class _Tally:
+    """What the repetitions at one point have shown of each contestant so far."""
+
+    def __init__(self, names: list[Name], *, tolerance: float) -> None:
+        self.gemm = Samples()
+        self._samples = dict.fromkeys(names, Samples())
+        self._differences = dict.fromkeys(names, 0.0)
+        self._tolerance = tolerance
+        self._scale = 1.0
+
+    def compare(self, found: dict[Name, list[float]]) -> None:
+        """Hold everyone's Q against the reference's."""
+        reference = found[REFERENCE]
+        self._scale = max(self._scale, *map(abs, reference))
+        for name, q_values in found.items():
+            self._differences[name] = max(
+                self._differences[name], largest_difference(q_values, reference)
+            )
+
+    def add(self, timings: dict[Name, Timing], *, gemm: Timing) -> None:
+        """Count a repetition."""
+        self.gemm = self.gemm.and_one_more(**asdict(gemm))
+        for name, timing in timings.items():
+            self._samples[name] = self._samples[name].and_one_more(**asdict(timing))
+
+    def rows(self) -> tuple[ContestantRow, ...]:
+        """Everyone's row."""
+        limit = self._tolerance * self._scale
+        return tuple(
+            ContestantRow(
+                name=name,
+                samples=samples,
+                max_q_difference=self._differences[name],
+                agrees=self._differences[name] <= limit,
+            )
+            for name, samples in self._samples.items()
+        )
+
+
+def _measure_sessions(
+    config: ScoreBench,
+    model: str,
+    loaded: LoadedQNet,
+    contestants: dict[Name, Contestant],
+    sessions: int,
+    advance: Advance,
+) -> list[SessionsRow]:
+    """Steps of that many sessions in one call, at the first point, in turns; a row for each."""
+    point = config.points[0]
+    cache_bytes = _cache_bytes(SHAPES[model], point, sessions, config.dtype)
+    players: dict[Name, ManySessions] = {OURS: Ours(loaded, cache_bytes=cache_bytes)}
+    for name in _of_many_sessions(config)[1:]:
+        players[name] = cast(ManySessions, contestants[name])
+    samples = dict.fromkeys(players, Samples())
+    for repetition in range(-config.warm_ups, config.repetitions):
+        rng = Random(f"{config.seed} {point} {sessions} {repetition}")
+        vocabulary = SHAPES[model].vocabulary
+        steps = [draw_step(point, vocabulary=vocabulary, rng=rng) for _ in range(sessions)]
+        for name in _in_turns(list(players), repetition):
+            advance(f"{model} {point} {sessions} sessions {name}")
+            for step in steps:
+                players[name].prepare(step)
+            call = partial(players[name].score_all, steps)
+            _, timing = timed(call, clock=players[name].clock)
+            if repetition >= 0:
+                samples[name] = samples[name].and_one_more(**asdict(timing))
+    return [
+        SessionsRow(model=model, **_size(point), sessions=sessions, samples=found, name=name)
+        for name, found in samples.items()
+    ]
+
+
+def _of_many_sessions(config: ScoreBench) -> list[Name]:
+    """Those who take many sessions in one call, ours first."""
+    return [name for name in OF_MANY_SESSIONS if name in config.names]
+
+
+def _cache_bytes(shape: Shape, point: Point, sessions: int, dtype: str) -> int:
+    """Room for these sessions and no others, their columns as the slabs grow."""
+    columns = point.history + point.new_tokens + _GROWTH_COLUMNS
+    return sessions * columns * _column_bytes(shape, dtype)
+
+
+def _remote_cache_bytes(config: ScoreBench, shape: Shape) -> int:
+    """Room for whatever is measured at once, candidates of two steps in blocks of their own."""
+
+    def columns(point: Point) -> int:
+        return point.longest + 2 * point.candidates * (point.candidate_tokens + _BLOCK_COLUMNS)
+
+    most = max(map(columns, config.points))
+    most = max(most, max(config.sessions, default=1) * columns(config.points[0]))
+    return max(_LEAST_REMOTE_BYTES, most * _column_bytes(shape, config.dtype))
+
+
+def _column_bytes(shape: Shape, dtype: str) -> int:
+    return 2 * shape.layers * shape.kv_heads * shape.head_size * DTYPES[dtype].itemsize
+
+
+def _in_turns(names: list[Name], repetition: int) -> list[Name]:
+    start = repetition % len(names)
+    return names[start:] + names[:start]
+
+
+def _size(point: Point) -> dict[str, int]:
+    return {
+        "history": point.history,
+        "candidates": point.candidates,
+        "candidate_tokens": point.candidate_tokens,
+        "alike": point.alike,
+    }
+
+
+def _model_row(name: str, shape: Shape, loaded: LoadedQNet) -> ModelRow:
+    parameters = sum(p.numel() for p in loaded.model.parameters())
+    return ModelRow(name=name, parameters=parameters, **asdict(shape))
+
+
+def _new_run(config: ScoreBench) -> Run:
+    return Run(
+        complete=False,
+        command=config.command,
+        machine=describe_machine(device=config.device, threads=config.threads),
+        dtype=config.dtype,
+        seed=config.seed,
+        repetitions=config.repetitions,
+        warm_ups=config.warm_ups,
+        observation_tokens=OBSERVATION_TOKENS,
+        tolerance=TOLERANCES[config.dtype],
+    )
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write(run: Run, path: Path) -> None:
+    """Whole or not at all."""
+    partial = path.with_suffix(".json.part")
+    partial.write_text(run.model_dump_json(indent=1) + "\n")
+    os.replace(partial, path)

@@ -1,0 +1,58 @@
+"""A server that does nothing: it reads a request and gives the one answer it was started with.
+
+What a client waits for here is its own time, HTTP and the loopback.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from qguide.bench.measurement.processes import child
+from qguide.bench.score.http_scorer import free_port, wait_until_ready
+
+_Receive = Callable[[], Awaitable[dict[str, Any]]]
+_Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@contextmanager
+def idle_server(answer: bytes, folder: Path) -> Iterator[str]:
+    """Its root, in a process of its own, as long as the block.
+
+    Args:
+        answer: JSON, of the size that the server that is measured gives.
+
+    Raises:
+        ConfigError: it does not start.
+    """
+    port, file = free_port(), folder / "answer.json"
+    url = f"http://127.0.0.1:{port}"
+    file.write_bytes(answer)
+    command = [sys.executable, "-m", __name__, str(port), str(file)]
+    with child("the idle server", command, log=folder / "idle.log", environment={}) as process:
+        with httpx.Client(base_url=url) as http:
+            wait_until_ready(process, http, "/")
+        yield url
+
+
+def _serve(port: int, answer: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+
+    async def app(scope: dict[str, Any], receive: _Receive, send: _Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=port, lifespan="off", ws="none", log_config=None
+    )
+    uvicorn.Server(config).run()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), Path(sys.argv[2]).read_bytes())

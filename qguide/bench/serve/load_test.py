@@ -1,0 +1,162 @@
+"""A whole load test: a `qguide serve` for each kind of models, or a server that is there."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+
+from qguide.bench.measurement.measure import describe_machine
+from qguide.bench.measurement.processes import child
+from qguide.bench.measurement.records import LoadRow, ServeRun
+from qguide.bench.score.http_scorer import free_port, wait_until_ready
+from qguide.bench.serve.agents import Agent
+from qguide.bench.serve.idle_server import idle_server
+from qguide.bench.serve.load import PATHS, Load, measure_load
+from qnet.errors import ConfigError
+
+THERE = "url"
+"""What results call the models of a server that was there."""
+
+_PROBE_S = 120.0
+_IDLE_S = 3.0
+"""Longest load on the server that does nothing."""
+
+Advance = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeBench:
+    """A run.
+
+    Attributes:
+        models: "scripted" (fakes, for the server alone) or "embedded", one server for each.
+        url: a server that is there; "" starts them.
+        clients: how many at once, one load for each.
+        seconds: of each load.
+        candidates: M.
+        threads: torch's, of a server that is started.
+        command: as it was typed.
+    """
+
+    models: tuple[str, ...]
+    clients: tuple[int, ...]
+    seconds: float
+    warm_up_s: float
+    output: Path
+    url: str = ""
+    candidates: int = 5
+    threads: int = 1
+    seed: int = 0
+    command: str = ""
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """Whose answers are measured, one server after the other."""
+        return (THERE,) if self.url else self.models
+
+
+def count_loads(config: ServeBench) -> int:
+    """How often a run calls `advance`."""
+    return len(config.served) * len(PATHS) * len(config.clients)
+
+
+def serve_bench(config: ServeBench, *, advance: Advance = lambda _: None) -> ServeRun:
+    """Measure every load; an interrupted run keeps what it has, and says that it is incomplete.
+
+    Args:
+        advance: told what comes next.
+
+    Raises:
+        ConfigError: a server does not start, ends, or answers what it is asked first with an error.
+    """
+    run = ServeRun(
+        complete=False,
+        command=config.command,
+        machine=describe_machine(device="cpu", threads=config.threads),
+        seed=config.seed,
+        candidates=config.candidates,
+        warm_up_s=config.warm_up_s,
+    )
+    try:
+        for models in config.served:
+            for load, idle in _loads(config, models, advance):
+                row = _measured(load, idle)
+                run = run.model_copy(update={"rows": (*run.rows, row)})
+        run = run.model_copy(update={"complete": True})
+    finally:
+        config.output.write_text(run.model_dump_json(indent=1) + "\n")
+    return run
+
+
+def _measured(load: Load, idle: Load) -> LoadRow:
+    """A load, and how long its clients wait for a server that does nothing."""
+    alone = measure_load(idle).latency_ms
+    return measure_load(load).model_copy(update={"client_ms": alone.p50 if alone else None})
+
+
+def _loads(config: ServeBench, models: str, advance: Advance) -> Iterator[tuple[Load, Load]]:
+    """Each load of one server, while it runs, and the same of one that does nothing."""
+    with TemporaryDirectory() as name, _server(config, models, Path(name)) as url:
+        for endpoint, path in PATHS.items():
+            answer = _probe(url, path, config)
+            with idle_server(answer, Path(name)) as idle_url:
+                for clients in config.clients:
+                    advance(f"{models}: {path}, {clients} clients")
+                    load = Load(
+                        url=url,
+                        models=models,
+                        endpoint=endpoint,
+                        clients=clients,
+                        seconds=config.seconds,
+                        warm_up_s=config.warm_up_s,
+                        candidates=config.candidates,
+                        seed=config.seed,
+                    )
+                    yield load, replace(load, url=idle_url, seconds=min(config.seconds, _IDLE_S))
+
+
+@contextmanager
+def _server(config: ServeBench, models: str, folder: Path) -> Iterator[str]:
+    """Its root; one that is started runs as long as the block."""
+    if config.url:
+        yield config.url.rstrip("/")
+        return
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "qguide", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with child(
+        "qguide serve",
+        [*command, "--policy", models, "--q-model", models],
+        log=folder / "serve.log",
+        environment={
+            "QGUIDE_THREADS": str(config.threads),
+            # The clients are one anonymous caller, whose limit is not what is measured.
+            "QGUIDE_CONCURRENT_REQUESTS": "0",
+        },
+    ) as process:
+        with httpx.Client(base_url=url) as http:
+            wait_until_ready(process, http, "/readyz")
+        yield url
+        if not process.running:
+            raise process.failure("ended")
+
+
+def _probe(url: str, path: str, config: ServeBench) -> bytes:
+    """Its answer to a first question; a server that refuses everything is not measured."""
+    question = Agent(candidates=config.candidates, seed=config.seed).question(path)
+    try:
+        response = httpx.post(url + path, json=question, timeout=_PROBE_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConfigError(
+            f"the server cannot be reached ({type(error).__name__}); start it, or check --url"
+        ) from error
+    if response.status_code != 200:
+        raise ConfigError(
+            f"the server answered {path} with {response.status_code}; measure one without keys "
+            f"that allows {config.candidates} candidates. It said: {response.text[:300]}"
+        )
+    return response.content

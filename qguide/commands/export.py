@@ -1,0 +1,26 @@
+"""`qguide export-trunk`: a QNet's trunk as a folder that vLLM loads."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def export_trunk(
+    checkpoint: Annotated[Path, typer.Argument(help="A QNet checkpoint folder, or embedded.")],
+    output: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
+) -> None:
+    """Write a QNet's trunk for vLLM; prints the name that vLLM has to serve it under."""
+    from qnet.errors import QGuideError
+    from qnet.models.checkpoint import embedded_path
+    from qnet.models.trunk_export import export_trunk as write
+    from server.settings.settings import EMBEDDED
+
+    folder = embedded_path("qnet") if str(checkpoint) == EMBEDDED else checkpoint
+    try:
+        name = write(folder, output)
+    except QGuideError as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(1) from error
+    typer.echo(name)

@@ -1,0 +1,249 @@
+"""The offline commands, from `qguide collect` to `qguide evaluate`.
+
+A job reads `--config FILE` (TOML) and `--set field=value`; run again, it goes on where it was.
+The jobs are imported inside their commands, so that `--help` needs no torch.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from qnet.errors import ConfigError, QGuideError
+from training.configs.job_files import load_config
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    help="Train Q models from an agent's own exploration, and measure what guidance is worth.",
+)
+
+INTERRUPTED = 130
+
+Config = Annotated[Path | None, typer.Option(help="The job's TOML file.")]
+RequiredConfig = Annotated[Path, typer.Option(help="The job's TOML file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="field=value or table.field=value; wins over the file."),
+]
+Games = Annotated[Path | None, typer.Option(help="Folder of game files; without it: generated.")]
+
+
+@app.command()
+def collect(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Expert trajectories for behaviour cloning."""
+    with _errors_without_traceback():
+        from dataclasses import asdict
+
+        from training.jobs.collect import CollectConfig, run_collect
+
+        _show("collect", asdict(run_collect(load_config(CollectConfig, config, overrides or ()))))
+
+
+@app.command()
+def sft(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Behaviour cloning: a policy from trajectories."""
+    with _errors_without_traceback():
+        from training.jobs.sft import SftConfig, run_sft
+
+        _show("sft", run_sft(load_config(SftConfig, config, overrides or ())).metrics)
+
+
+@app.command()
+def explore(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Exploration trees of a policy (QLASS algorithm 2)."""
+    with _errors_without_traceback():
+        from training.jobs.explore import ExploreConfig, run_explore
+
+        _show("explore", run_explore(load_config(ExploreConfig, config, overrides or ())))
+
+
+@app.command()
+def label(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Q-values for the nodes of exploration trees (QLASS algorithm 3)."""
+    with _errors_without_traceback():
+        from training.jobs.label import LabelConfig, run_label
+
+        _show("label", run_label(load_config(LabelConfig, config, overrides or ())))
+
+
+@app.command()
+def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """A Q model from labelled trees."""
+    with _errors_without_traceback():
+        from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+
+        trained = run_train_qnet(load_config(TrainQNetConfig, config, overrides or ()))
+        _show("train-qnet", trained.metrics)
+
+
+@app.command()
+def evaluate(
+    output: Annotated[Path | None, typer.Option(help="Folder to write, or to resume.")] = None,
+    environment: Annotated[str | None, typer.Option(help="alfworld or fake.")] = None,
+    engine: Annotated[str | None, typer.Option(help="python or textworld.")] = None,
+    games: Games = None,
+    generated: Annotated[str | None, typer.Option(help="FIRST:COUNT of generated games.")] = None,
+    task_ids: Annotated[Path | None, typer.Option(help="File of task ids, one a line.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many tasks, spread.")] = None,
+    policy: Annotated[str | None, typer.Option(help="embedded, or a folder.")] = None,
+    qnet: Annotated[str | None, typer.Option(help="embedded, or a folder.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Separated by commas.")] = None,
+    candidates: Annotated[int | None, typer.Option(help="M.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Separated by commas.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of every draw but greedy's.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Most actions of an episode.")] = None,
+    greedy_candidate: Annotated[
+        bool | None, typer.Option(help="The first of the M candidates is the greedy one.")
+    ] = None,
+    tie_break: Annotated[str | None, typer.Option(help="first, most-drawn or logprob.")] = None,
+    parallel: Annotated[int | None, typer.Option(help="Tasks played at the same time.")] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Guidance against its baselines on the same tasks, seeds and candidates."""
+    options = dict(locals())
+    with _errors_without_traceback():
+        from training.jobs.evaluate import EvaluateConfig, run_evaluate
+
+        values = _evaluate_options(options)
+        run_evaluate(load_config(EvaluateConfig, config, overrides or (), options=values))
+
+
+def _evaluate_options(options: Mapping[str, Any]) -> dict[str, object]:
+    """The command line options of `evaluate` as fields of its configuration."""
+    own = "output policy qnet candidates temperature max_steps greedy_candidate tie_break parallel"
+    tasks = "engine games task_ids limit"
+    values: dict[str, object] = {name: options[name] for name in own.split()}
+    values |= {f"environment.{name}": options[name] for name in tasks.split()}
+    values["environment.name"] = options["environment"]
+    values["methods"] = _split(options["methods"])
+    values["seeds"] = _split(options["seeds"])
+    if options["generated"] is not None:
+        first, colon, count = options["generated"].partition(":")
+        if not colon or options["games"] is not None:
+            raise ConfigError(
+                f"--generated {options['generated']}: give FIRST:COUNT, such as 0:200, "
+                "and no --games beside it"
+            )
+        values |= {"environment.first_seed": first, "environment.count": count}
+    return values
+
+
+def _split(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+@app.command()
+def judge(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Where guidance fails: each candidate, played to the end by the expert."""
+    with _errors_without_traceback():
+        from training.jobs.choice_regret import JudgeConfig, run_judge
+
+        _show("judge", run_judge(load_config(JudgeConfig, config, overrides or ())))
+
+
+@app.command()
+def parity(
+    environment: Annotated[str, typer.Argument(help="alfworld")],
+    games: Annotated[Path, typer.Option(help="Folder of game files.")],
+    episodes: Annotated[int, typer.Option(min=1, help="How many games.")] = 40,
+    seed: Annotated[int, typer.Option(help="Draws the games and the random walks.")] = 0,
+    max_steps: Annotated[int, typer.Option(min=1, help="Longest walk.")] = 30,
+) -> None:
+    """Play both ALFWorld engines side by side and report where they differ."""
+    with _errors_without_traceback():
+        _require_alfworld(environment)
+        from training.jobs.parity import run_parity
+
+        report = run_parity(
+            games, episodes=episodes, seed=seed, max_steps=max_steps, console=Console()
+        )
+    raise typer.Exit(report.exit_status)
+
+
+@app.command()
+def generate(
+    output: Annotated[Path, typer.Option(help="Folder to write the games into.")],
+    environment: Annotated[str, typer.Argument(help="alfworld")] = "alfworld",
+    count: Annotated[int, typer.Option(min=1, help="How many games.")] = 100,
+    first_seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first game.")] = 0,
+) -> None:
+    """Write generated games in the format of the real ones."""
+    with _errors_without_traceback():
+        _require_alfworld(environment)
+        from dataclasses import asdict
+
+        from training.jobs.generate import generate_games
+
+        generated = generate_games(output, count=count, first_seed=first_seed)
+        _show("generate", asdict(generated) | {"output": output})
+
+
+@app.command()
+def play(
+    games: Annotated[Path | None, typer.Option(help="Folder of game files.")] = None,
+    generated: Annotated[int, typer.Option(min=0, help="Seed of a generated game.")] = 0,
+    task: Annotated[int, typer.Option(min=0, help="Which game of the folder.")] = 0,
+    url: Annotated[str, typer.Option(help="Where the server is.")] = "http://127.0.0.1:8000",
+    candidates: Annotated[int, typer.Option(min=1, help="M.")] = 5,
+    temperature: Annotated[float, typer.Option(min=0, help="Of the draws.")] = 0.7,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    max_steps: Annotated[int, typer.Option(min=1, help="Most actions.")] = 40,
+) -> None:
+    """Play one episode against a running server, showing candidates, Q and the choice."""
+    with _errors_without_traceback():
+        from training.environments.task_selection import EnvironmentConfig
+        from training.jobs.play import PlayConfig, run_play
+
+        run_play(
+            PlayConfig(
+                environment=EnvironmentConfig(games=games, first_seed=generated, count=1),
+                url=url,
+                task=task,
+                num_candidates=candidates,
+                temperature=temperature,
+                seed=seed,
+                max_steps=max_steps,
+            ),
+            console=Console(),
+        )
+
+
+def _require_alfworld(environment: str) -> None:
+    if environment != "alfworld":
+        raise ConfigError(f"environment {environment!r} is not alfworld, the only one there is")
+
+
+def _show(title: str, figures: Mapping[str, Any]) -> None:
+    """A finished job's figures, one a line."""
+    console = Console()
+    console.print(f"[bold]{title}[/bold]")
+    for name, value in figures.items():
+        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
+        console.print(f"  {name}: {escape(shown)}", highlight=False)
+
+
+@contextmanager
+def _errors_without_traceback() -> Iterator[None]:
+    """Say what was wrong and how to go on; anything that is no `QGuideError` is a bug."""
+    try:
+        yield
+    except QGuideError as error:
+        _exit(str(error), 2 if isinstance(error, ConfigError) else 1)
+    except KeyboardInterrupt:
+        _exit("interrupted; the same command goes on where it was", INTERRUPTED)
+
+
+def _exit(message: str, status: int) -> NoReturn:
+    Console(file=sys.stderr).print(f"[red]error:[/red] {escape(message)}", highlight=False)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,68 @@
+"""`qguide keys …`: make, list and revoke API keys."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from qnet.errors import ConfigError
+from server.access.keys import create_key, read_keys, revoke_key
+
+app = typer.Typer(help="API keys of `qguide serve`.", no_args_is_help=True)
+
+File = Annotated[
+    Path, typer.Option(envvar="QGUIDE_KEYS_FILE", help="The keys file; QGUIDE_KEYS_FILE.")
+]
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Whose key it is, for logs.")],
+    file: File,
+    admin: Annotated[bool, typer.Option(help="May also change which Q models are served.")] = False,
+    requests_per_minute: Annotated[int | None, typer.Option(help="0: no limit.")] = None,
+    tokens_per_day: Annotated[int | None, typer.Option(help="0: no limit.")] = None,
+) -> None:
+    """Print a new key, once, and add its hash to the file."""
+    try:
+        key = create_key(
+            file,
+            name,
+            admin=admin,
+            requests_per_minute=requests_per_minute,
+            tokens_per_day=tokens_per_day,
+        )
+    except ConfigError as error:
+        raise _refused(error) from error
+    typer.echo(key)
+
+
+@app.command("list")
+def list_keys(file: File) -> None:
+    """Who has a key, and its limits."""
+    try:
+        keys = read_keys(file).keys
+    except ConfigError as error:
+        raise _refused(error) from error
+    table = Table("name", "admin", "requests/min", "tokens/day", "created")
+    for key in keys:
+        limits = (key.requests_per_minute, key.tokens_per_day)
+        shown = ("as set" if limit is None else f"{limit:,}" for limit in limits)
+        table.add_row(key.name, "yes" if key.admin else "", *shown, str(key.created))
+    Console().print(table)
+
+
+@app.command()
+def revoke(name: str, file: File) -> None:
+    """Take a key out of the file; a running server refuses it from the next request on."""
+    try:
+        revoke_key(file, name)
+    except ConfigError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: ConfigError) -> typer.Exit:
+    Console(stderr=True).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+    return typer.Exit(1)

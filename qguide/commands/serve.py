@@ -1,0 +1,122 @@
+"""`qguide serve`: start the server."""
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from server.settings.settings import Settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to bind; QGUIDE_HOST.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to bind; QGUIDE_PORT.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="embedded, scripted, a checkpoint folder or an upstream."),
+    ] = None,
+    q_model: Annotated[
+        str | None, typer.Option(help="embedded, scripted or a checkpoint folder.")
+    ] = None,
+    vllm: Annotated[
+        str | None,
+        typer.Option(help="A model to start vLLM with, as the policy; see QGUIDE_VLLM_PYTHON."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let others call without API keys.")
+    ] = False,
+) -> None:
+    """Answer over HTTP; every other setting is in QGUIDE_… variables."""
+    # torch's idle threads spin by default, which starves everything else on a small machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+    given: dict[str, Any] = {"host": host, "port": port, "policy": policy, "vllm": vllm}
+    if vllm is not None:
+        given["policy"] = policy or "vllm"
+    if insecure:
+        given["insecure"] = True
+    if q_model is not None:
+        given["q_models"] = {"default": q_model}
+    console = Console(stderr=True)
+    _run(_settings({name: v for name, v in given.items() if v is not None}, console), console)
+
+
+def _settings(given: dict[str, Any], console: Console) -> "Settings":
+    """The options on top of the environment.
+
+    Raises:
+        Exit: they make no settings; the reasons have been shown.
+    """
+    from server.settings.settings import Settings
+
+    try:
+        return Settings(**given)
+    except SettingsError as error:
+        remedy = "maps and lists are written as JSON, and no text in them holds a line's end"
+        console.print(f"error: {error}: {remedy}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    except ValidationError as error:
+        console.print(_said(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
+def _run(settings: "Settings", console: Console) -> None:
+    """Serve until a signal ends it.
+
+    Raises:
+        Exit: a model or a key file cannot be had; the reason has been shown.
+    """
+    import uvicorn
+
+    from qnet.errors import QGuideError
+    from server.app import create_app
+    from server.middleware.drain import DrainingServer
+    from server.observability.logs import configure_logging
+    from server.q_models.build import build_models
+    from server.upstreams.vllm_process import start_vllm
+
+    configure_logging(settings.log_level)
+    with ExitStack() as stack:
+        try:
+            settings, process = start_vllm(settings)
+            if process is not None:
+                stack.callback(process.close)
+            models = build_models(settings)
+            app = create_app(settings, build=lambda _: models, vllm=process)
+        except QGuideError as error:
+            console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(1) from error
+        q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))
+        served = f"{models.policy.name} with {q_models}"
+        console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            access_log=False,
+            log_config=None,
+            timeout_graceful_shutdown=settings.shutdown_timeout_s,
+        )
+        DrainingServer(config, app.state.drain, delay_s=settings.drain_delay_s).run()
+
+
+def _said(error: ValidationError) -> str:
+    """Which settings are wrong and why, without pydantic's frame."""
+    lines = []
+    for defect in error.errors():
+        place = ".".join(map(str, defect["loc"]))
+        reason = defect["msg"].removeprefix("Value error, ")
+        lines.append(f"error: {place}: {reason}" if place else f"error: {reason}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    app()

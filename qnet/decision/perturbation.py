@@ -1,0 +1,299 @@
+"""Perturbation: candidates drawn under paraphrases of the task (Q*Agent-I-aug, A.5).
+
+The paper has WebShop's task descriptions paraphrased by another model. Here any task is: it is
+found in the first user message, and nothing else of the history changes. Paraphrases are for
+drawing alone; candidates are scored after the true history.
+"""
+
+import asyncio
+import logging
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Protocol
+
+from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
+from qnet.policies.openai_schema import reworded
+from qnet.policies.usage_ledger import bills
+from qnet.support.concurrency import all_of
+from qnet.types import (
+    NOTHING,
+    Candidate,
+    History,
+    Message,
+    Policy,
+    Sampling,
+    Spent,
+    spent_on,
+    total_of,
+)
+
+_log = logging.getLogger(__name__)
+
+PROMPT = "Paraphrase the text: {task}"
+MAX_TASK_CHARACTERS = 4_000
+DEFAULT_TIMEOUT_S = 20.0
+DEFAULT_CACHED_TASKS = 1_024
+DEFAULT_MAX_TOKENS = 256
+
+_TEMPERATURE = 1.0
+_MARKED = (
+    re.compile(r"Your task is to(?::[ \t]*|[ \t]+)(\S[^\n]*)"),  # ALFWorld, ScienceWorld
+    re.compile(r"Instruction:\s*(?:\[SEP\]\s*)?(\S[^\n]*)"),  # WebShop
+)
+_SEPARATOR = "[SEP]"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """Where a history says what is to be done.
+
+    Attributes:
+        message: index of the first user message.
+        start, end: of the task's description in that message.
+    """
+
+    message: int
+    start: int
+    end: int
+
+    def text(self, history: History) -> str:
+        """The task's description."""
+        return history[self.message].content[self.start : self.end]
+
+    def reworded(self, history: History, text: str) -> History:
+        """The same history with another description of the task."""
+        old = history[self.message]
+        content = old.content[: self.start] + text + old.content[self.end :]
+        new = replace(old, content=content, wire=self._wire(old, text))
+        return (*history[: self.message], new, *history[self.message + 1 :])
+
+    def _wire(self, old: Message, text: str) -> Mapping[str, Any] | None:
+        if old.wire is None:
+            return None
+        content = reworded(old.wire.get("content") or "", self.start, self.end, text)
+        return {**old.wire, "content": content}
+
+
+def find_task(history: History, *, task: str | None = None) -> TaskPlace:
+    """Where the task's description stands in the first user message.
+
+    It is `task`, if the caller says so; else what follows the last "Your task is to:" or else
+    "Instruction:", to the end of the line or the next [SEP]; else the whole message. The last,
+    because examples of other tasks may come before it.
+
+    Raises:
+        InvalidRequestError: `task` is not in the first user message.
+        MalformedHistoryError: there is no user message.
+    """
+    index = next((i for i, m in enumerate(history) if m.role == "user"), None)
+    if index is None:
+        raise MalformedHistoryError("there is no user message that could hold the task")
+    content = history[index].content
+    if task is not None:
+        start = content.rfind(task) if task else -1
+        if start < 0:
+            raise InvalidRequestError(
+                "task is not in the first user message; give the part of it that says what to do, "
+                "letter by letter"
+            )
+        return TaskPlace(index, start, start + len(task))
+    for marked in _MARKED:
+        *_, last = [None, *marked.finditer(content)]
+        if last is not None:
+            text = last[1].partition(_SEPARATOR)[0].rstrip()
+            return TaskPlace(index, last.start(1), last.start(1) + len(text))
+    return TaskPlace(index, 0, len(content))
+
+
+class ParaphraseCache(Protocol):
+    """Keeps what was drawn for a task; what it lost is drawn again. It never raises."""
+
+    async def get(self, key: str) -> tuple[str, ...]:
+        """The texts of a task; none where it is unknown."""
+        ...
+
+    async def put(self, key: str, texts: tuple[str, ...]) -> None:
+        """Keep the texts of a task in place of earlier ones."""
+        ...
+
+
+class MemoryParaphraseCache:
+    """The tasks that were asked for last.
+
+    Args:
+        max_tasks: more are forgotten, the one unused for longest first.
+    """
+
+    def __init__(self, *, max_tasks: int = DEFAULT_CACHED_TASKS) -> None:
+        self._max_tasks = max_tasks
+        self._texts: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    async def get(self, key: str) -> tuple[str, ...]:
+        """The texts of a task; none where it is unknown."""
+        if key in self._texts:
+            self._texts.move_to_end(key)
+        return self._texts.get(key, ())
+
+    async def put(self, key: str, texts: tuple[str, ...]) -> None:
+        """Keep the texts of a task in place of earlier ones."""
+        self._texts[key] = texts
+        self._texts.move_to_end(key)
+        while len(self._texts) > self._max_tasks:
+            self._texts.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Paraphrases:
+    """A task in other words.
+
+    Attributes:
+        texts: as many as were asked for; the task itself where a paraphrase failed.
+        spent: on them now; nothing where all came from the cache.
+    """
+
+    texts: tuple[str, ...]
+    spent: Spent = NOTHING
+    warnings: tuple[str, ...] = ()
+
+
+class Paraphraser:
+    """Draws paraphrases of tasks from a policy and keeps them.
+
+    Args:
+        content: stands for the model in the cache, where the policy's name would not: it may be
+            another model's tomorrow.
+        timeout_s: an answer that takes longer is done without.
+        max_tokens: of one paraphrase; None leaves it to the policy.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        cache: ParaphraseCache,
+        *,
+        content: str = "",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        max_tokens: int | None = DEFAULT_MAX_TOKENS,
+    ) -> None:
+        self._policy = policy
+        self._content = content
+        self._cache = cache
+        self._timeout_s = timeout_s
+        self._sampling = Sampling(temperature=_TEMPERATURE, max_tokens=max_tokens)
+
+    async def paraphrase(self, task: str, *, n: int) -> Paraphrases:
+        """`n` texts for a task; a failure leaves the task as it is and is a warning."""
+        if not task.strip():
+            return _unchanged(task, n, "it has no words")
+        if len(task) > MAX_TASK_CHARACTERS:
+            return _unchanged(
+                task,
+                n,
+                f"it has {len(task):,} characters, and {MAX_TASK_CHARACTERS:,} are paraphrased at "
+                "most; give the task alone as `task`",
+            )
+        key = sha256(f"{self._policy.name}\0{self._content}\0{task}".encode()).hexdigest()
+        known = (await self._cache.get(key))[:n]
+        if len(known) == n:
+            return _counted(task, known, NOTHING)
+        with bills() as answered:
+            drawn = await self._draw(task, n - len(known))
+        if isinstance(drawn, str):
+            return _unchanged(task, n, drawn, known, total_of(answered))
+        texts = (*known, *(_usable(candidate, task) for candidate in drawn))
+        usable = tuple(text for text in texts if text != task)
+        if len(usable) > len(known):  # what failed is drawn again the next time
+            await self._cache.put(key, usable)
+        return _counted(task, texts, spent_on(drawn))
+
+    async def _draw(self, task: str, n: int) -> list[Candidate] | str:
+        """What the policy says, or why it says nothing."""
+        history = (Message("user", PROMPT.format(task=task)),)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._policy.sample(history, n=n, sampling=self._sampling)
+        except TimeoutError:
+            return f"no paraphrase came within {self._timeout_s} s"
+        except QGuideError as error:
+            return f"{self._policy.name} failed: {error}"
+        except Exception as error:  # its message is nobody's business: it may quote the task
+            _log.error("the paraphraser failed", exc_info=error)
+            return f"{self._policy.name} failed"
+
+
+def _usable(candidate: Candidate, task: str) -> str:
+    """The paraphrase, or the task where it is empty or was cut off before its end."""
+    return (candidate.message.content.strip() if candidate.finished else "") or task
+
+
+def _counted(task: str, texts: tuple[str, ...], spent: Spent) -> Paraphrases:
+    failed = texts.count(task)
+    warnings = (f"{failed} of {len(texts)} paraphrases failed and are the task itself",)
+    return Paraphrases(texts, spent, warnings if failed else ())
+
+
+def _unchanged(
+    task: str, n: int, why: str, known: tuple[str, ...] = (), spent: Spent = NOTHING
+) -> Paraphrases:
+    texts = (*known, *[task] * (n - len(known)))
+    return Paraphrases(texts, spent, (f"the task was not paraphrased: {why}",))
+
+
+class PerturbedPolicy:
+    """A policy for one decision: the first candidate after the history, the others reworded.
+
+    Candidate k > 0 is drawn under text k - 1, round and round, however many calls it takes.
+
+    Attributes:
+        perturbed: candidates drawn under a paraphrase so far.
+        warnings: paraphrases that the policy refused and the task's own words replaced.
+    """
+
+    def __init__(self, policy: Policy, place: TaskPlace, texts: Sequence[str]) -> None:
+        self.name = policy.name
+        self.perturbed = 0
+        self.warnings: list[str] = []
+        self._policy = policy
+        self._place = place
+        self._texts = tuple(texts)
+        self._drawn = 0
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """Draw `n` candidates, those of the same text with one call.
+
+        Raises:
+            HistoryTooLongError: the history itself leaves no room for a reply.
+        """
+        task = self._place.text(history)
+        texts = [self._text(self._drawn + i) or task for i in range(n)]
+        self._drawn += n
+        counts = Counter(texts)
+        drawn = await all_of(
+            [
+                self._draw(history, text, counts[text], sampling, greedy=text == texts[0])
+                for text in counts
+            ]
+        )
+        waiting = {text: iter(mine) for text, mine in zip(counts, drawn, strict=True)}
+        return [next(waiting[text]) for text in texts]
+
+    def _text(self, k: int) -> str:
+        return self._texts[(k - 1) % len(self._texts)] if k and self._texts else ""
+
+    async def _draw(
+        self, history: History, text: str, n: int, sampling: Sampling, *, greedy: bool
+    ) -> list[Candidate]:
+        sampling = replace(sampling, first_greedy=sampling.first_greedy and greedy)
+        if text == self._place.text(history):
+            return await self._policy.sample(history, n=n, sampling=sampling)
+        reworded = self._place.reworded(history, text)
+        try:
+            drawn = await self._policy.sample(reworded, n=n, sampling=sampling)
+        except InvalidRequestError as error:  # too long, or a word that the policy must not read
+            self.warnings.append(f"a paraphrase was not used: {error}")
+            return await self._policy.sample(history, n=n, sampling=sampling)
+        self.perturbed += n
+        return drawn

@@ -1,0 +1,52 @@
+"""How many new tokens a score request probably has, told from its texts alone.
+
+Counting them would take the tokenizer and the scorer's cache, which belong to the device thread;
+an estimate is enough to say how many requests make a batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from qnet.support.lru_cache import Recent
+from qnet.types import History, Message, ScoreRequest
+
+CHARACTERS_PER_TOKEN = 4
+"""Of English, in the vocabularies of today's models."""
+
+_REMEMBERED = 65_536
+
+
+class Novelty:
+    """Remembers which histories were scored; what follows the longest of them is new.
+
+    Safe for several threads. What the scorer has evicted since counts as known all the same.
+    """
+
+    def __init__(self) -> None:
+        self._known = Recent[int, bool](size=_REMEMBERED)
+
+    def new_tokens(self, request: ScoreRequest) -> int:
+        """About as many as the scorer would have to compute for it now, at least 1."""
+        characters = sum(len(candidate.text) for candidate in request.candidates)
+        ends = list(_ends(request.history))
+        for message, end in zip(reversed(request.history), reversed(ends), strict=False):
+            if self._known.get(end):
+                break
+            characters += len(message.text)
+        return 1 + characters // CHARACTERS_PER_TOKEN
+
+    def remember(self, requests: Sequence[ScoreRequest]) -> None:
+        """These were scored: any of their candidates may be what the next history goes on with."""
+        for request in requests:
+            *_, end = _ends(request.history)
+            for known in (end, *(_after(end, candidate) for candidate in request.candidates)):
+                self._known.put(known, True, size=1)
+
+
+def _ends(history: History) -> Iterator[int]:
+    """A number for each of the history's beginnings, the empty one first."""
+    return accumulate(history, _after, initial=0)
+
+
+def _after(beginning: int, message: Message) -> int:
+    return hash((beginning, message))

@@ -1,0 +1,296 @@
+"""Runs a transformers model on packed pieces of many conversations.
+
+What the policy and the scorer share: the prefix store, the cutting of long histories into
+forward passes, and a self-check at load that refuses an architecture whose packed outputs
+differ from its ordinary ones.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from qnet.engine.attention import PACKED_ATTENTION, Piece, Plan, joined, register
+from qnet.engine.last_layer_pruning import Narrowing
+from qnet.engine.prefix_cache import Entry, PrefixStore
+from qnet.engine.radix_tree import common_prefix
+from qnet.errors import CheckpointError
+from qnet.models.qnet import QNet
+from qnet.types import CacheUse
+
+Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
+"""Outputs at the given rows of a (1, N) batch, or at all of them."""
+
+DEFAULT_CACHE_BYTES = 2 * 1024**3
+DEFAULT_TOKENS_PER_FORWARD = 2048
+
+_UNBOUNDED = 2**31
+_LIMITS = ("max_position_embeddings", "attention_chunk_size")
+_PROBE_TOKENS = 12
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
+_HALF_TOLERANCE = 0.1
+
+
+class PackedModel:
+    """A model, the prefixes it remembers, and forward passes over packed pieces.
+
+    Args:
+        read: how outputs are read: `logits_of(model)` or `q_of(qnet)`.
+        trunk: the module whose attention is packed.
+        cache_bytes: budget of the prefixes kept between calls.
+        tokens_per_forward: longest packed row of one forward pass.
+
+    Raises:
+        CheckpointError: the architecture's packed outputs differ from its ordinary ones.
+    """
+
+    def __init__(
+        self,
+        trunk: PreTrainedModel,
+        read: Reader,
+        *,
+        cache_bytes: int,
+        tokens_per_forward: int,
+    ) -> None:
+        register()
+        self.context = context_length(trunk.config)
+        self.store = PrefixStore(cache_bytes=cache_bytes)
+        self._read = read
+        self._device = trunk.device
+        self._tokens_per_forward = tokens_per_forward
+        self._narrowing = Narrowing()
+        # The hooks live as long as the trunk, which may outlive this and serve another.
+        weakref.finalize(self, self._narrowing.remove)
+        self._adopt(trunk.eval())
+
+    @contextmanager
+    def lease(self, histories: Sequence[list[int]], *, spare: int) -> Iterator[list[Entry]]:
+        """Entries for these histories, kept afterwards, or dropped after a failure.
+
+        What several of them begin with and nobody knows yet is computed first, and once.
+
+        Args:
+            spare: how many last tokens are computed again even where they are known.
+        """
+        fresh_tokens = self._compute_beginnings(histories, spare=spare)
+        entries: list[Entry] = []
+        try:
+            for token_ids, tokens in zip(histories, fresh_tokens, strict=True):
+                entry = self.store.lease(token_ids, at_most=len(token_ids) - spare)
+                entries.append(entry)
+                entry.fresh_tokens = min(tokens, len(entry.token_ids))
+            yield entries
+        except BaseException:
+            for entry in entries:
+                self.store.discard(entry)
+            raise
+        for entry in entries:
+            self.store.commit(entry)
+
+    def _compute_beginnings(self, histories: Sequence[list[int]], *, spare: int) -> list[int]:
+        """How many tokens were computed, each for one of the histories that begin with it."""
+        computed = [0] * len(histories)
+        in_order = sorted(range(len(histories)), key=histories.__getitem__)
+        for one, other in pairwise(in_order):
+            shared = common_prefix(histories[one], histories[other])
+            known_by_both = min(shared, len(histories[one]) - spare, len(histories[other]) - spare)
+            beginning = histories[one][: max(0, known_by_both)]
+            if self.store.lacks(beginning):
+                computed[one] = self._compute(beginning)
+        return computed
+
+    def _compute(self, token_ids: list[int]) -> int:
+        """Make a prefix known; how many tokens that took."""
+        entry = self.store.lease(token_ids, at_most=len(token_ids))
+        piece = history_piece(entry, token_ids)
+        try:
+            self.run([piece])
+        except BaseException:
+            self.store.discard(entry)
+            raise
+        entry.token_ids, entry.branches = token_ids, []
+        self.store.add(entry)
+        return len(piece.token_ids)
+
+    @property
+    def cache(self) -> CacheUse:
+        """What the store keeps now."""
+        return CacheUse(self.store.nbytes, self.store.evictions)
+
+    @torch.inference_mode()
+    def run(self, pieces: Iterable[Piece]) -> Tensor:
+        """The outputs at every piece's `read` tokens, (reads, …), in order."""
+        return torch.cat(list(self.outputs(pieces)))
+
+    @torch.inference_mode()
+    def outputs(self, pieces: Iterable[Piece]) -> Iterator[Tensor]:
+        """What `run` returns, one forward pass after the other."""
+        for batch in pack(pieces, self._tokens_per_forward):
+            plan = Plan(batch, last_layer=self._narrowing.layer)
+            inputs = self._inputs(batch)
+            read, tokens = plan.read_rows, inputs["input_ids"].shape[1]
+            rows = torch.tensor(read, dtype=torch.long, device=self._device)
+            with self._narrowing.to(sorted(set(read)), tokens=tokens, device=self._device):
+                outputs = self._read(rows, {**inputs, "plan": plan})
+            yield outputs
+
+    def _inputs(self, pieces: Sequence[Piece]) -> dict[str, Tensor]:
+        tokens = [token for piece in pieces for token in piece.token_ids]
+        positions = [position for piece in pieces for position in piece.positions]
+        return {
+            "input_ids": torch.tensor([tokens], device=self._device),
+            "position_ids": torch.tensor([positions], device=self._device),
+            # A 4D mask is passed through as it is, so none is built for the packed row.
+            "attention_mask": torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self._device),
+        }
+
+    def _adopt(self, trunk: PreTrainedModel) -> None:
+        """Pack the trunk's attention and make sure that its outputs stay what they were."""
+        _refuse_shifting_positions(trunk.config)
+        try:
+            trunk.set_attn_implementation(PACKED_ATTENTION)
+            difference = self._probe(trunk)
+        except Exception as error:  # a foreign architecture can fail in any way
+            raise CheckpointError(_unsupported(trunk, str(error))) from error
+        if not difference <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE):
+            raise CheckpointError(_unsupported(trunk, f"outputs differ by {difference:.2g}"))
+        self._narrow(trunk)
+
+    def _narrow(self, trunk: PreTrainedModel) -> None:
+        """Save the last layer's unread tokens, unless this architecture needs them."""
+        self._narrowing.attach(trunk, layer=int(trunk.config.num_hidden_layers) - 1)
+        try:
+            sound = self._probe(trunk, every=2) <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE)
+        except Exception:  # a foreign architecture can fail in any way, and was fine without
+            sound = False
+        if not sound:
+            self._narrowing.remove()
+
+    @torch.inference_mode()
+    def _probe(self, trunk: PreTrainedModel, *, every: int = 1) -> float:
+        """How far packed outputs are from ordinary ones, relative to the largest.
+
+        Args:
+            every: reads the first of so many tokens.
+        """
+        length = min(_PROBE_TOKENS, self.context)
+        tokens = [(7 * i + 1) % int(trunk.config.vocab_size) for i in range(length)]
+        alone = {"input_ids": torch.tensor([tokens], device=self._device)}
+        expected = self._read(None, alone)[::every]
+        entry = Entry()
+        head = history_piece(entry, tokens[: length // 2 // every * every])
+        entry.token_ids = head.token_ids
+        tail = history_piece(entry, tokens)
+        # The tail must see the head, which only the slab still holds, and not its neighbour.
+        neighbour = history_piece(Entry(), tokens[::-1])
+        found = torch.cat(
+            [self.run([_read_every(every, head)]), self.run([neighbour, _read_every(every, tail)])]
+        )
+        _require_every_layer(entry, trunk)
+        scale = max(1.0, float(expected.float().abs().max()))
+        return float((expected.float() - found.float()).abs().max()) / scale
+
+
+def logits_of(model: PreTrainedModel) -> Reader:
+    """Reads a causal LM's next-token logits, (rows, vocabulary)."""
+
+    def read(rows: Tensor | None, inputs: dict[str, Any]) -> Tensor:
+        keep = 0 if rows is None else rows
+        logits: Tensor = model(**inputs, use_cache=False, logits_to_keep=keep).logits[0]
+        return logits
+
+    return read
+
+
+def q_of(qnet: QNet) -> Reader:
+    """Reads a QNet's values, (rows)."""
+
+    def read(rows: Tensor | None, inputs: dict[str, Any]) -> Tensor:
+        hidden_ND = qnet.trunk(**inputs, use_cache=False).last_hidden_state[0]
+        q: Tensor = qnet.head(hidden_ND if rows is None else hidden_ND[rows])
+        return q
+
+    return read
+
+
+def history_piece(entry: Entry, token_ids: list[int], *, read_last: bool = False) -> Piece:
+    """What of a history its entry does not know yet."""
+    known, length = len(entry.token_ids), len(token_ids)
+    read = (length - known - 1,) if read_last else ()
+    positions = list(range(known, length))
+    seen = joined((), range(known))
+    return Piece(entry.slab, token_ids[known:], positions, known, seen, read=read)
+
+
+def _read_every(step: int, piece: Piece) -> Piece:
+    return replace(piece, read=tuple(range(0, len(piece.token_ids), step)))
+
+
+def pack(pieces: Iterable[Piece], tokens_per_forward: int) -> Iterator[list[Piece]]:
+    """Batches of pieces in order; a long one is cut where its tokens see each other causally."""
+    batch: list[Piece] = []
+    room = tokens_per_forward
+    for piece in pieces:
+        for part in _parts(piece, tokens_per_forward):
+            if batch and len(part.token_ids) > room:
+                yield batch
+                batch, room = [], tokens_per_forward
+            batch.append(part)
+            room -= len(part.token_ids)
+    if batch:
+        yield batch
+
+
+def _parts(piece: Piece, size: int) -> Iterator[Piece]:
+    if piece.bias is not None or len(piece.token_ids) <= size:
+        if piece.token_ids:
+            yield piece
+        return
+    for start in range(0, len(piece.token_ids), size):
+        end = min(start + size, len(piece.token_ids))
+        yield Piece(
+            piece.slab,
+            piece.token_ids[start:end],
+            piece.positions[start:end],
+            piece.column + start,
+            joined(piece.seen, range(piece.column, piece.column + start)),
+            read=tuple(row - start for row in piece.read if start <= row < end),
+        )
+
+
+def context_length(config: PretrainedConfig) -> int:
+    """Most tokens that the packed path takes: the positions, or a layer's window if smaller."""
+    limits = [getattr(config, name, None) for name in _LIMITS]
+    if getattr(config, "use_sliding_window", True):
+        limits.append(getattr(config, "sliding_window", None))
+    return min((int(limit) for limit in limits if limit), default=_UNBOUNDED)
+
+
+def _refuse_shifting_positions(config: PretrainedConfig) -> None:
+    """Rope types whose angles depend on the longest sequence make cached keys wrong."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        raise CheckpointError(
+            f"rope_type is {rope['rope_type']!r}, whose angles change with the length, so keys "
+            "cannot be kept between steps; serve this model through an OpenAI-compatible server"
+        )
+
+
+def _require_every_layer(entry: Entry, trunk: PreTrainedModel) -> None:
+    """A layer that remembers in another way, or not at all, would see its neighbours in the row."""
+    found, layers = len(entry.slab.keys), int(trunk.config.num_hidden_layers)
+    if found != layers:
+        raise NotImplementedError(f"{found} of its {layers} layers have attention that can be set")
+
+
+def _unsupported(trunk: PreTrainedModel, reason: str) -> str:
+    return (
+        f"{type(trunk).__name__} does not run on packed tokens ({reason}); "
+        "serve this model through an OpenAI-compatible server"
+    )

@@ -1,0 +1,187 @@
+"""Prefixes whose keys and values are kept from one step to the next.
+
+One entry per conversation, least recently used out first, within a byte budget. Conversations
+that begin alike share those columns. A radix tree over their tokens finds them. An entry also keeps
+its branches, the candidates of its last step, so that the step after the chosen one computes only
+the new observation.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from itertools import islice
+
+from qnet.engine.kv_buffer import Slab
+from qnet.engine.radix_tree import RadixTree, common_prefix
+
+SHARED_TOKENS = 64
+"""The shortest beginning that is worth sharing; less is copied, or computed again."""
+
+_LEAST_COPIED = 16
+_MOST_COMPARED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Tokens that follow an entry's prefix, and the columns that hold them."""
+
+    token_ids: list[int]
+    columns: list[int]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A prefix being extended; its slab's first columns are its tokens, in order.
+
+    Attributes:
+        fresh_tokens: how many of them were computed for the present lease.
+    """
+
+    slab: Slab = field(default_factory=Slab)
+    token_ids: list[int] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    leased: bool = True
+    fresh_tokens: int = 0
+    _key: int | None = None
+    _paths: list[list[int]] = field(default_factory=list)
+    _nbytes: int = 0
+    _base: Slab | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many of its tokens were known before the present lease."""
+        return len(self.token_ids) - self.fresh_tokens
+
+
+class PrefixStore:
+    """Least-recently-used prefixes of one model. Not thread-safe: the device thread owns it.
+
+    Attributes:
+        nbytes: of the prefixes kept; what several share counts once.
+        evictions: prefixes dropped so far because the budget was full.
+    """
+
+    def __init__(self, *, cache_bytes: int) -> None:
+        self._budget = cache_bytes
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._tree = RadixTree()
+        self._sharing: dict[int, int] = {}
+        self._next_key = 0
+        self.nbytes = 0
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def lease(self, token_ids: list[int], *, at_most: int) -> Entry:
+        """The longest known prefix of `token_ids`, at most `at_most` tokens, to be extended.
+
+        The entry itself where the tokens continue it and nobody holds it; else a new one that
+        shares its columns. Give it back with `commit` or, after a failure, `discard`.
+        """
+        found = self._find(token_ids)
+        if found is None:
+            return Entry()
+        shared = common_prefix(found.token_ids, token_ids)
+        if found.leased or shared < len(found.token_ids):
+            kept = min(shared, at_most)
+            self._forget(found)
+            fork = found.slab.fork(kept, copied=SHARED_TOKENS - 1)
+            self._hold(found)
+            return Entry(fork, token_ids[:kept])
+        self._forget(found)
+        found.leased = True
+        _follow_branch(found, token_ids)
+        found.token_ids = found.token_ids[:at_most]
+        found.slab.make_writable(len(found.token_ids))
+        self._hold(found)
+        return found
+
+    def lacks(self, token_ids: list[int]) -> bool:
+        """Whether so much is unknown that several who begin with it should not each compute it."""
+        found = self._find(token_ids)
+        known = 0 if found is None else common_prefix(found.token_ids, token_ids)
+        return len(token_ids) - known >= SHARED_TOKENS
+
+    def add(self, entry: Entry) -> None:
+        """Give an entry back, to be leased again at once: nothing is evicted for it yet."""
+        self._forget(entry)
+        entry.leased, entry.fresh_tokens = False, 0
+        self._hold(entry)
+
+    def commit(self, entry: Entry) -> None:
+        """Keep what the entry holds now, as the most recently used."""
+        self.add(entry)
+        self._evict()
+
+    def discard(self, entry: Entry) -> None:
+        """Drop an entry whose columns cannot be trusted."""
+        self._forget(entry)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for entry in list(self._entries.values()):
+            self._forget(entry)
+
+    def _find(self, token_ids: list[int]) -> Entry | None:
+        """Who knows most of the tokens; best one that is free and need not be copied."""
+        shared, holders = self._tree.find(token_ids)
+        alike = [self._entries[key] for key in islice(reversed(holders), _MOST_COMPARED)]
+        found = max(alike, key=lambda e: _goes_on(e, shared), default=None)
+        if found is None or (shared < _LEAST_COPIED and not _goes_on(found, shared)):
+            return None
+        return found
+
+    def _hold(self, entry: Entry) -> None:
+        self._next_key += 1
+        entry._key = self._next_key
+        entry._paths = [entry.token_ids + b.token_ids for b in entry.branches] or [entry.token_ids]
+        entry._nbytes = entry.slab.nbytes
+        self._entries[entry._key] = entry
+        for path in entry._paths:
+            self._tree.add(path, entry._key)
+        self.nbytes += entry._nbytes
+        entry._base = entry.slab.base
+        if entry._base is not None:
+            holders = self._sharing.get(id(entry._base), 0)
+            self._sharing[id(entry._base)] = holders + 1
+            self.nbytes += 0 if holders else entry._base.nbytes
+
+    def _forget(self, entry: Entry) -> None:
+        if entry._key is None:
+            return
+        del self._entries[entry._key]
+        self.nbytes -= entry._nbytes
+        if entry._base is not None:
+            self._sharing[id(entry._base)] -= 1
+            if not self._sharing[id(entry._base)]:
+                del self._sharing[id(entry._base)]
+                self.nbytes -= entry._base.nbytes
+            entry._base = None
+        for path in entry._paths:
+            self._tree.remove(path, entry._key)
+        entry._key = None
+
+    def _evict(self) -> None:
+        idle = [entry for entry in self._entries.values() if not entry.leased]
+        for entry in idle:
+            if self.nbytes <= self._budget:
+                return
+            self._forget(entry)
+            self.evictions += 1
+
+
+def _goes_on(entry: Entry, shared: int) -> bool:
+    """Whether it is free, and wholly a prefix of what shares so many tokens with it."""
+    return not entry.leased and len(entry.token_ids) <= shared
+
+
+def _follow_branch(entry: Entry, token_ids: list[int]) -> None:
+    """Make the branch that `token_ids` took part of the entry's prefix."""
+    known = len(entry.token_ids)
+    rest = token_ids[known:]
+    best = max(entry.branches, key=lambda b: common_prefix(b.token_ids, rest), default=None)
+    entry.branches = []
+    if best is not None:
+        shared = common_prefix(best.token_ids, rest)
+        entry.slab.move(best.columns[:shared], known)
+        entry.token_ids = token_ids[: known + shared]

@@ -1,0 +1,201 @@
+"""A QNet in two parts: the trunk for a server of its own, the value head for this process.
+
+`export_trunk` writes the trunk as any Hugging Face folder; `load_head` reads everything else. Both
+name the trunk after the checkpoint's own weights, so that a head never meets another trunk.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PretrainedConfig
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+from qnet.errors import CheckpointError
+from qnet.models.checkpoint import (
+    MANIFEST,
+    Manifest,
+    broken_refused,
+    load_fitting_renderer,
+    read_manifest,
+    require_finite,
+    require_fit,
+    require_read_at,
+)
+from qnet.models.qnet import QNet, QNetConfig, ValueHead, nested_config
+from qnet.rendering.renderer import Renderer
+
+CONFIG = "config.json"
+WEIGHTS = ".safetensors"
+INDEX = "model.safetensors.index.json"
+_TRUNK = "trunk."
+_HEAD = "head."
+_SHOWN_HASH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHead:
+    """A Q model whose trunk runs elsewhere.
+
+    Attributes:
+        head: in float32, on the CPU.
+        trunk: its configuration.
+        trunk_name: what the server of the trunk must call it.
+    """
+
+    name: str
+    head: ValueHead
+    trunk: PretrainedConfig
+    trunk_name: str
+    renderer: Renderer
+    manifest: Manifest
+
+
+def load_head(directory: Path) -> LoadedHead:
+    """Everything of a QNet checkpoint but its trunk, whose weights are checked and not kept.
+
+    Raises:
+        CheckpointError: see `load_qnet`; also a Q model of another kind.
+    """
+    manifest = _qnet_manifest(directory)
+    qnet = _empty_qnet(directory)
+    renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size))
+    weights = _checked_head(directory, manifest, qnet)
+    qnet.head.load_state_dict(weights, assign=True)
+    return LoadedHead(
+        manifest.name,
+        qnet.head.eval().requires_grad_(False),
+        qnet.trunk.config,
+        trunk_name(manifest),
+        renderer,
+        manifest,
+    )
+
+
+def export_trunk(directory: Path, output: Path) -> str:
+    """Write a QNet checkpoint's trunk as a Hugging Face folder; returns the trunk's name.
+
+    One file of weights is in memory at a time. The folder appears when it is complete; nothing is
+    written of a checkpoint that `load_head` refuses.
+
+    Raises:
+        CheckpointError: see `load_head`; also an `output` that exists.
+    """
+    if output.exists():
+        raise CheckpointError(f"{output} exists; remove it or name another folder")
+    manifest = load_head(directory).manifest
+    partial = output.with_name(f"{output.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    dtype = _write_weights(directory, manifest, partial)
+    _write_config(directory, dtype, partial)
+    for name in manifest.files:
+        if name not in (CONFIG, INDEX, MANIFEST) and not name.endswith(WEIGHTS):
+            shutil.copy2(directory / name, partial / name)
+    partial.rename(output)
+    return trunk_name(manifest)
+
+
+def trunk_name(manifest: Manifest) -> str:
+    """The checkpoint's name and a hash of its weights and configuration."""
+    parts = sorted(
+        f"{name} {sha256}"
+        for name, sha256 in manifest.files.items()
+        if name == CONFIG or name.endswith(WEIGHTS)
+    )
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return f"{manifest.name}@{digest[:_SHOWN_HASH]}"
+
+
+def _qnet_manifest(directory: Path) -> Manifest:
+    manifest = read_manifest(directory)
+    if manifest is None or manifest.kind != "qnet":
+        kind = manifest.kind if manifest else f"a folder without {MANIFEST}"
+        raise CheckpointError(f"{directory} is {kind}; only a qnet has a trunk and a value head")
+    require_read_at(directory, manifest)
+    if not any(name.endswith(WEIGHTS) for name in manifest.files):
+        raise CheckpointError(f"{directory}: {MANIFEST} lists no weights; train the Q model again")
+    return manifest
+
+
+def _empty_qnet(directory: Path) -> QNet:
+    """The model that config.json describes, without its weights."""
+    with broken_refused(str(directory / CONFIG)), torch.device("meta"):
+        return QNet(QNetConfig.from_pretrained(directory, local_files_only=True))
+
+
+def _checked_head(directory: Path, manifest: Manifest, qnet: QNet) -> dict[str, Tensor]:
+    """The head's weights in float32, once the trunk's have been looked at one by one."""
+    head: dict[str, Tensor] = {}
+    found: dict[str, tuple[int, ...]] = {}
+    for file, name, weight in _weights(directory, manifest):
+        require_finite(directory / file, name, weight)
+        found[name] = tuple(weight.shape)
+        if name.startswith(_HEAD):
+            head[name.removeprefix(_HEAD)] = weight.float()
+    # Files may name weights otherwise than the model does: a mixture's experts one by one.
+    described = revert_weight_conversion(qnet, qnet.state_dict())
+    shapes = {name: tuple(weight.shape) for name, weight in described.items()}
+    both = shapes.keys() & found.keys()
+    require_fit(
+        directory,
+        missing=shapes.keys() - found.keys(),
+        mismatched=[
+            (name, found[name], shapes[name]) for name in both if found[name] != shapes[name]
+        ],
+        unused=found.keys() - shapes.keys(),
+    )
+    return head
+
+
+def _weights(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str, Tensor]]:
+    """File, name and value of each weight."""
+    for file in sorted(name for name in manifest.files if name.endswith(WEIGHTS)):
+        path = directory / file
+        with broken_refused(str(path)), safe_open(path, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 (it is no mapping)
+                yield file, name, opened.get_tensor(name)
+
+
+def _write_weights(directory: Path, manifest: Manifest, output: Path) -> torch.dtype:
+    """The trunk's weights, file by file; returns their type."""
+    weight_map: dict[str, str] = {}
+    shard: dict[str, Tensor] = {}
+    total, dtype, current = 0, torch.float32, ""
+
+    def close_shard() -> None:
+        if shard:
+            save_file(shard, output / current, metadata={"format": "pt"})
+            shard.clear()
+
+    for file, full_name, weight in _weights(directory, manifest):
+        if not full_name.startswith(_TRUNK):
+            continue
+        if file != current:
+            close_shard()
+        name, current, dtype = full_name.removeprefix(_TRUNK), file, weight.dtype
+        shard[name], weight_map[name] = weight, file
+        total += weight.nbytes
+    close_shard()
+    if len(set(weight_map.values())) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        (output / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    return dtype
+
+
+def _write_config(directory: Path, dtype: torch.dtype, output: Path) -> None:
+    fields: dict[str, Any] = json.loads((directory / CONFIG).read_text())["trunk"]
+    config = nested_config(fields, "trunk")
+    model_class: Any = MODEL_MAPPING[type(config)]
+    config.architectures = [model_class.__name__]
+    config.dtype = dtype
+    config.save_pretrained(output)

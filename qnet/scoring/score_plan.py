@@ -1,0 +1,198 @@
+"""What a score request needs computed: its tokens, and their places after the shared history."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qnet.engine.attention import Columns, Piece, joined
+from qnet.engine.prefix_cache import Branch, Entry
+from qnet.engine.token_trie import TokenTree
+from qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qnet.rendering.renderer import Renderer
+from qnet.types import ScoreRequest
+
+BLOCK_TOKENS = 64
+"""Most tokens that are masked from each other; what is larger goes branch by branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedRequest:
+    """A request as tokens, equal candidates once.
+
+    Attributes:
+        candidates: in the order of their tokens.
+        index: which of `candidates` each of the request's candidates is.
+        tree: the tokens of the candidates, what several begin with once.
+        paths: where each of `candidates` has its tokens in the tree.
+    """
+
+    history: list[int]
+    candidates: list[list[int]]
+    index: list[int]
+    tree: TokenTree
+    paths: list[list[int]]
+
+    @property
+    def sequences(self) -> Iterator[list[int]]:
+        """History and candidate of each of the request's candidates, equal ones repeated."""
+        return (self.history + self.candidates[i] for i in self.index)
+
+    def new_tokens(self, known: int) -> int:
+        """What goes through a trunk that knows the history's first `known` tokens."""
+        return len(self.history) - known + len(self.tree)
+
+
+def render_request(
+    renderer: Renderer, request: ScoreRequest, *, name: str, context: int
+) -> RenderedRequest:
+    """The request's tokens for the Q model `name`, which takes `context` of them.
+
+    Raises:
+        HistoryTooLongError: history and candidate exceed the context.
+        InvalidCandidatesError: the request has no candidates.
+    """
+    require_candidates(request)
+    history = renderer.encode_history(request.history)
+    encoded = [tuple(renderer.encode_candidate(c)) for c in request.candidates]
+    longest = len(history) + max(map(len, encoded))
+    if longest > context:
+        raise HistoryTooLongError(
+            f"history and candidate have {longest:,} tokens; {name} takes {context:,}; "
+            "shorten the history"
+        )
+    # In order, so that the tree's branches lie one after the other.
+    distinct = {token_ids: i for i, token_ids in enumerate(sorted(set(encoded)))}
+    tree = TokenTree()
+    return RenderedRequest(
+        history,
+        candidates=[list(token_ids) for token_ids in distinct],
+        index=[distinct[token_ids] for token_ids in encoded],
+        tree=tree,
+        paths=[tree.add(token_ids) for token_ids in distinct],
+    )
+
+
+def require_candidates(request: ScoreRequest) -> None:
+    """Refuse a request that asks for nothing.
+
+    Raises:
+        InvalidCandidatesError: the request has no candidates.
+    """
+    if not request.candidates:
+        raise InvalidCandidatesError("there are 0 candidates to score; give at least 1")
+
+
+def pieces(
+    request: RenderedRequest, entry: Entry, *, read: Sequence[int], like: Tensor
+) -> Iterator[Piece]:
+    """What the entry does not know of the history, and the candidates, none of which sees another.
+
+    Args:
+        read: the tokens of the tree whose outputs are wanted, in order; -1 is the history's last.
+        like: a tensor of the model's dtype on its device.
+    """
+    known, start = len(entry.token_ids), len(request.history)
+    entry.slab.reserve(start + len(request.tree))
+    ends = request.tree.ends()
+    stem = _fork(ends, range(len(request.tree)))
+    yield Piece(
+        slab=entry.slab,
+        token_ids=request.history[known:] + request.tree.token_ids[:stem],
+        positions=list(range(known, start + stem)),
+        column=known,
+        seen=joined((), range(known)),
+        read=tuple(start - known + token for token in _within(read, range(-1, stem))),
+    )
+    branches = range(stem, len(request.tree))
+    for tokens, seen in _blocks(ends, branches, joined((), range(start + stem)), start):
+        yield _block(request, entry, tokens, seen, read=read, like=like)
+
+
+def _block(
+    request: RenderedRequest,
+    entry: Entry,
+    tokens: range,
+    seen: Columns,
+    *,
+    read: Sequence[int],
+    like: Tensor,
+) -> Piece:
+    """Some of the tree's tokens, which see no others of the tree than each other and `seen`."""
+    start, tree = len(request.history), request.tree
+    chain = all(tree.before[token] == token - 1 for token in tokens[1:])
+    return Piece(
+        slab=entry.slab,
+        token_ids=tree.token_ids[tokens.start : tokens.stop],
+        positions=[start + tree.depths[token] for token in tokens],
+        column=start + tokens.start,
+        seen=seen,
+        bias=None if chain else _hiding(tree.visible(tokens)).to(like),
+        read=tuple(token - tokens.start for token in _within(read, tokens)),
+    )
+
+
+def _blocks(
+    ends: list[int], tokens: range, seen: Columns, start: int
+) -> Iterator[tuple[range, Columns]]:
+    """Branches that follow one token, cut so that no block is both large and branched.
+
+    Small branches side by side share a block. Of a large one what comes before its first fork is
+    a block, which those behind it see.
+
+    Args:
+        tokens: the branches', one after the other.
+        seen: columns that all of them see.
+        start: the column of the tree's first token.
+
+    Yields:
+        The tokens of a block, and the columns that all of them see.
+    """
+    block = range(tokens.start, tokens.start)
+    while block.stop < tokens.stop:
+        branch = range(block.stop, ends[block.stop])
+        if len(block) + len(branch) <= BLOCK_TOKENS:
+            block = range(block.start, branch.stop)
+            continue
+        if block:
+            yield block, seen
+        if len(branch) <= BLOCK_TOKENS:
+            block = branch
+            continue
+        stem = range(branch.start, _fork(ends, branch))
+        yield stem, seen
+        above = joined(seen, range(start + stem.start, start + stem.stop))
+        yield from _blocks(ends, range(stem.stop, branch.stop), above, start)
+        block = range(branch.stop, branch.stop)
+    if block:
+        yield block, seen
+
+
+def _fork(ends: list[int], branch: range) -> int:
+    """The first token of a branch that does not follow the one before it and carry all the rest."""
+    at = branch.start
+    while at < branch.stop and ends[at] == branch.stop:
+        at += 1
+    return at
+
+
+def remember(request: RenderedRequest, entry: Entry) -> None:
+    """The history is known now, and each candidate as a branch that the next step may take."""
+    entry.token_ids = request.history
+    start = len(request.history)
+    entry.branches = [
+        Branch(candidate, [start + index for index in path])
+        for candidate, path in zip(request.candidates, request.paths, strict=True)
+    ]
+
+
+def _within(numbers: Sequence[int], wanted: range) -> Sequence[int]:
+    """Those of the ordered numbers that lie in a range."""
+    return numbers[bisect_left(numbers, wanted.start) : bisect_left(numbers, wanted.stop)]
+
+
+def _hiding(seen_TT: Tensor) -> Tensor:
+    """0 where a token sees another; else -inf."""
+    return torch.zeros(seen_TT.shape).masked_fill_(~seen_TT, float("-inf"))

@@ -1,0 +1,188 @@
+"""Q(s, a) at the candidates' last tokens: the plain reference and the fast scorer.
+
+`NaiveScorer` runs every full sequence alone. `SharedPrefixScorer` must equal it within float
+tolerance and computes only what is new: the history's unknown tokens once, then the candidates'
+distinct tokens side by side, each seeing the history and its own beginning.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from qnet.engine.attention import Piece
+from qnet.engine.packed_model import (
+    DEFAULT_CACHE_BYTES,
+    DEFAULT_TOKENS_PER_FORWARD,
+    PackedModel,
+    context_length,
+    q_of,
+)
+from qnet.engine.prefix_cache import Entry
+from qnet.models.checkpoint import LoadedQNet
+from qnet.scoring.score_plan import (
+    RenderedRequest,
+    pieces,
+    remember,
+    render_request,
+    require_candidates,
+)
+from qnet.types import CacheUse, ScoreRequest, ScoreResult
+
+
+class NaiveScorer:
+    """Every full sequence alone, nothing kept: what the fast scorer is tested against."""
+
+    def __init__(self, loaded: LoadedQNet) -> None:
+        self.name = loaded.name
+        self._loaded = loaded
+        self.context = context_length(loaded.model.trunk.config)
+
+    @torch.inference_mode()
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate; every candidate costs its whole sequence.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: a request has no candidates.
+        """
+        return [self._score(request) for request in requests]
+
+    def _score(self, request: ScoreRequest) -> ScoreResult:
+        rendered = render_request(
+            self._loaded.renderer, request, name=self.name, context=self.context
+        )
+        sequences = list(rendered.sequences)
+        q_values = tuple(self._q(token_ids) for token_ids in sequences)
+        return ScoreResult(q_values, computed_tokens=sum(map(len, sequences)))
+
+    def _q(self, token_ids: list[int]) -> float:
+        model = self._loaded.model
+        q_BT = model(torch.tensor([token_ids], device=model.device))
+        return float(q_BT[0, -1])
+
+
+class SharedPrefixScorer:
+    """Histories once and kept between steps, candidates as one tree behind them, one batch.
+
+    Args:
+        cache_bytes: for the histories kept between steps; with many episodes in lockstep it has
+            to hold all of them, or every step starts cold.
+        tokens_per_forward: longest packed row of one forward pass.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedQNet,
+        *,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
+    ) -> None:
+        self.name = loaded.name
+        self._loaded = loaded
+        self._packed = PackedModel(
+            loaded.model.trunk,
+            q_of(loaded.model),
+            cache_bytes=cache_bytes,
+            tokens_per_forward=tokens_per_forward,
+        )
+        self.context = self._packed.context
+
+    @torch.inference_mode()
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate, in the requests' order.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: a request has no candidates.
+        """
+        if not requests:
+            return []
+        rendered = [
+            render_request(self._loaded.renderer, r, name=self.name, context=self.context)
+            for r in requests
+        ]
+        with self._packed.lease([r.history for r in rendered], spare=0) as entries:
+            known = [entry.cached_tokens for entry in entries]
+            like = next(self._loaded.model.parameters())
+            q_values = self._packed.run(_pieces(rendered, entries, like)).tolist()
+            for request, entry in zip(rendered, entries, strict=True):
+                remember(request, entry)
+        return _results(rendered, known, q_values)
+
+    @property
+    def cache(self) -> CacheUse:
+        """What is kept of the histories now."""
+        return self._packed.cache
+
+    def close(self) -> None:
+        """Let go of every history; it scores no more."""
+        self._packed.store.clear()
+
+
+class ScriptedScorer:
+    """A scorer without a model, for demos and tests: Q of the first keyword that is said.
+
+    Args:
+        q_of_keyword: looked up in its order; a candidate with none of them has `otherwise`.
+    """
+
+    def __init__(
+        self,
+        q_of_keyword: Mapping[str, float],
+        *,
+        otherwise: float = 0.0,
+        name: str = "scripted",
+    ) -> None:
+        self.name = name
+        self.context: int | None = None
+        self._q_of_keyword = dict(q_of_keyword)
+        self._otherwise = otherwise
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate; a word counts as a token.
+
+        Raises:
+            InvalidCandidatesError: a request has no candidates.
+        """
+        return [self._score(request) for request in requests]
+
+    @property
+    def cache(self) -> CacheUse:
+        """Nothing is kept."""
+        return CacheUse()
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _score(self, request: ScoreRequest) -> ScoreResult:
+        require_candidates(request)
+        said = [message.text for message in request.candidates]
+        words = sum(len(m.text.split()) for m in (*request.history, *request.candidates))
+        return ScoreResult(tuple(map(self._q, said)), computed_tokens=words)
+
+    def _q(self, said: str) -> float:
+        found = (q for keyword, q in self._q_of_keyword.items() if keyword in said)
+        return next(found, self._otherwise)
+
+
+def _pieces(
+    requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: Tensor
+) -> Iterator[Piece]:
+    """Each history with its candidates, read at their last tokens, which lie in their order."""
+    for request, entry in zip(requests, entries, strict=True):
+        last = [path[-1] for path in request.paths]
+        yield from pieces(request, entry, read=last, like=like)
+
+
+def _results(
+    requests: Sequence[RenderedRequest], known: Sequence[int], q_values: Sequence[float]
+) -> list[ScoreResult]:
+    results = []
+    start = 0
+    for request, cached in zip(requests, known, strict=True):
+        mine = q_values[start : start + len(request.candidates)]
+        start += len(request.candidates)
+        q_of_each = tuple(mine[i] for i in request.index)
+        results.append(ScoreResult(q_of_each, request.new_tokens(cached), cached))
+    return results

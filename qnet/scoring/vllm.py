@@ -1,0 +1,188 @@
+"""Q(s, a) with the trunk on a vLLM server and the value head here, for trunks of several GPUs.
+
+Every distinct sequence of a batch goes to the server in one request, as token ids. The server's
+prefix cache is what keeps this from costing as much as the naive scorer, so a server whose cache
+is off is refused at start.
+
+The trunk is a folder written by `qguide export-trunk`, served by
+
+    vllm serve FOLDER --served-model-name NAME --runner pooling --convert embed
+        --pooler-config '{"pooling_type": "LAST", "use_activation": false}'
+        --enable-prefix-caching --dtype bfloat16
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import accumulate, pairwise
+from math import isfinite
+
+import torch
+
+from qnet.engine.packed_model import context_length
+from qnet.errors import ConfigError, ScorerUnavailableError
+from qnet.models.trunk_export import LoadedHead
+from qnet.scoring.score_plan import RenderedRequest, render_request
+from qnet.scoring.vllm_client import CacheCounters, VllmServer
+from qnet.types import CacheUse, ScoreRequest, ScoreResult
+
+PROBE_TOKENS = 1024
+"""More than a few blocks of any size that vLLM chooses by itself for full attention."""
+
+
+class VllmScorer:
+    """One request to vLLM for each batch; the value head in float32 on what it answers.
+
+    vLLM counts cached tokens for the whole server, not for a prompt. Of a batch of several
+    requests each is therefore told a share by its tokens; the shares add up to what was counted.
+    Where others use the same server, it is what at least was found.
+
+    Args:
+        loaded: the Q model without its trunk.
+        server: where the trunk is; closed with the scorer, and where it is refused.
+        max_tokens: longest sequence; None takes all that the trunk can.
+
+    Raises:
+        ConfigError: the server cannot be reached, serves another trunk or too short a context,
+            has its prefix cache off, or answers what the head cannot read.
+    """
+
+    def __init__(
+        self, loaded: LoadedHead, server: VllmServer, *, max_tokens: int | None = None
+    ) -> None:
+        self.name = loaded.name
+        self._loaded = loaded
+        self._server = server
+        longest = context_length(loaded.trunk)
+        self.context = min(longest, max_tokens or longest)
+        with ExitStack() as refused:
+            refused.callback(self.close)
+            self._seen: CacheCounters | None = self._require_a_server_that_will_do()
+            refused.pop_all()
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate, in the requests' order; NaN where its hidden state is not finite.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: a request has no candidates.
+            ScorerUnavailableError: the server gave no answer, or none that is one.
+            UnscorableError: the server refuses one of the requests, or all of them.
+        """
+        if not requests:
+            return []
+        rendered = [
+            render_request(self._loaded.renderer, r, name=self.name, context=self.context)
+            for r in requests
+        ]
+        sequences = [request.history + c for request in rendered for c in request.candidates]
+        q_values = self._q_values(sequences)
+        tokens = list(map(_tokens, rendered))
+        cached = share(self._cached_tokens(sum(tokens)), tokens)
+        return _results(rendered, q_values, tokens, cached)
+
+    @property
+    def cache(self) -> CacheUse:
+        """Nothing: what there is to keep, the server keeps."""
+        return CacheUse()
+
+    def close(self) -> None:
+        """Let go of the connections to the server."""
+        self._server.close()
+
+    @torch.inference_mode()
+    def _q_values(self, sequences: Sequence[list[int]]) -> list[float]:
+        hidden_BD = self._server.hidden_states(sequences)
+        q_B = self._loaded.head(hidden_BD).where(hidden_BD.isfinite().all(-1), torch.nan)
+        return [float(q) for q in q_B]
+
+    def _cached_tokens(self, tokens: int) -> int:
+        """How many of the tokens just sent were cached; 0 where the counters cannot be read."""
+        before = self._seen
+        try:
+            self._seen = self._server.cache_counters()
+        except ScorerUnavailableError:
+            self._seen = None  # Q is known, and that is what was asked for
+        if before is None or self._seen is None:
+            return 0
+        return self._seen.hits_of(tokens, since=before)
+
+    def _require_a_server_that_will_do(self) -> CacheCounters:
+        try:
+            self._require_context()
+            return self._require_cache()
+        except ScorerUnavailableError as error:
+            raise self._refusal(str(error)) from error
+
+    def _require_context(self) -> None:
+        contexts = self._server.served_contexts()
+        wanted = self._server.model
+        if wanted not in contexts:
+            raise self._refusal(
+                f"it serves {', '.join(sorted(contexts)) or 'nothing'} and not {wanted}; write the "
+                "trunk with qguide export-trunk and start vLLM on it with "
+                f"--served-model-name {wanted}"
+            )
+        served = contexts[wanted]
+        if served is not None and served < self.context:
+            raise self._refusal(
+                f"it takes {served:,} tokens where {self.name} takes {self.context:,}; start vLLM "
+                f"with --max-model-len {self.context}, or set max_tokens to {served}"
+            )
+
+    def _require_cache(self) -> CacheCounters:
+        """The same prompt twice; the second time some of it has to be known."""
+        probe = [self._probe()]
+        if not all(map(isfinite, self._q_values(probe))):
+            raise self._refusal("the Q of an ordinary prompt is not finite; look at its --dtype")
+        before = self._counters()
+        self._q_values(probe)
+        after = self._counters()
+        if not after.hits_of(len(probe[0]), since=before):
+            raise self._refusal(
+                f"it found none of {len(probe[0]):,} tokens that it had just computed, so every "
+                "candidate would cost its whole history; start vLLM with --enable-prefix-caching, "
+                f"LAST pooling and a --block-size well below {len(probe[0]):,}"
+            )
+        return after
+
+    def _counters(self) -> CacheCounters:
+        counters = self._server.cache_counters()
+        if counters is None:
+            raise self._refusal(
+                "its /metrics has no vllm:prefix_cache_queries and vllm:prefix_cache_hits, so "
+                "cached tokens cannot be told; start vLLM without --disable-log-stats"
+            )
+        return counters
+
+    def _probe(self) -> list[int]:
+        vocab_size = int(self._loaded.trunk.vocab_size)
+        return [(7 * i + 1) % vocab_size for i in range(min(PROBE_TOKENS, self.context))]
+
+    def _refusal(self, reason: str) -> ConfigError:
+        return ConfigError(f"{self.name} cannot use the vLLM at {self._server.url}: {reason}")
+
+
+def share(total: int, weights: Sequence[int]) -> list[int]:
+    """Whole shares of `total` in proportion to `weights`, which add up to it."""
+    whole = sum(weights)
+    ends = [round(total * end / whole) for end in accumulate(weights, initial=0)]
+    return [end - start for start, end in pairwise(ends)]
+
+
+def _tokens(request: RenderedRequest) -> int:
+    return sum(len(request.history) + len(c) for c in request.candidates)
+
+
+def _results(
+    requests: Sequence[RenderedRequest],
+    q_values: Sequence[float],
+    tokens: Sequence[int],
+    cached: Sequence[int],
+) -> list[ScoreResult]:
+    results = []
+    start = 0
+    for request, mine, known in zip(requests, tokens, cached, strict=True):
+        q_of_each = tuple(q_values[start + i] for i in request.index)
+        start += len(request.candidates)
+        results.append(ScoreResult(q_of_each, mine - known, known))
+    return results

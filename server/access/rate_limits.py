@@ -1,0 +1,148 @@
+"""How much each caller may ask for: at once, in a minute, in a day.
+
+Windows are fixed and begin with a caller's first request in them: `Retry-After` is then simply the
+rest of the window, and true. Tokens are known when they have been spent, so a budget can be
+overdrawn by the requests that were let in before it ran out. With Redis, servers count together;
+while it is gone, each counts for itself, from nothing.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from limits import RateLimitItem, RateLimitItemPerDay, RateLimitItemPerMinute
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import FixedWindowRateLimiter, RateLimiter
+
+from server.access.keys import Key
+from server.context.request_context import Account
+from server.errors.types import OverLimitError
+from server.redis.client import RedisLink
+from server.settings.settings import Settings
+
+ANONYMOUS: Final = "anonymous"
+_ROUNDING_S: Final = 0.5
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and the limits that hold; 0 is none."""
+
+    name: str
+    admin: bool
+    requests_per_minute: int
+    tokens_per_day: int
+
+
+def caller_of(key: Key | None, settings: Settings) -> Caller:
+    """A key's caller; None: whoever can reach a server that has no keys."""
+    if key is None:
+        return Caller(ANONYMOUS, True, settings.requests_per_minute, settings.tokens_per_day)
+    requests, tokens = key.requests_per_minute, key.tokens_per_day
+    return Caller(
+        key.name,
+        key.admin,
+        settings.requests_per_minute if requests is None else requests,
+        settings.tokens_per_day if tokens is None else tokens,
+    )
+
+
+class Limiter:
+    """Counts what callers ask for.
+
+    Args:
+        link: where servers count together; None counts in this process. What runs at once is
+            counted here in either case.
+        concurrent_requests: of each caller at the same time; 0 is no limit.
+    """
+
+    def __init__(self, link: RedisLink | None, *, concurrent_requests: int) -> None:
+        self._concurrent_requests = concurrent_requests
+        self._running: Counter[str] = Counter()
+        self._link = link
+        self._own: RateLimiter = FixedWindowRateLimiter(MemoryStorage())
+        self._shared = FixedWindowRateLimiter(link.limits_storage()) if link else self._own
+
+    @asynccontextmanager
+    async def admit(self, caller: Caller, account: Account) -> AsyncIterator[Mapping[str, str]]:
+        """Let a request run; yields the headers that say what is left, and charges its tokens.
+
+        Raises:
+            OverLimitError: too many at once or in this minute, or no tokens are left for the day.
+        """
+        self._enter(caller)
+        try:
+            headers = await self._windows(lambda windows: self._count(caller, windows))
+            try:
+                yield headers
+            finally:
+                await self._charge(caller, account.tokens)
+        finally:
+            self._running[caller.name] -= 1
+            if not self._running[caller.name]:
+                del self._running[caller.name]
+
+    def _enter(self, caller: Caller) -> None:
+        most = self._concurrent_requests
+        if most and self._running[caller.name] >= most:
+            raise OverLimitError(
+                f"{caller.name} has {most:,} requests running, the most there may be; wait for one",
+                code="too_many_at_once",
+                retry_after_s=1,
+            )
+        self._running[caller.name] += 1
+
+    async def _count(self, caller: Caller, windows: RateLimiter) -> Mapping[str, str]:
+        if caller.tokens_per_day:
+            budget = _tokens(caller)
+            if not await windows.test(budget, caller.name):
+                reset_s, _ = await _rest(windows, budget, caller)
+                raise OverLimitError(
+                    f"{caller.name} has used its {caller.tokens_per_day:,} tokens of 24 hours; "
+                    "come back later or ask the operator for more",
+                    code="tokens_used_up",
+                    retry_after_s=reset_s,
+                )
+        if not caller.requests_per_minute:
+            return {}
+        rate = RateLimitItemPerMinute(caller.requests_per_minute, namespace="requests")
+        admitted = await windows.hit(rate, caller.name)
+        reset_s, remaining = await _rest(windows, rate, caller)
+        if not admitted:
+            raise OverLimitError(
+                f"{caller.name} has made its {caller.requests_per_minute:,} requests of this "
+                "minute; come back later or ask the operator for more",
+                code="rate_limited",
+                retry_after_s=reset_s,
+            )
+        return {
+            "RateLimit-Limit": str(caller.requests_per_minute),
+            "RateLimit-Remaining": str(remaining),
+            "RateLimit-Reset": str(reset_s),
+        }
+
+    async def _charge(self, caller: Caller, tokens: int) -> None:
+        if tokens and caller.tokens_per_day:
+            budget = _tokens(caller)
+            await self._windows(lambda windows: windows.hit(budget, caller.name, cost=tokens))
+
+    async def _windows(self, ask: Callable[[RateLimiter], Awaitable[Answer]]) -> Answer:
+        if self._link is None:
+            return await ask(self._own)
+        return await self._link.use(lambda: ask(self._shared), lambda: ask(self._own))
+
+
+async def _rest(windows: RateLimiter, item: RateLimitItem, caller: Caller) -> tuple[int, int]:
+    """Whole seconds until the window has surely ended, and what is left in it."""
+    reset_at, remaining = await windows.get_window_stats(item, caller.name)
+    # Redis tells the rest of a window in whole seconds, up to half a second too short.
+    return max(1, math.ceil(reset_at - time.time() + _ROUNDING_S)), remaining
+
+
+def _tokens(caller: Caller) -> RateLimitItem:
+    return RateLimitItemPerDay(caller.tokens_per_day, namespace="tokens")

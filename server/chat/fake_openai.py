@@ -1,0 +1,245 @@
+"""An OpenAI-compatible server without a model, for demos and tests: `qguide fake-upstream`.
+
+It says what its script says, calls the tools it is offered, and fails on demand.
+"""
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from qnet.policies.openai_schema import text_of
+from server.chat.chunks import DONE, Json, chunks_of, event
+
+DEFAULT_REPLIES = (
+    "Thought: I should look around first.\nAction: look",
+    "Thought: I should check what I carry.\nAction: inventory",
+    "Thought: The desk is a good place to start.\nAction: go to desk 1",
+)
+Fault = Literal[
+    "",
+    "hang",
+    "garbage",
+    "empty",
+    "429",
+    "500",
+    "503",
+    "401",
+    "ignore_n",
+    "refuse_n",
+    "reasoning",
+    "half",
+]
+_FAULTS: tuple[str, ...] = get_args(Fault)
+_LIES_IN_WAIT_S = 3600.0
+_LOGPROB = -0.5
+
+
+@dataclass
+class FakeUpstream:
+    """Choice k of turn t is reply t + k of the script, round and round.
+
+    Attributes:
+        replies: the script.
+        fault: what it does wrong.
+        faults_after: requests that it serves before.
+        faults_left: how often; None for ever.
+        asked: the bodies of the requests so far, the oldest first.
+        keys: the Authorization headers that came with them.
+    """
+
+    replies: Sequence[str] = DEFAULT_REPLIES
+    fault: Fault = ""
+    faults_after: int = 0
+    faults_left: int | None = None
+    asked: list[Json] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+
+    def app(self) -> FastAPI:
+        """Its routes."""
+        app = FastAPI(title="QGuide's fake upstream")
+        app.add_api_route("/v1/chat/completions", self.complete, methods=["POST"])
+        app.add_api_route("/v1/models", self.models)
+        app.add_api_route("/health", self.health)
+        app.add_api_route("/asked", self.number_asked)
+        return app
+
+    async def health(self) -> Response:
+        """Always well."""
+        return Response()
+
+    async def number_asked(self) -> Json:
+        """How many completions it was asked for, also by those who still wait."""
+        return {"requests": len(self.asked)}
+
+    async def models(self) -> Json:
+        """The one model there is."""
+        card = {"id": "fake", "object": "model", "created": 0, "owned_by": "qguide"}
+        return {"object": "list", "data": [card]}
+
+    async def complete(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+        body: Json = await request.json()
+        self.asked.append(body)
+        self.keys.append(request.headers.get("authorization"))
+        match self._failing(body):
+            case "hang":
+                await asyncio.sleep(_LIES_IN_WAIT_S)
+            case "garbage":
+                return Response("<html>it works</html>", media_type="text/html")
+            case "empty":
+                return JSONResponse({"object": "chat.completion", "choices": []})
+            case "429":
+                return _error(429, "slow down", {"Retry-After": "1"})
+            case "500" | "503" | "401" as status:
+                return _error(int(status), "a secret of the upstream")
+            case "refuse_n":
+                return _error(400, "n is not supported")
+            case "reasoning" if refused := _refused_by_reasoning(body):
+                return _error(400, refused)
+            case "ignore_n":
+                body = body | {"n": 1}
+        if not body.get("messages"):
+            return _error(400, "messages is empty")
+        try:
+            completion = self._completion(body)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return _error(400, "a parameter is not what it should be")
+        if self.fault == "half":
+            completion["choices"][0]["message"]["content"] = "half \ud800"
+            return Response(json.dumps(completion), media_type="application/json")
+        if not body.get("stream"):
+            return JSONResponse(completion)
+        include_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        events = [event(chunk) for chunk in chunks_of(completion, include_usage=include_usage)]
+        return StreamingResponse(iter([*events, DONE]), media_type="text/event-stream")
+
+    def _failing(self, body: Json) -> Fault:
+        idle = self.fault == "refuse_n" and body.get("n", 1) == 1
+        if idle or self.faults_left == 0 or len(self.asked) <= self.faults_after:
+            return ""
+        if self.faults_left is not None:
+            self.faults_left -= 1
+        return self.fault
+
+    def _completion(self, body: Json) -> Json:
+        choices = [self._choice(body, index) for index in range(body.get("n") or 1)]
+        prompt = [_words(message) for message in body["messages"]]
+        completion = sum(_words(choice["message"]) for choice in choices)
+        thought = {"reasoning_tokens": len(choices)}
+        return {
+            **({"system_fingerprint": "fp_fake"} if body.get("seed") is not None else {}),
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": body.get("model", "fake"),
+            "choices": choices,
+            "usage": {
+                "prompt_tokens": sum(prompt),
+                "completion_tokens": completion,
+                "total_tokens": sum(prompt) + completion,
+                "prompt_tokens_details": {"cached_tokens": sum(prompt[:-1])},
+                **({"completion_tokens_details": thought} if "reasoning_effort" in body else {}),
+            },
+        }
+
+    def _choice(self, body: Json, index: int) -> Json:
+        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        # A seed turns the script, so that requests for one choice each can differ.
+        k = turn + index + (body.get("seed") or 0)
+        tools = body.get("tools") or []
+        asks_tools = tools and body.get("tool_choice") != "none"
+        message: Json = {"role": "assistant", "content": None}
+        if asks_tools and body["messages"][-1]["role"] != "tool":
+            message["tool_calls"] = [_call(tools[k % len(tools)], k)]
+        else:
+            message["content"] = self.replies[k % len(self.replies)]
+        tokens = {"token_ids": list(range(_words(message))), "stop_reason": None}
+        return {
+            **(tokens if body.get("return_token_ids") else {}),
+            "index": index,
+            "message": message,
+            "logprobs": _logprobs(message) if body.get("logprobs") else None,
+            "finish_reason": "tool_calls" if "tool_calls" in message else "stop",
+        }
+
+
+def fake_upstream(
+    port: Annotated[int, typer.Option(help="Port to bind on this machine.")] = 8001,
+    fault: Annotated[str, typer.Option(help=f"One of {', '.join(_FAULTS[1:])}.")] = "",
+    times: Annotated[int | None, typer.Option(help="How often; for ever if not said.")] = None,
+) -> None:
+    """An OpenAI-compatible server without a model, to try `QGUIDE_UPSTREAMS` with."""
+    import uvicorn
+
+    if fault not in _FAULTS:
+        raise typer.BadParameter(f"{fault!r} is none of {', '.join(_FAULTS[1:])}")
+    fake = FakeUpstream(fault=fault, faults_left=times)  # type: ignore[arg-type]
+    uvicorn.run(fake.app(), host="127.0.0.1", port=port)
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    error = {"message": message, "type": "fake_error", "param": None, "code": None}
+    return JSONResponse({"error": error}, status_code=status, headers=headers)
+
+
+def _refused_by_reasoning(body: Json) -> str:
+    """What OpenAI's reasoning models say of a body; "" where they take it."""
+    if body.get("max_tokens") is not None:
+        return "'max_tokens' is not supported with this model; use 'max_completion_tokens'"
+    if body.get("temperature") not in (None, 1):
+        return "'temperature' does not support this value; only the default (1) is supported"
+    return ""
+
+
+def _words(message: Json) -> int:
+    calls = [
+        call["custom"]["input"] if "custom" in call else call["function"]["arguments"]
+        for call in message.get("tool_calls") or []
+    ]
+    return len(" ".join([text_of(message.get("content")), *calls]).split())
+
+
+def _call(tool: Json, k: int) -> Json:
+    call = {"id": f"call_{uuid.uuid4().hex}", "type": tool["type"]}
+    if tool["type"] == "custom":
+        return call | {"custom": {"name": tool["custom"]["name"], "input": f"input {k}"}}
+    function = tool["function"]
+    schema = function.get("parameters") or {}
+    arguments = {
+        name: _argument(name, kind, k) for name, kind in schema.get("properties", {}).items()
+    }
+    return call | {"function": {"name": function["name"], "arguments": json.dumps(arguments)}}
+
+
+def _argument(name: str, schema: Json, k: int) -> Any:
+    if values := schema.get("enum"):
+        return values[k % len(values)]
+    match schema.get("type"):
+        case "integer" | "number":
+            return k
+        case "boolean":
+            return k % 2 == 0
+        case "array":
+            return []
+        case "object":
+            return {}
+    return f"{name} {k}"
+
+
+def _logprobs(message: Json) -> Json:
+    words = (message["content"] or "").split()
+    return {
+        "content": [
+            {"token": word, "logprob": _LOGPROB, "bytes": list(word.encode()), "top_logprobs": []}
+            for word in words
+        ],
+        "refusal": None,
+    }

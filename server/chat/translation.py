@@ -1,0 +1,233 @@
+"""From a chat completion's body to a decision, and from there to OpenAI's answer. Pure."""
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from qnet.decision.act import Decision
+from qnet.decision.guidance import Guided
+from qnet.decision.selection import ranking
+from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
+from qnet.policies.openai_schema import wire_message
+from qnet.types import Candidate, Sampling, spent_on
+from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
+from server.guidance.guided_step import Asked, Taken
+from server.messages.history import to_chat_history
+from server.q_models.build import ServedPolicy
+from server.settings.settings import Settings
+
+_HARMLESS: Final = frozenset(
+    (
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "reasoning_effort",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+        "verbosity",
+    )
+)
+"""What a policy in this process may ignore: the answer stays what was asked for."""
+_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "frequency_penalty": (0,),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "stop": ([], ""),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "top_p": (1,),
+}
+"""Values that ask for nothing."""
+
+
+def read_request(
+    body: ChatCompletionRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
+) -> Asked:
+    """What a body asks for.
+
+    Raises:
+        InvalidCandidatesError: M is below n.
+        InvalidRequestError: a history that the policy cannot read, or that no Q model can and
+            that no fallback covers.
+        UnsupportedParameterError: something that only an upstream could do.
+    """
+    n = body.n or 1
+    num_candidates = options.num_candidates
+    if num_candidates is None:
+        num_candidates = max(n, min(settings.num_candidates, settings.max_candidates))
+    if n > num_candidates:
+        raise InvalidCandidatesError(
+            f"n is {n} and qguide.num_candidates {num_candidates}; draw at least n candidates"
+        )
+    history, flaw = to_chat_history(
+        body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+    )
+    fallback = options.fallback or settings.fallback
+    if flaw and (fallback == "error" or policy.upstream_model is None):
+        raise flaw
+    return Asked(
+        policy=policy,
+        history=history,
+        unreadable=flaw,
+        sampling=_sampling(body, options, policy),
+        num_candidates=num_candidates,
+        options=options,
+        n=n,
+    )
+
+
+def _sampling(
+    body: ChatCompletionRequest, options: GuidanceOptions, policy: ServedPolicy
+) -> Sampling:
+    sampling = Sampling(
+        temperature=body.temperature if options.temperature is None else options.temperature,
+        max_tokens=body.max_tokens,
+        seed=body.seed,
+        parameters=body.parameters,
+    )
+    longest = body.max_completion_tokens
+    if policy.upstream_model is None:
+        _check_in_process(body.parameters, policy.name)
+        seed = None if body.seed is None else body.seed % 2**63
+        return replace(sampling, max_tokens=longest or body.max_tokens, seed=seed, parameters={})
+    if longest is None:
+        return sampling
+    # Under the caller's name: some upstreams take only one of the two.
+    return replace(sampling, parameters=body.parameters | {"max_completion_tokens": longest})
+
+
+def _check_in_process(parameters: Mapping[str, object], policy: str) -> None:
+    for name, value in parameters.items():
+        if name not in _HARMLESS and value not in _NEUTRAL.get(name, ()):
+            raise UnsupportedParameterError(
+                f"the policy {policy} runs in this server and has no {name!r}; leave it out or "
+                "name a policy that is an upstream (QGUIDE_UPSTREAMS)",
+                parameter=name,
+            )
+
+
+def completion_of(taken: Taken, *, n: int, options: GuidanceOptions) -> dict[str, Any]:
+    """OpenAI's answer, with the guidance beside it.
+
+    Args:
+        n: how many of the best candidates to return.
+    """
+    decision = taken.guided.decision
+    messages = [candidate.message for candidate in decision.candidates]
+    ranked = ranking(messages, decision.q_values)
+    # The choice is the decision's, also where none of the Q-values could tell.
+    best = [decision.chosen, *(index for index in ranked if index != decision.chosen)][:n]
+    usage = decision.usage
+    details = spent_on(decision.candidates).completion_details
+    return {
+        **decision.candidates[decision.chosen].answer_extra,
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": taken.policy,
+        "choices": [_choice(place, decision.candidates[index]) for place, index in enumerate(best)],
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
+            **({"completion_tokens_details": dict(details)} if details else {}),
+        },
+        "qguide": _guidance(taken, options, best),
+    }
+
+
+def _choice(place: int, candidate: Candidate) -> dict[str, Any]:
+    message = {"refusal": None} | wire_message(candidate.message)
+    if calls := message.get("tool_calls"):
+        message["tool_calls"] = [
+            call | {"id": call["id"] or f"call_{uuid.uuid4().hex}"} for call in calls
+        ]
+    return {
+        **candidate.extra,
+        "index": place,
+        "message": message,
+        "logprobs": candidate.logprobs,
+        "finish_reason": _finish_reason(candidate),
+    }
+
+
+def _finish_reason(candidate: Candidate) -> str:
+    if candidate.finish_reason:
+        return candidate.finish_reason
+    if candidate.message.tool_calls:
+        return "tool_calls"
+    return "stop" if candidate.finished else "length"
+
+
+def _guidance(taken: Taken, options: GuidanceOptions, best: list[int]) -> dict[str, Any]:
+    guided, decision = taken.guided, taken.guided.decision
+    guidance: dict[str, Any] = {
+        "guided": decision.unguided is None,
+        "reason": decision.reason,
+        "unguided_reason": decision.unguided,
+        "policy": taken.policy,
+        "q_model": taken.q_model,
+        "q_model_version": taken.q_model_version,
+        "chosen": decision.chosen,
+        "returned": best,
+        "q_values": decision.q_values,
+        "num_candidates": len(decision.candidates),
+        "distinct_candidates": decision.distinct_candidates,
+        "draws_saved": guided.draws_saved,
+        "perturbed": guided.perturbed,
+        "warnings": list(guided.warnings),
+        "usage": _usage(guided),
+        "timings_ms": {
+            "paraphrase": guided.paraphrase_ms,
+            "sample": decision.timings.sample_ms,
+            "score": decision.timings.score_ms,
+            "total": taken.total_ms,
+        },
+    }
+    if options.episode_id is not None:
+        guidance["episode_id"] = options.episode_id
+    if options.return_candidates:
+        guidance["candidates"] = _candidates(decision)
+    return guidance
+
+
+def _usage(guided: Guided) -> dict[str, dict[str, int]]:
+    """Tokens of each stage."""
+    usage, paraphrasing = guided.decision.usage, guided.paraphrasing
+    return {
+        "paraphrase": {
+            "prompt_tokens": paraphrasing.prompt_tokens,
+            "completion_tokens": paraphrasing.completion_tokens,
+        },
+        "sample": {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+        },
+        "score": {
+            "scored_tokens": usage.scored_tokens,
+            "cached_tokens": usage.cached_tokens,
+        },
+    }
+
+
+def _candidates(decision: Decision) -> list[dict[str, Any]]:
+    return [
+        {
+            "message": wire_message(candidate.message),
+            "q_value": q,
+            "finish_reason": _finish_reason(candidate),
+        }
+        for candidate, q in decision.judged
+    ]

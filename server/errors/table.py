@@ -1,0 +1,155 @@
+"""Which error becomes which status: one table, and the handlers that read it."""
+
+from math import ceil
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from qnet.errors import (
+    CheckpointError,
+    ConfigError,
+    EpisodeClosedError,
+    HistoryTooLongError,
+    InvalidCandidatesError,
+    InvalidRequestError,
+    MalformedHistoryError,
+    OverloadedError,
+    QGuideError,
+    RenderingError,
+    RoutingError,
+    ScorerUnavailableError,
+    UnknownEpisodeError,
+    UnknownModelError,
+    UnsupportedParameterError,
+    UpstreamError,
+    UpstreamRefusedError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+)
+from server.errors.openai import openai_detail, speaks_openai
+from server.errors.types import DrainingError, ForbiddenError, OverLimitError, UnauthorizedError
+from server.rerank.schemas import SHAPES
+
+STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
+"""All that an error can have."""
+RETRY_AFTER_S = 1
+
+TABLE: dict[type[QGuideError], tuple[int, str]] = {
+    UnknownModelError: (404, "unknown_model"),
+    UnknownEpisodeError: (404, "unknown_episode"),
+    EpisodeClosedError: (409, "episode_closed"),
+    HistoryTooLongError: (400, "history_too_long"),
+    InvalidCandidatesError: (400, "invalid_candidates"),
+    MalformedHistoryError: (400, "malformed_history"),
+    UnsupportedParameterError: (400, "unsupported_parameter"),
+    UpstreamRefusedError: (400, "upstream_refused"),
+    InvalidRequestError: (400, "invalid_request"),
+    RenderingError: (400, "rendering_failed"),
+    CheckpointError: (400, "checkpoint_refused"),
+    ConfigError: (409, "config_refused"),
+    RoutingError: (409, "routing_refused"),
+    OverloadedError: (503, "overloaded"),
+    ScorerUnavailableError: (503, "scorer_unavailable"),
+    UpstreamTimeoutError: (504, "upstream_timeout"),
+    UpstreamUnavailableError: (503, "upstream_unavailable"),
+    UpstreamError: (502, "upstream_failed"),
+    UnauthorizedError: (401, "unauthorized"),
+    ForbiddenError: (403, "forbidden"),
+    OverLimitError: (429, "rate_limited"),
+    DrainingError: (503, "draining"),
+}
+"""The most special class first."""
+
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+UNREADABLE = "the body is no JSON in UTF-8, or nested too deeply; send one object"
+_SHOWN_CHARACTERS = 40
+
+_log = structlog.get_logger(__name__)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every error in one shape, without internals."""
+    app.add_exception_handler(QGuideError, _known)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _http)
+
+
+def error_response(
+    request: Request,
+    status: int,
+    code: str,
+    message: str,
+    *,
+    param: str | None = None,
+    retry_after_s: float | None = None,
+) -> JSONResponse:
+    """The body of every error; 429 and 503 say when to come back, 401 how to say who one is.
+
+    Args:
+        param: the field that is at fault; only OpenAI's shape has a place for it.
+    """
+    message = message.encode(errors="replace").decode()  # it may quote half a character
+    detail = {"code": code, "message": message}
+    if speaks_openai(request.url.path):
+        status, detail = openai_detail(status, code, message, param)
+    request_id = getattr(request.state, "request_id", "")
+    wait_s = RETRY_AFTER_S if retry_after_s is None else ceil(retry_after_s)
+    headers = {"Retry-After": str(wait_s)} if status in (429, 503) else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(
+        {"error": {**detail, "request_id": request_id}}, status_code=status, headers=headers
+    )
+
+
+def known_error_response(request: Request, error: Exception) -> JSONResponse:
+    """What the table says of an error; an error that it lacks is a 500."""
+    for kind, (status, code) in TABLE.items():
+        if isinstance(error, kind):
+            return error_response(
+                request,
+                status,
+                error.code if isinstance(error, OverLimitError) else code,
+                str(error),
+                param=getattr(error, "parameter", None),
+                retry_after_s=getattr(error, "retry_after_s", None),
+            )
+    return unknown_error_response(request, error)
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    return known_error_response(request, error)
+
+
+async def _malformed(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, RequestValidationError):
+        return unknown_error_response(request, error)
+    first = error.errors()[0]
+    if isinstance(first["input"], bytes):
+        message = "the body is not declared as JSON; send Content-Type: application/json"
+        return error_response(request, 422, "malformed_body", message)
+    place = ".".join(str(part) for part in first["loc"] if part not in SHAPES)
+    message = f"{place}: {first['msg']}"
+    if isinstance(first["input"], str | int | float):
+        message += f" (it is {str(first['input'])[:_SHOWN_CHARACTERS]!r})"
+    return error_response(request, 422, "malformed_body", message, param=place[len("body.") :])
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, HTTPException):
+        return unknown_error_response(request, error)
+    if error.status_code == 400:  # FastAPI's answer to a body that no parser could read
+        return error_response(request, 422, "malformed_body", UNREADABLE)
+    code = HTTP_CODES.get(error.status_code, "invalid_request")
+    return error_response(request, error.status_code, code, str(error.detail))
+
+
+def unknown_error_response(request: Request, error: Exception) -> JSONResponse:
+    """What is said of a failure that nobody foresaw: nothing but where to look."""
+    _log.error("request_failed", path=request.url.path, exc_info=error)
+    return error_response(
+        request, 500, "internal_error", "the server failed; its log has this request's id"
+    )

@@ -1,0 +1,165 @@
+"""One guided step, for every route that draws candidates."""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+from qnet.decision.deadline import Deadline
+from qnet.decision.guidance import Guidance, Guided, guide
+from qnet.decision.perturbation import Paraphraser
+from qnet.errors import InvalidCandidatesError, InvalidRequestError, MalformedHistoryError
+from qnet.types import History, Sampling, ScoreRequest, ScoreResult
+from server.episodes.service import Episodes
+from server.episodes.state import Episode
+from server.messages.schemas import StepOptions
+from server.observability.metered import MeteredPolicy
+from server.observability.metrics import Telemetry
+from server.q_models.build import Models, ServedPolicy
+from server.q_models.registry import Held
+from server.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for an action, checked.
+
+    Attributes:
+        num_candidates: M.
+        n: how many of the best candidates the caller wants.
+        unreadable: why no Q model can read the history, if none can; the policy can.
+    """
+
+    policy: ServedPolicy
+    history: History
+    sampling: Sampling
+    num_candidates: int
+    options: StepOptions
+    n: int = 1
+    unreadable: MalformedHistoryError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A guided step, who guided it and how long it took."""
+
+    guided: Guided
+    policy: str
+    q_model: str
+    q_model_version: str
+    total_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stepper:
+    """Takes guided steps, remembers those of an episode and counts what came of them."""
+
+    settings: Settings
+    models: Models
+    episodes: Episodes
+    paraphraser: Paraphraser | None
+    telemetry: Telemetry
+    deadline: Deadline
+
+    def check_num_candidates(self, num_candidates: int) -> None:
+        """Refuse an M that is out of range.
+
+        Raises:
+            InvalidCandidatesError: it is below 1 or above the limit.
+        """
+        most = self.settings.max_candidates
+        if not 1 <= num_candidates <= most:
+            raise InvalidCandidatesError(f"num_candidates is {num_candidates}; ask for 1 to {most}")
+
+    async def take(self, asked: Asked) -> Taken:
+        """Draw candidates, score them, choose.
+
+        Raises:
+            QGuideError: there is no action; see `qnet.decision.guidance.guide`.
+            EpisodeClosedError: the episode has ended.
+        """
+        started = perf_counter()
+        options = asked.options
+        self.check_num_candidates(asked.num_candidates)
+        episode = await self.episodes.begin_step(options.episode_id)
+        # Found before anything is drawn and held to the end: no answer mixes two versions.
+        with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
+            guidance = self._guidance(asked, episode, q_model.id)
+            policy = MeteredPolicy(asked.policy.model, self.telemetry, stage="sample")
+            scorer = _Blind(q_model.name, asked.unreadable) if asked.unreadable else q_model.scorer
+            guided = await guide(asked.history, policy, scorer, guidance)
+            self._measure(guided, q_model.id)
+        await self._remember(asked, guided, q_model)
+        total_ms = (perf_counter() - started) * 1e3
+        return Taken(guided, asked.policy.name, q_model.name, q_model.version, total_ms)
+
+    def _guidance(self, asked: Asked, episode: Episode | None, q_model: str) -> Guidance:
+        options = asked.options
+        if options.perturb and self.paraphraser is None:
+            raise InvalidRequestError(
+                "perturb needs a policy that paraphrases, and this server has none; set "
+                "QGUIDE_PARAPHRASER"
+            )
+        blind = asked.unreadable is not None
+        previous_q = _previous_q(options, asked.history, episode, q_model)
+        return Guidance(
+            num_candidates=asked.n if blind else asked.num_candidates,
+            sampling=asked.sampling,
+            rise_over=None if blind else previous_q,
+            paraphraser=self.paraphraser if options.perturb else None,
+            task=options.task,
+            batch=self.settings.adaptive_batch,
+            at_least=asked.n,
+            always_score=options.adaptive or blind,
+            fallback=options.fallback or self.settings.fallback,
+            deadline=self.deadline,
+        )
+
+    async def _remember(self, asked: Asked, guided: Guided, q_model: Held) -> None:
+        decision = guided.decision
+        await self.episodes.end_step(
+            asked.options.episode_id,
+            asked.history,
+            q_values={candidate.message.text: q for candidate, q in decision.judged},
+            chosen=decision.action.text,
+            q_model=q_model.id,
+            policy=asked.policy.name,
+            completion_tokens=decision.usage.completion_tokens,
+            unreadable=str(asked.unreadable or ""),
+        )
+
+    def _measure(self, guided: Guided, q_model: str) -> None:
+        decision, telemetry = guided.decision, self.telemetry
+        telemetry.draws_saved.inc(guided.draws_saved)
+        if decision.unguided is not None:
+            telemetry.unguided.labels(q_model).inc()
+        telemetry.candidates.observe(decision.distinct_candidates)
+
+
+class _Blind:
+    """Stands for a Q model where none can read the history."""
+
+    def __init__(self, name: str, flaw: MalformedHistoryError) -> None:
+        self.name = name
+        self._flaw = flaw
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Nothing.
+
+        Raises:
+            MalformedHistoryError: always.
+        """
+        raise self._flaw
+
+
+def _previous_q(
+    options: StepOptions, history: History, episode: Episode | None, q_model: str
+) -> float | None:
+    """What adaptive M has to rise over; None at an episode's first step."""
+    if not options.adaptive:
+        return None
+    if options.previous_q is None and options.episode_id is None:
+        raise InvalidRequestError(
+            "adaptive draws until Q rises over the previous step's; give episode_id or previous_q"
+        )
+    if options.previous_q is None and episode is not None:
+        return episode.previous_q(history, q_model=q_model)
+    return options.previous_q

@@ -1,0 +1,144 @@
+"""Scoring as every route does it: each different candidate once."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from time import perf_counter
+
+from qnet.decision.deadline import Deadline
+from qnet.decision.selection import Reason, distinct, select
+from qnet.types import History, Message, ScoreRequest
+from server.episodes.service import Episodes
+from server.messages.history import to_candidates, to_documents, to_history
+from server.messages.schemas import ChatMessage
+from server.observability.metrics import Telemetry
+from server.q_models.build import Models
+from server.q_models.registry import Held
+from server.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a Q model says of the candidates of one history.
+
+    Attributes:
+        q_values: one per candidate, repeated ones included.
+        score_ms: waiting included.
+    """
+
+    q_values: tuple[float, ...]
+    chosen: int
+    reason: Reason
+    computed_tokens: int
+    cached_tokens: int
+    score_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Scores what callers bring themselves, within the operator's limits and the caller's time."""
+
+    settings: Settings
+    models: Models
+    episodes: Episodes
+    telemetry: Telemetry
+    deadline: Deadline
+
+    def history(self, messages: Sequence[ChatMessage]) -> History:
+        """The history of these messages.
+
+        Raises:
+            InvalidRequestError: it makes no sense or is too long.
+        """
+        most, most_bytes = self.settings.max_history_messages, self.settings.max_text_bytes
+        return to_history(messages, most=most, most_bytes=most_bytes)
+
+    def candidates(self, given: Sequence[str | ChatMessage]) -> tuple[Message, ...]:
+        """What the caller's agent might say next.
+
+        Raises:
+            InvalidRequestError: one makes no sense, or there are too many.
+        """
+        most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
+        return to_candidates(given, most=most, most_bytes=most_bytes)
+
+    def documents(self, texts: Sequence[str]) -> tuple[Message, ...]:
+        """The same of a reranker's documents, which may repeat.
+
+        Raises:
+            InvalidRequestError: one makes no sense, or there are too many.
+        """
+        most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
+        return to_documents(texts, most=most, most_bytes=most_bytes)
+
+    def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[Held]:
+        """The Q model of that name until the request ends.
+
+        Raises:
+            UnknownModelError: no such Q model is served.
+        """
+        return self.models.q_models.hold(name, episode_id=episode_id)
+
+    async def step(
+        self,
+        history: History,
+        candidates: Sequence[Message],
+        *,
+        q_model: str | None,
+        episode_id: str | None,
+    ) -> tuple[Held, Scored]:
+        """Score a step of an episode, and who did it.
+
+        Raises:
+            EpisodeClosedError: the episode has ended.
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            ScorerUnavailableError: no answer can be given, or not in time.
+            UnknownModelError: no such Q model is served.
+        """
+        await self.episodes.begin_step(episode_id)
+        with self.hold(q_model, episode_id) as held:
+            scored = await self.score(history, candidates, held)
+        await self._remember(episode_id, history, candidates, scored, held)
+        return held, scored
+
+    async def score(self, history: History, candidates: Sequence[Message], q_model: Held) -> Scored:
+        """Q of each candidate; equal ones go through the Q model once.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            ScorerUnavailableError: no answer can be given, or not in time.
+        """
+        unique = distinct(candidates)
+        asked = perf_counter()
+        async with self.deadline.kept():
+            result = await q_model.scorer.score(ScoreRequest(history, unique.messages))
+        score_s = perf_counter() - asked
+        self.telemetry.candidates.observe(len(unique.messages))
+        q_values = tuple(result.q_values[i] for i in unique.index)
+        selection = select(candidates, q_values)
+        return Scored(
+            q_values=q_values,
+            chosen=selection.chosen,
+            reason=selection.reason,
+            computed_tokens=result.computed_tokens,
+            cached_tokens=result.cached_tokens,
+            score_ms=score_s * 1e3,
+        )
+
+    async def _remember(
+        self,
+        episode_id: str | None,
+        history: History,
+        candidates: Sequence[Message],
+        scored: Scored,
+        q_model: Held,
+    ) -> None:
+        """Let a step with the caller's own candidates count as one of its episode."""
+        texts = [candidate.text for candidate in candidates]
+        await self.episodes.end_step(
+            episode_id,
+            history,
+            q_values=dict(zip(texts, scored.q_values, strict=True)),
+            chosen=texts[scored.chosen],
+            q_model=q_model.id,
+        )

@@ -1,0 +1,220 @@
+"""From the messages of a request to a history that makes sense."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from qnet.errors import (
+    HistoryTooLongError,
+    InvalidCandidatesError,
+    InvalidRequestError,
+    MalformedHistoryError,
+)
+from qnet.types import History, Message, Role
+from server.chat.schemas import ChatTurn
+from server.messages.schemas import ChatMessage, text_in
+
+INSTRUCTING: Final = ("system", "developer")
+"""Who may speak anywhere, and to whom nobody answers."""
+
+
+def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -> History:
+    """The history of a request that a Q model has to read.
+
+    Raises:
+        HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
+        MalformedHistoryError: no message, an empty or broken one, the agent speaking twice in a
+            row or last or first, or a tool call without its result.
+    """
+    _check_number(messages, most)
+    history = tuple(message.to_message() for message in messages)
+    _check_size("messages", [message.text for message in history], most_bytes)
+    _check_readable(history)
+    _check_order(history)
+    return history
+
+
+def to_chat_history(
+    turns: Sequence[ChatTurn], *, most: int, most_bytes: int
+) -> tuple[History, MalformedHistoryError | None]:
+    """The history of a conversation, and what keeps a Q model from reading it.
+
+    An upstream may read what a Q model does not, and chats do not begin with a task: who speaks
+    first and how often in a row is nobody's fault here.
+
+    Raises:
+        HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
+        MalformedHistoryError: there is no message, or one that nobody can read.
+    """
+    _check_number(turns, most)
+    history = tuple(turn.to_message() for turn in turns)
+    _check_size("messages", [message.text for message in history], most_bytes)
+    for index, message in enumerate(history):
+        if defect := _half(message.text):
+            raise MalformedHistoryError(f"messages[{index}] {defect}")
+    try:
+        for turn in turns:
+            text_in(turn.role, turn.content)
+        _check_readable(history)
+    except MalformedHistoryError as flaw:
+        return history, flaw
+    return history, None
+
+
+def to_candidates(
+    given: Sequence[str | ChatMessage], *, most: int, most_bytes: int
+) -> tuple[Message, ...]:
+    """The candidates of a request, as the assistant's messages.
+
+    Raises:
+        HistoryTooLongError: together more text than `most_bytes`.
+        InvalidCandidatesError: none or too many, an empty or broken one, a repeated one, or one
+            that is not the assistant's.
+    """
+    if not 1 <= len(given) <= most:
+        raise InvalidCandidatesError(f"{len(given)} candidates; give 1 to {most}")
+    messages = [_to_message(candidate, index) for index, candidate in enumerate(given)]
+    _check_size("candidates", [message.text for message in messages], most_bytes)
+    seen: dict[Message, int] = {}
+    for index, message in enumerate(messages):
+        if defect := _turn_defect(message):
+            raise InvalidCandidatesError(f"candidates[{index}] {defect}")
+        if message in seen:
+            raise InvalidCandidatesError(
+                f"candidates[{seen[message]}] and candidates[{index}] are equal; send each once"
+            )
+        seen[message] = index
+    return tuple(seen)
+
+
+def to_documents(texts: Sequence[str], *, most: int, most_bytes: int) -> tuple[Message, ...]:
+    """The documents of a request as candidates; unlike those, they may repeat.
+
+    Raises:
+        HistoryTooLongError: together more text than `most_bytes`.
+        InvalidCandidatesError: none or too many, or an empty or broken one.
+    """
+    if not 1 <= len(texts) <= most:
+        raise InvalidCandidatesError(f"{len(texts)} documents; give 1 to {most}")
+    _check_size("documents", texts, most_bytes)
+    for index, text in enumerate(texts):
+        if defect := _defect(text):
+            raise InvalidCandidatesError(f"documents[{index}] {defect}")
+    return tuple(Message("assistant", text) for text in texts)
+
+
+def check_whole(text: str, name: str) -> None:
+    """Refuse a text that no file can hold.
+
+    Raises:
+        InvalidRequestError: it holds half a character.
+    """
+    if defect := _half(text):
+        raise InvalidRequestError(f"{name} {defect}")
+
+
+def _check_number(messages: Sequence[object], most: int) -> None:
+    if len(messages) > most:
+        raise HistoryTooLongError(
+            f"messages has {len(messages):,} turns; this server takes {most:,}; shorten the "
+            "history or raise QGUIDE_MAX_HISTORY_MESSAGES"
+        )
+    if not messages:
+        raise MalformedHistoryError("messages is empty; give at least the task as a user message")
+
+
+def _check_readable(history: History) -> None:
+    """Every turn says something whole, calls have results, and the agent is asked."""
+    for index, message in enumerate(history):
+        if defect := _turn_defect(message):
+            raise MalformedHistoryError(f"messages[{index}] ({message.role}) {defect}")
+    _check_tool_results(history)
+    spoken = _spoken(history)
+    if not spoken or spoken[-1] == "assistant":
+        raise MalformedHistoryError(
+            f"the last message is the {history[-1].role}'s; end with the observation that the "
+            "agent has to answer"
+        )
+
+
+def _check_order(history: History) -> None:
+    """The task comes first, and an observation between any two actions."""
+    if _spoken(history)[0] != "user":
+        raise MalformedHistoryError("the first turn is not the user's; begin with the task")
+    for index, (former, message) in enumerate(pairwise(history)):
+        if former.role == message.role == "assistant":
+            raise MalformedHistoryError(
+                f"messages[{index}] and messages[{index + 1}] are both the assistant's; put the "
+                "observation between them"
+            )
+
+
+def _spoken(history: History) -> list[Role]:
+    """Who speaks, but for those to whom nobody answers."""
+    return [message.role for message in history if message.role not in INSTRUCTING]
+
+
+def _turn_defect(message: Message) -> str | None:
+    """What keeps a turn from being said; a tool may have nothing to say."""
+    if message.tool_calls and message.role != "assistant":
+        return "has tool calls; those are the assistant's"
+    if message.tool_call_id and message.role != "tool":
+        return "has a tool_call_id; those are the tools'"
+    return _defect(message.text or ("nothing" if message.role == "tool" else ""))
+
+
+def _check_tool_results(history: History) -> None:
+    """Every call is followed by its result, and every result follows its call."""
+    waiting: list[str] = []
+    for index, message in enumerate(history):
+        if message.role == "tool":
+            if message.tool_call_id not in waiting:
+                raise MalformedHistoryError(
+                    f"messages[{index}] is the result of the tool call {message.tool_call_id!r}, "
+                    "which the assistant's turn before it does not make or which has its result; "
+                    "send one result for each call, after it"
+                )
+            waiting.remove(message.tool_call_id)
+        elif waiting:
+            break
+        else:
+            waiting = [call.id for call in message.tool_calls]
+    if waiting and history[-1].role != "assistant":
+        raise MalformedHistoryError(
+            f"the tool calls {', '.join(map(repr, waiting))} have no result; send a tool message "
+            "for each call, straight after it"
+        )
+
+
+def _check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
+    """Refuse by its bytes what would keep the device busy with counting its tokens."""
+    size = sum(len(text.encode(errors="replace")) for text in texts)
+    if size > most_bytes:
+        raise HistoryTooLongError(
+            f"{name} has {size:,} bytes of text; this server takes {most_bytes:,}; shorten it or "
+            "raise QGUIDE_MAX_TEXT_BYTES"
+        )
+
+
+def _defect(text: str) -> str | None:
+    """What keeps a text from being said, and the remedy."""
+    return _half(text) if text.strip() else "is empty; remove it"
+
+
+def _half(text: str) -> str | None:
+    """JSON can spell half a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"holds half a character (a lone surrogate) at {error.start}; send whole ones"
+    return None
+
+
+def _to_message(candidate: str | ChatMessage, index: int) -> Message:
+    if isinstance(candidate, str):
+        return Message("assistant", candidate)
+    if candidate.role != "assistant":
+        raise InvalidCandidatesError(
+            f"candidates[{index}] has the role {candidate.role!r}; a candidate is the assistant's"
+        )
+    return candidate.to_message()

@@ -1,0 +1,188 @@
+"""What happens around every request: an id, a size limit, a log line, a count, an early end."""
+
+import asyncio
+import re
+import uuid
+from time import perf_counter
+from typing import Final
+
+import structlog
+from fastapi import HTTPException, Request
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.context.request_context import Account, open_account
+from server.errors.table import unknown_error_response
+from server.observability.metrics import Telemetry
+
+CLIENT_GONE: Final = 499
+"""What logs and metrics say of a request whose caller did not wait; nobody is sent it."""
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_log = structlog.get_logger(__name__)
+
+
+class BodyTooLargeError(HTTPException):
+    """More bytes came than the server takes."""
+
+    def __init__(self, max_body_bytes: int) -> None:
+        super().__init__(
+            413,
+            f"the body has more than {max_body_bytes:,} bytes; shorten the history or raise "
+            "QGUIDE_MAX_BODY_BYTES",
+        )
+
+
+class BodyLimit:
+    """Stops reading a body at a size, whatever length was announced."""
+
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+        self.app = app
+        self.max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.max_body_bytes:
+                raise BodyTooLargeError(self.max_body_bytes)
+            return message
+
+        await self.app(scope, counted if scope["type"] == "http" else receive, send)
+
+
+class CancelWhenGone:
+    """Ends the work for a caller who hangs up: what still waits is then never done.
+
+    Neither uvicorn nor Starlette does that; a handler that waits for the device would go on.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request until it is answered or its caller is gone."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        patience = asyncio.timeout(None)
+        answered = False
+        watching: asyncio.Task[None] | None = None
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            if not answered:
+                patience.reschedule(0)  # long past
+
+        async def read() -> Message:
+            nonlocal watching
+            if watching:
+                await watching
+                return {"type": "http.disconnect"}
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                watching = asyncio.create_task(watch())
+            return message
+
+        async def answer(message: Message) -> None:
+            nonlocal answered
+            ends = message["type"] == "http.response.body" and not message.get("more_body", False)
+            answered = answered or ends
+            await send(message)
+
+        try:
+            async with patience:
+                await self.app(scope, read, answer)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+        finally:
+            if watching:
+                watching.cancel()
+
+
+class Observe:
+    """Gives the request an id, logs it and counts it; the outermost of all."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; whatever it fails of is answered here at the latest."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        started = perf_counter()
+        telemetry: Telemetry = request.app.state.telemetry
+        request_id = _id_of(request)
+        with (
+            open_account() as account,
+            structlog.contextvars.bound_contextvars(request_id=request_id),
+            telemetry.tracing.request(request.headers) as describe,
+        ):
+            request.state.request_id = request_id
+            request.state.account = account
+            status = await self._answer(request, receive, send)
+            route = getattr(request.scope.get("route"), "path", "unknown")
+            describe(
+                f"{request.method} {route}",
+                {
+                    "http.route": route,
+                    "http.response.status_code": status,
+                    "qguide.request_id": request_id,
+                    "qguide.tokens": account.tokens,
+                },
+            )
+            elapsed_s = perf_counter() - started
+            _report(request, account, route=route, status=status, elapsed_s=elapsed_s)
+        telemetry.requests.labels(route, status).inc()
+        telemetry.request_seconds.labels(route).observe(elapsed_s)
+
+    async def _answer(self, request: Request, receive: Receive, send: Send) -> int:
+        """Have it answered, under its id; returns the status."""
+        status: int | None = None
+        replica = request.app.state.settings.replica
+
+        async def numbered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request.state.request_id
+                if replica:
+                    headers["X-QGuide-Replica"] = replica
+            await send(message)
+
+        try:
+            await self.app(request.scope, receive, numbered)
+        except Exception as error:  # the last place where the answer can still have the id
+            response = unknown_error_response(request, error)
+            if status is None:  # else the caller sees a body that breaks off
+                await response(request.scope, receive, numbered)
+        return status or CLIENT_GONE
+
+
+def _report(
+    request: Request, account: Account, *, route: str, status: int, elapsed_s: float
+) -> None:
+    known = {"key": account.key, "episode_id": account.episode_id}
+    _log.info(
+        "request",
+        method=request.method,
+        route=route,
+        status=status,
+        ms=round(elapsed_s * 1e3, 2),
+        tokens=account.tokens,
+        **{name: value for name, value in known.items() if value is not None},
+    )
+
+
+def _id_of(request: Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    return given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex

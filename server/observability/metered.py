@@ -1,0 +1,99 @@
+"""What draws and scores cost, told where it is spent: a step that fails later is paid for, too."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
+from typing import Literal
+
+from qnet.decision.act import AsyncScorer
+from qnet.policies.usage_ledger import bills
+from qnet.types import (
+    Candidate,
+    History,
+    Policy,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+    Spent,
+    spent_on,
+    total_of,
+)
+from server.observability.metrics import Telemetry
+
+Stage = Literal["paraphrase", "sample", "score"]
+
+
+class MeteredPolicy:
+    """A policy whose draws are traced, timed and charged.
+
+    Of a draw that fails or is cut off, what upstreams have answered until then is charged; what
+    else it cost, nobody said.
+
+    Args:
+        stage: what is drawn.
+    """
+
+    def __init__(self, policy: Policy, telemetry: Telemetry, *, stage: Stage) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._telemetry = telemetry
+        self._stage = stage
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """What the policy draws, its waiting included."""
+        with _measured(self._stage, self._telemetry), bills() as answered:
+            try:
+                drawn = await self._policy.sample(history, n=n, sampling=sampling)
+            except BaseException:  # also of a caller who hangs up
+                self._count(total_of(answered))
+                raise
+        spent = spent_on(drawn)
+        self._count(spent)
+        return _billed(drawn, spent)
+
+    def _count(self, spent: Spent) -> None:
+        self._telemetry.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
+        if self._stage == "paraphrase":
+            self._telemetry.paraphrase_tokens.inc(spent.prompt_tokens + spent.completion_tokens)
+
+
+class MeteredScorer:
+    """A scorer whose requests are traced, timed and charged.
+
+    Args:
+        q_model: `name@version`.
+    """
+
+    def __init__(self, scorer: AsyncScorer, telemetry: Telemetry, *, q_model: str) -> None:
+        self.name = scorer.name
+        self._scorer = scorer
+        self._telemetry = telemetry
+        self._q_model = q_model
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """What the scorer says, its waiting included."""
+        with _measured("score", self._telemetry):
+            result = await self._scorer.score(request)
+        self._telemetry.count_scored(
+            self._q_model, computed=result.computed_tokens, cached=result.cached_tokens
+        )
+        return result
+
+
+def _billed(drawn: list[Candidate], spent: Spent) -> list[Candidate]:
+    """With a bill on it, as upstreams send: what a decision says it cost is what was charged."""
+    if not drawn or any(candidate.spent for candidate in drawn):
+        return drawn
+    return [replace(drawn[0], spent=spent), *drawn[1:]]
+
+
+@contextmanager
+def _measured(stage: Stage, telemetry: Telemetry) -> Iterator[None]:
+    """A span, and a time whatever comes of it."""
+    started = perf_counter()
+    try:
+        with telemetry.tracing.stage(stage):
+            yield
+    finally:
+        telemetry.stage_seconds.labels(stage).observe(perf_counter() - started)

@@ -1,0 +1,190 @@
+"""Metrics for Prometheus.
+
+Series of a Q model carry its `name@version` and go when the version goes, so there are never
+more of them than versions served, but for those of its episodes, which may end later.
+"""
+
+from typing import Final, Literal, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from qnet.device.device_thread import BatchRun, Ending
+from server.context.request_context import charge
+from server.observability.tracing import NoTracing, Tracing
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
+_Q_MODEL: Final = ["q_model"]
+_TOKENS: Final = ("computed", "cached")
+_SIGNS: Final = ("positive", "negative")
+_OUTCOMES: Final = ("agreed", "disagreed", "failed")
+_ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
+
+Outcome = Literal["agreed", "disagreed", "failed"]
+
+
+class Telemetry:
+    """The server's metrics, in a registry of their own, and where its traces go."""
+
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self.tracing = tracing or NoTracing()
+        self.registry = CollectorRegistry()
+        self._watch_requests()
+        self._watch_draws()
+        self._watch_scoring()
+        self._watch_episodes()
+
+    def _watch_requests(self) -> None:
+        self.requests = self._counter(
+            "requests", "Requests by route and status.", ["route", "status"]
+        )
+        self.request_seconds = self._histogram(
+            "request_seconds", "Time of a whole request: of an agent's step.", ["route"]
+        )
+        self.stage_seconds = self._histogram(
+            "stage_seconds", "Time of each stage, waiting included.", ["stage"]
+        )
+        self.candidates = self._histogram(
+            "distinct_candidates", "Different candidates per request.", buckets=_COUNTS
+        )
+        self.unguided = self._counter(
+            "unguided", "Requests that got the first candidate, for want of a Q.", _Q_MODEL
+        )
+
+    def _watch_draws(self) -> None:
+        self.completion_tokens = self._counter("completion_tokens", "Tokens that policies drew.")
+        self.paraphrase_tokens = self._counter(
+            "paraphrase_tokens", "Tokens of those read and drawn that were for paraphrases."
+        )
+        self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did without.")
+        self.prompt_tokens = self._counter("prompt_tokens", "Tokens that policies read.")
+
+    def _watch_scoring(self) -> None:
+        self.queue_seconds = self._histogram(
+            "queue_seconds",
+            "Time that a scoring request waited for the device, and how it ended.",
+            ["q_model", "ended"],
+        )
+        self.batch_requests = self._histogram(
+            "batch_requests", "Requests scored together.", _Q_MODEL, buckets=_COUNTS
+        )
+        self.batch_seconds = self._histogram("batch_seconds", "Device time of one batch.", _Q_MODEL)
+        self.scorer_tokens = self._counter(
+            "scorer_tokens", "Tokens that scoring computed or found cached.", ["q_model", "kind"]
+        )
+        self.cache_evictions = self._counter(
+            "cache_evictions", "Histories dropped because the cache was full.", _Q_MODEL
+        )
+        self.cache_bytes = Gauge(
+            "qguide_cache_bytes",
+            "Keys and values kept between requests.",
+            _Q_MODEL,
+            registry=self.registry,
+        )
+        self.shadow_requests = self._counter(
+            "shadow_requests", "Requests scored a second time.", ["q_model", "outcome"]
+        )
+
+    def _watch_episodes(self) -> None:
+        self.episodes = self._counter("episodes", "Episodes that got their outcome.", _Q_MODEL)
+        self.rewards = self._counter(
+            "episode_reward",
+            "Their rewards: those above 0, and what those below took away.",
+            ["q_model", "sign"],
+        )
+
+    def observe_wait(self, q_model: str, waited_s: float, ended: Ending) -> None:
+        """Add one request that was in a Q model's queue."""
+        self.queue_seconds.labels(q_model, ended).observe(waited_s)
+
+    def observe_batch(
+        self, q_model: str, batch: BatchRun, *, cache_bytes: int, evicted: int
+    ) -> None:
+        """Add one batch of a Q model; runs on the thread that scored it."""
+        self.batch_requests.labels(q_model).observe(batch.requests)
+        self.batch_seconds.labels(q_model).observe(batch.run_s)
+        self.cache_bytes.labels(q_model).set(cache_bytes)
+        self.cache_evictions.labels(q_model).inc(evicted)
+
+    def count_drawn(self, *, prompt: int, completion: int) -> None:
+        """Add what a policy read and generated for the request that is served."""
+        self.prompt_tokens.inc(prompt)
+        self.completion_tokens.inc(completion)
+        charge(prompt + completion)
+
+    def count_scored(self, q_model: str, *, computed: int, cached: int) -> None:
+        """Add the tokens of one scoring for the request that is served; cached ones are free."""
+        charge(computed)
+        self.count_tokens(q_model, computed=computed, cached=cached)
+
+    def count_tokens(self, q_model: str, *, computed: int, cached: int) -> None:
+        """Add the tokens of one scoring that nobody is charged for."""
+        for kind, number in zip(_TOKENS, (computed, cached), strict=True):
+            self.scorer_tokens.labels(q_model, kind).inc(number)
+
+    def count_shadow(self, q_model: str, outcome: Outcome) -> None:
+        """Add one request that the Q model scored as a shadow."""
+        self.shadow_requests.labels(q_model, outcome).inc()
+
+    def count_episode(self, q_model: str, reward: float) -> None:
+        """Add an episode that this arm guided to its end.
+
+        A counter cannot fall, so rewards below 0 have one of their own. The end may come after
+        the version has gone; it then has this series again.
+        """
+        self.episodes.labels(q_model).inc()
+        for sign, part in zip(_SIGNS, (max(reward, 0.0), max(-reward, 0.0)), strict=True):
+            self.rewards.labels(q_model, sign).inc(part)
+
+    def redis_up(self) -> Gauge:
+        """Whether Redis answers, 1 or 0; the series exists where a Redis is configured."""
+        return Gauge(
+            "qguide_redis_up", "Whether Redis answers; else memory does.", registry=self.registry
+        )
+
+    def know(self, q_model: str) -> None:
+        """Begin a Q model's rare series at 0: a rate does not see a counter's first value."""
+        self.unguided.labels(q_model)
+        for ended in _ENDINGS:
+            self.queue_seconds.labels(q_model, ended)
+        self.episodes.labels(q_model)
+        for sign in _SIGNS:
+            self.rewards.labels(q_model, sign)
+
+    def upstream_up(self) -> Gauge:
+        """Whether each upstream answers, 1 or 0; the series exist where there are upstreams."""
+        return Gauge(
+            "qguide_upstream_up", "Whether it answers.", ["upstream"], registry=self.registry
+        )
+
+    def forget(self, q_model: str) -> None:
+        """Drop every series of a Q model that is no longer served."""
+        for ended in _ENDINGS:
+            self.queue_seconds.remove(q_model, ended)
+        for metric in (self.batch_requests, self.batch_seconds):
+            metric.remove(q_model)
+        self.unguided.remove(q_model)
+        self.cache_bytes.remove(q_model)
+        self.cache_evictions.remove(q_model)
+        for kind in _TOKENS:
+            self.scorer_tokens.remove(q_model, kind)
+        self.episodes.remove(q_model)
+        for sign in _SIGNS:
+            self.rewards.remove(q_model, sign)
+        for outcome in _OUTCOMES:
+            self.shadow_requests.remove(q_model, outcome)
+
+    def _counter(self, name: str, says: str, labels: list[str] | None = None) -> Counter:
+        return Counter(f"qguide_{name}_total", says, labels or (), registry=self.registry)
+
+    def _histogram(
+        self,
+        name: str,
+        says: str,
+        labels: list[str] | None = None,
+        *,
+        buckets: tuple[float, ...] = _SECONDS,
+    ) -> Histogram:
+        return Histogram(
+            f"qguide_{name}", says, labels or (), buckets=buckets, registry=self.registry
+        )

@@ -1,0 +1,328 @@
+"""The models that are served: built from the settings at start, loaded from a folder later."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time
+from typing import Final
+
+import torch
+
+from qnet.device.device_loss import is_lost
+from qnet.device.device_thread import DeviceThread
+from qnet.engine.packed_model import context_length
+from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
+from qnet.models.checkpoint import (
+    MANIFEST,
+    Manifest,
+    embedded_path,
+    load_policy,
+    load_q_model,
+    sha256_of,
+)
+from qnet.policies.local import LocalPolicy
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
+from qnet.scoring.build import build_shared_prefix_scorer
+from qnet.scoring.value_head import ScriptedScorer
+from qnet.types import CachingScorer, Policy
+from server.observability.metrics import Telemetry
+from server.observability.tracing import build_tracing
+from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
+from server.q_models.registry import Origin, QModel, QModels, Runtime, Source
+from server.q_models.score_cache import ScoreCache
+from server.q_models.vllm_trunk import build_remote_origin, check_trunks, trunk_of
+from server.redis.client import RedisLink
+from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
+from server.upstreams.build import build_upstream
+
+DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
+"""What the scripted Q model thinks of the scripted policy's replies."""
+
+_VERSION_DIGITS: Final = 12
+_FAKE_VERSION: Final = "0"
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHADOW_END_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPolicy:
+    """The policy, and what its checkpoint says of it.
+
+    Attributes:
+        context: most tokens that it takes; None for a fake.
+        manifest: None for a fake, and for a policy from elsewhere.
+        upstream_model: what an upstream calls it; None for what runs in this process.
+    """
+
+    name: str
+    model: Policy
+    source: Source
+    context: int | None = None
+    manifest: Manifest | None = None
+    upstream_model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Everything a request can name, and the threads that it runs on.
+
+    Attributes:
+        policy: the default.
+        paraphraser: rewords tasks; None where the operator named none.
+        upstreams: all of them, the default too where it is one.
+        started_at: in Unix seconds.
+    """
+
+    runtime: Runtime
+    policy: ServedPolicy
+    q_models: QModels
+    paraphraser: ServedPolicy | None = None
+    upstreams: tuple[ServedPolicy, ...] = ()
+    started_at: int = field(default_factory=lambda: int(time()))
+    _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every thread that answers requests is alive."""
+        return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
+
+    @property
+    def remote(self) -> list[OpenAICompatiblePolicy]:
+        """The upstreams themselves."""
+        policies = [upstream.model for upstream in self.upstreams]
+        return [one for one in policies if isinstance(one, OpenAICompatiblePolicy)]
+
+    @property
+    def policies(self) -> dict[str, ServedPolicy]:
+        """By name, the default first."""
+        return {policy.name: policy for policy in (self.policy, *self.upstreams)}
+
+    def find_policy(self, name: str | None) -> ServedPolicy:
+        """The policy of that name, or with that model at its upstream; None takes the default.
+
+        Raises:
+            UnknownModelError: no such policy is served.
+        """
+        if name is None or name == DEFAULT_POLICY:
+            return self.policy
+        policies = self.policies
+        of_model = [policy for policy in self.upstreams if policy.upstream_model == name]
+        if name not in policies and len(of_model) != 1:
+            raise UnknownModelError(
+                f"there is no policy {name!r}; served are {', '.join(policies)}"
+            )
+        return policies.get(name) or of_model[0]
+
+    async def load(
+        self, settings: Settings, folder: str, *, name: str, version: str | None, replacing: bool
+    ) -> None:
+        """Verify and serve the Q model of a folder beneath `models_dir`, one load at a time.
+
+        Args:
+            folder: its plain name.
+            version: None takes the manifest's hash.
+            replacing: see `Routes.add`.
+
+        Raises:
+            CheckpointError: it does not match its manifest, or does not run.
+            ConfigError: `vllm_trunks` has its name, and that server will not do for it.
+            InvalidRequestError: `folder` is no plain name.
+            RoutingError: the name is taken, or the version served already.
+            UnknownModelError: there is no such folder.
+        """
+        path = _folder_beneath(settings.models_dir, folder)
+        async with self._loading:
+            model = await asyncio.to_thread(
+                _open_q_model, settings, self.runtime, str(path), name=name, version=version
+            )
+            try:
+                self.q_models.add(model, replacing=replacing)
+            except RoutingError:
+                model.retire()
+                raise
+
+    async def close(self) -> None:
+        """Stop all threads and connections; a shadow that hangs is left behind."""
+        await self.q_models.close()
+        for upstream in self.remote:
+            await upstream.close()
+        self.runtime.thread.close()
+        self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
+        for model in self.q_models:
+            model.close()
+        await asyncio.to_thread(self.runtime.telemetry.tracing.close)
+
+
+def build_models(settings: Settings) -> Models:
+    """Load every model that `settings` names; takes seconds.
+
+    Raises:
+        CheckpointError: a checkpoint that does not match its manifest.
+        ConfigError: a name in `vllm_trunks` of no checkpoint, or a vLLM server that will not do.
+        RoutingError: a name in `settings` that leads to no Q model.
+    """
+    check_trunks(settings)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    runtime = build_runtime(settings)
+    try:
+        upstreams = _build_upstreams(settings)
+        policy = _named_policy(settings.policy, settings, runtime.thread, upstreams)
+        paraphraser = _build_paraphraser(settings, runtime.thread, upstreams)
+        q_models = _build_q_models(settings, runtime)
+        return Models(runtime, policy, q_models, paraphraser, upstreams)
+    except QGuideError:
+        runtime.thread.close()
+        runtime.shadow_thread.close()
+        raise
+
+
+def build_runtime(settings: Settings) -> Runtime:
+    """The threads, metrics and caches that all Q models share."""
+    endpoint = settings.otlp_endpoint
+    telemetry = Telemetry(build_tracing(str(endpoint) if endpoint else None))
+    url, ttl_s = settings.redis_url, settings.score_cache_ttl_s
+    redis = RedisLink(url.get_secret_value(), telemetry) if url else None
+    return Runtime(
+        thread=DeviceThread(max_waiting=settings.max_waiting, is_lost=is_lost),
+        shadow_thread=DeviceThread(max_waiting=settings.max_waiting, is_lost=is_lost),
+        telemetry=telemetry,
+        max_batch=settings.max_batch,
+        timeout_s=settings.timeout_s,
+        max_waiting=settings.max_waiting,
+        max_batch_tokens=settings.max_batch_tokens,
+        redis=redis,
+        score_cache=ScoreCache(redis, ttl_s=ttl_s) if ttl_s else None,
+    )
+
+
+def _build_q_models(settings: Settings, runtime: Runtime) -> QModels:
+    q_models = QModels(runtime.telemetry)
+    with ExitStack() as refused:
+        for given, source in settings.q_models.items():
+            name, _, version = given.partition("@")
+            model = _open_q_model(settings, runtime, source, name=name, version=version or None)
+            refused.callback(model.close)
+            q_models.add(model)
+        q_models.configure(_aliases(settings), settings.shadows)
+        refused.pop_all()
+    return q_models
+
+
+def _aliases(settings: Settings) -> dict[str, Shares]:
+    """Those of the settings, and the default unless a Q model has that name."""
+    aliases = dict(settings.aliases)
+    first, *others = map(plain_name, settings.q_models)
+    if settings.default_q_model not in ("", DEFAULT):
+        aliases[DEFAULT] = settings.default_q_model
+    elif DEFAULT not in (first, *others):
+        aliases.setdefault(DEFAULT, first)
+    return {alias: shares_of(target) for alias, target in aliases.items()}
+
+
+def _folder_beneath(models_dir: Path | None, folder: str) -> Path:
+    if models_dir is None:
+        raise InvalidRequestError("no folder may be loaded; set QGUIDE_MODELS_DIR")
+    if not _FOLDER.fullmatch(folder):
+        raise InvalidRequestError(
+            f"{folder!r} is no folder's plain name; use 1 to 128 letters, digits and ._-, a letter "
+            "or digit first"
+        )
+    path = models_dir.resolve() / folder
+    if not path.is_dir() or path.resolve() != path:
+        raise UnknownModelError(f"there is no folder {folder!r} in the models folder")
+    return path
+
+
+def _open_q_model(
+    settings: Settings, runtime: Runtime, source: str, *, name: str, version: str | None
+) -> QModel:
+    """Verify, load and build; takes seconds, and the device only for the last of them."""
+    found, origin = _origin(settings, source, f"{name}@{version}" if version else name)
+    model = QModel(name, version or found, origin, runtime)
+    with ExitStack() as refused:
+        refused.callback(model.close)
+        model.open()
+        refused.pop_all()
+    return model
+
+
+def _origin(settings: Settings, source: str, name: str) -> tuple[str, Origin]:
+    """The version that the content has, and how a scorer is made of it."""
+    if source == SCRIPTED:
+        return _FAKE_VERSION, Origin(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
+    folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
+    trunk = trunk_of(settings, name)
+    if trunk:
+        origin = build_remote_origin(settings, folder, trunk)
+    else:
+        origin = _local_origin(settings, source, folder)
+    return sha256_of(folder / MANIFEST)[:_VERSION_DIGITS], origin
+
+
+def _local_origin(settings: Settings, source: str, folder: Path) -> Origin:
+    loaded = load_q_model(folder, dtype=_dtype(settings))
+
+    def build() -> CachingScorer:
+        torch.nn.Module.to(loaded.model, settings.device)
+        return build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
+
+    return Origin(build, _source(source), loaded.manifest, precision=settings.dtype)
+
+
+def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
+    return tuple(
+        ServedPolicy(
+            name,
+            build_upstream(settings, name, upstream),
+            "upstream",
+            upstream_model=upstream.model,
+        )
+        for name, upstream in settings.upstreams.items()
+    )
+
+
+def _named_policy(
+    named: str, settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
+) -> ServedPolicy:
+    """An upstream by its name, else a policy in this process."""
+    for upstream in upstreams:
+        if upstream.name == named:
+            return upstream
+    return _build_policy(named, settings, thread)
+
+
+def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> ServedPolicy:
+    if named == SCRIPTED:
+        return ServedPolicy(SCRIPTED, ScriptedPolicy(), SCRIPTED)
+    folder = embedded_path("policy") if named == EMBEDDED else Path(named)
+    loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
+    policy = LocalPolicy(loaded, thread=thread, cache_bytes=settings.cache_bytes)
+    context = context_length(loaded.model.config)
+    source = _source(named)
+    name = EMBEDDED if source == EMBEDDED else loaded.name
+    return ServedPolicy(name, policy, source, context, loaded.manifest)
+
+
+def _build_paraphraser(
+    settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
+) -> ServedPolicy | None:
+    """A policy like any other; the fake says something better than an action."""
+    if not settings.paraphraser:
+        return None
+    if settings.paraphraser == SCRIPTED:
+        return ServedPolicy(SCRIPTED, ScriptedParaphraser(), SCRIPTED)
+    return _named_policy(settings.paraphraser, settings, thread, upstreams)
+
+
+def _source(setting: str) -> Source:
+    return EMBEDDED if setting == EMBEDDED else "checkpoint"
+
+
+def _dtype(settings: Settings) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    return dtype

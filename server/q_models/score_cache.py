@@ -1,0 +1,123 @@
+"""Q-values that were known before: by checkpoint, history and candidates, for a while.
+
+A Q model is deterministic, so what it said of the same state once is what it would say again. The
+key is a hash: no text leaves this process. Requests of one key do not see who asked before, but
+an answer that took no computing tells that somebody did; do not share it between strangers.
+"""
+
+import json
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final, cast
+
+from pydantic import FiniteFloat, TypeAdapter
+
+from qnet.decision.act import AsyncScorer
+from qnet.types import ScoreRequest, ScoreResult
+from server.redis.client import NAMESPACE, RedisLink
+
+_MEMORY_ENTRIES: Final = 10_000
+_ROW: Final = TypeAdapter(tuple[tuple[FiniteFloat, ...], int])
+
+
+class ScoreCache:
+    """Results by key: in Redis where there is one, in this process where not.
+
+    Args:
+        ttl_s: an older result is forgotten.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        link: RedisLink | None,
+        *,
+        ttl_s: float,
+        max_entries: int = _MEMORY_ENTRIES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = link
+        self._ttl_s = ttl_s
+        self._max_entries = max_entries
+        self._clock = clock
+        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+
+    async def get(self, key: str) -> ScoreResult | None:
+        """The result, if it is there; its tokens are all cached ones."""
+
+        async def shared() -> ScoreResult | None:
+            assert self._link is not None
+            row = cast("bytes | None", await self._link.client.get(_name(key)))
+            return self._link.read(row, _result)
+
+        async def own() -> ScoreResult | None:
+            until, row = self._kept.get(key, (0.0, b""))
+            return _result(row) if until > self._clock() else None
+
+        return await (self._link.use(shared, own) if self._link else own())
+
+    async def put(self, key: str, result: ScoreResult) -> None:
+        """Keep a result."""
+        tokens = result.computed_tokens + result.cached_tokens
+        row = json.dumps([result.q_values, tokens], allow_nan=False).encode()
+
+        async def shared() -> None:
+            assert self._link is not None
+            await self._link.client.set(_name(key), row, px=max(1, round(self._ttl_s * 1e3)))
+
+        async def own() -> None:
+            self._kept[key] = (self._clock() + self._ttl_s, row)
+            while len(self._kept) > self._max_entries:
+                self._kept.popitem(last=False)
+
+        await (self._link.use(shared, own) if self._link else own())
+
+
+class CachedScorer:
+    """A scorer that is asked only for what the cache does not know.
+
+    Args:
+        content: stands for the weights and their precision; a name would not, as the same name
+            may mean other weights tomorrow.
+    """
+
+    def __init__(self, scorer: AsyncScorer, cache: ScoreCache, *, content: str) -> None:
+        self.name = scorer.name
+        self._scorer = scorer
+        self._cache = cache
+        self._content = content
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Q of each candidate, perhaps from the cache.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            ScorerUnavailableError: no answer can be given, or not in time.
+        """
+        key = self._key(request)
+        if known := await self._cache.get(key):
+            return known
+        result = await self._scorer.score(request)
+        if all(map(math.isfinite, result.q_values)):
+            await self._cache.put(key, result)
+        return result
+
+    def _key(self, request: ScoreRequest) -> str:
+        state, candidates = (
+            [message.key for message in messages]
+            for messages in (request.history, request.candidates)
+        )
+        text = json.dumps([self._content, state, candidates])
+        return sha256(text.encode()).hexdigest()
+
+
+def _result(row: bytes) -> ScoreResult:
+    q_values, tokens = _ROW.validate_json(row)
+    return ScoreResult(q_values, computed_tokens=0, cached_tokens=tokens)
+
+
+def _name(key: str) -> str:
+    return f"{NAMESPACE}:q:{key}"

@@ -1,0 +1,102 @@
+"""Shadow scoring: a second Q model scores the same request, and nobody waits for it.
+
+It begins when the request has its scores, on a thread of its own, and whatever becomes of it is
+a log line and a count: the second model's choice is recorded, never returned.
+"""
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from qnet.decision.act import AsyncScorer
+from qnet.decision.selection import select
+from qnet.types import ScoreRequest, ScoreResult
+from server.observability.metrics import Outcome, Telemetry
+
+_log = structlog.get_logger(__name__)
+
+
+class _Model(Protocol):
+    """What of a `QModel` is needed here."""
+
+    id: str
+    name: str
+    scorer: AsyncScorer
+    shadow_scorer: AsyncScorer
+
+    def hold(self) -> None: ...
+    def release(self) -> None: ...
+
+
+class ShadowScoring:
+    """The shadow scorings that run; as many as the shadow thread's queue takes."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(
+        self, request: ScoreRequest, result: ScoreResult, *, model: _Model, shadow: _Model
+    ) -> None:
+        """Score again; the shadow is held until that has ended in one way or another."""
+        shadow.hold()
+        task = asyncio.create_task(self._score(request, result, model.id, shadow))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: shadow.release())
+
+    async def close(self) -> None:
+        """Give up what still runs."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _score(
+        self, request: ScoreRequest, result: ScoreResult, q_model: str, shadow: _Model
+    ) -> None:
+        try:
+            again = await shadow.shadow_scorer.score(request)
+            self._telemetry.count_tokens(
+                shadow.id, computed=again.computed_tokens, cached=again.cached_tokens
+            )
+            chosen = select(request.candidates, result.q_values).chosen
+            shadow_chosen = select(request.candidates, again.q_values).chosen
+        except Exception as error:  # a shadow may fail in any way; its message may hold a prompt
+            self._telemetry.count_shadow(shadow.id, "failed")
+            reason = type(error).__name__
+            _log.warning("shadow_failed", q_model=q_model, shadow=shadow.id, reason=reason)
+            return
+        outcome: Outcome = "agreed" if chosen == shadow_chosen else "disagreed"
+        self._telemetry.count_shadow(shadow.id, outcome)
+        _log.info(
+            "shadow_scored",
+            q_model=q_model,
+            shadow=shadow.id,
+            chosen=chosen,
+            shadow_chosen=shadow_chosen,
+            q_values=list(result.q_values),
+            shadow_q_values=list(again.q_values),
+        )
+
+
+class ShadowedScorer:
+    """Answers with one Q model and lets another score the same request afterwards."""
+
+    def __init__(self, model: _Model, shadow: _Model, scoring: ShadowScoring) -> None:
+        self.name = model.name
+        self._model = model
+        self._shadow = shadow
+        self._scoring = scoring
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Q of each candidate, by the first model alone.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            ScorerUnavailableError: no answer can be given, or not in time.
+        """
+        result = await self._model.scorer.score(request)
+        self._scoring.start(request, result, model=self._model, shadow=self._shadow)
+        return result

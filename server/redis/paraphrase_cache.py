@@ -1,0 +1,50 @@
+"""Paraphrases of tasks that servers share: in Redis where there is one, in this process where not.
+
+The key is a hash that `Paraphraser` makes; the texts are the operator's paraphraser's.
+"""
+
+import json
+from typing import Final, cast
+
+from pydantic import TypeAdapter
+
+from qnet.decision.perturbation import MemoryParaphraseCache
+from server.redis.client import NAMESPACE, RedisLink
+
+_TEXTS: Final = TypeAdapter(tuple[str, ...])
+_TTL_S: Final = 7 * 24 * 3600
+
+
+class RedisParaphraseCache:
+    """Keeps paraphrases in Redis, and in memory for the time that Redis is gone."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+        self._own = MemoryParaphraseCache()
+
+    async def get(self, key: str) -> tuple[str, ...]:
+        """The texts of a task; none where it is unknown."""
+
+        async def shared() -> tuple[str, ...]:
+            row = cast("bytes | None", await self._link.client.get(_name(key)))
+            known = self._link.read(row, _TEXTS.validate_json)
+            return await self._own.get(key) if known is None else known
+
+        return await self._link.use(shared, lambda: self._own.get(key))
+
+    async def put(self, key: str, texts: tuple[str, ...]) -> None:
+        """Keep the texts of a task in place of earlier ones."""
+        await self._own.put(key, texts)
+
+        async def shared() -> None:
+            await self._link.client.set(_name(key), json.dumps(texts), ex=_TTL_S)
+
+        await self._link.use(shared, _nothing)
+
+
+async def _nothing() -> None:
+    """Memory has it already."""
+
+
+def _name(key: str) -> str:
+    return f"{NAMESPACE}:paraphrases:{key}"

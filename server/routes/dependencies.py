@@ -1,0 +1,94 @@
+"""What routes ask for, as named types.
+
+All of them are coroutines, because FastAPI sends plain functions to a thread. What every step asks
+for is one dependency that depends on no other: resolving each costs time, at every request.
+"""
+
+from typing import Annotated, cast
+
+from fastapi import Depends, Header, Request
+
+from qnet.decision.deadline import Deadline
+from server.episodes.service import Episodes
+from server.guidance.guided_step import Stepper
+from server.guidance.score_step import Scoring
+from server.middleware.drain import Drain
+from server.observability.metrics import Telemetry
+from server.q_models.build import Models
+from server.settings.settings import Settings
+from server.upstreams.health import UpstreamWatch
+from server.upstreams.vllm_process import VllmProcess
+
+
+async def _settings(request: Request) -> Settings:
+    return cast(Settings, request.app.state.settings)
+
+
+async def _models(request: Request) -> Models:
+    return cast(Models, request.app.state.models)
+
+
+async def _telemetry(request: Request) -> Telemetry:
+    return cast(Telemetry, request.app.state.telemetry)
+
+
+async def _episodes(request: Request) -> Episodes:
+    return cast(Episodes, request.app.state.episodes)
+
+
+async def _upstreams(request: Request) -> UpstreamWatch:
+    return cast(UpstreamWatch, request.app.state.upstreams)
+
+
+async def _vllm(request: Request) -> VllmProcess | None:
+    return cast("VllmProcess | None", request.app.state.vllm)
+
+
+async def _drain(request: Request) -> Drain:
+    return cast(Drain, request.app.state.drain)
+
+
+SettingsDep = Annotated[Settings, Depends(_settings)]
+ModelsDep = Annotated[Models, Depends(_models)]
+EpisodesDep = Annotated[Episodes, Depends(_episodes)]
+TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]
+UpstreamsDep = Annotated[UpstreamWatch, Depends(_upstreams)]
+VllmDep = Annotated[VllmProcess | None, Depends(_vllm)]
+DrainDep = Annotated[Drain, Depends(_drain)]
+
+TIMEOUT_HEADER = "X-QGuide-Timeout-S"
+
+
+WantedS = Annotated[
+    float | None,
+    Header(
+        alias=TIMEOUT_HEADER,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds after which the caller wants no answer; the server's limit holds",
+    ),
+]
+
+
+def _deadline(settings: Settings, wanted_s: float | None) -> Deadline:
+    """The operator's limit, or a shorter one of the caller's."""
+    remedy = f"ask for less, allow more ({TIMEOUT_HEADER}, QGUIDE_TIMEOUT_S) or try again later"
+    return Deadline.after(min(settings.timeout_s, wanted_s or settings.timeout_s), remedy=remedy)
+
+
+async def _stepper(request: Request, wanted_s: WantedS = None) -> Stepper:
+    state = request.app.state
+    deadline = _deadline(state.settings, wanted_s)
+    return Stepper(
+        state.settings, state.models, state.episodes, state.paraphraser, state.telemetry, deadline
+    )
+
+
+async def _scoring(request: Request, wanted_s: WantedS = None) -> Scoring:
+    state = request.app.state
+    deadline = _deadline(state.settings, wanted_s)
+    return Scoring(state.settings, state.models, state.episodes, state.telemetry, deadline)
+
+
+StepperDep = Annotated[Stepper, Depends(_stepper)]
+ScoringDep = Annotated[Scoring, Depends(_scoring)]

@@ -1,0 +1,253 @@
+"""What an operator configures; read once, from the environment (QGUIDE_…)."""
+
+import re
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from qnet.decision.perturbation import DEFAULT_MAX_TOKENS
+from qnet.policies.openai_compatible import UpstreamLimits
+from qnet.policies.openai_schema import MaxTokensName
+
+EMBEDDED: Final = "embedded"
+SCRIPTED: Final = "scripted"
+DEFAULT_POLICY: Final = "default"
+VLLM: Final = "vllm"
+
+UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
+_PATIENCE: Final = UpstreamLimits()
+_ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
+
+
+def _fits_a_header(key: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[!-~]*", key.get_secret_value()):
+        raise ValueError(
+            "the key has a space or a character beyond ASCII, which no header can carry; copy it "
+            "again"
+        )
+    return key
+
+
+ApiKey = Annotated[SecretStr, AfterValidator(_fits_a_header)]
+
+
+class VllmTrunk(BaseModel):
+    """Where a Q model's trunk runs, if not in this process.
+
+    Attributes:
+        url: root of the vLLM server.
+        api_key: what it was started with, if with one.
+        max_tokens: longest sequence; None takes all that the trunk can.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: HttpUrl
+    api_key: ApiKey | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+
+
+class Upstream(BaseModel):
+    """An OpenAI-compatible server whose model is served as a policy.
+
+    Attributes:
+        url: what /chat/completions is appended to, as an OpenAI client's base URL.
+        model: what the upstream calls it.
+        n: whether one request may draw several candidates.
+        max_tokens_name: what it calls the longest completion; the same at every endpoint of ours.
+        timeout_s: longest silence; None: nine tenths of the time for a decision.
+        max_connections: at once; with `parallel` every candidate needs one.
+        retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
+        breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: HttpUrl
+    model: str = Field(min_length=1)
+    api_key: ApiKey | None = None
+    n: Literal["one_request", "parallel"] = "one_request"
+    max_tokens_name: MaxTokensName = "max_tokens"
+    timeout_s: float | None = Field(default=None, gt=0)
+    connect_timeout_s: float = Field(default=_PATIENCE.connect_timeout_s, gt=0)
+    max_connections: int = Field(default=_PATIENCE.max_connections, ge=1)
+    retries: int = Field(default=_PATIENCE.retries, ge=0)
+    breaker_failures: int = Field(default=_PATIENCE.breaker_failures, ge=1)
+    breaker_open_s: float = Field(default=_PATIENCE.breaker_open_s, gt=0)
+
+
+class Settings(BaseSettings):
+    """Everything the server needs to start.
+
+    Attributes:
+        policy: "embedded", "scripted" (a fake for demos), a checkpoint folder or an upstream.
+        upstreams: name -> the server behind it; each is a policy that a request may name.
+        vllm: a model that vLLM shall serve, as a child process; it is then the upstream `vllm`.
+        vllm_python: the interpreter that has vLLM.
+        vllm_arguments: more of vLLM's options.
+        vllm_ready_s: longest start.
+        vllm_silent_s: one that lives and does not answer for longer is started again.
+        q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder; of
+            several versions the name leads to the first. Where no version is given it is the
+            first 12 digits of the manifest's sha256, which stands for all of the checkpoint.
+        vllm_trunks: `name@version`, or a `name` for all of its versions -> the vLLM server that
+            runs the trunk; head and tokenizer are those of the checkpoint in `q_models`.
+        default_q_model: the one that a request gets which names none; "" takes the first.
+        aliases: other name -> a Q model, or several and the share of the episodes of each.
+        shadows: Q model's name -> another, which scores its requests a second time.
+        models_dir: the folder whose folders may be loaded while the server runs; None: none.
+        paraphraser: what rewords tasks, named like `policy`; "" leaves `perturb` refused.
+        paraphrase_max_tokens: longest paraphrase; 0 leaves it to the policy, which reasoning models
+            need, because what they think counts, too.
+        adaptive_batch: candidates drawn at a time where a request asks for adaptive M.
+        replica: told in `X-QGuide-Replica`, for a proxy that keeps an episode with its cache; ""
+            tells nothing.
+        episodes_dir: where finished episodes are written; None writes, and keeps, no texts.
+        episodes_redact: `module:function` of the operator's, from a text to what may be written.
+        episodes_file_bytes: size at which a file of episodes is left for a new one.
+        episodes_max_files: files of each kind that stay; the oldest goes.
+        episodes_memory_bytes: of all episodes that have not ended; the oldest is forgotten.
+        episodes_ttl_s: an episode without a step for longer is forgotten.
+        admin: serve the routes that load, drop and rename Q models. With keys they ask for an
+            admin's; without, the server must be bound to this machine alone.
+        keys_file: hashes and limits of the API keys (`qguide keys create`); None asks for none.
+        insecure: bind to other addresses than loopback without keys.
+        playground: serve the page at /playground, which needs no key until it asks something.
+        public_metrics: whether /metrics asks for no key; likewise `public_docs`.
+        cors_origins: origins whose pages may call; none by default.
+        requests_per_minute: of each key that has no limit of its own; 0 is no limit.
+        tokens_per_day: likewise; tokens read, generated and computed.
+        concurrent_requests: of each key at the same time; 0 is no limit.
+        num_candidates: M, where a chat completion does not say.
+        max_candidates: most candidates of one request.
+        max_score_items: most histories of one batch to score.
+        fallback: what a request gets that no Q can be given for, unless it says itself.
+        heartbeat_s: between the signs of life of a stream that has nothing to say yet.
+        max_history_messages: most turns of one history; the model's context limits it, too.
+        max_text_bytes: of a history, and of all candidates; what is longer is refused before its
+            tokens are counted.
+        max_body_bytes: a larger request body is refused with 413.
+        max_waiting: requests that may wait for the device; one more is answered with 503.
+        max_batch_tokens: new tokens that are scored together, as far as texts tell them; a request
+            that has more is scored alone.
+        cache_bytes: keys and values that each model keeps between requests.
+        timeout_s: a request that takes longer is answered with 503; a caller may want less.
+        redis_url: where servers share limits, scores, paraphrases and episodes (with their texts
+            where those are recorded); None, or one that is gone: each has its own, in memory.
+        score_cache_ttl_s: how long a Q model's answer is kept for the same question; 0: not.
+        otlp_endpoint: a collector that takes traces over HTTP; needs the extra `otel`.
+        drain_delay_s: how long SIGTERM keeps the door open, with a red light, before it closes.
+        shutdown_timeout_s: how long the end waits for the requests in flight.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="QGUIDE_", frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65_535)
+    policy: str = EMBEDDED
+    upstreams: dict[UpstreamName, Upstream] = Field(default_factory=dict)
+    vllm: str = ""
+    vllm_python: Path = Path(".venv-vllm/bin/python")
+    vllm_arguments: tuple[str, ...] = ()
+    vllm_ready_s: float = Field(default=1800.0, gt=0)
+    vllm_silent_s: float = Field(default=60.0, gt=0)
+    q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
+    vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
+    paraphraser: str = ""
+    paraphrase_max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=0)
+    adaptive_batch: int = Field(default=2, ge=1)
+    replica: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
+    episodes_dir: Path | None = None
+    episodes_redact: str = Field(default="", pattern=r"^([\w.]+:\w+)?$")
+    episodes_file_bytes: int = Field(default=64 * 1024**2, ge=1)
+    episodes_max_files: int = Field(default=16, ge=1)
+    episodes_memory_bytes: int = Field(default=256 * 1024**2, ge=0)
+    episodes_ttl_s: float = Field(default=6 * 3600.0, gt=0)
+    default_q_model: str = ""
+    aliases: dict[str, str | dict[str, float]] = Field(default_factory=dict)
+    shadows: dict[str, str] = Field(default_factory=dict)
+    models_dir: Path | None = None
+    admin: bool = False
+    keys_file: Path | None = None
+    insecure: bool = False
+    playground: bool = True
+    public_metrics: bool = False
+    public_docs: bool = False
+    cors_origins: tuple[str, ...] = ()
+    requests_per_minute: int = Field(default=0, ge=0)
+    tokens_per_day: int = Field(default=0, ge=0)
+    concurrent_requests: int = Field(default=64, ge=0)
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
+    num_candidates: int = Field(default=5, ge=1)
+    max_candidates: int = Field(default=64, ge=1)
+    max_score_items: int = Field(default=64, ge=1)
+    fallback: Literal["error", "first"] = "error"
+    heartbeat_s: float = Field(default=5.0, gt=0)
+    max_history_messages: int = Field(default=1024, ge=1)
+    max_text_bytes: int = Field(default=1_000_000, ge=1)
+    max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
+    max_waiting: int = Field(default=256, ge=1)
+    max_batch: int = Field(default=16, ge=1)
+    max_batch_tokens: int = Field(default=2048, ge=1)
+    cache_bytes: int = Field(default=512 * 1024**2, ge=0)
+    timeout_s: float = Field(default=60.0, gt=0)
+    redis_url: SecretStr | None = None
+    score_cache_ttl_s: float = Field(default=0.0, ge=0)
+    otlp_endpoint: HttpUrl | None = None
+    drain_delay_s: float = Field(default=2.0, ge=0)
+    shutdown_timeout_s: int = Field(default=90, ge=1)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_named(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin; name each as https://host or :port too")
+        return origins
+
+    @model_validator(mode="after")
+    def _others_need_keys(self) -> Self:
+        if self.keys_file or _is_loopback(self.host):
+            return self
+        if self.admin:
+            raise ValueError(
+                f"admin is on and host is {self.host!r}; without keys the admin routes stay on "
+                "this machine: set keys_file, bind to 127.0.0.1 or switch them off"
+            )
+        if not self.insecure:
+            raise ValueError(
+                f"host is {self.host!r}, where others can call, and there are no API keys; make "
+                "one with `qguide keys create NAME --file keys.json` and set "
+                "QGUIDE_KEYS_FILE=keys.json, bind to 127.0.0.1, or say --insecure"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_one_policys(self) -> Self:
+        if self.vllm and VLLM in self.upstreams:
+            raise ValueError("an upstream is called 'vllm', and so is the one to be started")
+        for name in {EMBEDDED, SCRIPTED, DEFAULT_POLICY} & set(self.upstreams):
+            raise ValueError(f"an upstream is called {name!r}, which means something else here")
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

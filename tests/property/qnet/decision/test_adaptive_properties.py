@@ -1,0 +1,136 @@
+"""Adaptive M, whatever the Q-values are."""
+
+import asyncio
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qnet.decision.act import Decision, act
+from qnet.decision.adaptive import act_adaptively
+from qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
+
+HISTORY = (Message("user", "task"),)
+Q = st.floats(-10, 10)
+
+
+class Drawn:
+    """Draws what its list says, in order, and remembers how it was asked."""
+
+    name = "drawn"
+
+    def __init__(self, replies: Sequence[str]) -> None:
+        self.replies = replies
+        self.asked: list[Sampling] = []
+        self.batches: list[int] = []
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """The next `n`."""
+        start = sum(self.batches)
+        self.asked.append(sampling)
+        self.batches.append(n)
+        return [Candidate(Message("assistant", r), 1) for r in self.replies[start : start + n]]
+
+
+class Known:
+    """Knows the Q of every reply and what it was asked."""
+
+    name = "known"
+
+    def __init__(self, q_of: dict[str, float]) -> None:
+        self.q_of = q_of
+        self.asked: list[str] = []
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Q by text; one token each."""
+        texts = [candidate.content for candidate in request.candidates]
+        self.asked += texts
+        return ScoreResult(tuple(self.q_of[text] for text in texts), len(texts))
+
+
+@st.composite
+def draws(draw: st.DrawFn) -> tuple[list[str], dict[str, float]]:
+    """Replies, some of them the same, and their Q."""
+    q_of = {f"reply {i}": draw(Q) for i in range(draw(st.integers(1, 4)))}
+    replies = draw(st.lists(st.sampled_from(sorted(q_of)), min_size=1, max_size=9))
+    return replies, q_of
+
+
+def adaptively(
+    replies: Sequence[str], q_of: dict[str, float], previous_q: float, batch: int
+) -> tuple[Decision, Drawn, Known]:
+    policy, scorer = Drawn(replies), Known(q_of)
+    decision = asyncio.run(
+        act_adaptively(
+            HISTORY,
+            policy,
+            scorer,
+            num_candidates=len(replies),
+            previous_q=previous_q,
+            sampling=Sampling(seed=5, first_greedy=True),
+            batch=batch,
+        )
+    )
+    return decision, policy, scorer
+
+
+@given(draws(), Q, st.integers(1, 4))
+def test_it_stops_with_the_first_batch_that_rises(
+    drawn: tuple[list[str], dict[str, float]], previous_q: float, batch: int
+) -> None:
+    replies, q_of = drawn
+    decision, policy, _ = adaptively(replies, q_of, previous_q, batch)
+    risen = [i for i, reply in enumerate(replies) if q_of[reply] > previous_q]
+    until = (risen[0] // batch + 1) * batch if risen else len(replies)
+    assert [c.message.content for c in decision.candidates] == replies[:until]
+    assert all(n == batch for n in policy.batches[:-1])
+
+
+@given(draws(), Q, st.integers(1, 4))
+def test_the_best_of_what_was_drawn_is_chosen(
+    drawn: tuple[list[str], dict[str, float]], previous_q: float, batch: int
+) -> None:
+    replies, q_of = drawn
+    decision, _, _ = adaptively(replies, q_of, previous_q, batch)
+    assert decision.q_values == tuple(q_of[c.message.content] for c in decision.candidates)
+    assert decision.chosen == decision.q_values.index(max(decision.q_values))
+
+
+@given(draws(), Q, st.integers(1, 4))
+def test_each_reply_is_scored_once(
+    drawn: tuple[list[str], dict[str, float]], previous_q: float, batch: int
+) -> None:
+    decision, _, scorer = adaptively(*drawn, previous_q, batch)
+    assert sorted(scorer.asked) == sorted({c.message.content for c in decision.candidates})
+    assert decision.usage.scored_tokens == decision.distinct_candidates == len(scorer.asked)
+    assert decision.usage.completion_tokens == len(decision.candidates)
+
+
+@given(draws(), st.integers(1, 4))
+def test_where_nothing_rises_it_decides_as_a_fixed_m_does(
+    drawn: tuple[list[str], dict[str, float]], batch: int
+) -> None:
+    replies, q_of = drawn
+    decision, _, _ = adaptively(replies, q_of, 10.0, batch)
+    fixed = asyncio.run(
+        act(
+            HISTORY,
+            Drawn(replies),
+            Known(q_of),
+            num_candidates=len(replies),
+            sampling=Sampling(),
+            always_score=True,
+        )
+    )
+    assert (decision.chosen, decision.reason) == (fixed.chosen, fixed.reason)
+    assert decision.q_values == fixed.q_values
+
+
+@given(draws(), st.integers(1, 4))
+def test_later_batches_draw_anew_and_none_greedily(
+    drawn: tuple[list[str], dict[str, float]], batch: int
+) -> None:
+    _, policy, _ = adaptively(*drawn, 10.0, batch)
+    seeds = [sampling.seed for sampling in policy.asked]
+    assert len(set(seeds)) == len(seeds)
+    assert [s.first_greedy for s in policy.asked] == [True, *[False] * (len(seeds) - 1)]

@@ -1,0 +1,125 @@
+"""Real servers for tests: a process of `qguide serve`, or an application on a port of this one."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+ROOT = Path(__file__).parents[2]
+START_S = 180.0
+END_S = 60
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A running process, its address and where its stderr goes."""
+
+    process: "subprocess.Popen[bytes]"
+    url: str
+    log: Path
+
+
+@contextmanager
+def serving_process(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Serving]:
+    """`qguide serve` with the scripted models on a free port, ready."""
+    options = ["--policy", "scripted", "--q-model", "scripted", *arguments]
+    with _process(options, environment or {}, folder / "stderr.log", START_S) as started:
+        yield started
+
+
+@contextmanager
+def serving(*options: str, env: Mapping[str, str], log: Path, start_s: float) -> Iterator[str]:
+    """The root URL of `qguide serve` once it is ready; it is ended by SIGTERM and has to end."""
+    with _process(options, env, log, start_s) as started:
+        try:
+            yield started.url
+        finally:
+            started.process.send_signal(signal.SIGTERM)
+            started.process.wait(END_S)
+
+
+@contextmanager
+def _process(
+    options: Sequence[str], environment: Mapping[str, str], log: Path, start_s: float
+) -> Iterator[Serving]:
+    port = free_port()
+    command = [sys.executable, "-m", "qguide", "serve", "--port", str(port), *options]
+    variables = os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment)
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(command, cwd=ROOT, env=variables, stderr=stderr) as process,
+    ):
+        started = Serving(process, f"http://127.0.0.1:{port}", log)
+        try:
+            _wait_until_ready(started, start_s)
+            yield started
+        finally:
+            process.kill()
+
+
+@contextmanager
+def serving_app(app: FastAPI) -> Iterator[str]:
+    """The address of an application that uvicorn serves on a thread, as it does in a process."""
+    config = uvicorn.Config(
+        app, port=0, http="httptools", log_config=None, access_log=False, lifespan="on"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="uvicorn")
+    thread.start()
+    try:
+        deadline = time.monotonic() + START_S
+        while not server.started:
+            assert thread.is_alive(), "the server ended at its start"
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+def processes_with(text: str) -> list[int]:
+    """Who runs with this in the command line."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if text.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+        except OSError:  # ended meanwhile
+            continue
+    return found
+
+
+def _wait_until_ready(server: Serving, start_s: float) -> None:
+    deadline = time.monotonic() + start_s
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            pytest.fail(f"the server ended: {server.log.read_text()}")
+        try:
+            if httpx.get(f"{server.url}/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.2)
+    pytest.fail(f"the server was not ready after {start_s} s: {server.log.read_text()}")

@@ -1,0 +1,124 @@
+"""Random models of a few thousand parameters, made in memory."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PhiConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.models.auto import AutoModelForCausalLM
+
+from qnet.models.checkpoint import LoadedPolicy, LoadedQNet, Manifest, save_checkpoint
+from qnet.models.implicit_q import ImplicitQ
+from qnet.models.qnet import QNet, QNetConfig
+from qnet.rendering.renderer import Renderer
+from qnet.types import Message
+from training.small_models.tokenizer import train_tokenizer
+
+WORDS = ("go", "to", "desk", "take", "mug", "from", "shelf", "open", "Action", ":", "you", "see")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "phi", "gpt2")
+CONTEXT = 256
+
+
+@functools.cache
+def renderer() -> Renderer:
+    """A renderer whose tokenizer knows the words above."""
+    return Renderer(train_tokenizer([" ".join(WORDS)] * 5, vocab_size=320))
+
+
+def distinct_tokens(candidates: Sequence[Message]) -> int:
+    """How many different beginnings the candidates have."""
+    encoded = [renderer().encode_candidate(candidate) for candidate in candidates]
+    return len({tuple(ids[:end]) for ids in encoded for end in range(1, len(ids) + 1)})
+
+
+def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> PretrainedConfig:
+    """Two layers, four heads, two key/value heads where the architecture has them."""
+    vocab_size = len(renderer().tokenizer)
+    if architecture == "gpt2":
+        return GPT2Config(
+            vocab_size=vocab_size,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=context,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    kinds = {
+        "llama": LlamaConfig,
+        "qwen2": Qwen2Config,
+        "qwen3": Qwen3Config,
+        "mistral": MistralConfig,
+        "phi": PhiConfig,
+    }
+    shape: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": context,
+    }
+    config: PretrainedConfig = kinds[architecture](**(shape | more))
+    return config
+
+
+def policy_model(architecture: str = "llama", **more: Any) -> LoadedPolicy:
+    """A random causal LM."""
+    model = AutoModelForCausalLM.from_config(config_of(architecture, **more))
+    return LoadedPolicy("tiny-policy", _lively(model), renderer(), None)
+
+
+def q_model(architecture: str = "llama", **more: Any) -> LoadedQNet:
+    """A random QNet."""
+    trunk = config_of(architecture, **more).to_dict()
+    qnet = QNet(QNetConfig(trunk=trunk, head_width=16))
+    return LoadedQNet("tiny-q", _lively(qnet), renderer(), Manifest(kind="qnet", name="tiny-q"))
+
+
+def save_policy(folder: Path, architecture: str = "llama", *, seed: int = 0) -> Path:
+    """A random causal LM as any Hugging Face folder: weights, configuration, tokenizer."""
+    model = AutoModelForCausalLM.from_config(config_of(architecture))
+    _lively(model, seed=seed).save_pretrained(folder)
+    renderer().tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_qnet(folder: Path, trunk: Path) -> Path:
+    """A random head on the trunk of a Hugging Face folder, as a checkpoint."""
+    qnet = QNet.from_trunk(trunk, head_width=16)
+    _lively(qnet.head)
+    manifest = Manifest(kind="qnet", name="tiny-q", read_at="last_token")
+    save_checkpoint(folder, model=qnet, tokenizer=renderer().tokenizer, manifest=manifest)
+    return folder
+
+
+def save_implicit_q(folder: Path, policy: Path, reference: Path, *, beta: float = 0.1) -> Path:
+    """Two Hugging Face folders as one checkpoint."""
+    model = ImplicitQ.from_policies(policy, reference, beta=beta)
+    manifest = Manifest(kind="implicit-q", name="tiny-implicit", read_at="action_tokens")
+    save_checkpoint(folder, model=model, tokenizer=renderer().tokenizer, manifest=manifest)
+    return folder
+
+
+def _lively(model: Any, *, seed: int = 0) -> Any:
+    """Weights large enough that every token matters to the output."""
+    generator = torch.Generator().manual_seed(seed)
+    assert isinstance(model, nn.Module)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 or name.endswith("bias"):
+                parameter.normal_(0.0, 0.15, generator=generator)
+    return model.eval()

@@ -1,0 +1,116 @@
+"""How much a caller may ask for, and what the answer to more says."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from server.access.keys import create_key
+from server.access.rate_limits import Caller, Limiter
+from server.context.request_context import Account
+from server.errors.types import OverLimitError
+from tests.unit.server.conftest import FAKES, Serve
+
+BODY = {"messages": [{"role": "user", "content": "look"}], "num_candidates": 2}
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def act(client: TestClient, key: str | None = None) -> Any:
+    return client.post("/v1/act", json=BODY, headers=bearer(key) if key else {})
+
+
+def test_requests_over_the_minutes_are_429_and_other_keys_go_on(
+    serve: Serve, tmp_path: Path
+) -> None:
+    keys_file = tmp_path / "keys.json"
+    ada = create_key(keys_file, "ada", requests_per_minute=2)
+    bob = create_key(keys_file, "bob")
+    client = serve(FAKES.model_copy(update={"keys_file": keys_file}))
+    first, second, third = (act(client, ada) for _ in range(3))
+    assert (first.headers["ratelimit-limit"], first.headers["ratelimit-remaining"]) == ("2", "1")
+    assert (second.status_code, second.headers["ratelimit-remaining"]) == (200, "0")
+    error = third.json()["error"]
+    assert (third.status_code, error["code"]) == (429, "rate_limited")
+    assert "ada has made its 2 requests of this minute" in error["message"]
+    assert 55 <= int(third.headers["retry-after"]) <= 61
+    assert client.get("/healthz").status_code == 200
+    answer = act(client, bob)
+    assert answer.status_code == 200
+    assert "ratelimit-limit" not in answer.headers
+
+
+def test_tokens_are_charged_when_spent_and_then_used_up(serve: Serve) -> None:
+    client = serve(FAKES.model_copy(update={"tokens_per_day": 10}))
+    answer = act(client)
+    usage = answer.json()["usage"]
+    spent = usage["prompt_tokens"] + usage["completion_tokens"] + usage["scored_tokens"]
+    assert spent > 10
+    assert answer.status_code == 200
+    refused = act(client)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (429, "tokens_used_up")
+    assert "has used its 10 tokens of 24 hours" in error["message"]
+    assert 86_000 < int(refused.headers["retry-after"]) <= 86_401
+
+
+def test_what_is_refused_or_drawn_from_nothing_costs_no_tokens(serve: Serve) -> None:
+    client = serve(FAKES.model_copy(update={"tokens_per_day": 10}))
+    for _ in range(3):
+        assert client.post("/v1/act", json={}).status_code == 422
+    assert act(client).status_code == 200
+
+
+def test_metrics_are_watched_whatever_the_limits(serve: Serve) -> None:
+    settings = {"requests_per_minute": 1, "tokens_per_day": 1, "concurrent_requests": 1}
+    client = serve(FAKES.model_copy(update=settings))
+    assert [act(client).status_code for _ in range(2)] == [200, 429]
+    for _ in range(2):
+        metrics = client.get("/metrics")
+        assert metrics.status_code == 200
+        assert "ratelimit-limit" not in metrics.headers
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_a_caller_has_so_many_requests_at_once(most: int) -> None:
+    limiter = Limiter(None, concurrent_requests=most)
+    ada, bob = (Caller(name, False, 0, 0) for name in ("ada", "bob"))
+    done = asyncio.Event()
+
+    async def run() -> None:
+        async with limiter.admit(ada, Account()):
+            await done.wait()
+
+    running = [asyncio.create_task(run()) for _ in range(most)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverLimitError, match=f"ada has {most} requests running") as refused:
+        async with limiter.admit(ada, Account()):
+            pass
+    assert (refused.value.code, refused.value.retry_after_s) == ("too_many_at_once", 1)
+    async with limiter.admit(bob, Account()):
+        pass
+    done.set()
+    await asyncio.gather(*running)
+    async with limiter.admit(ada, Account()):
+        pass
+
+
+async def test_retry_after_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = Limiter(None, concurrent_requests=0)
+    ada = Caller("ada", False, requests_per_minute=1, tokens_per_day=0)
+    now = 1_000_000.0
+    monkeypatch.setattr("time.time", lambda: now)
+    async with limiter.admit(ada, Account()):
+        pass
+    now += 12.5
+    with pytest.raises(OverLimitError) as refused:
+        async with limiter.admit(ada, Account()):
+            pass
+    now += refused.value.retry_after_s
+    async with limiter.admit(ada, Account()):
+        pass
+    assert refused.value.retry_after_s <= 60 - 12.5 + 2

@@ -1,0 +1,228 @@
+"""Conversations that OpenAI takes: an upstream gets them as they came, a Q model the texts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from server.chat.chunks import chunks_of
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from server.settings.settings import Upstream
+from tests.unit.server.conftest import FAKES, Serve
+
+CHAT = "/v1/chat/completions"
+USER: Any = {"role": "user", "content": "find the mug"}
+IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+CACHED: Any = {"cache_control": {"type": "ephemeral"}}
+FIRST: Any = {"qguide": {"fallback": "first", "num_candidates": 4}}
+CALL: Any = {
+    "id": "call_1",
+    "type": "function",
+    "index": 0,
+    "function": {"name": "go", "arguments": '{"to": 1}', "parsed_arguments": {"to": 1}},
+    "extra_content": {"google": {"thought_signature": "s"}},
+}
+
+
+@pytest.fixture
+def client(serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream) -> TestClient:
+    served = Upstream.model_validate({"url": address[1], "model": "fake-1", "retries": 0})
+    more = {"upstreams": {"demo": served}, "policy": "demo", "paraphraser": "scripted"}
+    return serve(FAKES.model_copy(update=more))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "assistant", "content": "Hello, what shall I do?"}, USER],
+        [
+            USER,
+            {"role": "assistant", "content": "One"},
+            {"role": "assistant", "content": "2"},
+            USER,
+        ],
+        [{"role": "user", "content": [{"type": "text", "text": "find the mug"} | CACHED]}],
+        [
+            USER,
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "a desk"},
+        ],
+        [
+            USER,
+            {"role": "assistant", "content": None, "function_call": CALL["function"]},
+            {"role": "function", "name": "go", "content": "a desk"},
+        ],
+    ],
+    ids=["a greeting", "two in a row", "cache control", "tool calls with more", "a function"],
+)
+def test_a_q_model_guides_and_the_upstream_reads_what_the_caller_wrote(
+    client: TestClient, upstream: FakeUpstream, messages: Any
+) -> None:
+    answer = client.post(CHAT, json={"messages": messages})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["qguide"]["guided"] is True
+    assert len(answer.json()["qguide"]["q_values"]) == 5
+    assert upstream.asked[0]["messages"] == messages
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([{"role": "user", "content": [IMAGE]}], "a part of type 'image_url'; the Q models read"),
+        ([USER, {"role": "assistant", "content": "I think"}], "the last message is the assistant"),
+        ([USER, {"role": "assistant", "content": ""}, USER], "messages[1] (assistant) is empty"),
+        (
+            [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, USER],
+            "the tool calls 'call_1' have no result",
+        ),
+    ],
+    ids=["an image", "a prefill", "an empty turn", "a call without a result"],
+)
+def test_what_no_q_model_reads_is_refused_or_goes_on_unguided(
+    client: TestClient, upstream: FakeUpstream, messages: Any, why: str
+) -> None:
+    refused = client.post(CHAT, json={"messages": messages})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["code"] == "malformed_history"
+    assert why in refused.json()["error"]["message"]
+    assert upstream.asked == []
+
+    answer = client.post(CHAT, json={"messages": messages} | FIRST).json()
+    guidance = answer["qguide"]
+    assert (guidance["guided"], guidance["reason"]) == (False, "fallback")
+    assert why in guidance["unguided_reason"]
+    assert guidance["q_values"] is None
+    assert answer["choices"][0]["message"]["content"] in DEFAULT_REPLIES
+    [asked] = upstream.asked
+    assert asked["messages"] == messages
+    assert "n" not in asked  # what nobody can choose from is not drawn
+
+
+def test_n_choices_are_drawn_though_nobody_can_tell_which_is_best(
+    client: TestClient, upstream: FakeUpstream
+) -> None:
+    body = {"messages": [{"role": "user", "content": [IMAGE]}], "n": 2} | FIRST
+    assert len(client.post(CHAT, json=body).json()["choices"]) == 2
+    assert upstream.asked[0]["n"] == 2
+
+
+def test_a_policy_in_this_process_reads_no_more_than_a_q_model(serve: Serve) -> None:
+    body = {"messages": [{"role": "user", "content": [IMAGE]}]} | FIRST
+    refused = serve().post(CHAT, json=body)
+    assert (refused.status_code, "image_url" in refused.text) == (400, True)
+
+
+def test_a_paraphrase_changes_the_words_of_a_part_and_nothing_else(
+    client: TestClient, upstream: FakeUpstream
+) -> None:
+    parts = [
+        {"type": "text", "text": "You see a desk."} | CACHED,
+        {"type": "text", "text": "Your task is to: find the mug"} | CACHED,
+    ]
+    turn = {"role": "user", "content": parts, "name": "ada"}
+    body = {"messages": [turn], "qguide": {"num_candidates": 2, "perturb": True}}
+    answer = client.post(CHAT, json=body).json()
+    assert answer["qguide"]["perturbed"] == 1
+    contents = [asked["messages"][0]["content"] for asked in upstream.asked]
+    assert parts in contents
+    [reworded] = [content for content in contents if content != parts]
+    text = "Your task is to: In other words: find the mug"
+    assert reworded == [parts[0], parts[1] | {"text": text}]
+    assert all(asked["messages"][0]["name"] == "ada" for asked in upstream.asked)
+
+
+def test_pieces_of_a_call_keep_what_else_it_has() -> None:
+    message = {"role": "assistant", "content": None, "tool_calls": [CALL | {"index": 7}]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    completion = {"id": "x", "created": 1, "model": "m", "choices": [choice]}
+    chunks = list(chunks_of(completion, include_usage=False))
+    [opened] = chunks[1]["choices"][0]["delta"]["tool_calls"]
+    assert opened["extra_content"] == CALL["extra_content"]
+    assert opened["index"] == 0
+    assert json.loads(chunks[2]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"])
+
+
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([{"role": "user", "content": HALF}], "holds half a character"),
+        (
+            [
+                USER,
+                {"role": "assistant", "content": None, "tool_calls": [CALL | {"id": HALF}]},
+                USER,
+            ],
+            "have no result",
+        ),
+    ],
+    ids=["in a text", "in a call's id"],
+)
+def test_half_a_character_is_a_400_with_and_without_an_upstream(
+    client: TestClient, messages: Any, why: str
+) -> None:
+    body = json.dumps({"messages": messages, "qguide": {"perturb": True}})
+    refused = client.post(CHAT, content=body, headers={"Content-Type": "application/json"})
+    assert refused.status_code == 400, refused.text
+    assert why in refused.json()["error"]["message"]
+
+
+def test_a_conversation_with_an_image_is_no_record(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    served = Upstream.model_validate({"url": address[1], "model": "fake-1", "retries": 0})
+    more = {"upstreams": {"demo": served}, "policy": "demo", "episodes_dir": tmp_path}
+    client = serve(FAKES.model_copy(update=more))
+    options = FIRST["qguide"] | {"episode_id": "e"}
+    seen = {"messages": [{"role": "user", "content": [IMAGE]}], "qguide": options}
+    assert client.post(CHAT, json=seen).status_code == 200
+    outcome = client.post("/v1/episodes/e/outcome", json={"reward": 1.0}).json()
+    assert outcome["recorded"] is False
+    assert "the Q models read" in outcome["reason"]
+
+
+def test_what_differs_in_an_image_alone_is_another_state(client: TestClient) -> None:
+    other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BB=="}}
+    options = FIRST["qguide"] | {"episode_id": "seen"}
+    for image in (IMAGE, other, other):
+        message = {"role": "user", "content": [{"type": "text", "text": "click"}, image]}
+        asked = client.post(CHAT, json={"messages": [message], "qguide": options})
+        assert asked.status_code == 200, asked.text
+    outcome = client.post("/v1/episodes/seen/outcome", json={"reward": 1.0}).json()
+    assert outcome["steps"] == 2
+
+
+def test_a_task_without_words_is_not_paraphrased(
+    client: TestClient, upstream: FakeUpstream
+) -> None:
+    options = FIRST["qguide"] | {"perturb": True}
+    body = {"messages": [{"role": "user", "content": [IMAGE]}], "n": 3, "qguide": options}
+    answer = client.post(CHAT, json=body).json()
+    assert len(answer["choices"]) == 3
+    said = "the task was not paraphrased: it has no words"
+    assert (answer["qguide"]["perturbed"], answer["qguide"]["warnings"]) == (0, [said])
+    assert answer["qguide"]["usage"]["paraphrase"]["completion_tokens"] == 0
+    assert [asked["n"] for asked in upstream.asked] == [3]
+
+
+@pytest.mark.parametrize("levels", [50, 300, 930, 945, 1_000, 10_000, 100_000])
+@pytest.mark.parametrize("where", ["tools", "part"])
+@pytest.mark.parametrize("form", ["[]", "{}"])
+def test_what_is_nested_without_measure_is_a_400(
+    client: TestClient, form: str, where: str, levels: int
+) -> None:
+    nested = "[" * levels + "]" * levels if form == "[]" else '{"a":' * levels + "1" + "}" * levels
+    part = nested if where == "part" else "1"
+    body = f"""{{"messages": [{{"role": "user", "content": [{{"type": "x", "x": {part}}}]}}],
+        "qguide": {{"fallback": "first", "episode_id": "e"}},
+        "functions": {nested if where == "tools" else "[]"}}}"""
+    answer = client.post(CHAT, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == (200 if levels < 100 else 400), answer.text
+    if levels >= 100:
+        error = answer.json()["error"]
+        assert error["code"] == "malformed_body"
+        assert "levels deep" in error["message"] or "nested too deeply" in error["message"]

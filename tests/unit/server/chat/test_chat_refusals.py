@@ -1,0 +1,154 @@
+"""Chat completions that cannot be given, or not as they were asked for."""
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from server.q_models.build import Models, build_models
+from server.settings.settings import Settings, Upstream
+from tests.support.chats import TOOL, USER, ask, refusal
+from tests.unit.server.conftest import Serve, settings_of
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "said"),
+    [
+        ("X-QGuide-Num-Candidates", "many", "X-QGuide-Num-Candidates: Input should be a valid"),
+        ("X-QGuide-Colour", "red", "X-QGuide-Colour: Extra inputs are not permitted; options are"),
+        ("X-QGuide-Fallback", "never", "X-QGuide-Fallback: Input should be"),
+    ],
+)
+def test_a_header_that_is_no_option_is_explained(
+    guided: TestClient, header: str, value: str, said: str
+) -> None:
+    response = guided.post(
+        "/v1/chat/completions", json={"messages": [USER]}, headers={header: value}
+    )
+    assert response.status_code == 400
+    assert said in response.json()["error"]["message"]
+
+
+def dead_scorer(settings: Settings) -> Models:
+    models = build_models(settings)
+    models.runtime.thread.close()
+    return models
+
+
+def test_without_a_scorer_the_first_candidate_comes_flagged_where_that_was_asked_for(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    client = serve(settings_of(address[1]), dead_scorer)
+    assert refusal(client, 503)["code"] == "scorer_unavailable"
+    answer = ask(client, qguide={"fallback": "first"})
+    assert answer["choices"][0]["message"]["content"] == DEFAULT_REPLIES[0]
+    guidance = answer["qguide"]
+    assert (guidance["guided"], guidance["reason"]) == (False, "fallback")
+    assert "dead" in guidance["unguided_reason"] or "closed" in guidance["unguided_reason"]
+    assert guidance["q_values"] is None
+    assert 'qguide_unguided_total{q_model="demo@0"} 1.0' in client.get("/metrics").text
+    acted = client.post("/v1/act", json={"messages": [USER], "fallback": "first"}).json()
+    assert (acted["guided"], acted["chosen"], acted["reason"]) == (False, 0, "fallback")
+    assert {candidate["q_value"] for candidate in acted["candidates"]} == {None}
+
+
+def test_the_operator_may_ask_for_the_fallback_and_a_request_may_refuse_it(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    client = serve(settings_of(address[1], fallback="first"), dead_scorer)
+    assert ask(client)["qguide"]["guided"] is False
+    refusal(client, 503, qguide={"fallback": "error"})
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [
+        ("429", 503, "upstream_unavailable"),
+        ("503", 502, "upstream_failed"),
+        ("garbage", 502, "upstream_failed"),
+        ("401", 502, "upstream_failed"),
+    ],
+)
+def test_an_upstreams_failure_is_said_in_openais_shape(
+    guided: TestClient, upstream: FakeUpstream, fault: Any, status: int, code: str
+) -> None:
+    upstream.fault = fault
+    error = refusal(guided, status)
+    assert (error["code"], error["type"]) == (code, "server_error")
+    assert "secret" not in error["message"]
+
+
+def test_a_silent_upstream_is_504_where_its_patience_is_shorter(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    upstream.fault = "hang"
+    served = Upstream.model_validate({"url": address[1], "model": "m", "timeout_s": 0.1})
+    client = serve(settings_of(address[1], upstreams={"demo": served}))
+    assert refusal(client, 504)["code"] == "upstream_timeout"
+
+
+def test_where_all_connections_are_busy_the_caller_may_come_back(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    upstream.fault = "hang"
+    served = {"url": address[1], "model": "m", "n": "parallel", "max_connections": 1}
+    patient = Upstream.model_validate(served | {"connect_timeout_s": 0.1, "retries": 2})
+    client = serve(settings_of(address[1], upstreams={"demo": patient}))
+    body = {"messages": [USER], "qguide": {"num_candidates": 2}}
+    answer = client.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert "raise its max_connections" in answer.json()["error"]["message"]
+    assert len(upstream.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param", "said"),
+    [
+        ({"model": "gpt-9"}, 404, "model_not_found", None, "served are demo"),
+        ({"messages": []}, 400, "malformed_history", None, "messages is empty"),
+        ({"messages": 3}, 400, "malformed_body", "messages", "valid list"),
+        ({"temperature": 9}, 400, "malformed_body", "temperature", "less than or equal"),
+        ({"qguide": {"m": 3}}, 400, "malformed_body", "qguide.m", "not permitted"),
+        ({"qguide": {"num_candidates": 9}}, 400, "invalid_candidates", None, "ask for 1 to 8"),
+        (
+            {"n": 3, "qguide": {"num_candidates": 2}},
+            400,
+            "invalid_candidates",
+            None,
+            "n is 3 and qguide.num_candidates 2",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            400,
+            "malformed_history",
+            None,
+            "a part of type 'image_url'; the Q models read text alone",
+        ),
+    ],
+)
+def test_a_wrong_request_is_explained_in_openais_shape(
+    guided: TestClient, body: Any, status: int, code: str, param: str | None, said: str
+) -> None:
+    error = refusal(guided, status, **body)
+    assert (error["code"], error["param"]) == (code, param)
+    assert error["type"] == "invalid_request_error"
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("tools", [TOOL]),
+        ("logprobs", True),
+        ("response_format", {"type": "json_object"}),
+        ("stop", ["x"]),
+        ("top_k", 3),
+    ],
+)
+def test_what_a_policy_in_this_process_cannot_do_is_refused_by_name(
+    client: TestClient, parameter: str, value: Any
+) -> None:
+    error = refusal(client, 400, **{parameter: value})
+    assert (error["code"], error["param"]) == ("unsupported_parameter", parameter)
+    assert f"has no {parameter!r}; leave it out or name a policy" in error["message"]

@@ -1,0 +1,328 @@
+"""Episodes over HTTP: previous Q, adaptive M, outcomes and the files that they leave."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from qnet.errors import ConfigError, QGuideError
+from server.app import create_app
+from server.settings.settings import Settings
+from tests.unit.server.conftest import FAKES, Serve
+from training.data.records import TreeRow
+from training.data.runs import read_rows
+
+TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}
+SECRET = "hunter2"
+
+
+def shout(text: str) -> str:
+    """A redaction hook."""
+    return text.replace(SECRET, "***")
+
+
+def fail(text: str) -> str:
+    """A redaction hook that fails."""
+    raise ValueError(f"cannot redact {text}")
+
+
+def nothing(text: str) -> None:
+    """A redaction hook that returns nothing."""
+
+
+HOOKS = __name__
+NO_FUNCTION = 7
+
+
+def recording(folder: Path, **more: Any) -> Settings:
+    return FAKES.model_copy(update={"episodes_dir": folder} | more)
+
+
+def act(client: TestClient, messages: list[Any], **body: Any) -> Any:
+    given = {"messages": messages, "episode_id": "e", "num_candidates": 3} | body
+    response = client.post("/v1/act", json=given)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def end(client: TestClient, reward: Any = 1.0, *, episode: str = "e", **more: Any) -> Any:
+    return client.post(f"/v1/episodes/{episode}/outcome", json={"reward": reward} | more)
+
+
+def then(messages: list[Any], action: str, observation: str) -> list[Any]:
+    return [
+        *messages,
+        {"role": "assistant", "content": action},
+        {"role": "user", "content": observation},
+    ]
+
+
+def play(client: TestClient, *, steps: int = 3, first: Any = (TASK,)) -> list[str]:
+    """Take what is chosen; returns the actions."""
+    messages, actions = list(first), []
+    for step in range(steps):
+        actions.append(act(client, messages)["action"])
+        messages = then(messages, actions[-1], f"observation {step}")
+    return actions
+
+
+def rows(folder: Path, kind: str) -> list[Any]:
+    files = sorted(folder.glob(f"{kind}-*.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def test_adaptive_m_draws_until_q_rises_over_the_previous_steps(client: TestClient) -> None:
+    first = act(client, [TASK], adaptive=True, num_candidates=6)
+    assert (len(first["candidates"]), first["draws_saved"]) == (6, 0)
+    messages = then([TASK], first["action"], "a desk")
+    # The previous Q is 0.75, the highest there is: nothing rises over it.
+    assert act(client, messages, adaptive=True, num_candidates=6)["draws_saved"] == 0
+    lower = act(client, messages, adaptive=True, num_candidates=6, previous_q=0.6)
+    assert (len(lower["candidates"]), lower["draws_saved"]) == (2, 4)
+    assert "qguide_draws_saved_total 4.0" in client.get("/metrics").text
+
+
+def test_a_state_that_is_asked_for_again_is_not_its_own_predecessor(client: TestClient) -> None:
+    act(client, [TASK], num_candidates=1, adaptive=True)  # Q 0.5
+    messages = then([TASK], "Action: look", "a desk")
+    drawn = [act(client, messages, adaptive=True, num_candidates=6) for _ in range(2)]
+    assert [len(answer["candidates"]) for answer in drawn] == [2, 2]
+
+
+def test_another_q_models_value_is_no_previous_q(client: TestClient) -> None:
+    assert act(client, [TASK], num_candidates=1, adaptive=True)["candidates"][0]["q_value"] == 0.5
+    messages = then([TASK], "Action: look", "a desk")
+    answer = act(client, messages, adaptive=True, num_candidates=6, q_model="other")
+    assert answer["draws_saved"] == 0
+
+
+def test_a_choice_that_no_q_was_read_for_is_no_previous_q(client: TestClient) -> None:
+    assert act(client, [TASK], num_candidates=1)["candidates"][0]["q_value"] is None
+    messages = then([TASK], "Action: look", "a desk")
+    assert act(client, messages, adaptive=True, num_candidates=6)["draws_saved"] == 0
+
+
+def test_adaptive_m_without_anything_to_rise_over_is_refused(client: TestClient) -> None:
+    response = client.post("/v1/act", json={"messages": [TASK], "adaptive": True})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_request")
+    assert "give episode_id or previous_q" in error["message"]
+
+
+def test_perturbation_without_a_paraphraser_names_the_setting(client: TestClient) -> None:
+    response = client.post("/v1/act", json={"messages": [TASK], "perturb": True})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_request")
+    assert "set QGUIDE_PARAPHRASER" in error["message"]
+
+
+def test_perturbed_candidates_are_counted_and_their_cost_is_said(serve: Serve) -> None:
+    client = serve(FAKES.model_copy(update={"paraphraser": "scripted"}))
+    answer = act(client, [TASK], perturb=True)
+    assert (answer["perturbed"], answer["warnings"]) == (2, [])
+    assert answer["usage"]["paraphrase_tokens"] > 0
+    assert answer["timings_ms"]["paraphrase"] > 0
+    again = act(client, [TASK], perturb=True, adaptive=True)
+    assert again["usage"]["paraphrase_tokens"] == 0
+    assert act(client, [TASK])["perturbed"] == 0
+    misplaced = client.post(
+        "/v1/act", json={"messages": [TASK], "perturb": True, "task": "take the cup"}
+    )
+    assert (misplaced.status_code, misplaced.json()["error"]["code"]) == (400, "invalid_request")
+
+
+def test_a_paraphraser_is_loaded_as_a_policy_is(serve: Serve, tmp_path: Path) -> None:
+    settings = FAKES.model_copy(update={"paraphraser": str(tmp_path / "nowhere")})
+    with pytest.raises(QGuideError, match="nowhere"):
+        serve(settings)
+
+
+def test_an_outcome_closes_an_episode_once(client: TestClient) -> None:
+    play(client)
+    first, again = end(client, 0.5), end(client, 0.5)
+    assert first.status_code == again.status_code == 200
+    assert first.json() == again.json()
+    assert (first.json()["steps"], first.json()["recorded"]) == (3, False)
+    assert "QGUIDE_EPISODES_DIR" in first.json()["reason"]
+    other = end(client, 1.0)
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "episode_closed")
+    assert "ended with a reward of 0.5, not 1.0" in other.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("field", "status"), [("action", 422), ("observation", 400)])
+def test_half_a_character_is_no_text(client: TestClient, field: str, status: int) -> None:
+    play(client, steps=1)
+    response = client.post(
+        "/v1/episodes/e/outcome",
+        content=json.dumps({"reward": 1, field: "a\ud800"}),
+        headers={"content-type": "application/json"},
+    )
+    assert response.status_code == status
+    assert field in response.json()["error"]["message"]
+
+
+def test_an_outcome_without_an_episode_is_404(client: TestClient) -> None:
+    response = end(client, episode="never/seen")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_episode")
+
+
+@pytest.mark.parametrize("reward", ["NaN", "Infinity", '"1"', "true", "null"])
+def test_a_reward_is_a_finite_number(client: TestClient, reward: str) -> None:
+    play(client, steps=1)
+    response = client.post(
+        "/v1/episodes/e/outcome",
+        content=f'{{"reward": {reward}}}',
+        headers={"content-type": "application/json"},
+    )
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "malformed_body")
+
+
+@pytest.mark.parametrize("path", ["/v1/act", "/v1/score", "/v1/rerank"])
+def test_an_ended_episode_takes_no_more_steps(client: TestClient, path: str) -> None:
+    play(client)
+    end(client)
+    body: dict[str, Any] = {"messages": [TASK], "episode_id": "e"}
+    body |= {"/v1/score": {"candidates": ["go"]}, "/v1/rerank": {"documents": ["go"]}}.get(path, {})
+    response = client.post(path, json=body)
+    assert (response.status_code, response.json()["error"]["code"]) == (409, "episode_closed")
+    assert "another episode_id" in response.json()["error"]["message"]
+
+
+def test_the_replica_is_named_where_the_operator_named_it(serve: Serve, client: TestClient) -> None:
+    assert "x-qguide-replica" not in client.get("/healthz").headers
+    named = serve(FAKES.model_copy(update={"replica": "gpu-3"}))
+    assert named.get("/healthz").headers["x-qguide-replica"] == "gpu-3"
+
+
+def test_an_episode_becomes_a_tree_and_its_offers(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    system = {"role": "system", "content": "You are in a house."}
+    actions = play(client, first=(system, TASK))
+    answer = end(client, 0.5, observation="You won!").json()
+    assert (answer["recorded"], answer["reason"]) == (True, None)
+    (path,) = tmp_path.glob("trees-*.jsonl")
+    (tree,) = read_rows(path, TreeRow)
+    assert (tree.system, tree.first_observation) == (system["content"], TASK["content"])
+    assert [node.action for node in tree.nodes] == actions
+    assert [node.observation for node in tree.nodes] == [
+        "observation 0",
+        "observation 1",
+        "You won!",
+    ]
+    assert [node.reward for node in tree.nodes] == [0, 0, 0.5]
+    assert [node.terminated for node in tree.nodes] == [False, False, True]
+    assert {node.source for node in tree.nodes} == {"scripted"}
+    assert tree.completion_tokens > 0
+    offers = rows(tmp_path, "offers")
+    assert [offer["depth"] for offer in offers] == [1, 2, 3]
+    assert [offer["taken"] for offer in offers] == actions
+    assert {offer["task_id"] for offer in offers} == {tree.task_id}
+    assert sorted(c["q_value"] for c in offers[0]["candidates"]) == [0.25, 0.5, 0.75]
+    assert {offer["outcome_reward"] for offer in offers} == {0.5}
+
+
+def test_what_the_agent_did_stands_in_the_tree_not_what_was_chosen(
+    serve: Serve, tmp_path: Path
+) -> None:
+    client = serve(recording(tmp_path))
+    act(client, [TASK])
+    act(client, then([TASK], "Action: my own", "odd"))
+    end(client, 0, action="Action: give up", terminated=False)
+    ((tree),) = rows(tmp_path, "trees")
+    assert [node["action"] for node in tree["nodes"]] == ["Action: my own", "Action: give up"]
+    assert {node["source"] for node in tree["nodes"]} == {"agent"}
+    assert not tree["nodes"][-1]["terminated"]
+    assert [offer["taken"] for offer in rows(tmp_path, "offers")] == [
+        "Action: my own",
+        "Action: give up",
+    ]
+
+
+def test_the_callers_own_candidates_are_steps_too(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    for body in (["Action: look", "Action: wait"], ["Action: inventory"]):
+        given = {"messages": [TASK], "candidates": body, "episode_id": "e"}
+        assert client.post("/v1/score", json=given).status_code == 200
+    assert end(client).json()["steps"] == 1
+    (offer,) = rows(tmp_path, "offers")
+    assert [c["content"] for c in offer["candidates"]] == [
+        "Action: look",
+        "Action: wait",
+        "Action: inventory",
+    ]
+    assert offer["policy"] == "agent"
+
+
+def test_a_history_that_was_rewritten_is_no_record(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    act(client, [TASK])
+    act(client, [{"role": "user", "content": "A summary."}])
+    answer = end(client).json()
+    assert (answer["recorded"], answer["steps"]) == (False, 2)
+    assert answer["reason"] == "step 2 does not go on from step 1"
+    assert rows(tmp_path, "trees") == []
+
+
+def test_turns_that_do_not_alternate_are_no_record(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    act(client, [TASK, TASK])
+    assert "do not alternate" in end(client).json()["reason"]
+
+
+def test_every_text_is_redacted_before_it_is_written(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path, episodes_redact=f"{HOOKS}:shout"))
+    act(client, [{"role": "user", "content": f"The password is {SECRET}."}])
+    end(client, action=f"Action: say {SECRET}", observation=f"{SECRET} was right")
+    written = "".join(path.read_text() for path in tmp_path.iterdir())
+    assert SECRET not in written
+    assert "The password is ***." in written
+
+
+@pytest.mark.parametrize("hook", ["fail", "nothing"])
+def test_nothing_is_written_where_redaction_fails(serve: Serve, tmp_path: Path, hook: str) -> None:
+    client = serve(recording(tmp_path, episodes_redact=f"{HOOKS}:{hook}"))
+    play(client)
+    answer = end(client)
+    assert (answer.status_code, answer.json()["reason"]) == (200, "the redaction hook failed")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("hook", ["no_such_module:f", f"{HOOKS}:missing", f"{HOOKS}:NO_FUNCTION"])
+def test_a_hook_that_is_no_function_is_refused_at_the_start(tmp_path: Path, hook: str) -> None:
+    with pytest.raises(ConfigError, match="QGUIDE_EPISODES_REDACT is "):
+        create_app(recording(tmp_path, episodes_redact=hook))
+
+
+def test_what_could_not_be_written_is_written_when_told_again(serve: Serve, tmp_path: Path) -> None:
+    folder = tmp_path / "episodes"
+    folder.write_text("in the way")
+    client = serve(recording(folder))
+    play(client)
+    answer = end(client).json()
+    assert (answer["recorded"], answer["reason"]) == (
+        False,
+        "its file could not be written; the server's log says more",
+    )
+    folder.unlink()
+    assert [end(client).json()["recorded"] for _ in range(2)] == [True, True]
+    assert len(rows(folder, "trees")) == 1
+
+
+def test_full_files_are_left_and_the_oldest_go(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path, episodes_file_bytes=1, episodes_max_files=2))
+    for number in range(4):
+        act(client, [{"role": "user", "content": f"task {number}"}], episode_id=str(number))
+        assert end(client, episode=str(number)).json()["recorded"]
+    assert [row["first_observation"] for row in rows(tmp_path, "trees")] == ["task 2", "task 3"]
+    assert len(list(tmp_path.glob("offers-*.jsonl"))) == 2
+
+
+def test_small_episodes_share_a_file(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    for number in "12":
+        act(client, [TASK], episode_id=number)
+        end(client, episode=number)
+    (path,) = tmp_path.glob("trees-*.jsonl")
+    assert len(path.read_text().splitlines()) == 2

@@ -1,0 +1,131 @@
+"""POST /v1/score."""
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from qnet.scoring.value_head import NaiveScorer
+from qnet.types import Message, ScoreRequest
+from tests.support.tiny_models import q_model
+from tests.unit.server.conftest import FAKES, Serve
+
+TASK = [{"role": "user", "content": "you see a desk. " * 8}]
+
+
+def score(client: TestClient, candidates: list[Any], **body: Any) -> Any:
+    return client.post("/v1/score", json={"messages": TASK, "candidates": candidates} | body)
+
+
+def test_texts_and_messages_are_scored_alike(client: TestClient) -> None:
+    said = "Action: go to desk 1"
+    as_text = score(client, ["Action: look", said]).json()
+    as_message = score(client, ["Action: look", {"role": "assistant", "content": said}]).json()
+    assert as_text["scores"] == as_message["scores"]
+    assert as_text["scores"] == [{"index": 0, "q_value": 0.5}, {"index": 1, "q_value": 0.75}]
+    assert (as_text["chosen"], as_text["reason"]) == (1, "highest_q")
+
+
+def test_q_is_what_the_reference_scorer_says(tiny_client: TestClient) -> None:
+    candidates = ["Action: take mug", "Action: open shelf", "go"]
+    answer = score(tiny_client, candidates).json()
+    history = (Message("user", TASK[0]["content"]),)
+    said = tuple(Message("assistant", text) for text in candidates)
+    (expected,) = NaiveScorer(q_model()).score([ScoreRequest(history, said)])
+    q_values = [row["q_value"] for row in answer["scores"]]
+    assert q_values == pytest.approx(expected.q_values, abs=1e-6)
+    assert answer["chosen"] == q_values.index(max(q_values))
+
+
+def test_the_same_history_again_is_in_the_cache(tiny_client: TestClient) -> None:
+    first, again = (score(tiny_client, ["go", "open"]).json()["usage"] for _ in range(2))
+    assert first["cached_tokens"] == 0
+    assert again["cached_tokens"] > 0
+    assert again["scored_tokens"] + again["cached_tokens"] == first["scored_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        ([], "0 candidates; give 1 to 8"),
+        ([str(n) for n in range(9)], "9 candidates; give 1 to 8"),
+        (["go", " \n"], "candidates[1] is empty; remove it"),
+        (["go", "look", "go"], "candidates[0] and candidates[2] are equal; send each once"),
+        (
+            [{"role": "user", "content": "go"}],
+            "candidates[0] has the role 'user'; a candidate is the assistant's",
+        ),
+    ],
+)
+def test_candidates_that_cannot_be_scored_are_explained(
+    client: TestClient, candidates: list[Any], message: str
+) -> None:
+    response = score(client, candidates)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_candidates"
+    assert response.json()["error"]["message"] == message
+
+
+def test_several_histories_are_scored_by_one_version(tiny_client: TestClient) -> None:
+    items = [
+        {"messages": TASK, "candidates": ["go", "open"]},
+        {"messages": [{"role": "user", "content": "take mug"}], "candidates": ["go"]},
+    ]
+    answer = tiny_client.post("/v1/score/batch", json={"items": items}).json()
+    for item, got in zip(items, answer["items"], strict=True):
+        alone = tiny_client.post("/v1/score", json=item).json()
+        q_values = [row["q_value"] for row in got["scores"]]
+        assert q_values == pytest.approx([row["q_value"] for row in alone["scores"]], abs=1e-6)
+        assert (got["chosen"], got["reason"]) == (alone["chosen"], alone["reason"])
+    assert answer["q_model_version"] == "0"
+    assert answer["timings_ms"]["total"] >= answer["timings_ms"]["score"] > 0
+
+
+def test_one_bad_item_is_named_and_refuses_the_batch(client: TestClient) -> None:
+    items = [{"messages": TASK, "candidates": ["go"]}, {"messages": TASK, "candidates": []}]
+    response = client.post("/v1/score/batch", json={"items": items})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_candidates"
+    assert response.json()["error"]["message"] == "items[1]: 0 candidates; give 1 to 8"
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_batch_has_its_limit(serve: Serve, number: int) -> None:
+    client = serve(FAKES.model_copy(update={"max_score_items": 2}))
+    items = [{"messages": TASK, "candidates": ["go"]}] * number
+    response = client.post("/v1/score/batch", json={"items": items})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert f"{number} items; give 1 to 2" in response.json()["error"]["message"]
+
+
+def test_tool_calls_are_candidates(client: TestClient) -> None:
+    calls = [
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c", "function": {"name": "go to", "arguments": arguments}}],
+        }
+        for arguments in ('{"place": "desk"}', '{"place": "shelf"}')
+    ]
+    answer = score(client, ["Action: look", *calls]).json()
+    assert [row["q_value"] for row in answer["scores"]] == [0.5, 0.75, 0.75]
+    again = score(client, [calls[0], calls[0]])
+    assert "candidates[0] and candidates[1] are equal" in again.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/score/batch", {"items": [{"messages": TASK, "candidates": ["go"]}]}),
+        ("/score", {"queries": "look", "documents": ["go"]}),
+    ],
+)
+def test_several_histories_are_no_step_of_an_episode(
+    client: TestClient, path: str, body: dict[str, Any]
+) -> None:
+    assert client.post(path, json=body | {"episode_id": "e"}).status_code == 200
+    ended = client.post("/v1/episodes/e/outcome", json={"reward": 1.0})
+    assert ended.json()["error"]["code"] == "unknown_episode"
+    document = client.get("/openapi.json").json()
+    shape = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    schema = document["components"]["schemas"][shape["$ref"].rpartition("/")[2]]
+    assert "nothing becomes a step of it" in schema["properties"]["episode_id"]["description"]

@@ -1,0 +1,178 @@
+"""What surrounds the answers: models, health, metrics, request ids, logs, settings."""
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from qguide.cli import app as cli
+from qnet.errors import CheckpointError, RoutingError
+from server.q_models.build import build_models
+from server.settings.settings import SCRIPTED, Settings
+from tests.unit.server.conftest import FAKES, Serve
+
+BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 3}
+
+
+def test_models_lists_the_policy_and_the_q_models(client: TestClient) -> None:
+    cards = client.get("/v1/models").json()["data"]
+    listed = [(card["kind"], card["id"], card["source"], card["default"]) for card in cards]
+    assert listed == [
+        ("policy", "scripted", "scripted", True),
+        ("q_model", "demo@0", "scripted", True),
+        ("q_model", "other@0", "scripted", False),
+    ]
+
+
+def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
+    assert client.get("/docs").status_code == 200
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(paths) == {
+        "/v1/act",
+        "/v1/chat/completions",
+        "/v1/score",
+        "/v1/score/batch",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/rerank",
+        "/score",
+        "/v1/episodes/{episode_id}/outcome",
+        "/v1/models",
+        "/v1/models/{model_id}",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/playground/abilities",
+    }
+
+
+def test_metrics_count_requests_stages_and_tokens(client: TestClient) -> None:
+    usage = client.post("/v1/act", json=BODY).json()["usage"]
+    client.post("/v1/act", json={})
+    text = client.get("/metrics").text
+    for line in (
+        'qguide_requests_total{route="/v1/act",status="200"} 1.0',
+        'qguide_requests_total{route="/v1/act",status="422"} 1.0',
+        'qguide_stage_seconds_count{stage="sample"} 1.0',
+        'qguide_stage_seconds_count{stage="score"} 1.0',
+        'qguide_request_seconds_count{route="/v1/act"} 2.0',
+        f"qguide_completion_tokens_total {float(usage['completion_tokens'])}",
+        "qguide_distinct_candidates_sum 3.0",
+    ):
+        assert line in text
+
+
+def test_metrics_tell_of_each_q_models_batches_tokens_and_cache(serve: Serve) -> None:
+    # The embedded Q model, with a cache that holds nothing beyond a request.
+    client = serve(Settings(policy=SCRIPTED, cache_bytes=0))
+    body = {"messages": BODY["messages"], "candidates": ["Action: look", "Action: inventory"]}
+    answer = client.post("/v1/score", json=body).json()
+    q_model = f"embedded@{answer['q_model_version']}"
+    text = client.get("/metrics").text
+    for line in (
+        f'qguide_queue_seconds_count{{ended="answered",q_model="{q_model}"}} 1.0',
+        f'qguide_queue_seconds_count{{ended="given_up",q_model="{q_model}"}} 0.0',
+        f'qguide_batch_requests_sum{{q_model="{q_model}"}} 1.0',
+        f'qguide_batch_seconds_count{{q_model="{q_model}"}} 1.0',
+        f'qguide_cache_evictions_total{{q_model="{q_model}"}} 1.0',
+        f'qguide_cache_bytes{{q_model="{q_model}"}} 0.0',
+        f'qguide_scorer_tokens_total{{kind="computed",q_model="{q_model}"}} '
+        f"{float(answer['usage']['scored_tokens'])}",
+        f'qguide_scorer_tokens_total{{kind="cached",q_model="{q_model}"}} 0.0',
+    ):
+        assert line in text
+
+
+def test_versions_aliases_and_shadows_come_from_the_settings(serve: Serve) -> None:
+    settings = Settings(
+        policy=SCRIPTED,
+        q_models={"a@1": SCRIPTED, "a@2": SCRIPTED, "b@1": SCRIPTED},
+        default_q_model="stable",
+        aliases={"stable": "trial", "trial": {"a": 9, "a@2": 1}},
+        shadows={"a": "b"},
+    )
+    listed = serve(settings).get("/v1/models").json()
+    assert listed["aliases"] == {"a": "a@1", "b": "b@1", "stable": "trial", "default": "stable"}
+    assert listed["splits"] == {"trial": {"a": 9.0, "a@2": 1.0}}
+    assert listed["shadows"] == {"a": "b"}
+    defaults = [card["id"] for card in listed["data"] if card["default"]]
+    assert defaults == ["scripted", "a@1", "a@2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("scripted", "scripted"),
+        ("default", "scripted"),
+        ("demo@0", "demo@0"),
+        ("demo", "demo@0"),
+        ("trial/one", "other@0"),
+    ],
+)
+def test_a_model_is_found_by_any_of_its_names(serve: Serve, name: str, found: str) -> None:
+    client = serve(FAKES.model_copy(update={"aliases": {"trial/one": "other"}}))
+    card = client.get(f"/v1/models/{name}").json()
+    assert card in client.get("/v1/models").json()["data"]
+    assert card["id"] == found
+
+
+@pytest.mark.parametrize("name", ["gpt-9", "both"])
+def test_a_name_that_is_no_one_models_is_404(serve: Serve, name: str) -> None:
+    settings = FAKES.model_copy(update={"aliases": {"both": {"demo": 1, "other": 1}}})
+    response = serve(settings).get(f"/v1/models/{name}")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (404, "unknown_model")
+    assert f"no one model '{name}'; served are scripted, " in error["message"]
+
+
+def test_a_request_keeps_its_id(client: TestClient) -> None:
+    response = client.get("/healthz", headers={"X-Request-ID": "trace-1.a"})
+    assert response.headers["x-request-id"] == "trace-1.a"
+
+
+@pytest.mark.parametrize("given", ["", "two words", "x" * 65, "évil"])
+def test_an_id_that_could_harm_a_log_is_replaced(client: TestClient, given: str) -> None:
+    response = client.get("/healthz", headers={b"X-Request-ID": given.encode()})
+    assert response.headers["x-request-id"] != given
+    assert response.headers["x-request-id"].isalnum()
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QGUIDE_PORT", "9000")
+    monkeypatch.setenv("QGUIDE_Q_MODELS", '{"big": "models/big", "demo": "scripted"}')
+    settings = Settings()
+    assert settings.port == 9000
+    assert list(settings.q_models) == ["big", "demo"]
+
+
+def test_a_setting_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QGUIDE_MAX_CANDIDATES", "0")
+    with pytest.raises(ValidationError, match="max_candidates"):
+        Settings()
+
+
+def test_a_default_that_is_not_served_is_refused() -> None:
+    with pytest.raises(RoutingError, match=r"'large'; name one of demo, other"):
+        build_models(FAKES.model_copy(update={"default_q_model": "large"}))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds no config\.json"):
+        build_models(Settings(policy=str(tmp_path), q_models={"demo": SCRIPTED}))
+
+
+def test_serve_says_what_it_cannot_load_without_a_traceback(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["serve", "--policy", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "holds no config.json" in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+def test_the_console_script_knows_every_command() -> None:
+    listed = CliRunner().invoke(cli, ["--help"]).output
+    for command in ("collect", "sft", "explore", "label", "train-qnet", "evaluate", "parity"):
+        assert command in listed
+    assert "play" in listed
+    assert "serve" in listed

@@ -1,0 +1,235 @@
+"""vLLM as a child process, played by a script."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+from fastapi.testclient import TestClient
+from pydantic import ValidationError
+
+from qnet.errors import ConfigError
+from server.app import create_app
+from server.settings.settings import Settings, Upstream
+from server.upstreams import managed_process as child_guard
+from server.upstreams.vllm_process import VllmProcess
+from tests.support.scripted_vllm_module import install
+from tests.unit.server.conftest import FAKES
+
+START_S = 120
+GUARDED = [sys.executable, "-I", child_guard.__file__, sys.executable, "-c"]
+
+
+@pytest.fixture(autouse=True)
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(install(tmp_path)))
+
+
+@pytest.fixture
+def vllm() -> Iterator[Callable[..., VllmProcess]]:
+    started: list[VllmProcess] = []
+
+    def build(**more: Any) -> VllmProcess:
+        given: dict[str, Any] = {"python": Path(sys.executable), "first_wait_s": 0.05}
+        started.append(VllmProcess("a-model", **(given | more)))
+        return started[-1]
+
+    yield build
+    for process in started:
+        process.close()
+
+
+def until(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_S
+    while not found():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def answers(process: VllmProcess) -> bool:
+    try:
+        return httpx.get(f"{process.url}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def lives(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    # One that ended and waits to be collected lives no more.
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_it_answers_its_key_alone_passes_its_log_on_and_ends_with_its_children(
+    vllm: Callable[..., VllmProcess],
+) -> None:
+    with structlog.testing.capture_logs() as logged:
+        process = vllm(arguments=("--max-model-len", "99"))
+        process.start(ready_s=START_S)
+        upstream = process.upstream()
+        assert (upstream.model, str(upstream.url)) == ("vllm", f"{process.url}/v1")
+        answer = httpx.post(f"{process.url}/v1/chat/completions", json={"n": 1})
+        assert answer.status_code == 401
+        process.close()
+    lines = [line["line"] for line in logged if line["event"] == "vllm"]
+    assert lines[0] == "loading a-model"
+    assert "vllm_ready" in [line["event"] for line in logged]
+    engine = int(re.findall(r"engine (\d+)", "\n".join(lines))[0])
+    assert not answers(process)
+    until(lambda: not lives(engine))
+    assert not lives(process.pid)
+
+
+def test_it_is_started_again_when_it_ends(vllm: Callable[..., VllmProcess]) -> None:
+    process = vllm()
+    process.start(ready_s=START_S)
+    first = process.pid
+    for starts in (2, 3):
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{process.url}/die")
+        until(lambda starts=starts: process.starts == starts and answers(process))  # type: ignore[misc]
+    assert process.pid != first
+
+
+def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(
+    vllm: Callable[..., VllmProcess],
+) -> None:
+    process = vllm()
+    process.start(ready_s=START_S)
+    upstreams = {"vllm": process.upstream()}
+    settings = FAKES.model_copy(update={"upstreams": upstreams, "vllm": "a-model"})
+    with TestClient(create_app(settings, vllm=process)) as client:
+        assert client.get("/readyz").status_code == 200
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{process.url}/die")
+        until(lambda: process.is_lost)
+        lost = client.get("/readyz")
+        assert lost.status_code == 503
+        assert "is being started again" in lost.json()["reason"]
+        until(lambda: client.get("/readyz").status_code == 200)
+    assert (process.starts, process.is_lost) == (2, False)
+
+
+def test_one_that_lives_and_does_not_answer_is_started_again(
+    vllm: Callable[..., VllmProcess],
+) -> None:
+    process = vllm(silent_s=1.0)
+    process.start(ready_s=START_S)
+    first = process.pid
+    with structlog.testing.capture_logs() as logged:
+        assert httpx.get(f"{process.url}/hang").status_code == 200
+        until(lambda: process.starts == 2 and answers(process))
+    [lost] = [line for line in logged if line["event"] == "vllm_lost"]
+    assert lost["reason"].startswith("was silent for ")
+    assert not lives(first)
+    time.sleep(2.0)
+    assert process.starts == 2, "one that answers is left alone"
+
+
+def test_the_wait_before_a_restart_doubles_up_to_the_longest(
+    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = vllm(longest_wait_s=0.15)
+    process.start(ready_s=START_S)
+    monkeypatch.setenv("VLLM_PLAYS", "refusal")
+    with structlog.testing.capture_logs() as logged:
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{process.url}/die")
+        until(lambda: sum(line["event"] == "vllm_lost" for line in logged) >= 4)
+    lost = [line for line in logged if line["event"] == "vllm_lost"]
+    assert [line["restart_in_s"] for line in lost[:4]] == [0.05, 0.1, 0.15, 0.15]
+    assert [line["reason"] for line in lost[:2]] == ["ended with 3", "ended with 1"]
+
+
+def test_a_machine_without_room_for_a_process_is_asked_again(
+    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = vllm()
+    process.start(ready_s=START_S)
+    start = subprocess.Popen
+    refused = iter([True, True])
+
+    def full(*given: Any, **more: Any) -> Any:
+        if next(refused, False):
+            raise BlockingIOError("Resource temporarily unavailable")
+        return start(*given, **more)
+
+    monkeypatch.setattr("server.vllm_process.subprocess.Popen", full)
+    with structlog.testing.capture_logs() as logged:
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{process.url}/die")
+        until(lambda: process.starts == 2 and answers(process))
+    failed = [line for line in logged if line["event"] == "vllm_not_started"]
+    assert [line["reason"] for line in failed] == ["BlockingIOError"] * 2
+
+
+def test_one_that_ends_while_it_starts_is_explained_in_its_own_words(
+    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PLAYS", "refusal")
+    with pytest.raises(ConfigError, match=r"(?s)ended with 1 while it.*no such model: a-model"):
+        vllm().start(ready_s=START_S)
+
+
+def test_one_that_never_answers_is_given_up(
+    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PLAYS", "silence")
+    process = vllm()
+    with pytest.raises(ConfigError, match=r"did not answer within 0\.5 s"):
+        process.start(ready_s=0.5)
+    assert not lives(process.pid)
+
+
+def test_an_interpreter_that_is_not_there_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="set QGUIDE_VLLM_PYTHON"):
+        VllmProcess("a-model", python=tmp_path / "python")
+
+
+def test_its_name_is_not_given_twice() -> None:
+    upstream = Upstream.model_validate({"url": "http://127.0.0.1:1/v1", "model": "m"})
+    with pytest.raises(ValidationError, match="so is the one to be started"):
+        Settings(vllm="a-model", upstreams={"vllm": upstream})
+
+
+def test_what_it_started_ends_also_when_this_process_is_killed() -> None:
+    sleeper = [
+        sys.executable,
+        "-c",
+        "import os, time; print(os.getpid(), flush=True); time.sleep(600)",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-I", child_guard.__file__, *sleeper],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as guard:
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        guarded = int(guard.stdout.readline())
+        assert lives(guarded)
+        guard.stdin.close()  # as the end of a process does
+        until(lambda: not lives(guarded))
+    assert guard.returncode == -signal.SIGKILL
+
+
+def test_the_guard_hands_on_how_it_ended() -> None:
+    command = [
+        sys.executable,
+        "-I",
+        child_guard.__file__,
+        sys.executable,
+        "-c",
+        "raise SystemExit(7)",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as guard:
+        assert guard.wait(START_S) == 7

@@ -1,0 +1,120 @@
+"""Job files: what is right becomes a configuration, what is wrong is explained."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.errors import ConfigError
+from training.configs.job_files import load_config
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rate: float = Field(default=0.5, gt=0)
+    names: tuple[str, ...] = ()
+
+
+class Job(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    output: Path
+    steps: int = 3
+    inner: Inner = Inner()
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text('output = "runs/a"\nsteps = 5\n[inner]\nrate = 0.25\n')
+    return path
+
+
+def test_a_file_becomes_a_configuration(job_file: Path) -> None:
+    assert load_config(Job, job_file) == Job(output=Path("runs/a"), steps=5, inner=Inner(rate=0.25))
+
+
+@pytest.mark.parametrize(
+    ("name", "base"), [("more.toml", "job.toml"), ("in/m.toml", "../job.toml")]
+)
+def test_a_file_says_only_where_it_differs_from_another(
+    job_file: Path, name: str, base: str
+) -> None:
+    more = job_file.parent / name
+    more.parent.mkdir(exist_ok=True)
+    more.write_text(f'extends = "{base}"\nsteps = 6\n[inner]\nnames = ["a"]\n')
+    expected = Job(output=Path("runs/a"), steps=6, inner=Inner(rate=0.25, names=("a",)))
+    assert load_config(Job, more) == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ('"job.toml"', "extend each other"),
+        ("3", "name a file by its path from this one"),
+        ('"none.toml"', "existing file"),
+    ],
+)
+def test_a_file_that_extends_what_it_cannot_is_refused(
+    job_file: Path, base: str, message: str
+) -> None:
+    job_file.write_text(f"extends = {base}\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config(Job, job_file)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("steps=7", {"steps": 7}),
+        ("output=runs/b", {"output": Path("runs/b")}),
+        ("inner.rate=1e-3", {"inner": Inner(rate=0.001)}),
+        ('inner.names=["a", "b"]', {"inner": Inner(rate=0.25, names=("a", "b"))}),
+    ],
+)
+def test_an_override_wins_over_the_file(
+    job_file: Path, override: str, expected: dict[str, object]
+) -> None:
+    assert load_config(Job, job_file, [override]) == load_config(Job, job_file).model_copy(
+        update=expected
+    )
+
+
+def test_options_win_over_the_file_and_overrides_over_options(job_file: Path) -> None:
+    options = {"steps": 8, "inner.rate": 2.0, "output": None}
+    job = load_config(Job, job_file, ["inner.rate=3"], options=options)
+    assert job == Job(output=Path("runs/a"), steps=8, inner=Inner(rate=3.0))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["stepz=1"], "stepz: there is no such field; the fields are: inner, output, steps"),
+        (["inner.rat=1"], "inner.rat: there is no such field; the fields are: names, rate"),
+        (["inner.rate=-1"], r"inner.rate = -1: .*greater than 0; .*--set inner.rate="),
+        (["inner.names=[1]"], r"inner.names.0 = 1: .*--set inner.names="),
+        (["steps"], "'steps' has no value"),
+        (["inner..rate=1"], "a part of the name is empty"),
+        (["steps.rate=1"], "steps is 5, not a table"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(
+    job_file: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(Job, job_file, overrides)
+
+
+def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)output: is missing.*steps = 'many'"):
+        load_config(Job, None, ["steps=many"])
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.toml: No such file"):
+        load_config(Job, tmp_path / "no.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("steps = = 3")
+    with pytest.raises(ConfigError, match=r"broken\.toml is no TOML"):
+        load_config(Job, broken)

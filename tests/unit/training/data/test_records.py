@@ -1,0 +1,116 @@
+"""Rows are refused where they do not fit, and come back as they went."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from qnet.errors import RecordError
+from qnet.types import Message
+from training.data.records import (
+    EXPERT,
+    LabelRow,
+    MessageRow,
+    NodeRow,
+    TrajectoryRow,
+    TreeRow,
+    messages_of,
+    rows_of,
+)
+
+HISTORY = (
+    Message("user", "Find the mug."),
+    Message("assistant", "Action: look"),
+    Message("user", "A mug."),
+    Message("assistant", "Action: take mug"),
+    Message("user", "You won!"),
+)
+TASK: dict[str, Any] = {"task_id": "mug-1", "kind": "find", "environment": "kitchen"}
+
+
+def trajectory(**changes: Any) -> TrajectoryRow:
+    values: dict[str, Any] = {
+        **TASK,
+        "messages": rows_of(HISTORY),
+        "outcome_reward": 1.0,
+        "terminated": True,
+        "steps": 2,
+        "source": EXPERT,
+    }
+    return TrajectoryRow.model_validate(values | changes)
+
+
+def node(node_id: int, parent: int, depth: int) -> NodeRow:
+    return NodeRow(
+        id=node_id, parent=parent, depth=depth, action="a", observation="o", source="policy"
+    )
+
+
+def test_messages_come_back_as_they_went() -> None:
+    assert messages_of(rows_of(HISTORY)) == HISTORY
+
+
+def test_a_trajectory_comes_back_from_its_line() -> None:
+    row = trajectory(seed=7)
+    assert TrajectoryRow.model_validate_json(row.model_dump_json()) == row
+
+
+def test_the_outcome_stands_on_the_last_step() -> None:
+    steps = trajectory().to_steps()
+    assert [step.action for step in steps] == ["Action: look", "Action: take mug"]
+    assert [step.observation for step in steps] == ["A mug.", "You won!"]
+    assert [step.reward for step in steps] == [0.0, 1.0]
+    assert [step.terminated for step in steps] == [False, True]
+
+
+def test_steps_must_be_the_number_of_actions() -> None:
+    with pytest.raises(ValidationError, match="steps is 3"):
+        trajectory(steps=3)
+
+
+def test_a_trajectory_without_its_last_observation_has_no_steps() -> None:
+    with pytest.raises(RecordError, match="mug-1"):
+        trajectory(messages=rows_of(HISTORY[:-1])).to_steps()
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"reward": 1.0}, {"outcome_reward": "nan"}])
+def test_unknown_versions_fields_and_numbers_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        trajectory(**change)
+
+
+def test_a_tree_comes_back_from_its_row() -> None:
+    row = TreeRow(
+        **TASK,
+        first_observation="Find the mug.",
+        nodes=(node(1, 0, 1), node(2, 1, 2), node(3, 0, 1)),
+        draws=2,
+    )
+    tree = row.to_tree()
+    assert tree.children == ((1, 3), (2,), (), ())
+    assert tuple(NodeRow.from_node(each) for each in tree.nodes) == row.nodes
+
+
+@pytest.mark.parametrize(
+    ("nodes", "complaint"),
+    [
+        ((node(2, 0, 1),), "has the id 2"),
+        ((node(1, 2, 1), node(2, 0, 1)), "before its parent"),
+        ((node(1, 0, 2),), "depth 2"),
+    ],
+)
+def test_nodes_that_form_no_tree_are_refused(nodes: tuple[NodeRow, ...], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        TreeRow(**TASK, first_observation="x", nodes=nodes, draws=1)
+
+
+def test_a_label_row_needs_one_label_per_action() -> None:
+    with pytest.raises(ValidationError, match="2 assistant messages"):
+        LabelRow(
+            **TASK,
+            target="q",
+            messages=tuple(MessageRow.from_message(message) for message in HISTORY[:-1]),
+            q_values=(0.9,),
+            node_ids=(1, 2),
+            parent_ids=(0, 1),
+        )

@@ -1,0 +1,131 @@
+"""What is on disk after a kill, and what a second run makes of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from qnet.errors import ConfigError, RecordError
+from training.data.runs import (
+    JsonlWriter,
+    finished_task_ids,
+    open_run,
+    read_rows,
+    rows_path,
+)
+
+
+class Row(BaseModel):
+    task_id: str
+    reward: float = 0.0
+
+
+class Inner(BaseModel):
+    width: int = 2
+
+
+class Config(BaseModel):
+    output: Path
+    inner: Inner = Inner()
+    parallel: int = 1
+
+
+def write(path: Path, *task_ids: str) -> None:
+    with JsonlWriter(path) as writer:
+        for task_id in task_ids:
+            writer.write(Row(task_id=task_id))
+
+
+def test_rows_come_back_in_order(tmp_path: Path) -> None:
+    write(tmp_path / "rows.jsonl", "one", "two")
+    write(tmp_path / "rows.jsonl", "three")
+    rows = read_rows(tmp_path / "rows.jsonl", Row)
+    assert [row.task_id for row in rows] == ["one", "two", "three"]
+
+
+def test_a_row_is_on_disk_before_the_next_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with JsonlWriter(path) as writer:
+        writer.write({"task_id": "one"})
+        assert finished_task_ids(path) == {"one"}
+
+
+@pytest.mark.parametrize("torn", [b'{"task_id": "tw', b'{"task_id": "\xc3', b"{"])
+def test_a_line_that_a_kill_cut_off_was_never_written(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    write(path, "one")
+    with path.open("ab") as file:
+        file.write(torn)
+    assert finished_task_ids(path) == {"one"}
+    assert [row.task_id for row in read_rows(path, Row)] == ["one"]
+    write(path, "two")
+    assert [row.task_id for row in read_rows(path, Row)] == ["one", "two"]
+
+
+def test_a_whole_last_line_without_its_newline_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"task_id": "one"}')
+    write(path, "two")
+    assert [row.task_id for row in read_rows(path, Row)] == ["one", "two"]
+
+
+def test_a_wrong_row_names_its_file_line_and_field(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"task_id": "one"}\n{"task_id": "two", "reward": "much"}\n')
+    with pytest.raises(RecordError, match=r"rows\.jsonl, line 2: reward: .*Row was expected"):
+        list(read_rows(path, Row))
+
+
+def test_a_torn_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"task_id": "one\n{"task_id": "two"}\n')
+    with pytest.raises(RecordError, match="line 1"):
+        finished_task_ids(path)
+
+
+def test_a_missing_file_holds_no_finished_task_but_cannot_be_read(tmp_path: Path) -> None:
+    assert finished_task_ids(tmp_path / "none.jsonl") == set()
+    with pytest.raises(RecordError, match="does not exist"):
+        list(read_rows(tmp_path / "none.jsonl", Row))
+
+
+def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
+    with (
+        JsonlWriter(tmp_path / "rows.jsonl"),
+        pytest.raises(ConfigError, match="another process"),
+    ):
+        JsonlWriter(tmp_path / "rows.jsonl")
+
+
+def test_a_new_run_writes_its_resolved_config(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run", Config(output=Path("run")))
+    assert json.loads(run.config.read_text()) == {
+        "output": "run",
+        "inner": {"width": 2},
+        "parallel": 1,
+    }
+
+
+def test_a_resume_may_change_what_does_not_change_the_rows(tmp_path: Path) -> None:
+    may_change = frozenset({"output", "parallel"})
+    open_run(tmp_path, Config(output=Path("a")), may_change=may_change)
+    run = open_run(tmp_path, Config(output=Path("b"), parallel=8), may_change=may_change)
+    assert run.rows == tmp_path / "rows.jsonl"
+
+
+def test_a_resume_under_another_config_names_the_field_and_both_values(tmp_path: Path) -> None:
+    open_run(tmp_path, Config(output=tmp_path))
+    with pytest.raises(ConfigError, match=r"inner\.width = 2 then, 3 now"):
+        open_run(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
+
+
+def test_rows_without_a_config_are_not_taken_for_a_run(tmp_path: Path) -> None:
+    write(tmp_path / "rows.jsonl", "one")
+    with pytest.raises(ConfigError, match="cannot be resumed"):
+        open_run(tmp_path, Config(output=tmp_path))
+
+
+def test_a_config_names_a_run_folder_or_a_file(tmp_path: Path) -> None:
+    assert rows_path(tmp_path) == tmp_path / "rows.jsonl"
+    assert rows_path(tmp_path / "some.jsonl") == tmp_path / "some.jsonl"

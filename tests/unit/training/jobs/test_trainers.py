@@ -1,0 +1,242 @@
+"""The two trainers: they learn, they can be killed, and what they write can be served."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qnet.errors import ConfigError
+from qnet.models.checkpoint import load_policy, load_qnet
+from qnet.types import Message
+from training.data.augmentation import Augmentation, build_augmenter
+from training.data.records import LabelRow, TrajectoryRow, rows_of
+from training.data.runs import JsonlWriter, RunFolder, open_run
+from training.jobs.sft import SftConfig, run_sft
+from training.jobs.train_qnet import (
+    TrainQNetConfig,
+    qnet_loss,
+    rename_tree,
+    require_packable,
+    run_train_qnet,
+    sibling_accuracy,
+)
+from training.optimization.packed_trees import PackedTree, Place, pack_tree
+from training.optimization.trainer import Optimization
+from training.small_models.architecture import Architecture
+
+TINY = Architecture(
+    vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128
+)
+
+
+def episode(color: str) -> tuple[Message, ...]:
+    return (
+        Message("user", f"Say {color}."),
+        Message("assistant", f"Action: {color}"),
+    )
+
+
+@pytest.fixture
+def trajectories(tmp_path: Path) -> Path:
+    run = open_run(tmp_path / "trajectories", Architecture())
+    with JsonlWriter(run.rows) as rows:
+        for number in range(40):
+            rows.write(
+                TrajectoryRow(
+                    task_id=f"t{number}",
+                    kind="say",
+                    environment="echo",
+                    messages=rows_of(episode(("red", "blue")[number % 2])),
+                    outcome_reward=1.0,
+                    terminated=True,
+                    steps=1,
+                    source="expert",
+                )
+            )
+    return run.path
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    """Trees in which echoing the asked color is worth 1 and the other one 0."""
+    run = open_run(tmp_path / "labels", Architecture())
+    with JsonlWriter(run.rows) as rows:
+        for number in range(40):
+            asked = ("red", "blue")[number % 2]
+            for node, said in enumerate(("red", "blue"), start=1):
+                rows.write(
+                    LabelRow(
+                        task_id=f"t{number}",
+                        kind="say",
+                        environment="echo",
+                        target="q",
+                        messages=rows_of((episode(asked)[0], episode(said)[1])),
+                        q_values=(float(said == asked),),
+                        node_ids=(node,),
+                        parent_ids=(0,),
+                    )
+                )
+    return run.path
+
+
+def sft_config(trajectories: Path, output: Path, **changes: object) -> SftConfig:
+    fields: dict[str, object] = {
+        "trajectories": (trajectories,),
+        "output": output,
+        "architecture": TINY,
+        "optimization": Optimization(
+            optimizer="muon",
+            lr=5e-3,
+            muon_lr=0.02,
+            epochs=30,
+            batch_tokens=90,
+            micro_batch_tokens=100,
+        ),
+    }
+    return SftConfig.model_validate(fields | changes)
+
+
+def test_sft_learns_to_answer_and_qnet_learns_to_rank(
+    tmp_path: Path, trajectories: Path, labels: Path
+) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft"))
+    policy = load_policy(tmp_path / "sft" / "checkpoint")
+    model: Any = policy.model
+    for color in ("red", "blue"):
+        ids = policy.renderer.encode_history(episode(color)[:1])
+        reply = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
+        assert policy.renderer.decode_reply(reply[0, len(ids) :]) == episode(color)[1]
+
+    config = TrainQNetConfig(
+        labels=(labels,),
+        trunk=tmp_path / "sft" / "checkpoint",
+        output=tmp_path / "qnet",
+        head_width=32,
+        loss_on="last",
+        ranking_weight=0.1,
+        validation_fraction=0.2,
+        optimization=Optimization(lr=3e-3, epochs=8, batch_tokens=40, micro_batch_tokens=40),
+    )
+    manifest = run_train_qnet(config)
+    assert manifest.metrics["sibling_accuracy"] == 1.0
+    assert manifest.label_range == (0.0, 1.0)
+    assert load_qnet(tmp_path / "qnet" / "checkpoint").manifest == manifest
+
+
+def test_starting_a_finished_run_again_changes_nothing(tmp_path: Path, trajectories: Path) -> None:
+    config = sft_config(trajectories, tmp_path / "sft")
+    first = run_sft(config)
+    metrics = RunFolder(tmp_path / "sft").metrics.read_text()
+    assert run_sft(config).files == first.files
+    assert RunFolder(tmp_path / "sft").metrics.read_text() == metrics
+
+
+def test_a_run_is_not_resumed_under_another_config(tmp_path: Path, trajectories: Path) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft"))
+    with pytest.raises(ConfigError, match="seed"):
+        run_sft(sft_config(trajectories, tmp_path / "sft", seed=1))
+
+
+def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
+    tmp_path: Path, trajectories: Path
+) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft", seed=3))
+    renderer = load_policy(tmp_path / "sft" / "checkpoint").renderer
+    rows = [
+        LabelRow(
+            task_id="t",
+            kind="say",
+            environment="echo",
+            target="q",
+            messages=rows_of((episode("red")[0], episode(said)[1])),
+            q_values=(q,),
+            node_ids=(node,),
+            parent_ids=(0,),
+        )
+        for node, said, q in ((1, "red", 1.0), (2, "blue", 0.0))
+    ]
+    [tree] = pack_tree(renderer, rows, loss_on="last", min_gap=0.1, max_length=64, max_tokens=64)
+    [(better, worse)] = tree.pairs
+
+    def told(of_better: float, of_worse: float) -> Any:
+        """A QNet that says what it is told at the ends of both actions."""
+        q_BT = torch.zeros(1, len(tree))
+        q_BT[0, [better.position, worse.position]] = torch.tensor([of_better, of_worse])
+        return lambda ids_BT, **_: q_BT
+
+    config = TrainQNetConfig(labels=(), trunk=tmp_path, output=tmp_path)
+    assert float(qnet_loss(told(1.0, 0.0), tree, config).total) == 0.0
+    assert float(qnet_loss(told(0.0, 1.0), tree, config).total) == 2.0
+    assert sibling_accuracy(told(0.3, 0.2), [tree]) == (1.0, 1.0)
+    assert sibling_accuracy(told(0.2, 0.2), [tree]) == (0.5, 0.5)
+
+
+def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
+    # In two trees of three the first action is better by 0.1, in the third the second one by 0.9.
+    trees = []
+    for first, second in ((0.1, 0.0), (0.1, 0.0), (0.0, 0.9)):
+        tree = PackedTree(token_ids=[1, 2])
+        places = (Place(0, first), Place(1, second))
+        tree.pairs = [places if first > second else places[::-1]]
+        tree.weight, tree.weighted = [0.0, 0.0], [0.0, 0.0]
+        tree.depths, tree.before = [0, 0], [-1, -1]
+        trees.append(tree)
+    margin = torch.zeros((), requires_grad=True)
+
+    def slope(ranking: str) -> float:
+        config = TrainQNetConfig.model_validate(
+            {"labels": (), "trunk": ".", "output": ".", "ranking_weight": 1.0, "ranking": ranking}
+        )
+        qnet: Any = lambda ids_BT, **_: torch.stack([margin, -margin])[None]  # noqa: E731
+        loss = torch.stack([qnet_loss(qnet, tree, config).total for tree in trees]).sum()
+        return float(torch.autograd.grad(loss, margin)[0])
+
+    assert slope("order") < 0 < slope("regret")
+    prefers_first: Any = lambda ids_BT, **_: torch.tensor([[1.0, 0.0]])  # noqa: E731
+    by_count, by_gap = sibling_accuracy(prefers_first, trees)
+    assert by_count == pytest.approx(2 / 3)
+    assert by_gap == pytest.approx(0.2 / 1.1)
+
+
+def test_a_trunk_that_sees_past_the_mask_is_refused() -> None:
+    tree = PackedTree()
+    tree.add_labelled([1, 2, 3], [1.0] * 3, [0.0] * 3)
+    tree.add_labelled([1, 4], [1.0] * 2, [0.0] * 2)
+
+    class Forgetful(torch.nn.Module):
+        """Reads the number of tokens in the row, whatever the mask says."""
+
+        trunk = torch.nn.Identity()
+
+        def forward(self, ids_BT: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
+            return torch.full(ids_BT.shape, float(ids_BT.shape[1]))
+
+    qnet: Any = Forgetful()
+    with pytest.raises(ConfigError, match="past the attention mask"):
+        require_packable(qnet, tree)
+
+
+def test_the_paths_of_a_tree_get_the_same_new_names() -> None:
+    augment = build_augmenter(Augmentation(probability=1.0, groups=(("red", "blue", "green"),)))
+    rows = [
+        LabelRow(
+            task_id="t",
+            kind="say",
+            environment="echo",
+            target="q",
+            messages=rows_of((episode("red")[0], episode(said)[1])),
+            q_values=(0.5,),
+            node_ids=(node,),
+            parent_ids=(0,),
+        )
+        for node, said in ((1, "red"), (2, "blue"))
+    ]
+    for seed in range(6):
+        first, second = rename_tree(rows, augment, random.Random(seed))
+        asked = first.messages[0].content
+        assert asked == second.messages[0].content
+        assert asked == f"Say {first.messages[1].content.removeprefix('Action: ')}."
+        assert second.messages[1].content != first.messages[1].content
+        assert (first.q_values, second.node_ids) == ((0.5,), (2,))

@@ -1,0 +1,104 @@
+"""A packed tree: each token once, the same Q values, the same loss."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GPT2Config, LlamaConfig, PretrainedConfig
+
+from qnet.models.qnet import QNet, QNetConfig
+from training.data.records import LabelRow, MessageRow
+from training.jobs.train_qnet import q_of_tree, require_packable
+from training.optimization.packed_trees import PackedTree, Place, sibling_pairs, without_tails
+
+LLAMA = LlamaConfig(
+    vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+)
+GPT2 = GPT2Config(vocab_size=16, n_embd=16, n_layer=2, n_head=2, n_positions=64)
+PATHS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=8)
+
+
+def qnet_of(config: PretrainedConfig) -> QNet:
+    torch.manual_seed(0)
+    qnet = QNet(QNetConfig(trunk=config.to_dict(), head_width=8))
+    qnet.eval()
+    return qnet
+
+
+QNETS = {config.model_type: qnet_of(config) for config in (LLAMA, GPT2)}
+
+
+@pytest.mark.parametrize("model_type", QNETS)
+@given(paths=PATHS)
+@settings(max_examples=60, deadline=None)
+def test_q_in_a_tree_is_q_of_each_path_alone(model_type: str, paths: list[list[int]]) -> None:
+    qnet = QNETS[model_type]
+    tree = PackedTree()
+    places = [tree.add_labelled(path, [0.0] * len(path), [0.0] * len(path)) for path in paths]
+    require_packable(qnet, tree)
+    with torch.inference_mode():
+        q_T = q_of_tree(qnet, tree)
+        for path, indices in zip(paths, places, strict=True):
+            alone_T = qnet(torch.tensor([path]))[0]
+            torch.testing.assert_close(q_T[indices], alone_T, atol=2e-6, rtol=0)
+
+
+@given(paths=PATHS, seed=st.integers(0, 99))
+def test_a_tree_holds_each_distinct_beginning_once(paths: list[list[int]], seed: int) -> None:
+    rng = random.Random(seed)
+    tree = PackedTree()
+    asked = 0.0
+    for path in paths:
+        new = tree.new_tokens(path)
+        before = len(tree)
+        weight = [rng.random() for _ in path]
+        asked += sum(weight)
+        indices = tree.add_labelled(path, weight, [1.0] * len(path))
+        assert [tree.token_ids[i] for i in indices] == path
+        assert len(tree) - before == new
+    beginnings = {tuple(path[:end]) for path in paths for end in range(1, len(path) + 1)}
+    assert len(tree) == len(beginnings)
+    assert sum(tree.weight) == pytest.approx(asked)
+    assert tree.target == pytest.approx([1.0] * len(tree))
+
+
+def test_labels_that_share_a_token_are_averaged_by_their_weights() -> None:
+    tree = PackedTree()
+    tree.add_labelled([5, 6], [1.0, 1.0], [0.0, 1.0])
+    tree.add_labelled([5, 7], [3.0, 0.0], [1.0, 9.0])
+    assert tree.weight == [4.0, 1.0, 0.0]
+    assert tree.target == [0.75, 1.0, 0.0]
+
+
+def test_a_pair_needs_one_state_and_a_difference() -> None:
+    places = [(0, Place(3, 1.0)), (0, Place(5, 0.99)), (0, Place(7, 0.5)), (4, Place(9, 0.0))]
+    pairs = sibling_pairs(places, min_gap=0.1)
+    assert [(a.position, b.position) for a, b in pairs] == [(3, 7), (5, 7)]
+
+
+def path_row(nodes: list[int], parents: list[int]) -> LabelRow:
+    messages = [MessageRow(role="user", content="see")]
+    for node in nodes:
+        messages.append(MessageRow(role="assistant", content=f"do {node}"))
+        messages.append(MessageRow(role="user", content=f"saw {node}"))
+    return LabelRow(
+        task_id="t",
+        kind="k",
+        environment="e",
+        target="q",
+        messages=tuple(messages[:-1]),
+        q_values=tuple(float(node) for node in nodes),
+        node_ids=tuple(nodes),
+        parent_ids=tuple(parents),
+    )
+
+
+def test_a_path_ends_at_its_last_action_that_has_a_sibling() -> None:
+    long, short = path_row([1, 2, 3, 4], [0, 1, 2, 3]), path_row([1, 5], [0, 1])
+    cut = without_tails([long, short])
+    assert [row.node_ids for row in cut] == [(1, 2), (1, 5)]
+    assert [row.messages[-1].content for row in cut] == ["do 2", "do 5"]
+    assert cut[0].q_values == (1.0, 2.0)
+    assert without_tails([long]) == []

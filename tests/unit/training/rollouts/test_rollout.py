@@ -1,0 +1,242 @@
+"""Processes are answered in batches, and one process's failure stays its own."""
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError, QGuideError
+from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
+from training.environments.base.interface import StepResult, parse_action
+from training.rollouts.episode import Episode, derived_seed, first_reply, play_episode, seeded
+from training.rollouts.rollout import EnvironmentCall, Process, Timings, run_processes
+
+HISTORY_LIMIT = 40
+
+
+class Counter:
+    """An environment: the task is to say the number that follows, up to a goal."""
+
+    def __init__(self, goal: int) -> None:
+        self.goal, self.said, self.closed = goal, 0, False
+
+    def reset(self) -> str:
+        return "say 1"
+
+    def step(self, action: str) -> StepResult:
+        if action != str(self.said + 1):
+            return StepResult("no", 0.0, terminated=False, valid=False)
+        self.said += 1
+        won = self.said == self.goal
+        return StepResult(f"say {self.said + 1}", float(won), terminated=won)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Obedient:
+    """A policy that says what the last message asks for; long chats are too long for it."""
+
+    name = "obedient"
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        self.batches.append(len(requests))
+        if any(len(request.history) > HISTORY_LIMIT for request in requests):
+            raise HistoryTooLongError("too long")
+        return [
+            [
+                Candidate(
+                    Message("assistant", f"Action: {request.history[-1].content.split()[-1]}"), 3
+                )
+                for _ in range(request.n)
+            ]
+            for request in requests
+        ]
+
+
+class ByLength:
+    """A scorer: Q is the candidate's length."""
+
+    name = "by-length"
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        return [
+            ScoreResult(tuple(float(len(c.content)) for c in request.candidates), 5)
+            for request in requests
+        ]
+
+
+GREEDY = first_reply(lambda step: Sampling(temperature=0))
+
+
+def play_one(environment: Counter, max_steps: int) -> Process[Episode]:
+    return play_episode(lambda: environment, GREEDY, max_steps=max_steps)
+
+
+def play(
+    environments: dict[str, Counter], *, parallel: int = 8, threads: int = 0, max_steps: int = 30
+) -> tuple[dict[str, Episode], dict[str, QGuideError], Obedient, dict[str, Timings]]:
+    done: dict[str, Episode] = {}
+    timings: dict[str, Timings] = {}
+    failed: dict[str, QGuideError] = {}
+
+    def on_done(name: str, episode: Episode, spent: Timings) -> None:
+        done[name], timings[name] = episode, spent
+
+    policy = Obedient()
+    run_processes(
+        ((name, play_one(e, max_steps)) for name, e in environments.items()),
+        policy=policy,
+        parallel=parallel,
+        environment_threads=threads,
+        on_done=on_done,
+        on_failure=failed.__setitem__,
+    )
+    return done, failed, policy, timings
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_every_episode_is_played_to_its_end(threads: int) -> None:
+    environments = {f"to {goal}": Counter(goal) for goal in range(1, 13)}
+    done, failed, _, _ = play(environments, threads=threads)
+    assert not failed
+    assert {name: len(e.steps) for name, e in done.items()} == {
+        f"to {goal}": goal for goal in range(1, 13)
+    }
+    assert all(e.reward == 1.0 and e.completion_tokens == 3 * len(e.steps) for e in done.values())
+    assert all(e.closed for e in environments.values())
+
+
+def test_processes_that_wait_for_the_policy_share_one_call() -> None:
+    *_, policy, _ = play({str(i): Counter(4) for i in range(6)}, parallel=6)
+    assert policy.batches == [6, 6, 6, 6]
+
+
+def test_no_more_than_parallel_processes_are_alive() -> None:
+    *_, policy, _ = play({str(i): Counter(4) for i in range(6)}, parallel=2)
+    assert max(policy.batches) == 2
+
+
+def test_a_step_limit_cuts_an_episode_off_without_a_reward() -> None:
+    done, *_ = play({"far": Counter(10)}, max_steps=4)
+    assert len(done["far"].steps) == 4
+    assert (done["far"].terminated, done["far"].reward) == (False, 0.0)
+
+
+def test_a_history_that_outgrows_the_policy_ends_only_its_own_episode() -> None:
+    done, failed, *_ = play({"long": Counter(25), "short": Counter(20)})
+    assert not failed
+    assert (done["long"].too_long, done["long"].reward) == (True, 0.0)
+    assert (done["short"].too_long, done["short"].reward) == (False, 1.0)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_broken_engine_fails_its_own_process_and_is_closed(threads: int) -> None:
+    class Broken(Counter):
+        def step(self, action: str) -> StepResult:
+            raise EnvironmentFailureError("the engine is dead")
+
+    broken = Broken(3)
+    done, failed, *_ = play({"broken": broken, "whole": Counter(3)}, threads=threads)
+    assert list(done) == ["whole"]
+    assert "the engine is dead" in str(failed["broken"])
+    assert broken.closed
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_bug_ends_the_run_and_closes_what_was_open(threads: int) -> None:
+    class Buggy(Counter):
+        def step(self, action: str) -> StepResult:
+            raise ZeroDivisionError
+
+    innocent = Counter(30)
+    with pytest.raises(ZeroDivisionError):
+        play({"innocent": innocent, "buggy": Buggy(3)}, threads=threads)
+    assert innocent.closed
+
+
+def test_environment_calls_run_beside_each_other_in_threads() -> None:
+    meeting = threading.Barrier(3, timeout=10)
+
+    def process() -> Process[int]:
+        place: int = yield EnvironmentCall(meeting.wait)
+        return place
+
+    places: list[int] = []
+    run_processes(
+        ((str(i), process()) for i in range(3)),
+        policy=Obedient(),
+        parallel=3,
+        environment_threads=3,
+        on_done=lambda name, place, spent: places.append(place),
+        on_failure=lambda name, error: pytest.fail(str(error)),
+    )
+    assert sorted(places) == [0, 1, 2]
+
+
+def test_scores_reach_the_process_that_asked() -> None:
+    def process(text: str) -> Process[tuple[float, ...]]:
+        result: ScoreResult = yield ScoreRequest((), (Message("assistant", text),))
+        return result.q_values
+
+    done: dict[str, tuple[float, ...]] = {}
+    run_processes(
+        ((text, process(text)) for text in ("a", "bbb")),
+        policy=Obedient(),
+        scorer=ByLength(),
+        parallel=2,
+        on_done=lambda name, q_values, spent: done.__setitem__(name, q_values),
+        on_failure=lambda name, error: pytest.fail(str(error)),
+    )
+    assert done == {"a": (1.0,), "bbb": (3.0,)}
+
+
+def test_scoring_without_a_scorer_says_what_is_missing() -> None:
+    def process() -> Process[None]:
+        yield ScoreRequest((), (Message("assistant", "a"),))
+
+    with pytest.raises(ConfigError, match="name a QNet"):
+        run_processes(
+            [("a", process())],
+            policy=Obedient(),
+            parallel=1,
+            on_done=lambda name, value, spent: None,
+            on_failure=lambda name, error: None,
+        )
+
+
+def test_a_prefix_is_replayed_without_asking_the_policy() -> None:
+    episodes: list[Episode] = []
+    environment = Counter(4)
+    run_processes(
+        [
+            (
+                "branch",
+                play_episode(
+                    lambda: environment, GREEDY, max_steps=9, prefix=("Action: 1", "Action: 2")
+                ),
+            )
+        ],
+        policy=Obedient(),
+        parallel=1,
+        on_done=lambda name, episode, spent: episodes.append(episode),
+        on_failure=lambda name, error: pytest.fail(str(error)),
+    )
+    assert [parse_action(step.action) for step in episodes[0].steps] == ["1", "2", "3", "4"]
+    assert len(episodes[0].choices) == 2
+    assert [m.role for m in episodes[0].messages[:3]] == ["user", "assistant", "user"]
+
+
+def test_batched_time_is_shared_out_completely() -> None:
+    *_, timings = play({str(i): Counter(i + 1) for i in range(5)})
+    assert all(spent.policy_s > 0 for spent in timings.values())
+    assert timings["4"].policy_s > timings["0"].policy_s
+
+
+def test_derived_seeds_depend_on_every_part_and_on_nothing_else() -> None:
+    sampling = seeded(Sampling(temperature=0.7), 0, "task")
+    assert sampling(3) == Sampling(temperature=0.7, seed=derived_seed(0, "task", 3))
+    assert len({derived_seed(s, t, i) for s in range(3) for t in "ab" for i in range(5)}) == 30

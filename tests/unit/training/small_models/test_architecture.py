@@ -1,0 +1,47 @@
+"""A fresh Llama that begins with half of what recall takes."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from training.small_models.architecture import Architecture, build_llama
+from training.small_models.tokenizer import train_tokenizer
+
+TEXTS = [f"Put a {word} there: {n}, a {word} {n}." for word in ("pen", "cup") for n in range(9)]
+SHAPE = Architecture(
+    vocab_size=600, hidden_size=32, intermediate_size=64, layers=2, heads=4, numbered_words=True
+)
+
+
+def test_a_numbered_word_begins_as_the_sum_of_its_word_and_its_number() -> None:
+    tokenizer = train_tokenizer(TEXTS, vocab_size=600, numbered_words=True)
+    embedding_VD = build_llama(SHAPE, tokenizer).model.embed_tokens.weight
+
+    def vector(text: str) -> torch.Tensor:
+        (token_id,) = tokenizer(text, add_special_tokens=False)["input_ids"]
+        vector_D: torch.Tensor = embedding_VD[token_id]
+        return vector_D
+
+    torch.testing.assert_close(vector(" cup 7"), vector(" cup") + vector(" 7"))
+    torch.testing.assert_close(vector(" cup 7") - vector(" cup 3"), vector(" 7") - vector(" 3"))
+
+
+def test_a_recall_head_attends_to_its_own_token_and_copies_it() -> None:
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(TEXTS, vocab_size=600)
+    shape = SHAPE.model_copy(update={"recall_heads": 1})
+    attention = build_llama(shape, tokenizer).model.layers[1].self_attn
+    recalls, blank = slice(0, 8), slice(8, 16)
+    x_ND = torch.nn.functional.normalize(torch.randn(20, 32)) * 32**0.5
+    for rows, own in ((recalls, 1.0), (blank, 0.0)):
+        q_NE, k_NE = x_ND @ attention.q_proj.weight[rows].T, x_ND @ attention.k_proj.weight[rows].T
+        scores_NN = q_NE @ k_NE.T
+        found = (scores_NN.argmax(1) == torch.arange(20)).float().mean()
+        assert (found > 0.8) == bool(own)
+    copied_ND = x_ND @ attention.v_proj.weight[recalls].T @ attention.o_proj.weight[:, recalls].T
+    assert (torch.nn.functional.cosine_similarity(copied_ND, x_ND) > 0.1).float().mean() > 0.9
+
+
+def test_more_recall_heads_than_heads_are_refused() -> None:
+    with pytest.raises(ValidationError, match="recall_heads is 7 and heads 6; set recall_heads to"):
+        Architecture(recall_heads=7)

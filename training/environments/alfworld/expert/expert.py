@@ -1,0 +1,243 @@
+"""An expert that plays ALFWorld from what it reads alone, in words a small model can learn.
+
+It knows no more than an agent does: the observations, and how often which objects lie in
+which receptacles (`statistics`). Its replies are a deterministic function of the history,
+short, and of a closed vocabulary; every action is named in the thought before it.
+
+The words are chosen for a small model. A thought begins with what the last text decides: "plate 2
+is here" or "Not here". The name of the thing is likely wherever it is needed and likely wherever
+it was just read, and only where both are true is it the likeliest word: no comparison has to be
+learnt. Then comes what is needed and for what, in the same words every time, so that a step
+depends on nothing that was not said a few lines before; what stands in the first message alone is
+forgotten.
+"""
+
+from copy import copy
+from dataclasses import replace
+from random import Random
+
+from training.environments.alfworld.expert.goals import TREATMENTS, Decision
+from training.environments.alfworld.expert.memory import HouseMemory
+from training.environments.alfworld.expert.mistakes import misreading, mistake
+from training.environments.alfworld.expert.search import next_receptacle, search_plan
+from training.environments.alfworld.game.observation import kind_of
+from training.environments.alfworld.game.statistics import Statistics, load_statistics
+from training.environments.base.interface import parse_action, react_reply
+
+
+class Expert:
+    """Plays one episode; a new one is needed for the next."""
+
+    def __init__(self, statistics: Statistics | None = None, *, forgetful: bool = False) -> None:
+        """Know the frequencies; None takes those that ship with QGuide.
+
+        Args:
+            statistics: where things lie.
+            forgetful: whether it forgets what an agent that it follows has overlooked. One that
+                still knows it shows that agent the way back; but it calls the oversight cheap,
+                which it is not for an agent that will not come back.
+        """
+        self._statistics = statistics or load_statistics()
+        self._forgetful = forgetful
+        self._memory: HouseMemory | None = None
+        self._action = ""
+        self._deliberate = True
+        self._plans: dict[str, tuple[str, ...]] = {}
+
+    def copy(self) -> "Expert":
+        """One that goes its own way from here."""
+        twin = copy(self)
+        twin._memory = self._memory and self._memory.copy()
+        return twin
+
+    def reply(self, observation: str) -> str:
+        """The next ReAct reply; the first observation carries the task.
+
+        Raises:
+            EnvironmentFailureError: the first observation has no task of a known form.
+        """
+        if self._memory is None:
+            self._memory = HouseMemory(observation)
+            decision = self._begin(self._memory)
+        else:
+            self._memory.read(self._action, observation, deliberate=self._deliberate)
+            decision = self._decide(self._memory)
+        return self._say(self._memory, decision, deliberate=True)
+
+    def deviate(self, rng: Random, *, misreadings: float = 0.0) -> str:
+        """A plausible mistake in place of the last reply; the next reply recovers from it.
+
+        Behaviour cloning that has never seen a mistake does not know what to do after one.
+
+        Args:
+            rng: draws it.
+            misreadings: share of mistakes that are drawn from misreadings alone.
+        """
+        assert self._memory is not None, "there is no reply yet to deviate from"
+        misread = misreadings > 0 and rng.random() < misreadings
+        kind = misreading if misread else mistake
+        return self._say(self._memory, kind(self._memory, rng), deliberate=False)
+
+    def follow(self, reply: str) -> None:
+        """Hear that another reply was given than the last one of `self.reply`.
+
+        The next reply then goes on from there: the expert can take over from any policy
+        at any step, which is how its advice on a policy's own states is collected.
+        """
+        action = parse_action(reply)
+        self._deliberate = action == self._action
+        astray = not self._deliberate and action.startswith("go to ")
+        if self._forgetful and astray and self._memory is not None:
+            self._overlook(self._memory)
+        self._action = action
+
+    def _overlook(self, memory: HouseMemory) -> None:
+        """Whoever goes elsewhere has not noticed, or has forgotten, what there was to take."""
+        verb, _, rest = self._action.partition(" ")
+        if verb == "go" and memory.held is None:
+            memory.overlook(rest.removeprefix("to "), memory.task.item)
+        elif verb == "take":
+            memory.overlook(memory.at, memory.task.item)
+        elif verb == "use":
+            memory.overlook(memory.at, memory.task.target)
+
+    def _say(self, memory: HouseMemory, decision: Decision, *, deliberate: bool) -> str:
+        self._action, self._deliberate = decision.action, deliberate
+        thoughts = (decision.seen, _need(memory), decision.intent)
+        return react_reply(" ".join(thought for thought in thoughts if thought), decision.action)
+
+    def _begin(self, memory: HouseMemory) -> Decision:
+        plan = self._plan(memory, memory.task.item)
+        place = next_receptacle(plan, memory.receptacles, memory.contents) or ""
+        return Decision("", f"{_announce(plan)}First is {place}.", f"go to {place}")
+
+    def _decide(self, memory: HouseMemory) -> Decision:
+        task, held = memory.task, memory.held
+        if memory.unclear is not None:
+            place = memory.unclear
+            return Decision(f"I am already at {place}.", "I examine it.", f"examine {place}")
+        if memory.at is None:
+            return self._begin(memory)
+        if held is None:
+            return self._find_item(memory, memory.at)
+        if kind_of(held) != task.item:
+            return _put(held, memory.at, memory, Decision(f"I hold {held}.", "I put it back.", ""))
+        if task.kind == "look_at_obj_in_light":
+            return self._find_lamp(memory, memory.at, held)
+        if task.kind in TREATMENTS and (TREATMENTS[task.kind][0], held) not in memory.treated:
+            return _treat(memory, held)
+        return _deliver(memory, held)
+
+    def _find_item(self, memory: HouseMemory, at: str) -> Decision:
+        kind = memory.task.item
+        home = _target(memory) if memory.task.kind == "pick_two_obj_and_place" else None
+        item = memory.seen_at(at, kind)
+        if at == home and item:
+            return self._search(memory, kind, "One is done.", home)
+        if memory.is_shut(at, kind):
+            return _open(at)
+        if item:
+            return Decision(f"{item} is here.", "I take it.", f"take {item} from {at}")
+        return self._search(memory, kind, "Not here.", home)
+
+    def _find_lamp(self, memory: HouseMemory, at: str, held: str) -> Decision:
+        kind = memory.task.target
+        if memory.is_shut(at, kind):
+            return _open(at)
+        if lamp := memory.seen_at(at, kind):
+            return Decision(f"{lamp} is here.", "I use it.", f"use {lamp}")
+        if self._action.startswith("take "):
+            return self._search(memory, kind, f"I hold {held}.", plan=self._plan(memory, kind))
+        return self._search(memory, kind, "Not here.")
+
+    def _search(
+        self,
+        memory: HouseMemory,
+        kind: str,
+        seen: str,
+        home: str | None = None,
+        plan: tuple[str, ...] = (),
+    ) -> Decision:
+        """Go where one was seen, `home` excepted; else on to the next place."""
+        for place in memory.contents:
+            item = memory.seen_at(place, kind)
+            if item and place not in (home, memory.at):
+                return Decision(seen, f"{item} is at {place}.", f"go to {place}")
+        kinds = self._plan(memory, kind)
+        next_place = next_receptacle(kinds, memory.receptacles, memory.contents)
+        if next_place is None:
+            memory.forget_contents()
+            next_place = next_receptacle(kinds, memory.receptacles, (memory.at or "",)) or ""
+        return Decision(seen, f"{_announce(plan)}Next is {next_place}.", f"go to {next_place}")
+
+    def _plan(self, memory: HouseMemory, kind: str) -> tuple[str, ...]:
+        if kind not in self._plans:
+            plan = search_plan(kind, memory.receptacles, self._statistics)
+            if memory.task.kind == "pick_and_place_simple":
+                # What already lay in a target would have won the game before it began.
+                plan = tuple(place for place in plan if place != memory.task.target)
+            self._plans[kind] = plan
+        return self._plans[kind]
+
+
+def _need(memory: HouseMemory) -> str:
+    """The task in the words of this house; what to look for now comes last."""
+    task, held = memory.task, memory.held
+    if task.kind == "look_at_obj_in_light":
+        if held is not None and kind_of(held) == task.item:
+            return f"{held} needs one {task.target}."
+        return f"{task.target} needs one {task.item}."
+    number = "two" if task.kind == "pick_two_obj_and_place" else "one"
+    state = f" {TREATMENTS[task.kind][1]}" if task.kind in TREATMENTS else ""
+    return f"{_target(memory)} needs {number}{state} {task.item}."
+
+
+def _treat(memory: HouseMemory, held: str) -> Decision:
+    verb, state, kind = TREATMENTS[memory.task.kind]
+    place = _first(memory, kind)
+    if memory.at == place:
+        return Decision(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}")
+    return Decision(f"I hold {held}.", f"It must be {state}. Next is {place}.", f"go to {place}")
+
+
+def _deliver(memory: HouseMemory, held: str) -> Decision:
+    target = _target(memory)
+    if memory.at == target:
+        return _put(held, target, memory, Decision(f"{target} is here.", f"I put {held}.", ""))
+    treatment = TREATMENTS.get(memory.task.kind)
+    seen = f"{held} is {treatment[1]}." if treatment else f"I hold {held}."
+    return Decision(seen, f"It goes to {target}.", f"go to {target}")
+
+
+def _target(memory: HouseMemory) -> str:
+    """Where to deliver: for two, where one already is; else the first that is listed."""
+    task = memory.task
+    if task.kind == "pick_two_obj_and_place":
+        for place in memory.all_of(task.target):
+            if memory.seen_at(place, task.item):
+                return place
+    return _first(memory, task.target)
+
+
+def _first(memory: HouseMemory, kind: str) -> str:
+    """The receptacle of a kind with the lowest number that has not failed yet.
+
+    A kind's number 1 is there whenever the kind is, so nothing has to be read to name it; the
+    first that is listed has the highest number, which a small model guesses and does not unlearn.
+    """
+    places = memory.all_of(kind)[::-1] or [f"{kind} 1"]
+    return next((place for place in places if place not in memory.refused), places[0])
+
+
+def _put(held: str, place: str, memory: HouseMemory, decision: Decision) -> Decision:
+    if place in memory.closed:
+        return _open(place)
+    return replace(decision, action=f"put {held} in/on {place}")
+
+
+def _open(place: str) -> Decision:
+    return Decision(f"{place} is closed.", "I open it.", f"open {place}")
+
+
+def _announce(plan: tuple[str, ...]) -> str:
+    return f"I search {', '.join(plan)}. " if plan else ""

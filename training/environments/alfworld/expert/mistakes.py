@@ -1,0 +1,60 @@
+"""Mistakes like those that a half-trained policy makes, for an expert to recover from."""
+
+from random import Random
+
+from training.environments.alfworld.expert.goals import TREATMENTS, Decision
+from training.environments.alfworld.expert.memory import HouseMemory
+from training.environments.alfworld.game.observation import kind_of
+
+
+def mistake(memory: HouseMemory, rng: Random) -> Decision:
+    """A decision that need not be right, drawn from what there is in the house."""
+    choices = [_go_astray(memory, rng)]
+    if memory.at is not None:
+        choices += _misread(memory, memory.at, rng)
+        if memory.held is None:
+            choices += _take(memory, memory.at)
+        else:
+            choices += _misuse(memory, memory.at, memory.held, rng)
+    return rng.choice(choices)
+
+
+def misreading(memory: HouseMemory, rng: Random) -> Decision:
+    """See what is not here, or overlook what is: the mistake that a small policy makes most."""
+    if memory.at is None or memory.held is not None or memory.seen_at(memory.at, memory.task.item):
+        return _go_astray(memory, rng)
+    return _misread(memory, memory.at, rng)[0]
+
+
+def _go_astray(memory: HouseMemory, rng: Random) -> Decision:
+    """To any place: one seen before, the target too early, or the one where one stands."""
+    targets = memory.all_of(memory.task.target)
+    place = rng.choice([*targets[-1:], *memory.receptacles]) if memory.receptacles else ""
+    return Decision("Not here.", f"Next is {place}.", f"go to {place}")
+
+
+def _take(memory: HouseMemory, at: str) -> list[Decision]:
+    """Something that is not needed."""
+    items = [i for i in memory.contents.get(at, ()) if kind_of(i) != memory.task.item]
+    return [
+        Decision(f"{item} is here.", "I take it.", f"take {item} from {at}") for item in items[:1]
+    ]
+
+
+def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Decision]:
+    """Put it down here, or a treatment that nobody asked for or that does not work here."""
+    verb, _, appliance = rng.choice([*TREATMENTS.values()])
+    place = next(iter(memory.all_of(appliance)), at)
+    return [
+        Decision(f"{at} is here.", f"I put {held}.", f"put {held} in/on {at}"),
+        Decision(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}"),
+    ]
+
+
+def _misread(memory: HouseMemory, at: str, rng: Random) -> list[Decision]:
+    """Take what is not here, or open what does not open."""
+    item = f"{memory.task.item} {rng.randint(1, 4)}"
+    return [
+        Decision(f"{item} is here.", "I take it.", f"take {item} from {at}"),
+        Decision(f"{at} is closed.", "I open it.", f"open {at}"),
+    ]

@@ -1,0 +1,308 @@
+"""One ALFWorld game as plain data, read from `game.tw-pddl` or built directly.
+
+A `Game` holds what the text engine needs and nothing else: the rooms' receptacles and
+objects under their textual names, what may go where, the task sentence and the goal.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from qnet.errors import InvalidGameError
+from training.environments.alfworld.game import pddl
+
+GoalKind = Literal[
+    "pick_and_place_simple",
+    "pick_two_obj_and_place",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+]
+GOAL_KINDS: tuple[GoalKind, ...] = get_args(GoalKind)
+
+ItemState = Literal["clean", "hot", "cool", "sliced", "toggled"]
+
+PUT_TEMPLATE = "put {o} in/on {r}"
+_TASK = re.compile(r'"rhs"\s*:\s*"(Your task is to: [^"]*)"')
+_REQUIRED_KEYS = ("pddl_domain", "grammar", "pddl_problem")
+
+
+@dataclass(frozen=True, slots=True)
+class Receptacle:
+    """A place that things lie in or on.
+
+    Attributes:
+        name: for example "cabinet 4"; unique in the game, objects included.
+        kind: for example "cabinet"; `Goal` and `Game.can_contain` speak of kinds.
+        location: where the agent stands before it ("loc 12"); may be shared.
+        contents: names of the objects in it at the start.
+    """
+
+    name: str
+    kind: str
+    location: str
+    openable: bool = False
+    opened: bool = False
+    contents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An object.
+
+    Attributes:
+        name: for example "apple 1".
+        kind: for example "apple".
+        location: where it is for slicing, usually its receptacle's; None for nowhere.
+        inner: names of the objects inside it, or None where it cannot hold any.
+        states: what is already true of it at the start.
+    """
+
+    name: str
+    kind: str
+    location: str | None
+    pickupable: bool = False
+    cleanable: bool = False
+    heatable: bool = False
+    coolable: bool = False
+    toggleable: bool = False
+    sliceable: bool = False
+    inner: tuple[str, ...] | None = None
+    states: frozenset[ItemState] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What wins the game.
+
+    Attributes:
+        kind: one of the six goal types.
+        item_kind: the kind of object to place or to look at.
+        receptacle_kind: where to place it; None for `look_at_obj_in_light`.
+        lamp_kind: the lamp to use; None for all others.
+    """
+
+    kind: GoalKind
+    item_kind: str
+    receptacle_kind: str | None = None
+    lamp_kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """A playable game.
+
+    Attributes:
+        task: the whole sentence, "Your task is to: put some apple on desk."
+        start: the location where the agent begins.
+        receptacles: in the order in which the engine lists them.
+        items: likewise; contents are always listed in this order.
+        can_contain: pairs (receptacle kind, item kind) that may be put together.
+        cleaners, heaters, coolers: receptacle kinds that serve as such.
+    """
+
+    task: str
+    goal: Goal
+    start: str
+    receptacles: tuple[Receptacle, ...]
+    items: tuple[Item, ...]
+    can_contain: frozenset[tuple[str, str]]
+    cleaners: frozenset[str] = frozenset({"sink", "sinkbasin"})
+    heaters: frozenset[str] = frozenset({"microwave"})
+    coolers: frozenset[str] = frozenset({"fridge"})
+
+    def __post_init__(self) -> None:
+        """Refuse a game that the engine could only misread."""
+        names = [r.name for r in self.receptacles] + [item.name for item in self.items]
+        if len(set(names)) != len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise InvalidGameError(f"names used twice: {', '.join(twice)}; number them apart")
+        known = {item.name for item in self.items}
+        for receptacle in self.receptacles:
+            if unknown := set(receptacle.contents) - known:
+                raise InvalidGameError(
+                    f"{receptacle.name} contains {sorted(unknown)}, which are no items of the"
+                    " game; add them to items"
+                )
+
+
+def load_game(path: Path) -> Game:
+    """The game in a `game.tw-pddl` file.
+
+    Raises:
+        InvalidGameError: the file is not such a game, or is written for another grammar.
+    """
+    data = _read_json(path)
+    try:
+        return parse_game(data)
+    except InvalidGameError as error:
+        raise InvalidGameError(f"{path}: {error}") from error
+
+
+def scan_game(path: Path) -> tuple[bool, GoalKind]:
+    """Whether a game file is marked solvable, and its goal type, without the whole game.
+
+    Raises:
+        InvalidGameError: the file is not such a game.
+    """
+    data = _read_json(path)
+    try:
+        goal = _goal(pddl.goal_atoms(_text(data, "pddl_problem")))
+    except (InvalidGameError, ValueError) as error:
+        raise InvalidGameError(f"{path}: {error}") from error
+    return data.get("solvable") is True, goal.kind
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidGameError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise InvalidGameError(f"{path} holds a {type(data).__name__}, not a JSON object")
+    return data
+
+
+def parse_game(data: Mapping[str, object]) -> Game:
+    """The game in the decoded JSON of a `game.tw-pddl` file.
+
+    Raises:
+        InvalidGameError: a part is missing or means something the engine cannot play.
+    """
+    domain, grammar, problem = (_text(data, key) for key in _REQUIRED_KEYS)
+    try:
+        facts, goal = pddl.initial_facts(problem), pddl.goal_atoms(problem)
+    except ValueError as error:
+        raise InvalidGameError(f"{error}; unpack the game again") from error
+    names = pddl.entity_names(facts)
+    if facts["holds"]:
+        raise InvalidGameError("the agent starts with something in hand; play it with textworld")
+    try:
+        return Game(
+            task=_task(grammar),
+            goal=_goal(goal),
+            start=names[_single(facts, "atlocation")[1]],
+            receptacles=_receptacles(facts, names),
+            items=_items(facts, names),
+            can_contain=frozenset((pddl.kind(r), pddl.kind(o)) for r, o in facts["cancontain"]),
+            cleaners=pddl.appliance_kinds(domain, "CleanObject"),
+            heaters=pddl.appliance_kinds(domain, "HeatObject"),
+            coolers=pddl.appliance_kinds(domain, "CoolObject"),
+        )
+    except (KeyError, ValueError) as error:
+        raise InvalidGameError(
+            f"the initial facts contradict each other near {error}; unpack the game again"
+        ) from error
+
+
+def _text(data: Mapping[str, object], key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str):
+        raise InvalidGameError(
+            f"{key} is {type(value).__name__}, not text; a game needs {', '.join(_REQUIRED_KEYS)}"
+        )
+    return value
+
+
+def _task(grammar: str) -> str:
+    match = _TASK.search(grammar)
+    if match is None:
+        raise InvalidGameError("the grammar has no 'Your task is to: …' sentence")
+    if f'"{PUT_TEMPLATE}"' not in grammar:
+        raise InvalidGameError(
+            f"the grammar does not say '{PUT_TEMPLATE}', the only dialect that the Python engine"
+            " mirrors; play the game with engine=textworld"
+        )
+    return match[1]
+
+
+def _single(facts: pddl.Facts, predicate: str) -> tuple[str, ...]:
+    rows = facts[predicate]
+    if len(rows) != 1:
+        raise InvalidGameError(f"{len(rows)} facts of {predicate}, there must be exactly 1")
+    return next(iter(rows))
+
+
+def _goal(atoms: pddl.Facts) -> Goal:
+    item_kinds = {pddl.kind(row[1]) for row in atoms["objecttype"]}
+    receptacle_kinds = {pddl.kind(row[1]) for row in atoms["receptacletype"]}
+    if atoms["istoggled"]:
+        toggled = {row[0] for row in atoms["istoggled"]}
+        lamps = {pddl.kind(kind) for name, kind in atoms["objecttype"] if name in toggled}
+        wanted = item_kinds - lamps
+        if len(lamps) == len(wanted) == 1:
+            return Goal("look_at_obj_in_light", wanted.pop(), lamp_kind=lamps.pop())
+    elif len(item_kinds) == len(receptacle_kinds) == 1:
+        return Goal(_placing_kind(atoms), item_kinds.pop(), receptacle_kinds.pop())
+    raise InvalidGameError(
+        f"the goal mentions items {sorted(item_kinds)} and receptacles {sorted(receptacle_kinds)};"
+        f" it is none of {', '.join(GOAL_KINDS)}; play it with textworld"
+    )
+
+
+def _placing_kind(atoms: pddl.Facts) -> GoalKind:
+    if atoms["isclean"]:
+        return "pick_clean_then_place_in_recep"
+    if atoms["ishot"]:
+        return "pick_heat_then_place_in_recep"
+    if atoms["iscool"]:
+        return "pick_cool_then_place_in_recep"
+    placed = {row[0] for row in atoms["inreceptacle"]}
+    return "pick_two_obj_and_place" if len(placed) > 1 else "pick_and_place_simple"
+
+
+def _pairs(facts: pddl.Facts, predicate: str) -> dict[str, str]:
+    rows = facts[predicate]
+    if any(len(row) != 2 for row in rows):
+        raise ValueError(f"a {predicate} without exactly two arguments")
+    return {row[0]: row[1] for row in rows}
+
+
+def _receptacles(facts: pddl.Facts, names: Mapping[str, str]) -> tuple[Receptacle, ...]:
+    kinds = _pairs(facts, "receptacletype")
+    inside: dict[str, list[str]] = {entity: [] for entity in kinds}
+    for item, receptacle in sorted(facts["inreceptacle"]):
+        inside[receptacle].append(names[item])
+    return tuple(
+        Receptacle(
+            name=names[entity],
+            kind=pddl.kind(kinds[entity]),
+            location=names[location],
+            openable=(entity,) in facts["openable"],
+            opened=(entity,) in facts["opened"],
+            contents=tuple(inside[entity]),
+        )
+        for entity, location in sorted(facts["receptacleatlocation"])
+    )
+
+
+def _items(facts: pddl.Facts, names: Mapping[str, str]) -> tuple[Item, ...]:
+    locations = _pairs(facts, "objectatlocation")
+    inner: dict[str, list[str]] = {entity: [] for (entity,) in facts["isreceptacleobject"]}
+    for item, outer in sorted(facts["inreceptacleobject"]):
+        inner.setdefault(outer, []).append(names[item])
+
+    def build(entity: str, type_name: str) -> Item:
+        def holds(predicate: str) -> bool:
+            return (entity,) in facts[predicate]
+
+        location = locations.get(entity)
+        return Item(
+            name=names[entity],
+            kind=pddl.kind(type_name),
+            location=None if location is None else names[location],
+            pickupable=holds("pickupable"),
+            cleanable=holds("cleanable"),
+            heatable=holds("heatable"),
+            coolable=holds("coolable"),
+            toggleable=holds("toggleable"),
+            sliceable=holds("sliceable"),
+            inner=tuple(inner[entity]) if holds("isreceptacleobject") else None,
+            states=frozenset(state for state in get_args(ItemState) if holds(f"is{state}")),
+        )
+
+    return tuple(build(entity, type_name) for entity, type_name in sorted(facts["objecttype"]))

@@ -1,0 +1,198 @@
+"""Writes games as `game.tw-pddl`, the file that TextWorld and `game.load_game` read.
+
+TextWorld names nothing by itself: alfworld's demangler sorts the entities' ids and numbers each
+base name downwards. The ids written here are chosen so that it gives back the game's own names.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+from qnet.errors import InvalidGameError
+from training.environments.alfworld.game.game import Game, Goal, Item, Receptacle, parse_game
+
+DOMAIN_FILE = Path(__file__).with_name("domain.pddl")
+GRAMMAR_FILE = Path(__file__).with_name("grammar.txt")
+LAST_NUMBER = 999
+_TASK_PLACE = "@task@"
+_AGENT = "agent1"
+_KNIVES = frozenset({"knife", "butterknife"})
+_NAME = re.compile(r"([a-z]+) (\d{1,3})")
+_TREATED = {
+    "pick_clean_then_place_in_recep": "(cleanable ?o) (isClean ?o) ",
+    "pick_heat_then_place_in_recep": "(heatable ?o) (isHot ?o) ",
+    "pick_cool_then_place_in_recep": "(coolable ?o) (isCool ?o) ",
+}
+_ITEM_TRAITS = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable")
+
+Ids = dict[str, str]
+"""The id of every receptacle, item and location, by name."""
+
+
+def write_game(game: Game, path: Path) -> None:
+    """Write a game; a kill leaves either the whole file or none.
+
+    Raises:
+        InvalidGameError: see `game_data`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.tmp")
+    unfinished.write_text(json.dumps(game_data(game)) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
+def game_data(game: Game) -> dict[str, object]:
+    """What a game's file holds; `parse_game` reads an equal game from it.
+
+    Only a start "loc 0" gets another number, the highest: numbers begin at 1. No text shows it.
+
+    Raises:
+        InvalidGameError: the file format cannot express the game.
+    """
+    game = replace(game, start=_numbered_start(game))
+    data: dict[str, object] = {
+        "pddl_domain": DOMAIN_FILE.read_text(encoding="utf-8"),
+        "grammar": _grammar(game.task),
+        "pddl_problem": _problem(game),
+        "solvable": True,
+    }
+    written = parse_game(data)
+    wrong = [f.name for f in fields(Game) if getattr(written, f.name) != getattr(game, f.name)]
+    if wrong:
+        raise InvalidGameError(
+            f"the file would tell another {', '.join(wrong)} than the game; list receptacles and"
+            " items by kind, number each kind from its count down to 1 and keep the appliances"
+        )
+    return data
+
+
+def _grammar(task: str) -> str:
+    return GRAMMAR_FILE.read_text(encoding="utf-8").replace(_TASK_PLACE, task)
+
+
+def _numbered_start(game: Game) -> str:
+    if _split(game.start)[1] > 0:
+        return game.start
+    places = _places(game) - {game.start}
+    return f"loc {1 + max((_split(place)[1] for place in places), default=0)}"
+
+
+def _places(game: Game) -> set[str]:
+    places = {game.start} | {receptacle.location for receptacle in game.receptacles}
+    return places | {item.location for item in game.items if item.location is not None}
+
+
+def _split(name: str) -> tuple[str, int]:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise InvalidGameError(f"{name!r} is no kind with a number to {LAST_NUMBER}, as in 'cup 2'")
+    return match[1], int(match[2])
+
+
+def _ids(names: Iterable[str]) -> Ids:
+    return {name: _id(*_split(name)) for name in names}
+
+
+def _id(base: str, number: int) -> str:
+    """Ids in alphabetical order give numbers in descending order."""
+    sorted_first = f"{base.removesuffix('basin')}_bar_{LAST_NUMBER - number:03d}"
+    # Only so does the demangler tell a sink from its basin.
+    return f"{sorted_first}_bar_{base}" if base.endswith("basin") else sorted_first
+
+
+def _problem(game: Game) -> str:
+    last_place = max(_split(place)[1] for place in _places(game))
+    places = _ids(f"loc {number}" for number in range(1, last_place + 1))
+    receptacles = _ids(receptacle.name for receptacle in game.receptacles)
+    items = _ids(item.name for item in game.items)
+    objects = [
+        f"{_AGENT} - agent",
+        *(f"{place} - location" for place in places.values()),
+        *(f"{receptacle} - receptacle" for receptacle in receptacles.values()),
+        *(f"{item} - object" for item in items.values()),
+        *_types(game),
+    ]
+    facts = _facts(game, {**places, **receptacles, **items})
+    return (
+        "(define (problem game)\n (:domain alfred)\n"
+        f" (:objects\n{_lines(objects)} )\n (:init\n{_lines(facts)} )\n"
+        f" (:goal {_goal(game.goal)})\n)\n"
+    )
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return "".join(f"  {part}\n" for part in parts)
+
+
+def _types(game: Game) -> Iterator[str]:
+    goal = game.goal
+    item_kinds = {item.kind for item in game.items} | {item for _, item in game.can_contain}
+    item_kinds |= _KNIVES | {goal.item_kind, goal.lamp_kind or goal.item_kind}
+    receptacle_kinds = {receptacle.kind for receptacle in game.receptacles}
+    receptacle_kinds |= {receptacle for receptacle, _ in game.can_contain}
+    receptacle_kinds |= game.cleaners | game.heaters | game.coolers
+    if goal.receptacle_kind is not None:
+        receptacle_kinds.add(goal.receptacle_kind)
+    yield from (f"{kind}Type - otype" for kind in sorted(item_kinds))
+    # A sink is an object with a basin for a receptacle; the domain takes its type for either.
+    yield from (f"{kind}Type - rtype" for kind in sorted(receptacle_kinds - item_kinds))
+
+
+def _facts(game: Game, ids: Ids) -> Iterator[str]:
+    yield f"(atLocation {_AGENT} {ids[game.start]})"
+    # The demangler numbers what a fact mentions; nothing ever asks what was examined.
+    yield from (f"(examined {ids[name]})" for name in ids if name.startswith("loc "))
+    yield from (f"(canContain {r}Type {i}Type)" for r, i in sorted(game.can_contain))
+    for receptacle in game.receptacles:
+        yield from _receptacle_facts(receptacle, ids)
+    for item in game.items:
+        yield from _item_facts(item, ids)
+
+
+def _receptacle_facts(receptacle: Receptacle, ids: Ids) -> Iterator[str]:
+    own = ids[receptacle.name]
+    yield f"(receptacleType {own} {receptacle.kind}Type)"
+    yield f"(receptacleAtLocation {own} {ids[receptacle.location]})"
+    if receptacle.openable:
+        yield f"(openable {own})"
+    if receptacle.opened:
+        yield f"(opened {own})"
+    yield from (f"(inReceptacle {ids[name]} {own})" for name in receptacle.contents)
+
+
+def _item_facts(item: Item, ids: Ids) -> Iterator[str]:
+    own = ids[item.name]
+    yield f"(objectType {own} {item.kind}Type)"
+    if item.location is not None:
+        yield f"(objectAtLocation {own} {ids[item.location]})"
+    if item.inner is not None:
+        yield f"(isReceptacleObject {own})"
+    yield from (f"(inReceptacleObject {ids[name]} {own})" for name in item.inner or ())
+    yield from (f"({trait} {own})" for trait in _ITEM_TRAITS if getattr(item, trait))
+    yield from (f"(is{state.capitalize()} {own})" for state in sorted(item.states))
+
+
+def _goal(goal: Goal) -> str:
+    placed = f"(objectType {{o}} {goal.item_kind}Type) (inReceptacle {{o}} ?r)"
+    there = f"(receptacleType ?r {goal.receptacle_kind}Type)"
+    match goal.kind:
+        case "look_at_obj_in_light":
+            return (
+                "(and (exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and"
+                f" (objectType ?ot {goal.lamp_kind}Type) (toggleable ?ot) (isToggled ?ot)"
+                " (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?ot ?r)))"
+                f" (exists (?o - object ?a - agent) (and (objectType ?o {goal.item_kind}Type)"
+                " (holds ?a ?o))))"
+            )
+        case "pick_two_obj_and_place":
+            return (
+                f"(exists (?r - receptacle ?o1 - object ?o2 - object) (and {there}"
+                f" (not (= ?o1 ?o2)) {placed.format(o='?o1')} {placed.format(o='?o2')}))"
+            )
+        case _:
+            return (
+                f"(exists (?r - receptacle ?o - object) (and {there} {_TREATED.get(goal.kind, '')}"
+                f"{placed.format(o='?o')}))"
+            )

@@ -1,0 +1,308 @@
+"""What ALFWorld's train games look like in numbers: where things lie, what rooms hold.
+
+    python -m training.environments.alfworld.game.statistics TRAIN_GAMES_DIR
+
+counts them and writes `statistics.json` beside this module. The expert searches by these
+numbers and the generator furnishes rooms with them. Only train games are ever counted.
+"""
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from qnet.errors import InvalidGameError
+from training.environments.alfworld.game.game import Game, Receptacle, load_game
+
+RoomKind = Literal["kitchen", "living room", "bedroom", "bathroom"]
+ITEM_PROPERTIES = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable")
+STATISTICS_FILE = Path(__file__).with_name("statistics.json")
+SOURCE = "counted on the {games:,} games of ALFWorld's train split (MIT licence)"
+_ROOM_OF_HUNDRED: dict[int, RoomKind] = {
+    0: "kitchen",
+    2: "living room",
+    3: "bedroom",
+    4: "bathroom",
+}
+_SHARING = "+"
+
+Counts = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RoomStatistics:
+    """Counts over the games of one kind of room.
+
+    Attributes:
+        games: how many games were counted.
+        receptacle_numbers: receptacle kind -> how many a room has -> games.
+        layouts: rooms with exactly these receptacles: ({kind: number}, games).
+        item_numbers: item kind -> how many a room has -> games.
+        placements: item kind -> receptacle kind -> items that lie there; "" is nowhere.
+        shared_locations: kinds of the receptacles at one location, joined by "+" -> how
+            often; single receptacles too, so that shares can be computed.
+    """
+
+    games: int = 0
+    receptacle_numbers: dict[str, Counts] = field(default_factory=dict)
+    layouts: list[tuple[Counts, int]] = field(default_factory=list)
+    item_numbers: dict[str, Counts] = field(default_factory=dict)
+    placements: dict[str, Counts] = field(default_factory=dict)
+    shared_locations: Counts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts over all games.
+
+    Attributes:
+        source: what was counted.
+        games: how many.
+        rooms: by room kind.
+        receptacles: receptacle kind -> number of "all", of "openable", of "opened".
+        items: item kind -> number of "all" and of those with each property.
+        inside: item kind -> item kind -> how often the second starts inside the first.
+        finds: item kind -> receptacle kind -> (receptacles that hold at least one,
+            receptacles), over the games that have such an item in some receptacle.
+        can_contain: receptacle kind -> item kinds that may be put there.
+        goals: goal kind -> room kind -> item kind -> target -> games; the target is a
+            receptacle kind, or the lamp kind of `look_at_obj_in_light`.
+        wordings: goal kind -> the task sentence with {item} and {target} -> games.
+    """
+
+    source: str
+    games: int
+    rooms: dict[str, RoomStatistics]
+    receptacles: dict[str, Counts]
+    items: dict[str, Counts]
+    inside: dict[str, Counts]
+    finds: dict[str, dict[str, tuple[int, int]]]
+    can_contain: dict[str, list[str]]
+    goals: dict[str, dict[str, dict[str, Counts]]]
+    wordings: dict[str, Counts]
+
+    def find_rate(self, item: str, receptacle: str) -> float:
+        """How probable it is that a receptacle of this kind holds such an item."""
+        holding, total = self.finds.get(item, {}).get(receptacle, (0, 0))
+        return holding / total if total else 0.0
+
+    def fullness(self, receptacle: str) -> float:
+        """How many kinds of items a receptacle of this kind holds, on average over their games."""
+        return sum(self.find_rate(item, receptacle) for item in self.finds)
+
+    def is_openable(self, receptacle: str) -> bool:
+        """Whether receptacles of this kind mostly have to be opened."""
+        counts = self.receptacles.get(receptacle, {})
+        return 2 * counts.get("openable", 0) > counts.get("all", 0)
+
+
+@cache
+def load_statistics(path: Path = STATISTICS_FILE) -> Statistics:
+    """The statistics that ship with QGuide; read once."""
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    data["rooms"] = {kind: _room(room) for kind, room in data["rooms"].items()}
+    data["finds"] = {
+        item: {kind: (holding, total) for kind, (holding, total) in row.items()}
+        for item, row in data["finds"].items()
+    }
+    return Statistics(**data)
+
+
+def _room(data: dict[str, Any]) -> RoomStatistics:
+    layouts = [(numbers, games) for numbers, games in data["layouts"]]
+    return RoomStatistics(**{**data, "layouts": layouts})
+
+
+def write_statistics(statistics: Statistics, path: Path = STATISTICS_FILE) -> None:
+    """One key of the top two levels per line, so that changes can be read as a diff."""
+    data = asdict(statistics)
+    lines = ",\n".join(f"{json.dumps(key)}: {_text(value)}" for key, value in data.items())
+    path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+
+
+def _text(value: object) -> str:
+    match value:
+        case dict():
+            rows = [f" {json.dumps(k)}: {_compact(v)}" for k, v in value.items()]
+            return "{\n" + ",\n".join(rows) + "\n}"
+        case _:
+            return json.dumps(value)
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def room_kind(game_path: Path) -> RoomKind:
+    """The kind of room, from the scene number that ends the task's folder name.
+
+    Raises:
+        InvalidGameError: the folder is not named as ALFWorld names them.
+    """
+    scene = game_path.parent.parent.name.rpartition("-")[2]
+    if not scene.isdecimal() or int(scene) // 100 not in _ROOM_OF_HUNDRED:
+        raise InvalidGameError(f"{game_path}: no scene number from 1 to 430 ends its task's folder")
+    return _ROOM_OF_HUNDRED[int(scene) // 100]
+
+
+def count_statistics(games_dir: Path) -> Statistics:
+    """Counts over every game file below a folder of train games.
+
+    Raises:
+        InvalidGameError: a game cannot be read, or there is none.
+    """
+    paths = sorted(games_dir.rglob("game.tw-pddl"))
+    if not paths:
+        raise InvalidGameError(f"no game.tw-pddl below {games_dir}; name the folder of train games")
+    return tally((room_kind(path), load_game(path)) for path in paths)
+
+
+def tally(games: Iterable[tuple[RoomKind, Game]]) -> Statistics:
+    """Counts over games whose kind of room is known."""
+    counter = _Counter()
+    for room, game in games:
+        counter.add(room, game)
+    return counter.statistics()
+
+
+class _Counter:
+    """Flat counters while counting; keys become the nested tables at the end."""
+
+    def __init__(self) -> None:
+        self.games: Counter[tuple[str, ...]] = Counter()
+        self.receptacle_numbers: Counter[tuple[str, ...]] = Counter()
+        self.layouts: Counter[tuple[str, tuple[tuple[str, int], ...]]] = Counter()
+        self.item_numbers: Counter[tuple[str, ...]] = Counter()
+        self.placements: Counter[tuple[str, ...]] = Counter()
+        self.shared: Counter[tuple[str, ...]] = Counter()
+        self.receptacles: Counter[tuple[str, ...]] = Counter()
+        self.items: Counter[tuple[str, ...]] = Counter()
+        self.inside: Counter[tuple[str, ...]] = Counter()
+        self.holding: Counter[tuple[str, ...]] = Counter()
+        self.visits: Counter[tuple[str, ...]] = Counter()
+        self.can_contain: set[tuple[str, str]] = set()
+        self.goals: Counter[tuple[str, ...]] = Counter()
+        self.wordings: Counter[tuple[str, ...]] = Counter()
+
+    def add(self, room: str, game: Game) -> None:
+        """Count one game."""
+        self.games[room,] += 1
+        self.can_contain |= game.can_contain
+        self._add_receptacles(room, game.receptacles)
+        self._add_items(room, game)
+        self._add_finds(game)
+        goal = game.goal
+        target = goal.receptacle_kind or goal.lamp_kind or ""
+        self.goals[goal.kind, room, goal.item_kind, target] += 1
+        self.wordings[goal.kind, _wording(game.task, goal.item_kind, target)] += 1
+
+    def _add_receptacles(self, room: str, receptacles: tuple[Receptacle, ...]) -> None:
+        numbers = Counter(receptacle.kind for receptacle in receptacles)
+        self.layouts[room, tuple(sorted(numbers.items()))] += 1
+        for kind, number in numbers.items():
+            self.receptacle_numbers[room, kind, str(number)] += 1
+        together: dict[str, list[str]] = {}
+        for receptacle in receptacles:
+            together.setdefault(receptacle.location, []).append(receptacle.kind)
+            self.receptacles[receptacle.kind, "all"] += 1
+            self.receptacles[receptacle.kind, "openable"] += receptacle.openable
+            self.receptacles[receptacle.kind, "opened"] += receptacle.opened
+        for kinds in together.values():
+            self.shared[room, _SHARING.join(sorted(kinds))] += 1
+
+    def _add_items(self, room: str, game: Game) -> None:
+        holder = {name: r.kind for r in game.receptacles for name in r.contents}
+        kinds = {item.name: item.kind for item in game.items}
+        for kind, number in Counter(kinds.values()).items():
+            self.item_numbers[room, kind, str(number)] += 1
+        for item in game.items:
+            self.placements[room, item.kind, holder.get(item.name, "")] += 1
+            self.items[item.kind, "all"] += 1
+            for name in ITEM_PROPERTIES:
+                self.items[item.kind, name] += getattr(item, name)
+            for name in item.inner or ():
+                self.inside[item.kind, kinds[name]] += 1
+
+    def _add_finds(self, game: Game) -> None:
+        kinds = {item.name: item.kind for item in game.items}
+        seen = [(r.kind, {kinds[name] for name in r.contents}) for r in game.receptacles]
+        for item in set().union(*(held for _, held in seen)):
+            for receptacle, held in seen:
+                self.visits[item, receptacle] += 1
+                self.holding[item, receptacle] += item in held
+
+    def statistics(self) -> Statistics:
+        """The tables."""
+        games = sum(self.games.values())
+        return Statistics(
+            source=SOURCE.format(games=games),
+            games=games,
+            rooms={room: self._room(room) for (room,) in sorted(self.games)},
+            receptacles=_table(self.receptacles),
+            items=_table(self.items),
+            inside=_table(self.inside),
+            finds=self._finds(),
+            can_contain=_lists(self.can_contain),
+            goals=self._goals(),
+            wordings=_table(self.wordings),
+        )
+
+    def _room(self, room: str) -> RoomStatistics:
+        layouts = sorted(self.layouts.items())
+        return RoomStatistics(
+            games=self.games[room,],
+            receptacle_numbers=_table(_below(self.receptacle_numbers, room)),
+            layouts=[(dict(kinds), number) for (where, kinds), number in layouts if where == room],
+            item_numbers=_table(_below(self.item_numbers, room)),
+            placements=_table(_below(self.placements, room)),
+            shared_locations={
+                key: number for (key,), number in sorted(_below(self.shared, room).items())
+            },
+        )
+
+    def _goals(self) -> dict[str, dict[str, dict[str, Counts]]]:
+        table: dict[str, dict[str, dict[str, Counts]]] = {}
+        for (kind, room, item, target), games in sorted(self.goals.items()):
+            table.setdefault(kind, {}).setdefault(room, {}).setdefault(item, {})[target] = games
+        return table
+
+    def _finds(self) -> dict[str, dict[str, tuple[int, int]]]:
+        table: dict[str, dict[str, tuple[int, int]]] = {}
+        for (item, receptacle), holding in sorted(self.holding.items()):
+            if holding:
+                pair = (holding, self.visits[item, receptacle])
+                table.setdefault(item, {})[receptacle] = pair
+        return table
+
+
+def _wording(task: str, item: str, target: str) -> str:
+    names = {item: "{item}", target: "{target}"}
+    return re.sub(rf"\b({item}|{target})\b", lambda match: names[match[1]], task)
+
+
+def _below(counter: Mapping[tuple[str, ...], int], first: str) -> dict[tuple[str, ...], int]:
+    return {key[1:]: number for key, number in counter.items() if key[0] == first}
+
+
+def _table(counter: Mapping[tuple[str, ...], int]) -> dict[str, Counts]:
+    table: dict[str, Counts] = {}
+    for (row, column), number in sorted(counter.items()):
+        if number:
+            table.setdefault(row, {})[column] = number
+    return table
+
+
+def _lists(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    table: dict[str, list[str]] = {}
+    for row, column in sorted(pairs):
+        table.setdefault(row, []).append(column)
+    return table
+
+
+if __name__ == "__main__":
+    write_statistics(count_statistics(Path(sys.argv[1])))

@@ -1,0 +1,140 @@
+"""A corridor with a key and a door: the deterministic fake that needs no data.
+
+The agent starts somewhere in a row of rooms, fetches the key from one room and opens
+the door in another. Goal types, invalid actions, a text answer to each action and one
+best route make it a small ALFWorld; tests, demos and smoke runs play it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qnet.errors import EnvironmentFailureError
+from training.environments.base.interface import StepResult, Task
+
+NOTHING_HAPPENS = "Nothing happens."
+_KINDS = ("reach_door", "fetch_key_then_reach_door")
+
+
+@dataclass(frozen=True, slots=True)
+class Corridor:
+    """One layout; rooms are numbered from 1.
+
+    Attributes:
+        rooms: how many there are.
+        start, key, door: room numbers; key is None where the door is not locked.
+    """
+
+    rooms: int
+    start: int
+    door: int
+    key: int | None = None
+
+    @staticmethod
+    def of_seed(seed: int) -> "Corridor":
+        """Layouts differ in length, places and goal; any integer is a seed."""
+        rooms = 3 + seed % 4
+        start = 1 + seed // 2 % rooms
+        door = 1 + (start + seed // 3 % (rooms - 1)) % rooms
+        key = 1 + (door + seed // 5 % (rooms - 1)) % rooms
+        return Corridor(rooms, start, door, key if seed % 2 else None)
+
+    @property
+    def kind(self) -> str:
+        """The goal type."""
+        return _KINDS[self.key is not None]
+
+    def solution(self) -> list[str]:
+        """The shortest winning actions."""
+        if self.key is None:
+            return [*self._walk(self.start, self.door), "open door"]
+        to_key, to_door = self._walk(self.start, self.key), self._walk(self.key, self.door)
+        return [*to_key, "take key", *to_door, "open door"]
+
+    @staticmethod
+    def _walk(here: int, there: int) -> list[str]:
+        return ["go right" if there > here else "go left"] * abs(there - here)
+
+
+class CorridorEnvironment:
+    """One episode; see `training.environments.base.Environment`."""
+
+    def __init__(self, corridor: Corridor) -> None:
+        """Prepare the episode; `reset` starts it."""
+        self._corridor = corridor
+        self._room = corridor.start
+        self._has_key = corridor.key is None
+        self._running = False
+
+    def reset(self) -> str:
+        """Where the agent is and what it is to do."""
+        corridor = self._corridor
+        self._room, self._has_key, self._running = corridor.start, corridor.key is None, True
+        errand = "open the door" if self._has_key else "take the key and open the door"
+        return (
+            f"You are in a corridor of {corridor.rooms} rooms. {self._describe()}\n\n"
+            f"Your task is to: {errand}."
+        )
+
+    def step(self, action: str) -> StepResult:
+        """Take "go left", "go right", "look", "take key" or "open door".
+
+        Raises:
+            EnvironmentFailureError: the episode has not begun or is over.
+        """
+        if not self._running:
+            raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
+        observation = self._perform(action.strip())
+        won = observation is not None and action.strip() == "open door"
+        self._running = not won
+        if observation is None:
+            return StepResult(NOTHING_HAPPENS, 0.0, terminated=False, valid=False)
+        return StepResult(observation, float(won), terminated=won)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _perform(self, action: str) -> str | None:
+        corridor = self._corridor
+        match action:
+            case "go left" if self._room > 1:
+                self._room -= 1
+            case "go right" if self._room < corridor.rooms:
+                self._room += 1
+            case "take key" if self._room == corridor.key and not self._has_key:
+                self._has_key = True
+                return "You pick up the key."
+            case "open door" if self._room == corridor.door and self._has_key:
+                return "You open the door."
+            case "look":
+                pass
+            case _:
+                return None
+        return self._describe()
+
+    def _describe(self) -> str:
+        seen = []
+        if self._room == self._corridor.key and not self._has_key:
+            seen.append("a key")
+        if self._room == self._corridor.door:
+            seen.append("a door" if self._has_key else "a locked door")
+        return f"You are in room {self._room}. You see {' and '.join(seen) or 'nothing'}."
+
+
+class CorridorSuite:
+    """Corridors of consecutive seeds; see `training.environments.base.Suite`."""
+
+    name = "fake"
+
+    def __init__(self, first_seed: int = 0, count: int = 20) -> None:
+        """List the tasks "corridor:SEED"."""
+        seeds = range(first_seed, first_seed + count)
+        self.tasks: Sequence[Task] = [
+            Task(f"corridor:{seed}", Corridor.of_seed(seed).kind, str(seed)) for seed in seeds
+        ]
+
+    def make(self, task: Task) -> CorridorEnvironment:
+        """A fresh, single-use episode of `task`."""
+        return CorridorEnvironment(Corridor.of_seed(int(task.source)))
+
+    def close(self) -> None:
+        """Nothing to stop."""

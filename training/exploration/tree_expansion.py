@@ -1,0 +1,259 @@
+"""Growing an exploration tree from a policy's own trajectories (QLASS algorithm 2).
+
+Two things differ from the letter of the algorithm. A draw from a node must begin with
+an action that its children do not have yet: independent samples of a trained policy
+mostly repeat each other, and a tree that does not branch has no siblings to compare
+(ours). And the number of trajectories is bounded; where an expert is there, half of
+them are kept for its branch, because nodes on a way that succeeds teach the most (ours).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qnet.types import Candidate, SampleRequest, Sampling
+from training.algorithms.tree import EXPERT, ROOT_ID, Step, Tree, find_child, merge_branch
+from training.environments.base.interface import Environment
+from training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
+from training.rollouts.rollout import EnvironmentCall, Process
+
+
+class Exploration(BaseModel):
+    """How a tree grows; the defaults are QLASS's on ALFWorld where it gives any.
+
+    Attributes:
+        width: children that make a node full (W).
+        depth: the deepest node that is expanded (D); trajectories go on below it.
+        max_steps: actions from the root at which a trajectory is cut off.
+        max_draws: most trajectories per tree.
+        candidates: actions drawn at once to find one that the node's children lack.
+        temperature: of all draws but those that the next two fields govern.
+        branch_temperature: of these candidates; None takes `temperature`.
+        greedy_rollout: draw everything but these candidates at temperature 0, so that Q
+            says how the greedy agent fares after a deviation.
+        own_steps: the first trajectory begins with up to so many actions drawn like these
+            candidates; how many, the seed says. Where what follows is another agent's, the states
+            on its way are still those that the policy gets itself into.
+        max_tokens: most completion tokens of one action.
+        stop_on_zero: an outcome of 0 expands nothing on its branch.
+        expand: which waiting node comes next, the oldest or a random one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(default=2, ge=1)
+    depth: int = Field(default=8, ge=0)
+    max_steps: int = Field(default=40, ge=1)
+    max_draws: int = Field(default=48, ge=1)
+    candidates: int = Field(default=4, ge=1)
+    temperature: float = Field(default=0.7, ge=0)
+    branch_temperature: float | None = Field(default=None, ge=0)
+    greedy_rollout: bool = False
+    own_steps: int = Field(default=0, ge=0)
+    max_tokens: int = Field(default=128, ge=1)
+    stop_on_zero: bool = True
+    expand: Literal["queue", "random"] = "queue"
+
+    @property
+    def deviating_action(self) -> Sampling:
+        """How a sibling of an action that is there already is drawn."""
+        hot = self.branch_temperature
+        return Sampling(self.temperature if hot is None else hot, self.max_tokens)
+
+    @property
+    def other_actions(self) -> Sampling:
+        """How all other actions are drawn."""
+        return Sampling(0.0 if self.greedy_rollout else self.temperature, self.max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class ExploredTree:
+    """A finished tree and what it cost.
+
+    Attributes:
+        draws: trajectories drawn.
+        misses: times that no candidate for a first action was new.
+        completion_tokens: tokens drawn, those of discarded candidates included.
+    """
+
+    tree: Tree
+    draws: int
+    misses: int
+    completion_tokens: int
+
+
+def explore_task(
+    make: Callable[[], Environment],
+    *,
+    task_id: str,
+    exploration: Exploration,
+    source: str,
+    seed: int,
+    expert: Sequence[Step] = (),
+) -> Process[ExploredTree]:
+    """Explore one task; a process for `run_processes`.
+
+    Args:
+        make: a fresh, single-use episode of the task; the same one every time.
+        task_id: names the task in the seeds of its draws.
+        exploration: how the tree grows.
+        source: the policy's name, for the nodes that it brings.
+        seed: the job's.
+        expert: the expert's trajectory, merged and expanded after the policy's own.
+
+    Raises:
+        EnvironmentFailureError: an episode replayed differently.
+    """
+    first_observation: str = yield EnvironmentCall(partial(_first_observation, make))
+    search = _Search(Tree(first_observation), exploration, seed, task_id)
+    search.push((ROOT_ID,))
+    own_draws = exploration.max_draws // 2 if expert else exploration.max_draws
+    yield from _expand(search, make, source, most_draws=own_draws)
+    if expert:
+        search.tree, branch = merge_branch(search.tree, expert, source=EXPERT)
+        search.push(branch, first=True)
+        yield from _expand(search, make, source, most_draws=exploration.max_draws)
+    return ExploredTree(search.tree, search.draws, search.misses, search.completion_tokens)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The state of one exploration: the tree, the queue E and the counts."""
+
+    tree: Tree
+    exploration: Exploration
+    seed: int
+    task_id: str
+    waiting: list[int] = field(default_factory=list)
+    misses_in_a_row: dict[int, int] = field(default_factory=dict)
+    draws: int = 0
+    misses: int = 0
+    completion_tokens: int = 0
+
+    def push(self, node_ids: Sequence[int], *, first: bool = False) -> None:
+        new = [node_id for node_id in node_ids if self._is_open(node_id)]
+        self.waiting = new + self.waiting if first else self.waiting + new
+
+    def pop(self) -> int | None:
+        """The next node with room for a child, or None when there is none left."""
+        while self.waiting:
+            chosen = 0
+            if self.exploration.expand == "random":
+                pick = Random(derived_seed(*self.seed_parts, "pick"))
+                chosen = pick.randrange(len(self.waiting))
+            if self._is_open(node_id := self.waiting.pop(chosen)):
+                return node_id
+        return None
+
+    @property
+    def seed_parts(self) -> tuple[int | str, ...]:
+        """What the next draw's seeds derive from."""
+        return self.seed, self.task_id, self.draws + self.misses
+
+    @property
+    def own_steps(self) -> int:
+        """How many actions of the next trajectory are drawn like deviations."""
+        if self.draws or not self.exploration.own_steps:
+            return 0
+        rng = Random(derived_seed(self.seed, self.task_id, "own"))
+        return rng.randint(0, self.exploration.own_steps)
+
+    def count_miss(self, node_id: int) -> None:
+        self.misses += 1
+        self.misses_in_a_row[node_id] = self.misses_in_a_row.get(node_id, 0) + 1
+
+    def count_draw(self, node_id: int) -> None:
+        self.draws += 1
+        self.misses_in_a_row[node_id] = 0
+
+    def _is_open(self, node_id: int) -> bool:
+        depth, limits = self.tree.depth(node_id), self.exploration
+        return (
+            len(self.tree.children[node_id]) < limits.width
+            and depth <= limits.depth
+            and depth < limits.max_steps
+            and self.misses_in_a_row.get(node_id, 0) < limits.width
+            and not (node_id != ROOT_ID and self.tree.node(node_id).step.terminated)
+        )
+
+
+def _expand(
+    search: _Search, make: Callable[[], Environment], source: str, *, most_draws: int
+) -> Process[None]:
+    """QLASS algorithm 2, the loop over E."""
+    while search.draws < most_draws and (node_id := search.pop()) is not None:
+        reply = yield from _draw_first_action(search, node_id)
+        if reply is None:
+            search.count_miss(node_id)
+        else:
+            steps = yield from _roll_out(search, node_id, reply, make)
+            search.count_draw(node_id)
+            search.tree, branch = merge_branch(search.tree, steps, at=node_id, source=source)
+            if steps[-1].reward != 0 or not search.exploration.stop_on_zero:
+                search.push(branch)
+        search.push((node_id,))
+
+
+def _draw_first_action(search: _Search, node_id: int) -> Process[str | None]:
+    """The first candidate that no child of the node does already, or None."""
+    settings = search.exploration
+    deviates = bool(search.tree.children[node_id])
+    hot = deviates or search.own_steps > 0
+    drawn = settings.deviating_action if hot else settings.other_actions
+    sampling = replace(drawn, seed=derived_seed(*search.seed_parts, "first"))
+    n = settings.candidates if deviates else 1
+    try:
+        candidates: list[Candidate] = yield SampleRequest(search.tree.history(node_id), n, sampling)
+    except HistoryTooLongError:
+        return None
+    search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
+    replies = (candidate.message.content for candidate in candidates if candidate.finished)
+    return next(
+        (reply for reply in replies if find_child(search.tree, node_id, reply) is None), None
+    )
+
+
+def _roll_out(
+    search: _Search, node_id: int, reply: str, make: Callable[[], Environment]
+) -> Process[tuple[Step, ...]]:
+    """Take `reply` after the node and let the policy play on to the end.
+
+    A history that outgrows the policy's context cuts the trajectory off.
+    """
+    settings = search.exploration
+    own = seeded(settings.deviating_action, *search.seed_parts)
+    other = seeded(settings.other_actions, *search.seed_parts)
+    own_steps = search.own_steps
+    before = tuple(node.step for node in search.tree.path(node_id))
+    episode = yield from play_episode(
+        make,
+        first_reply(lambda step: own(step) if step < own_steps else other(step)),
+        max_steps=settings.max_steps,
+        prefix=[*(step.action for step in before), reply],
+    )
+    _require_same(episode.first_observation, search.tree.first_observation, "at the start")
+    for number, (now, then) in enumerate(zip(episode.steps, before, strict=False), start=1):
+        _require_same(now.observation, then.observation, f"after {number} actions")
+    search.completion_tokens += episode.completion_tokens
+    return episode.steps[len(before) :]
+
+
+def _first_observation(make: Callable[[], Environment]) -> str:
+    environment = make()
+    try:
+        return environment.reset()
+    finally:
+        environment.close()
+
+
+def _require_same(now: str, before: str, when: str) -> None:
+    if now != before:
+        raise EnvironmentFailureError(
+            f"a replayed episode differs {when}: {now!r} instead of {before!r}; trees need "
+            "a deterministic environment, and an expert's trajectory its own game"
+        )

@@ -1,0 +1,63 @@
+"""Muon: momentum whose matrix updates are orthogonalised (Jordan and others, 2024).
+
+torch.optim.Muon does the same in bfloat16, which CPUs without bfloat16 units emulate slowly; here
+it stays in the gradient's own dtype.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.optimization.parallel import shared_map
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+
+
+def orthogonalise(matrix_NM: Tensor) -> Tensor:
+    """About U V^T of the singular value decomposition, by a quintic Newton-Schulz iteration."""
+    a, b, c = _COEFFICIENTS
+    tall = matrix_NM.shape[0] > matrix_NM.shape[1]
+    x: Tensor = matrix_NM.T if tall else matrix_NM
+    x = x / (x.norm() + 1e-7)
+    for _ in range(_ITERATIONS):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Nesterov momentum, orthogonalised; for matrices only."""
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        *,
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Move every matrix that has a gradient; each process works out its share of the moves."""
+        for group in self.param_groups:
+            matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
+            directions = [self._direction(matrix, group["momentum"]) for matrix in matrices]
+            updates = shared_map(orthogonalise, directions)
+            for matrix, update in zip(matrices, updates, strict=True):
+                scale = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
+                matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                matrix.add_(update, alpha=-group["lr"] * scale)
+
+    def _direction(self, matrix: Tensor, momentum: float) -> Tensor:
+        gradient = matrix.grad
+        assert gradient is not None
+        state = self.state[matrix]
+        if not state:
+            state["momentum"] = torch.zeros_like(matrix)
+        velocity = state["momentum"].lerp_(gradient, 1 - momentum)
+        return torch.lerp(gradient, velocity, momentum)

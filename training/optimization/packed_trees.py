@@ -1,0 +1,146 @@
+"""Labelled trees as batches: every distinct token of a tree once.
+
+The paths of a tree share their beginnings, and siblings differ in one action. So a tree goes
+through the trunk as one packed row in which a token sees the tokens before it on its own path and
+no others: the same Q as from each path alone, at the price of the distinct tokens.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from qnet.engine.token_trie import TokenTree
+from qnet.rendering.renderer import Renderer
+from training.algorithms.regression import LossOn, regression_columns
+from training.data.records import LabelRow, messages_of
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one action's Q is read: the position of its last token in the packed tree."""
+
+    position: int
+    q_value: float
+
+
+Pair = tuple[Place, Place]
+"""(better, worse) actions of the same state."""
+
+
+@dataclass(slots=True)
+class PackedTree(TokenTree):
+    """Some paths of one tree, and what is asked of Q at their tokens.
+
+    Attributes:
+        weight: (T,) of the squared error at each token.
+        weighted: (T,) target times weight.
+        pairs: the siblings with different labels.
+    """
+
+    weight: list[float] = field(default_factory=list)
+    weighted: list[float] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+
+    @property
+    def target(self) -> list[float]:
+        """(T,) what Q regresses to; 0 where nothing is asked."""
+        return [t / w if w else 0.0 for t, w in zip(self.weighted, self.weight, strict=True)]
+
+    def add_labelled(
+        self, token_ids: Sequence[int], weight: Sequence[float], target: Sequence[float]
+    ) -> list[int]:
+        """Add a path and what is asked at its tokens; returns the index of each."""
+        indices = self.add(token_ids)
+        for index, w, t in zip(indices, weight, target, strict=True):
+            self.weight[index] += w
+            self.weighted[index] += w * t
+        return indices
+
+    def _append(self, before: int, token: int, depth: int) -> int:
+        self.weight.append(0.0)
+        self.weighted.append(0.0)
+        return TokenTree._append(self, before, token, depth)  # super() knows no slots
+
+
+def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_gap: float) -> list[Pair]:
+    """All (better, worse) pairs among actions of the same parent.
+
+    Args:
+        places: (parent id, place) of every labelled action of a tree.
+        min_gap: smallest difference of labels that makes a pair.
+    """
+    families: dict[int, list[Place]] = defaultdict(list)
+    for parent, place in places:
+        families[parent].append(place)
+    return [
+        (better, worse)
+        for siblings in families.values()
+        for better in siblings
+        for worse in siblings
+        if better.q_value - worse.q_value >= min_gap
+    ]
+
+
+def pack_tree(
+    renderer: Renderer,
+    rows: Sequence[LabelRow],
+    *,
+    loss_on: LossOn,
+    min_gap: float,
+    max_length: int,
+    max_tokens: int,
+) -> list[PackedTree]:
+    """The paths of one tree as packed rows.
+
+    Args:
+        rows: the paths; those of more than `max_length` tokens are left out.
+        max_tokens: a tree with more distinct tokens becomes several packed rows; siblings in
+            different rows are no pair.
+    """
+    packed: list[PackedTree] = []
+    places: list[list[tuple[int, Place]]] = []
+    for row in rows:
+        rendered = renderer.encode_episode(messages_of(row.messages))
+        token_ids = rendered.token_ids
+        if len(token_ids) > max_length:
+            continue
+        if not packed or len(packed[-1]) + packed[-1].new_tokens(token_ids) > max_tokens:
+            packed.append(PackedTree())
+            places.append([])
+        columns = regression_columns(
+            len(token_ids), rendered.action_spans, row.q_values, loss_on=loss_on
+        )
+        indices = packed[-1].add_labelled(token_ids, columns["weight"], columns["target"])
+        ends = [end for _, end in rendered.action_spans]
+        for parent, end, q in zip(row.parent_ids, ends, row.q_values, strict=True):
+            if q is not None:
+                places[-1].append((parent, Place(indices[end - 1], q)))
+    for tree, mine in zip(packed, places, strict=True):
+        tree.pairs = sibling_pairs(mine, min_gap=min_gap)
+    return packed
+
+
+def without_tails(rows: Sequence[LabelRow]) -> list[LabelRow]:
+    """Each path up to its last action that has a sibling; a path without one is left out."""
+    children: dict[int, set[int]] = defaultdict(set)
+    for row in rows:
+        for parent, node in zip(row.parent_ids, row.node_ids, strict=True):
+            children[parent].add(node)
+    cut = []
+    for row in rows:
+        rivalled = [i for i, parent in enumerate(row.parent_ids, 1) if len(children[parent]) > 1]
+        if rivalled:
+            cut.append(_cut(row, rivalled[-1]))
+    return cut
+
+
+def _cut(row: LabelRow, actions: int) -> LabelRow:
+    ends = [i for i, message in enumerate(row.messages, 1) if message.role == "assistant"]
+    return row.model_copy(
+        update={
+            "messages": row.messages[: ends[actions - 1]],
+            "q_values": row.q_values[:actions],
+            "node_ids": row.node_ids[:actions],
+            "parent_ids": row.parent_ids[:actions],
+        }
+    )

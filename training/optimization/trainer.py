@@ -1,0 +1,218 @@
+"""The training loop that every job shares: schedule, clipping, progress, metrics, resume.
+
+A job brings a model, its batches in order and a loss; the loop brings everything else. It can be
+killed at any moment: the state is written every `save_every_s` seconds and the next start goes on
+from there, in the same batch order.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from rich.progress import Progress
+from torch import Tensor, nn
+
+from training.optimization.muon import Muon
+from training.optimization.parallel import add_up, data_parallel, share
+
+STATE = "training_state.pt"
+
+
+class Optimization(BaseModel):
+    """How weights move. The defaults are QLASS's for fine-tuning an LLM (methods.md, 1).
+
+    Attributes:
+        optimizer: "muon" orthogonalises the updates of matrices (embeddings and vectors stay
+            with AdamW); it learns faster from scratch.
+        batch_tokens: an optimizer step takes micro-batches until it has so many tokens.
+        micro_batch_tokens: most tokens that go through the model at once, padding included.
+        processes: that share each step's micro-batches, on a CPU; with more than one, `threads`
+            has to be 1 and a step needs at least as many micro-batches.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: float = Field(default=1e-5, gt=0)
+    muon_lr: float = Field(default=0.01, gt=0)
+    warmup_ratio: float = Field(default=0.03, ge=0, le=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    epochs: int = Field(default=3, ge=1)
+    batch_tokens: int = Field(default=16_384, ge=1)
+    micro_batch_tokens: int = Field(default=8_192, ge=1)
+    threads: int = Field(default=0, ge=0, description="0 leaves torch's own choice")
+    processes: int = Field(default=1, ge=1)
+    save_every_s: float = Field(default=120.0, gt=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A micro-batch's summed loss and the weight it stands for, so that steps average exactly."""
+
+    total: Tensor
+    weight: float
+
+
+def cosine_with_warmup(step: int, *, steps: int, warmup_ratio: float) -> float:
+    """The factor on the learning rate at `step`, from 0 through 1 back to 0."""
+    warmup = max(1, round(steps * warmup_ratio))
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(1, steps - warmup)
+    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+
+
+def build_optimizers(model: nn.Module, optimization: Optimization) -> list[torch.optim.Optimizer]:
+    """AdamW alone, or Muon for the hidden matrices and AdamW for the rest."""
+    trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    if optimization.optimizer == "adamw":
+        return [_adamw([p for _, p in trainable], optimization)]
+    hidden = [p for n, p in trainable if p.ndim == 2 and "layers" in n]
+    chosen = {id(p) for p in hidden}
+    rest = [p for _, p in trainable if id(p) not in chosen]
+    muon = Muon(hidden, lr=optimization.muon_lr, weight_decay=optimization.weight_decay)
+    return [muon, _adamw(rest, optimization)]
+
+
+def _adamw(parameters: list[nn.Parameter], optimization: Optimization) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        parameters,
+        lr=optimization.lr,
+        betas=(0.9, 0.95),
+        weight_decay=optimization.weight_decay,
+    )
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """The parameter's gradient; zeros where this process saw no micro-batch."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+class Loop:
+    """Runs steps of micro-batches over one model, writing `metrics.jsonl` beside its state."""
+
+    def __init__(self, model: nn.Module, optimization: Optimization, *, output: Path) -> None:
+        self.model = model
+        self.optimization = optimization
+        self.output = output
+        self.optimizers = build_optimizers(model, optimization)
+        self._base_lrs = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
+        self._saved_at = time.monotonic()
+        self.step = 0
+        if optimization.threads:
+            torch.set_num_threads(optimization.threads)
+
+    def run(
+        self,
+        steps: Sequence[Sequence[Any]],
+        loss: Callable[[Any], Loss],
+        *,
+        name: str,
+        size: Callable[[Any], int],
+        on_epoch: Callable[[int], dict[str, float]] | None = None,
+        steps_per_epoch: int = 0,
+    ) -> None:
+        """Train on `steps` (each a list of micro-batches), going on from a saved state.
+
+        Args:
+            size: a micro-batch's tokens, by which a step's are dealt to processes.
+        """
+        self._resume()
+        self.model.train()
+        one_step = partial(self._one_step, loss=loss, size=size, total_steps=len(steps))
+        helping = partial(self._help, steps, one_step)
+        with data_parallel(self.optimization.processes, helping), Progress() as progress:
+            bar = progress.add_task(name, total=len(steps), completed=self.step)
+            while self.step < len(steps):
+                started = time.monotonic()
+                mean = one_step(steps[self.step])
+                self.step += 1
+                row = {"step": self.step, "loss": mean, "step_s": time.monotonic() - started}
+                if on_epoch and steps_per_epoch and self.step % steps_per_epoch == 0:
+                    row |= on_epoch(self.step // steps_per_epoch)
+                    self.model.train()
+                self._log(row)
+                progress.update(bar, completed=self.step, description=f"{name} loss {mean:.4f}")
+                if time.monotonic() - self._saved_at > self.optimization.save_every_s:
+                    self._save()
+        self._save()
+
+    def _help(self, steps: Sequence[Sequence[Any]], one_step: Callable[[Any], float]) -> None:
+        """What a process other than the first does: the same steps, in silence."""
+        for step in range(self.step, len(steps)):
+            self.step = step
+            one_step(steps[step])
+
+    def _one_step(
+        self,
+        micro_batches: Sequence[Any],
+        *,
+        loss: Callable[[Any], Loss],
+        size: Callable[[Any], int],
+        total_steps: int,
+    ) -> float:
+        factor = cosine_with_warmup(
+            self.step, steps=total_steps, warmup_ratio=self.optimization.warmup_ratio
+        )
+        for optimizer, lrs in zip(self.optimizers, self._base_lrs, strict=True):
+            for group, lr in zip(optimizer.param_groups, lrs, strict=True):
+                group["lr"] = lr * factor
+        sums = torch.zeros(2, dtype=torch.float32)
+        for micro_batch in share(micro_batches, size=size):
+            part = loss(micro_batch)
+            part.total.backward()
+            sums += torch.tensor([float(part.total.detach()), part.weight])
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        if self.optimization.processes > 1:
+            add_up([sums, *(_gradient(p) for p in trainable)])
+        weight = float(sums[1])
+        for parameter in trainable:
+            if parameter.grad is not None:
+                parameter.grad.div_(weight)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.optimization.max_grad_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return float(sums[0]) / weight
+
+    def _log(self, row: dict[str, float]) -> None:
+        with (self.output / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _save(self) -> None:
+        state = {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizers": [o.state_dict() for o in self.optimizers],
+        }
+        partial = self.output / f"{STATE}.partial"
+        torch.save(state, partial)
+        partial.replace(self.output / STATE)
+        self._saved_at = time.monotonic()
+
+    def _resume(self) -> None:
+        path = self.output / STATE
+        if not path.is_file():
+            return
+        state = torch.load(path, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step = int(state["step"])
+        self._drop_metrics_after(self.step)
+
+    def _drop_metrics_after(self, step: int) -> None:
+        path = self.output / "metrics.jsonl"
+        if path.is_file():
+            rows = path.read_text().splitlines()[:step]
+            path.write_text("".join(f"{row}\n" for row in rows))

@@ -1,0 +1,154 @@
+"""One episode with any agent, as a process of `training.rollouts.rollout`.
+
+The agent is a `Chooser`: it gets the history and may ask the policy and the scorer, nothing
+else. It never holds the environment, so no reward can reach it before the episode is over.
+"""
+
+import hashlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from qnet.errors import HistoryTooLongError
+from qnet.types import Candidate, History, SampleRequest, Sampling
+from training.algorithms.tree import Step, path_history
+from training.environments.base.interface import Environment, StepResult, parse_action
+from training.rollouts.rollout import EnvironmentCall, ModelRequest, Process
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the agent says next, and what choosing it cost.
+
+    Attributes:
+        distinct_candidates: how many different replies it chose among.
+        scored_tokens: tokens that went through the Q model's trunk.
+        mistaken: a mistake made on purpose, not to be imitated.
+    """
+
+    reply: str
+    completion_tokens: int
+    distinct_candidates: int = 1
+    scored_tokens: int = 0
+    mistaken: bool = False
+
+
+Chooser = Callable[[History, int], Generator[ModelRequest, Any, Choice]]
+"""(history, index of the step) to the next reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What happened.
+
+    Attributes:
+        steps: replayed ones included.
+        choices: one per step that was chosen, not replayed.
+        invalid_actions: how many of the chosen actions meant nothing to the environment.
+        too_long: the history outgrew the policy's or the Q model's context, which ended it.
+    """
+
+    first_observation: str
+    steps: tuple[Step, ...]
+    choices: tuple[Choice, ...]
+    invalid_actions: int
+    too_long: bool = False
+
+    @property
+    def reward(self) -> float:
+        """The outcome reward; 0 where the episode was cut off."""
+        return self.steps[-1].reward if self.terminated else 0.0
+
+    @property
+    def terminated(self) -> bool:
+        """The environment ended it, not a limit."""
+        return bool(self.steps) and self.steps[-1].terminated
+
+    @property
+    def messages(self) -> History:
+        """The whole chat, the last observation included."""
+        return path_history(self.first_observation, self.steps)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens generated for every candidate of every step."""
+        return sum(choice.completion_tokens for choice in self.choices)
+
+    @property
+    def scored_tokens(self) -> int:
+        """Tokens that went through the Q model's trunk."""
+        return sum(choice.scored_tokens for choice in self.choices)
+
+
+def play_episode(
+    make: Callable[[], Environment],
+    choose: Chooser,
+    *,
+    max_steps: int,
+    prefix: Sequence[str] = (),
+) -> Process[Episode]:
+    """Play from the start, or from where the replies of `prefix` lead, to the end.
+
+    Args:
+        make: a fresh environment; it is closed when the episode ends, however it ends.
+        choose: the agent; its step index counts the replayed steps too.
+        max_steps: most steps, replayed ones included.
+        prefix: replies to replay first.
+
+    Raises:
+        EnvironmentFailureError: the engine failed.
+    """
+    environment: Environment = yield EnvironmentCall(make)
+    steps: list[Step] = []
+    choices: list[Choice] = []
+    invalid_actions, too_long = 0, False
+    try:
+        first_observation: str = yield EnvironmentCall(environment.reset)
+        for reply in prefix[:max_steps]:
+            steps.append((yield from _act(environment, reply)))
+        while len(steps) < max_steps and not (steps and steps[-1].terminated):
+            choice = yield from choose(path_history(first_observation, steps), len(steps))
+            choices.append(choice)
+            step = yield from _act(environment, choice.reply)
+            steps.append(step)
+            invalid_actions += not step.valid
+    except HistoryTooLongError:
+        too_long = True
+    finally:
+        environment.close()
+    return Episode(first_observation, tuple(steps), tuple(choices), invalid_actions, too_long)
+
+
+def _act(environment: Environment, reply: str) -> Process[Step]:
+    action = parse_action(reply)
+    result: StepResult = yield EnvironmentCall(lambda: environment.step(action))
+    return Step(reply, result.observation, result.reward, result.terminated, result.valid)
+
+
+def first_reply(sampling_at: Callable[[int], Sampling]) -> Chooser:
+    """The plain agent: one candidate per step.
+
+    Args:
+        sampling_at: the sampling of step i; temperature 0 makes the agent greedy.
+    """
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
+        candidates: list[Candidate] = yield SampleRequest(history, 1, sampling_at(step))
+        return Choice(candidates[0].message.content, candidates[0].completion_tokens)
+
+    return choose
+
+
+def derived_seed(*parts: object) -> int:
+    """A seed below 2**63 that depends on the parts alone, not on the order of play."""
+    text = "\x1f".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+
+
+def seeded(sampling: Sampling, *parts: object) -> Callable[[int], Sampling]:
+    """`sampling` with a seed of its own at every step, derived from `parts` and the step."""
+
+    def at(step: int) -> Sampling:
+        return replace(sampling, seed=derived_seed(*parts, step))
+
+    return at

@@ -1,0 +1,101 @@
+"""The one place where a job's model names become policies and scorers for many games at once."""
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.types import BatchPolicy, Scorer
+
+EMBEDDED = "embedded"
+EXPERT = "expert"
+
+
+class Inference(BaseModel):
+    """How a job runs its models; nothing here changes what they say (up to rounding).
+
+    Attributes:
+        device: "cpu", "cuda", "cuda:1" …
+        dtype: of weights and activations.
+        cache_bytes: for the histories kept between steps: enough for all the episodes
+            played at the same time, or every step reads its history anew.
+        threads: of torch; 0 leaves its own choice.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    cache_bytes: int = Field(default=2 * 1024**3, ge=0)
+    threads: int = Field(default=0, ge=0)
+
+
+def build_policy(name: str, inference: Inference) -> BatchPolicy:
+    """The policy of that name.
+
+    Args:
+        name: "embedded" for the one that ships with QGuide, "expert" for ALFWorld's expert and
+            its mistakes, or the folder of a checkpoint or of any Hugging Face causal LM.
+        inference: how it runs.
+
+    Raises:
+        CheckpointError: the folder holds no policy.
+    """
+    if name == EXPERT:
+        from training.environments.alfworld.expert.policy import ExpertPolicy
+
+        return ExpertPolicy()
+
+    import torch
+
+    from qnet.models.checkpoint import load_policy
+    from qnet.policies.local import LocalPolicy
+
+    if inference.threads:
+        torch.set_num_threads(inference.threads)
+    dtype: torch.dtype = getattr(torch, inference.dtype)
+    loaded = load_policy(model_folder(name, "policy"), dtype=dtype, device=inference.device)
+    return LocalPolicy(loaded, cache_bytes=inference.cache_bytes)
+
+
+def build_scorer(name: str, inference: Inference) -> Scorer:
+    """The Q model of that name, behind the fast scorer.
+
+    Args:
+        name: "embedded" for the one that ships with QGuide, or a checkpoint's folder.
+        inference: how it runs.
+
+    Raises:
+        CheckpointError: the folder holds no Q model.
+    """
+    import torch
+
+    from qnet.models.checkpoint import load_qnet
+    from qnet.scoring.value_head import SharedPrefixScorer
+
+    if inference.threads:
+        torch.set_num_threads(inference.threads)
+    dtype: torch.dtype = getattr(torch, inference.dtype)
+    loaded = load_qnet(model_folder(name, "qnet"), dtype=dtype, device=inference.device)
+    return SharedPrefixScorer(loaded, cache_bytes=inference.cache_bytes)
+
+
+def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
+    """Where the model of that name lies."""
+    from qnet.models.checkpoint import embedded_path
+
+    return embedded_path(kind) if name == EMBEDDED else Path(name)
+
+
+def sha256_of_policy(name: str) -> str:
+    """One hash over the weights of the policy of that name; "" where there are none."""
+    return weights_sha256(model_folder(name, "policy"))
+
+
+def weights_sha256(folder: Path) -> str:
+    """One hash over a model folder's weights; "" where there are none."""
+    from qnet.models.checkpoint import sha256_of
+
+    hashes = [f"{path.name} {sha256_of(path)}" for path in sorted(folder.glob("*.safetensors"))]
+    return sha256("\n".join(hashes).encode()).hexdigest() if hashes else ""
