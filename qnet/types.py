@@ -103,7 +103,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class TokenUsage:
     """What one request to an upstream cost, as the upstream counts it.
 
     Attributes:
@@ -118,7 +118,7 @@ class Spent:
     completion_details: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
-NOTHING: Final = Spent(0, 0)
+NOTHING: Final = TokenUsage(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +146,19 @@ class Candidate:
     logprob: float | None = None
     finished: bool = True
     prompt_tokens: int = 0
-    spent: Spent | None = None
+    spent: TokenUsage | None = None
     finish_reason: str | None = None
     logprobs: Mapping[str, object] | None = field(default=None, hash=False)
     extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
     answer_extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
 
 
-def total_of(bills: Sequence[Spent]) -> Spent:
+def total_of(bills: Sequence[TokenUsage]) -> TokenUsage:
     """What several requests cost together."""
     details: Counter[str] = Counter()
     for spent in bills:
         details.update(spent.completion_details)
-    return Spent(
+    return TokenUsage(
         prompt_tokens=sum(spent.prompt_tokens for spent in bills),
         completion_tokens=sum(spent.completion_tokens for spent in bills),
         cached_tokens=sum(spent.cached_tokens for spent in bills),
@@ -166,7 +166,7 @@ def total_of(bills: Sequence[Spent]) -> Spent:
     )
 
 
-def spent_on(candidates: Sequence[Candidate]) -> Spent:
+def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:
     """What drawing these candidates cost: as an upstream counts it, else as the policy does."""
     spent = total_of([candidate.spent for candidate in candidates if candidate.spent])
     return replace(

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
-from server.access.admission import Gate
+from server.access.admission import AdmissionMiddleware
 from server.access.keys import KeyFile
 from server.access.rate_limits import Limiter
 from server.episodes.service import Episodes, build_recorder, build_store
@@ -76,13 +76,13 @@ def _lifespan(
         models = build(settings)
         app.state.models = models
         app.state.paraphraser = build_paraphraser(models, settings)
-        app.state.telemetry = models.runtime.telemetry
+        app.state.metrics = models.runtime.metrics
         redis = models.runtime.redis
         app.state.episodes = Episodes(
-            build_store(settings, redis), recorder, models.runtime.telemetry
+            build_store(settings, redis), recorder, models.runtime.metrics
         )
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
-        app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.telemetry)
+        app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.metrics)
         try:
             async with redis.watched() if redis else nullcontext(), upstreams.watched():
                 yield
@@ -99,9 +99,9 @@ def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:
         return None
     redis = models.runtime.redis
     cache = RedisParaphraseCache(redis) if redis else MemoryParaphraseCache()
-    telemetry = models.runtime.telemetry
+    metrics = models.runtime.metrics
     served = models.paraphraser
-    policy = MeteredPolicy(served.model, telemetry, stage="paraphrase")
+    policy = MeteredPolicy(served.model, metrics, stage="paraphrase")
     manifest = served.manifest.model_dump_json() if served.manifest else ""
     return Paraphraser(
         policy,
@@ -115,7 +115,7 @@ def _surround(app: FastAPI, settings: Settings) -> None:
     """The middleware; what is added last is outermost."""
     app.add_middleware(CancelWhenGone)
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
-    app.add_middleware(Gate, settings=settings)
+    app.add_middleware(AdmissionMiddleware, settings=settings)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

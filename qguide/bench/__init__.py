@@ -1,1 +1,1 @@
-"""What scoring costs: our scorer, its peers and the floor, measured side by side in one run."""
+"""Benchmarks: scoring speed, soak runs and load tests, from outside the code they measure."""

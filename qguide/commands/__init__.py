@@ -1,1 +1,1 @@
-"""Commands."""
+"""The console script's commands, one module each."""

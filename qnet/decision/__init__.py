@@ -1,1 +1,1 @@
-"""Decision."""
+"""From candidates to an action: sampling, scoring, selection, deadlines, perturbation."""

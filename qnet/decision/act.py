@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal, Protocol
 
-from qnet.decision.deadline import NEVER, Deadline
+from qnet.decision.deadline import NO_DEADLINE, Deadline
 from qnet.decision.selection import Reason, Selection, distinct, select
 from qnet.errors import InvalidCandidatesError, QGuideError
 from qnet.types import (
@@ -117,7 +117,7 @@ async def act(
     num_candidates: int,
     sampling: Sampling,
     fallback: Fallback = "error",
-    deadline: Deadline = NEVER,
+    deadline: Deadline = NO_DEADLINE,
     always_score: bool = False,
 ) -> Decision:
     """Draw M candidates, score the distinct ones, take the one with the highest Q.
@@ -137,7 +137,7 @@ async def act(
     if num_candidates < 1:
         raise InvalidCandidatesError(f"num_candidates is {num_candidates}; ask for at least 1")
     started = perf_counter()
-    async with deadline.kept():
+    async with deadline.enforce():
         candidates = await policy.sample(history, n=num_candidates, sampling=sampling)
     sampled = perf_counter()
     messages = [candidate.message for candidate in candidates]
@@ -182,7 +182,7 @@ async def judge(
         ScorerUnavailableError: with `fallback` error, no Q can be given, or not in time.
     """
     try:
-        async with deadline.kept():
+        async with deadline.enforce():
             result = await scorer.score(request)
         select(request.candidates, result.q_values)  # refuses what is no number
         return Judgement(result)

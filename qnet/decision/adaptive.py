@@ -17,7 +17,7 @@ from qnet.decision.act import (
     unscored,
     usage_of,
 )
-from qnet.decision.deadline import NEVER, Deadline
+from qnet.decision.deadline import NO_DEADLINE, Deadline
 from qnet.decision.selection import select
 from qnet.errors import InvalidCandidatesError
 from qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest
@@ -37,7 +37,7 @@ async def act_adaptively(
     batch: int = DEFAULT_BATCH,
     at_least: int = 1,
     fallback: Fallback = "error",
-    deadline: Deadline = NEVER,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Decision:
     """Draw in small batches until one candidate's Q is above `previous_q`; take the best.
 
@@ -107,7 +107,7 @@ class _Draws:
 
     async def add(self, n: int, sampling: Sampling) -> None:
         started = perf_counter()
-        async with self._deadline.kept():
+        async with self._deadline.enforce():
             new = await self._policy.sample(self._history, n=n, sampling=sampling)
         sampled = perf_counter()
         self.candidates += new

@@ -29,7 +29,7 @@ class Deadline:
         return cls(asyncio.get_running_loop().time() + timeout_s, timeout_s, remedy)
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
+    async def enforce(self) -> AsyncIterator[None]:
         """Give up what runs within when the time is up; what still waits for the device is dropped.
 
         Raises:
@@ -44,4 +44,4 @@ class Deadline:
             ) from error
 
 
-NEVER: Final = Deadline()
+NO_DEADLINE: Final = Deadline()

@@ -8,9 +8,9 @@ from time import perf_counter
 
 from qnet.decision.act import AsyncScorer, Decision, Fallback, act
 from qnet.decision.adaptive import DEFAULT_BATCH, act_adaptively
-from qnet.decision.deadline import NEVER, Deadline
+from qnet.decision.deadline import NO_DEADLINE, Deadline
 from qnet.decision.perturbation import Paraphraser, PerturbedPolicy, find_task
-from qnet.types import NOTHING, History, Policy, Sampling, Spent
+from qnet.types import NOTHING, History, Policy, Sampling, TokenUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Guidance:
     at_least: int = 1
     always_score: bool = False
     fallback: Fallback = "error"
-    deadline: Deadline = NEVER
+    deadline: Deadline = NO_DEADLINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Guided:
     decision: Decision
     draws_saved: int = 0
     perturbed: int = 0
-    paraphrasing: Spent = NOTHING
+    paraphrasing: TokenUsage = NOTHING
     paraphrase_ms: float = 0.0
     warnings: tuple[str, ...] = ()
 
@@ -78,7 +78,7 @@ async def guide(
         return Guided(decision, draws_saved=_saved(decision, guidance))
     started = perf_counter()
     place = find_task(history, task=guidance.task)
-    async with guidance.deadline.kept():
+    async with guidance.deadline.enforce():
         paraphrases = await guidance.paraphraser.paraphrase(
             place.text(history), n=max(guidance.num_candidates - 1, 0)
         )

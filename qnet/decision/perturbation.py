@@ -25,7 +25,7 @@ from qnet.types import (
     Message,
     Policy,
     Sampling,
-    Spent,
+    TokenUsage,
     spent_on,
     total_of,
 )
@@ -155,7 +155,7 @@ class Paraphrases:
     """
 
     texts: tuple[str, ...]
-    spent: Spent = NOTHING
+    spent: TokenUsage = NOTHING
     warnings: tuple[str, ...] = ()
 
 
@@ -229,14 +229,14 @@ def _usable(candidate: Candidate, task: str) -> str:
     return (candidate.message.content.strip() if candidate.finished else "") or task
 
 
-def _counted(task: str, texts: tuple[str, ...], spent: Spent) -> Paraphrases:
+def _counted(task: str, texts: tuple[str, ...], spent: TokenUsage) -> Paraphrases:
     failed = texts.count(task)
     warnings = (f"{failed} of {len(texts)} paraphrases failed and are the task itself",)
     return Paraphrases(texts, spent, warnings if failed else ())
 
 
 def _unchanged(
-    task: str, n: int, why: str, known: tuple[str, ...] = (), spent: Spent = NOTHING
+    task: str, n: int, why: str, known: tuple[str, ...] = (), spent: TokenUsage = NOTHING
 ) -> Paraphrases:
     texts = (*known, *[task] * (n - len(known)))
     return Paraphrases(texts, spent, (f"the task was not paraphrased: {why}",))

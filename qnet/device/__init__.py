@@ -1,1 +1,1 @@
-"""Device."""
+"""The one thread that owns the device, its micro-batches and its losses."""

@@ -18,7 +18,7 @@ from time import perf_counter
 from traceback import clear_frames
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from qnet.device.token_estimate import Novelty
+from qnet.device.token_estimate import UncachedTokenEstimator
 from qnet.errors import OverloadedError, ScorerUnavailableError, UnscorableError
 from qnet.types import Scorer, ScoreRequest, ScoreResult
 
@@ -311,7 +311,7 @@ class ScoringWorker:
     ) -> None:
         self.name = scorer.name
         self._scorer = scorer
-        self._novelty = Novelty()
+        self._novelty = UncachedTokenEstimator()
         self._timeout_s = timeout_s
         self._worker = DeviceWorker(
             thread,

@@ -7,7 +7,7 @@ an estimate is enough to say how many requests make a batch.
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from qnet.support.lru_cache import Recent
+from qnet.support.lru_cache import LRUCache
 from qnet.types import History, Message, ScoreRequest
 
 CHARACTERS_PER_TOKEN = 4
@@ -16,14 +16,14 @@ CHARACTERS_PER_TOKEN = 4
 _REMEMBERED = 65_536
 
 
-class Novelty:
+class UncachedTokenEstimator:
     """Remembers which histories were scored; what follows the longest of them is new.
 
     Safe for several threads. What the scorer has evicted since counts as known all the same.
     """
 
     def __init__(self) -> None:
-        self._known = Recent[int, bool](size=_REMEMBERED)
+        self._known = LRUCache[int, bool](size=_REMEMBERED)
 
     def new_tokens(self, request: ScoreRequest) -> int:
         """About as many as the scorer would have to compute for it now, at least 1."""

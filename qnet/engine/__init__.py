@@ -1,1 +1,1 @@
-"""Engine."""
+"""Packed inference: attention by tiles, the KV buffer and the prefix cache."""

@@ -1,8 +1,9 @@
 """Attention over packed tokens: no padding, histories stored once, read as they lie.
 
 A forward pass takes one row of tokens that belong to many conversations. Which tokens see which
-is a `Plan`: a list of pieces, each with the slab of its conversation. It reaches this function
-through the model's keyword arguments, so any transformers trunk with pluggable attention works.
+is an `AttentionMetadata`: a list of segments, each with the KV buffer of its conversation. It
+reaches this function through the model's keyword arguments, so any transformers trunk with
+pluggable attention works.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from qnet.engine.kv_buffer import Part, Slab
+from qnet.engine.kv_buffer import KVBuffer, Part
 
 PACKED_ATTENTION = "qguide_packed"
 _ROWS_AT_ONCE = {"cpu": 64}
@@ -24,7 +25,7 @@ _ROWS_ELSEWHERE = 256
 FEWEST_TILED_ROWS = 32
 FEWEST_TILED_COLUMNS = 256
 
-Digest = tuple[Tensor, Tensor]
+PartialAttention = tuple[Tensor, Tensor]
 """What attention over some columns gave T rows, (heads, T, head size), and the log of the sum of
 their exponentiated scores, (heads, T)."""
 
@@ -34,7 +35,7 @@ Columns = tuple[range, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PackedSegment:
     """New tokens of one conversation, in one forward pass.
 
     Attributes:
@@ -50,7 +51,7 @@ class Piece:
         read: which of the tokens' outputs the caller wants.
     """
 
-    slab: Slab
+    slab: KVBuffer
     token_ids: list[int]
     positions: list[int]
     column: int
@@ -93,7 +94,7 @@ class Chunk:
 class Group:
     """Neighbours in the packed row that see the same columns of the same slab."""
 
-    pieces: list[Piece]
+    pieces: list[PackedSegment]
     start: int
 
     @property
@@ -128,14 +129,14 @@ class Group:
         return found
 
 
-class Plan:
+class AttentionMetadata:
     """The pieces of one forward pass, in the order of their tokens.
 
     Args:
         last_layer: where only the tokens that are read look back; None lets all of them.
     """
 
-    def __init__(self, pieces: list[Piece], *, last_layer: int | None = None) -> None:
+    def __init__(self, pieces: list[PackedSegment], *, last_layer: int | None = None) -> None:
         self.pieces = pieces
         self.last_layer = last_layer
         self.groups: list[Group] = []
@@ -148,7 +149,7 @@ class Plan:
         self._chunks: dict[tuple[int, bool], list[Chunk]] = {}
 
     @property
-    def spans(self) -> Iterator[tuple[Piece, slice]]:
+    def spans(self) -> Iterator[tuple[PackedSegment, slice]]:
         """Each piece and the rows of the packed batch that are its tokens."""
         start = 0
         for piece in self.pieces:
@@ -168,7 +169,7 @@ class Plan:
         return self._chunks[key]
 
 
-def _hiding(piece: Piece, rows: list[int], columns: int, like: Tensor) -> Tensor | None:
+def _hiding(piece: PackedSegment, rows: list[int], columns: int, like: Tensor) -> Tensor | None:
     """What hides of the last columns from these rows."""
     if piece.bias is not None:
         return piece.bias[torch.tensor(rows, device=piece.bias.device), :columns]
@@ -187,7 +188,7 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    plan: Plan | None = None,
+    plan: AttentionMetadata | None = None,
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -216,7 +217,9 @@ def packed_attention(
     return out_NHD.unsqueeze(0), None
 
 
-def _look_back(plan: Plan, group: Group, layer: int, query_HTD: Tensor, value_size: int) -> Tensor:
+def _look_back(
+    plan: AttentionMetadata, group: Group, layer: int, query_HTD: Tensor, value_size: int
+) -> Tensor:
     """Attention of a group's rows, (T, H, D); in the last layer the unread ones become zeros."""
     read = group.read_rows if layer == plan.last_layer else None
     if read is None or len(read) == query_HTD.shape[1]:
@@ -265,7 +268,7 @@ def _tiles_pay(query_HTD: Tensor, columns: range) -> bool:
     )
 
 
-def _digest(query_HTD: Tensor, part: Part) -> Digest:
+def _digest(query_HTD: Tensor, part: Part) -> PartialAttention:
     """Attention over columns that all rows see."""
     keys, values = (t.unsqueeze(0) for t in part)
     folded = _folded(query_HTD, keys.shape[1]).unsqueeze(0)
@@ -279,7 +282,7 @@ def _dense(
     query_HTD: Tensor,
     parts: list[Part],
     bias_TB: Tensor | None,
-    digests: Sequence[Digest] = (),
+    digests: Sequence[PartialAttention] = (),
 ) -> Tensor:
     """Attention of T rows over columns, the query heads of a KV head folded into the rows.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qnet.engine.attention import Piece, joined
+from qnet.engine.attention import PackedSegment, joined
 from qnet.engine.packed_model import PackedModel, history_piece
 from qnet.engine.prefix_cache import Branch, Entry
 
@@ -64,7 +64,7 @@ class _Session:
     def active(self) -> list[int]:
         return [i for i, draw in enumerate(self.draws) if not draw.done]
 
-    def next_piece(self, like: Tensor) -> Piece | None:
+    def next_piece(self, like: Tensor) -> PackedSegment | None:
         """The last token of each active draw; None where all are done."""
         active = self.active
         if not active:
@@ -74,7 +74,7 @@ class _Session:
         self._owners[used : used + len(active)] = torch.tensor(active)
         for offset, i in enumerate(active):
             self.draws[i].columns.append(column + offset)
-        return Piece(
+        return PackedSegment(
             slab=self.entry.slab,
             token_ids=[self.draws[i].token_ids[-1] for i in active],
             positions=[self.context + len(self.draws[i].token_ids) - 1 for i in active],

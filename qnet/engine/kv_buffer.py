@@ -9,7 +9,7 @@ Part = tuple[Tensor, Tensor]
 """Keys and values of some columns, each (heads, columns, head size)."""
 
 
-class Slab:
+class KVBuffer:
     """Keys and values of one conversation, (heads, columns, head size) per layer.
 
     Columns are written in place; a column says nothing about its position, which the keys
@@ -25,7 +25,7 @@ class Slab:
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
-        self.base: Slab | None = None
+        self.base: KVBuffer | None = None
         self._shared = 0
         self._capacity = 0
 
@@ -79,7 +79,7 @@ class Slab:
         for slab in (*self.keys, *self.values):
             slab[:, start : start + len(columns)] = slab[:, source]
 
-    def fork(self, columns: int, *, copied: int) -> "Slab":
+    def fork(self, columns: int, *, copied: int) -> "KVBuffer":
         """A slab that begins with the first `columns` of this one.
 
         What both hold already is shared, the rest copied; where that would be more than `copied`
@@ -87,7 +87,7 @@ class Slab:
         """
         if columns - self._shared > copied:
             self._share(columns)
-        fork = Slab()
+        fork = KVBuffer()
         fork._shared = min(columns, self._shared)
         fork.base = self.base if fork._shared else None
         fork.reserve(columns)
@@ -112,7 +112,7 @@ class Slab:
 
     def _share(self, columns: int) -> None:
         """Make the first columns a base of this slab, whatever its base was before."""
-        base = Slab()
+        base = KVBuffer()
         base._capacity = columns
         for layer in range(len(self.keys)):
             keys, values = zip(*self.seen(layer, range(columns)), strict=True)

@@ -25,7 +25,7 @@ class _Read(threading.local):
     tokens: int = 0
 
 
-class Narrowing:
+class LastLayerPruning:
     """Hooks on the token-wise modules of a trunk's last layer; idle outside `to`.
 
     A trunk may serve several threads at once (a Q model and its shadow): each narrows its own

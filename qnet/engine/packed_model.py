@@ -16,9 +16,15 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from qnet.engine.attention import PACKED_ATTENTION, Piece, Plan, joined, register
-from qnet.engine.last_layer_pruning import Narrowing
-from qnet.engine.prefix_cache import Entry, PrefixStore
+from qnet.engine.attention import (
+    PACKED_ATTENTION,
+    AttentionMetadata,
+    PackedSegment,
+    joined,
+    register,
+)
+from qnet.engine.last_layer_pruning import LastLayerPruning
+from qnet.engine.prefix_cache import Entry, PrefixCache
 from qnet.engine.radix_tree import common_prefix
 from qnet.errors import CheckpointError
 from qnet.models.qnet import QNet
@@ -60,11 +66,11 @@ class PackedModel:
     ) -> None:
         register()
         self.context = context_length(trunk.config)
-        self.store = PrefixStore(cache_bytes=cache_bytes)
+        self.store = PrefixCache(cache_bytes=cache_bytes)
         self._read = read
         self._device = trunk.device
         self._tokens_per_forward = tokens_per_forward
-        self._narrowing = Narrowing()
+        self._narrowing = LastLayerPruning()
         # The hooks live as long as the trunk, which may outlive this and serve another.
         weakref.finalize(self, self._narrowing.remove)
         self._adopt(trunk.eval())
@@ -124,15 +130,15 @@ class PackedModel:
         return CacheUse(self.store.nbytes, self.store.evictions)
 
     @torch.inference_mode()
-    def run(self, pieces: Iterable[Piece]) -> Tensor:
+    def run(self, pieces: Iterable[PackedSegment]) -> Tensor:
         """The outputs at every piece's `read` tokens, (reads, …), in order."""
         return torch.cat(list(self.outputs(pieces)))
 
     @torch.inference_mode()
-    def outputs(self, pieces: Iterable[Piece]) -> Iterator[Tensor]:
+    def outputs(self, pieces: Iterable[PackedSegment]) -> Iterator[Tensor]:
         """What `run` returns, one forward pass after the other."""
         for batch in pack(pieces, self._tokens_per_forward):
-            plan = Plan(batch, last_layer=self._narrowing.layer)
+            plan = AttentionMetadata(batch, last_layer=self._narrowing.layer)
             inputs = self._inputs(batch)
             read, tokens = plan.read_rows, inputs["input_ids"].shape[1]
             rows = torch.tensor(read, dtype=torch.long, device=self._device)
@@ -140,7 +146,7 @@ class PackedModel:
                 outputs = self._read(rows, {**inputs, "plan": plan})
             yield outputs
 
-    def _inputs(self, pieces: Sequence[Piece]) -> dict[str, Tensor]:
+    def _inputs(self, pieces: Sequence[PackedSegment]) -> dict[str, Tensor]:
         tokens = [token for piece in pieces for token in piece.token_ids]
         positions = [position for piece in pieces for position in piece.positions]
         return {
@@ -219,22 +225,22 @@ def q_of(qnet: QNet) -> Reader:
     return read
 
 
-def history_piece(entry: Entry, token_ids: list[int], *, read_last: bool = False) -> Piece:
+def history_piece(entry: Entry, token_ids: list[int], *, read_last: bool = False) -> PackedSegment:
     """What of a history its entry does not know yet."""
     known, length = len(entry.token_ids), len(token_ids)
     read = (length - known - 1,) if read_last else ()
     positions = list(range(known, length))
     seen = joined((), range(known))
-    return Piece(entry.slab, token_ids[known:], positions, known, seen, read=read)
+    return PackedSegment(entry.slab, token_ids[known:], positions, known, seen, read=read)
 
 
-def _read_every(step: int, piece: Piece) -> Piece:
+def _read_every(step: int, piece: PackedSegment) -> PackedSegment:
     return replace(piece, read=tuple(range(0, len(piece.token_ids), step)))
 
 
-def pack(pieces: Iterable[Piece], tokens_per_forward: int) -> Iterator[list[Piece]]:
+def pack(pieces: Iterable[PackedSegment], tokens_per_forward: int) -> Iterator[list[PackedSegment]]:
     """Batches of pieces in order; a long one is cut where its tokens see each other causally."""
-    batch: list[Piece] = []
+    batch: list[PackedSegment] = []
     room = tokens_per_forward
     for piece in pieces:
         for part in _parts(piece, tokens_per_forward):
@@ -247,14 +253,14 @@ def pack(pieces: Iterable[Piece], tokens_per_forward: int) -> Iterator[list[Piec
         yield batch
 
 
-def _parts(piece: Piece, size: int) -> Iterator[Piece]:
+def _parts(piece: PackedSegment, size: int) -> Iterator[PackedSegment]:
     if piece.bias is not None or len(piece.token_ids) <= size:
         if piece.token_ids:
             yield piece
         return
     for start in range(0, len(piece.token_ids), size):
         end = min(start + size, len(piece.token_ids))
-        yield Piece(
+        yield PackedSegment(
             piece.slab,
             piece.token_ids[start:end],
             piece.positions[start:end],

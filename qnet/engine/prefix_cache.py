@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import islice
 
-from qnet.engine.kv_buffer import Slab
+from qnet.engine.kv_buffer import KVBuffer
 from qnet.engine.radix_tree import RadixTree, common_prefix
 
 SHARED_TOKENS = 64
@@ -36,7 +36,7 @@ class Entry:
         fresh_tokens: how many of them were computed for the present lease.
     """
 
-    slab: Slab = field(default_factory=Slab)
+    slab: KVBuffer = field(default_factory=KVBuffer)
     token_ids: list[int] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     leased: bool = True
@@ -44,7 +44,7 @@ class Entry:
     _key: int | None = None
     _paths: list[list[int]] = field(default_factory=list)
     _nbytes: int = 0
-    _base: Slab | None = None
+    _base: KVBuffer | None = None
 
     @property
     def cached_tokens(self) -> int:
@@ -52,7 +52,7 @@ class Entry:
         return len(self.token_ids) - self.fresh_tokens
 
 
-class PrefixStore:
+class PrefixCache:
     """Least-recently-used prefixes of one model. Not thread-safe: the device thread owns it.
 
     Attributes:

@@ -1,1 +1,1 @@
-"""Models."""
+"""Q models and the checkpoints that hold them."""

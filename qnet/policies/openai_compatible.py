@@ -31,7 +31,7 @@ from qnet.policies.openai_schema import (
     retry_after_s,
     spent_of,
 )
-from qnet.policies.usage_ledger import tell
+from qnet.policies.usage_ledger import record_usage
 from qnet.support.concurrency import all_of
 from qnet.types import NOTHING, Candidate, History, Sampling
 
@@ -135,7 +135,7 @@ class OpenAICompatiblePolicy:
         return await self._draw(history, n, sampling)
 
     @property
-    def rests(self) -> bool:
+    def circuit_open(self) -> bool:
         """Whether it failed so often that requests are refused, but for a probe."""
         return self._breaker.is_open
 
@@ -231,7 +231,7 @@ class OpenAICompatiblePolicy:
                 outcome = self._breaker.fail if response.is_server_error else self._breaker.succeed
                 raise self._failure(response)
             drawn = candidates_of(response.content)
-            tell(drawn[0].spent or NOTHING if drawn else spent_of(response.content))
+            record_usage(drawn[0].spent or NOTHING if drawn else spent_of(response.content))
             if drawn:
                 outcome = self._breaker.succeed
                 return drawn

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from qnet.support.json_depth import is_too_deep
-from qnet.types import NOTHING, Candidate, History, Message, Sampling, Spent, ToolCall
+from qnet.support.json_depth import exceeds_max_depth
+from qnet.types import NOTHING, Candidate, History, Message, Sampling, TokenUsage, ToolCall
 
 _SHOWN_CHARACTERS = 500
 _MOST_DIGITS = 300
@@ -109,10 +109,10 @@ class _Usage(_Shape):
     completion_tokens_details: dict[str, Any] | None = None
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> TokenUsage:
         """The same in our words."""
         details = self.prompt_tokens_details or _PromptDetails()
-        return Spent(
+        return TokenUsage(
             self.prompt_tokens,
             self.completion_tokens,
             details.cached_tokens or 0,
@@ -272,7 +272,7 @@ def candidates_of(answer: bytes) -> list[Candidate]:
         read = _Answer.model_validate(said)
     except (ValidationError, ValueError, RecursionError):
         return []
-    if is_too_deep(said):
+    if exceeds_max_depth(said):
         return []
     usage = read.usage or _Usage()
     shares = _split(usage.completion_tokens, len(read.choices))
@@ -292,7 +292,7 @@ def candidates_of(answer: bytes) -> list[Candidate]:
     ]
 
 
-def spent_of(answer: bytes) -> Spent:
+def spent_of(answer: bytes) -> TokenUsage:
     """What an answer says that it cost, be it a completion or not."""
     try:
         usage = _Bill.model_validate(_loaded(answer)).usage

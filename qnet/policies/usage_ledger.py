@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from qnet.types import Spent
+from qnet.types import TokenUsage
 
-_heard: ContextVar[list[Spent] | None] = ContextVar("bills", default=None)
+_heard: ContextVar[list[TokenUsage] | None] = ContextVar("bills", default=None)
 
 
 @contextmanager
-def bills() -> Iterator[list[Spent]]:
+def bills() -> Iterator[list[TokenUsage]]:
     """Those of all requests that are answered within, also to tasks that begin within."""
-    outer, inner = _heard.get(), list[Spent]()
+    outer, inner = _heard.get(), list[TokenUsage]()
     token = _heard.set(inner)
     try:
         yield inner
@@ -26,7 +26,7 @@ def bills() -> Iterator[list[Spent]]:
             outer.extend(inner)
 
 
-def tell(spent: Spent) -> None:
+def record_usage(spent: TokenUsage) -> None:
     """Say what an answer cost to whoever listens."""
     heard = _heard.get()
     if heard is not None:

@@ -1,1 +1,1 @@
-"""Rendering."""
+"""Messages to tokens, alike in SFT, Q training and serving."""

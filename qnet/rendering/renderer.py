@@ -25,7 +25,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from qnet.errors import MalformedHistoryError, RenderingError
-from qnet.support.lru_cache import Recent
+from qnet.support.lru_cache import LRUCache
 from qnet.types import History, Message, ToolCall
 
 RENDERER_VERSION = "1"
@@ -99,8 +99,8 @@ class Renderer:
         self._eos: str = str(tokenizer.eos_token)
         self._template: str = tokenizer.chat_template or PLAIN_TEMPLATE
         self._special = frozenset(str(token) for token in tokenizer.all_special_tokens)
-        self._tokens = Recent[str, tuple[int, ...]](size=_CACHED_CHARACTERS)
-        self._known_turns = Recent[tuple[int, _Block], tuple[_Turn, int]](size=_CACHED_CHARACTERS)
+        self._tokens = LRUCache[str, tuple[int, ...]](size=_CACHED_CHARACTERS)
+        self._known_turns = LRUCache[tuple[int, _Block], tuple[_Turn, int]](size=_CACHED_CHARACTERS)
         self._places = count(_START + 1)
         self._knows_tools = False
         self._turns_stand_alone = False

@@ -1,1 +1,1 @@
-"""Scoring."""
+"""Scorers: the naive reference, the shared-prefix ones, and a vLLM trunk."""

@@ -13,7 +13,7 @@ from math import fsum
 import torch
 from transformers import PreTrainedModel
 
-from qnet.engine.attention import Piece
+from qnet.engine.attention import PackedSegment
 from qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
@@ -193,7 +193,7 @@ class _Reader:
 
 def _pieces(
     requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: torch.Tensor
-) -> Iterator[Piece]:
+) -> Iterator[PackedSegment]:
     """Each history with its candidates, read wherever a token of a candidate follows."""
     for request, entry in zip(requests, entries, strict=True):
         yield from pieces(request, entry, read=list(_followers(request.tree)), like=like)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qnet.engine.attention import Columns, Piece, joined
+from qnet.engine.attention import Columns, PackedSegment, joined
 from qnet.engine.prefix_cache import Branch, Entry
 from qnet.engine.token_trie import TokenTree
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
@@ -87,7 +87,7 @@ def require_candidates(request: ScoreRequest) -> None:
 
 def pieces(
     request: RenderedRequest, entry: Entry, *, read: Sequence[int], like: Tensor
-) -> Iterator[Piece]:
+) -> Iterator[PackedSegment]:
     """What the entry does not know of the history, and the candidates, none of which sees another.
 
     Args:
@@ -98,7 +98,7 @@ def pieces(
     entry.slab.reserve(start + len(request.tree))
     ends = request.tree.ends()
     stem = _fork(ends, range(len(request.tree)))
-    yield Piece(
+    yield PackedSegment(
         slab=entry.slab,
         token_ids=request.history[known:] + request.tree.token_ids[:stem],
         positions=list(range(known, start + stem)),
@@ -119,11 +119,11 @@ def _block(
     *,
     read: Sequence[int],
     like: Tensor,
-) -> Piece:
+) -> PackedSegment:
     """Some of the tree's tokens, which see no others of the tree than each other and `seen`."""
     start, tree = len(request.history), request.tree
     chain = all(tree.before[token] == token - 1 for token in tokens[1:])
-    return Piece(
+    return PackedSegment(
         slab=entry.slab,
         token_ids=tree.token_ids[tokens.start : tokens.stop],
         positions=[start + tree.depths[token] for token in tokens],

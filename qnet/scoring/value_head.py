@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from qnet.engine.attention import Piece
+from qnet.engine.attention import PackedSegment
 from qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
@@ -168,7 +168,7 @@ class ScriptedScorer:
 
 def _pieces(
     requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: Tensor
-) -> Iterator[Piece]:
+) -> Iterator[PackedSegment]:
     """Each history with its candidates, read at their last tokens, which lie in their order."""
     for request, entry in zip(requests, entries, strict=True):
         last = [path[-1] for path in request.paths]

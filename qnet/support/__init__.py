@@ -1,1 +1,1 @@
-"""Support."""
+"""Small pieces that no library has as we need them."""

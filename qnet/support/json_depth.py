@@ -9,7 +9,7 @@ from typing import Any
 MOST_LEVELS = 100
 
 
-def is_too_deep(value: object, most: int = MOST_LEVELS) -> bool:
+def exceeds_max_depth(value: object, most: int = MOST_LEVELS) -> bool:
     """Whether lists and objects stand in each other more than `most` levels deep."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(most):

@@ -1,1 +1,1 @@
-"""Access."""
+"""API keys, admission and rate limits."""

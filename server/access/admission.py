@@ -23,7 +23,7 @@ PAGE: Final = frozenset({"/", "/playground"})
 """With all below /playground/: the page's files and its abilities, the same for everybody."""
 
 
-class Gate:
+class AdmissionMiddleware:
     """Refuses what comes while draining, without a key or over a limit; health is open to all.
 
     The drain, the keys and the limiter are those of the application's state.

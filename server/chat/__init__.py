@@ -1,1 +1,1 @@
-"""Chat."""
+"""OpenAI's Chat Completions dialect."""

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from qnet.errors import InvalidRequestError
 from qnet.policies.openai_schema import text_of
-from qnet.support.json_depth import MOST_LEVELS, is_too_deep
+from qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
 from qnet.types import Message, Role, ToolCall
 from server.messages.schemas import ContentPart, StepOptions, Temperature
 
@@ -124,7 +124,7 @@ class ChatCompletionRequest(_Whole):
     @classmethod
     def _is_flat(cls, body: object) -> object:
         """What is passed on is written again, deeper in the stack than it was read."""
-        if is_too_deep(body):
+        if exceeds_max_depth(body):
             raise PydanticCustomError(
                 "too_deep",
                 "lists and objects stand in each other more than {most} levels deep; send a "

@@ -12,9 +12,9 @@ from qnet.decision.selection import ranking
 from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
 from qnet.policies.openai_schema import wire_message
 from qnet.types import Candidate, Sampling, spent_on
+from server.chat.history import to_chat_history
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
-from server.guidance.guided_step import Asked, Taken
-from server.messages.history import to_chat_history
+from server.guidance.guided_step import GuidedStepRequest, GuidedStepResult
 from server.q_models.build import ServedPolicy
 from server.settings.settings import Settings
 
@@ -52,7 +52,7 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
 
 def read_request(
     body: ChatCompletionRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
-) -> Asked:
+) -> GuidedStepRequest:
     """What a body asks for.
 
     Raises:
@@ -75,7 +75,7 @@ def read_request(
     fallback = options.fallback or settings.fallback
     if flaw and (fallback == "error" or policy.upstream_model is None):
         raise flaw
-    return Asked(
+    return GuidedStepRequest(
         policy=policy,
         history=history,
         unreadable=flaw,
@@ -116,7 +116,7 @@ def _check_in_process(parameters: Mapping[str, object], policy: str) -> None:
             )
 
 
-def completion_of(taken: Taken, *, n: int, options: GuidanceOptions) -> dict[str, Any]:
+def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) -> dict[str, Any]:
     """OpenAI's answer, with the guidance beside it.
 
     Args:
@@ -170,7 +170,7 @@ def _finish_reason(candidate: Candidate) -> str:
     return "stop" if candidate.finished else "length"
 
 
-def _guidance(taken: Taken, options: GuidanceOptions, best: list[int]) -> dict[str, Any]:
+def _guidance(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]) -> dict[str, Any]:
     guided, decision = taken.guided, taken.guided.decision
     guidance: dict[str, Any] = {
         "guided": decision.unguided is None,

@@ -1,1 +1,1 @@
-"""Context."""
+"""The caller and the budget of the request that a task works for."""

@@ -1,7 +1,7 @@
 """What one request is and has cost so far: told by whoever finds out, read at the request's end.
 
 It travels in a context variable, so that a scorer's or policy's caller need not hand it through:
-every route that counts its tokens in `Telemetry` has them charged to the caller's budget.
+every route that counts its tokens in `Metrics` has them charged to the caller's budget.
 """
 
 from collections.abc import Iterator
@@ -38,13 +38,13 @@ def open_account() -> Iterator[Account]:
         _current.reset(token)
 
 
-def charge(tokens: int) -> None:
+def charge_tokens(tokens: int) -> None:
     """Add tokens to the request that is served, if one is."""
     if account := _current.get():
         account.tokens += tokens
 
 
-def own(episode_id: str) -> str:
+def scoped_episode_id(episode_id: str) -> str:
     """An episode's id among those of all callers: nobody gets at another's."""
     account = _current.get()
     return f"{(account and account.key) or ''}/{episode_id}"

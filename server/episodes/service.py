@@ -9,12 +9,12 @@ import structlog
 
 from qnet.errors import UnknownEpisodeError
 from qnet.types import History
-from server.context.request_context import own
+from server.context.request_context import scoped_episode_id
 from server.episodes.recorder import EpisodeRecorder, load_redaction, unredacted
 from server.episodes.redis_store import RedisEpisodeStore
 from server.episodes.state import Episode, Offer, Outcome
 from server.episodes.store import EpisodeStore, MemoryEpisodeStore
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 from server.redis.client import RedisLink
 from server.settings.settings import Settings
 
@@ -38,14 +38,14 @@ class Episodes:
 
     Args:
         recorder: writes what has ended; None keeps no texts at all.
-        telemetry: counts what has ended, and its reward.
+        metrics: counts what has ended, and its reward.
     """
 
     def __init__(
-        self, store: EpisodeStore, recorder: EpisodeRecorder | None, telemetry: Telemetry
+        self, store: EpisodeStore, recorder: EpisodeRecorder | None, metrics: Metrics
     ) -> None:
         self._store = store
-        self._telemetry = telemetry
+        self._metrics = metrics
         self._recorder = recorder
         self._closing = asyncio.Lock()
         self._ending: set[asyncio.Task[Closed]] = set()
@@ -56,7 +56,9 @@ class Episodes:
         Raises:
             EpisodeClosedError: it has ended.
         """
-        episode = await self._store.get(own(episode_id)) if episode_id is not None else None
+        episode = (
+            await self._store.get(scoped_episode_id(episode_id)) if episode_id is not None else None
+        )
         if episode is not None:
             episode.require_open()
         return episode
@@ -93,7 +95,7 @@ class Episodes:
         )
         keep = self._recorder is not None
         await self._store.update(
-            own(episode_id),
+            scoped_episode_id(episode_id),
             lambda known: (known or Episode(id=episode_id)).after(
                 history, offer, keep=keep, unreadable=unreadable
             ),
@@ -106,7 +108,9 @@ class Episodes:
             EpisodeClosedError: it has ended with another reward.
             UnknownEpisodeError: no step of it is remembered.
         """
-        closing = asyncio.create_task(self._close(own(episode_id), episode_id, outcome))
+        closing = asyncio.create_task(
+            self._close(scoped_episode_id(episode_id), episode_id, outcome)
+        )
         self._ending.add(closing)
         closing.add_done_callback(self._ending.discard)
         # A caller who goes leaves no thread behind that writes while the next one does.
@@ -127,7 +131,7 @@ class Episodes:
 
             episode = await self._store.update(place, close)
             if ends and episode.last is not None:
-                self._telemetry.count_episode(episode.last.q_model, outcome.reward)
+                self._metrics.count_episode(episode.last.q_model, outcome.reward)
             if episode.recorded:
                 return Closed(episode, "")
             closed = await self._record(place, episode)

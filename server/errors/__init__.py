@@ -1,1 +1,1 @@
-"""Errors."""
+"""Error classes of the server, their statuses, and the shapes they are sent in."""

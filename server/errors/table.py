@@ -31,7 +31,7 @@ from qnet.errors import (
 )
 from server.errors.openai import openai_detail, speaks_openai
 from server.errors.types import DrainingError, ForbiddenError, OverLimitError, UnauthorizedError
-from server.rerank.schemas import SHAPES
+from server.messages.schemas import SHAPES
 
 STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
 """All that an error can have."""

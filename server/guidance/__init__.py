@@ -1,1 +1,1 @@
-"""Guidance."""
+"""One guided step and one scored step, whatever the dialect."""

@@ -12,14 +12,14 @@ from server.episodes.service import Episodes
 from server.episodes.state import Episode
 from server.messages.schemas import StepOptions
 from server.observability.metered import MeteredPolicy
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 from server.q_models.build import Models, ServedPolicy
-from server.q_models.registry import Held
+from server.q_models.registry import QModelLease
 from server.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GuidedStepRequest:
     """A request for an action, checked.
 
     Attributes:
@@ -38,7 +38,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class GuidedStepResult:
     """A guided step, who guided it and how long it took."""
 
     guided: Guided
@@ -49,14 +49,14 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepper:
+class GuidedStepService:
     """Takes guided steps, remembers those of an episode and counts what came of them."""
 
     settings: Settings
     models: Models
     episodes: Episodes
     paraphraser: Paraphraser | None
-    telemetry: Telemetry
+    metrics: Metrics
     deadline: Deadline
 
     def check_num_candidates(self, num_candidates: int) -> None:
@@ -69,7 +69,7 @@ class Stepper:
         if not 1 <= num_candidates <= most:
             raise InvalidCandidatesError(f"num_candidates is {num_candidates}; ask for 1 to {most}")
 
-    async def take(self, asked: Asked) -> Taken:
+    async def take(self, asked: GuidedStepRequest) -> GuidedStepResult:
         """Draw candidates, score them, choose.
 
         Raises:
@@ -83,15 +83,21 @@ class Stepper:
         # Found before anything is drawn and held to the end: no answer mixes two versions.
         with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
             guidance = self._guidance(asked, episode, q_model.id)
-            policy = MeteredPolicy(asked.policy.model, self.telemetry, stage="sample")
-            scorer = _Blind(q_model.name, asked.unreadable) if asked.unreadable else q_model.scorer
+            policy = MeteredPolicy(asked.policy.model, self.metrics, stage="sample")
+            scorer = (
+                UnreadableHistoryScorer(q_model.name, asked.unreadable)
+                if asked.unreadable
+                else q_model.scorer
+            )
             guided = await guide(asked.history, policy, scorer, guidance)
             self._measure(guided, q_model.id)
         await self._remember(asked, guided, q_model)
         total_ms = (perf_counter() - started) * 1e3
-        return Taken(guided, asked.policy.name, q_model.name, q_model.version, total_ms)
+        return GuidedStepResult(guided, asked.policy.name, q_model.name, q_model.version, total_ms)
 
-    def _guidance(self, asked: Asked, episode: Episode | None, q_model: str) -> Guidance:
+    def _guidance(
+        self, asked: GuidedStepRequest, episode: Episode | None, q_model: str
+    ) -> Guidance:
         options = asked.options
         if options.perturb and self.paraphraser is None:
             raise InvalidRequestError(
@@ -113,7 +119,9 @@ class Stepper:
             deadline=self.deadline,
         )
 
-    async def _remember(self, asked: Asked, guided: Guided, q_model: Held) -> None:
+    async def _remember(
+        self, asked: GuidedStepRequest, guided: Guided, q_model: QModelLease
+    ) -> None:
         decision = guided.decision
         await self.episodes.end_step(
             asked.options.episode_id,
@@ -127,14 +135,14 @@ class Stepper:
         )
 
     def _measure(self, guided: Guided, q_model: str) -> None:
-        decision, telemetry = guided.decision, self.telemetry
-        telemetry.draws_saved.inc(guided.draws_saved)
+        decision, metrics = guided.decision, self.metrics
+        metrics.draws_saved.inc(guided.draws_saved)
         if decision.unguided is not None:
-            telemetry.unguided.labels(q_model).inc()
-        telemetry.candidates.observe(decision.distinct_candidates)
+            metrics.unguided.labels(q_model).inc()
+        metrics.candidates.observe(decision.distinct_candidates)
 
 
-class _Blind:
+class UnreadableHistoryScorer:
     """Stands for a Q model where none can read the history."""
 
     def __init__(self, name: str, flaw: MalformedHistoryError) -> None:

@@ -11,9 +11,9 @@ from qnet.types import History, Message, ScoreRequest
 from server.episodes.service import Episodes
 from server.messages.history import to_candidates, to_documents, to_history
 from server.messages.schemas import ChatMessage
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 from server.q_models.build import Models
-from server.q_models.registry import Held
+from server.q_models.registry import QModelLease
 from server.settings.settings import Settings
 
 
@@ -41,7 +41,7 @@ class Scoring:
     settings: Settings
     models: Models
     episodes: Episodes
-    telemetry: Telemetry
+    metrics: Metrics
     deadline: Deadline
 
     def history(self, messages: Sequence[ChatMessage]) -> History:
@@ -71,7 +71,7 @@ class Scoring:
         most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
         return to_documents(texts, most=most, most_bytes=most_bytes)
 
-    def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[Held]:
+    def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[QModelLease]:
         """The Q model of that name until the request ends.
 
         Raises:
@@ -86,7 +86,7 @@ class Scoring:
         *,
         q_model: str | None,
         episode_id: str | None,
-    ) -> tuple[Held, Scored]:
+    ) -> tuple[QModelLease, Scored]:
         """Score a step of an episode, and who did it.
 
         Raises:
@@ -101,7 +101,9 @@ class Scoring:
         await self._remember(episode_id, history, candidates, scored, held)
         return held, scored
 
-    async def score(self, history: History, candidates: Sequence[Message], q_model: Held) -> Scored:
+    async def score(
+        self, history: History, candidates: Sequence[Message], q_model: QModelLease
+    ) -> Scored:
         """Q of each candidate; equal ones go through the Q model once.
 
         Raises:
@@ -110,10 +112,10 @@ class Scoring:
         """
         unique = distinct(candidates)
         asked = perf_counter()
-        async with self.deadline.kept():
+        async with self.deadline.enforce():
             result = await q_model.scorer.score(ScoreRequest(history, unique.messages))
         score_s = perf_counter() - asked
-        self.telemetry.candidates.observe(len(unique.messages))
+        self.metrics.candidates.observe(len(unique.messages))
         q_values = tuple(result.q_values[i] for i in unique.index)
         selection = select(candidates, q_values)
         return Scored(
@@ -131,7 +133,7 @@ class Scoring:
         history: History,
         candidates: Sequence[Message],
         scored: Scored,
-        q_model: Held,
+        q_model: QModelLease,
     ) -> None:
         """Let a step with the caller's own candidates count as one of its episode."""
         texts = [candidate.text for candidate in candidates]

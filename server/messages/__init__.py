@@ -1,1 +1,1 @@
-"""Messages."""
+"""Bodies of QGuide's own endpoints, and the histories they hold."""

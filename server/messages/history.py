@@ -11,11 +11,10 @@ from qnet.errors import (
     MalformedHistoryError,
 )
 from qnet.types import History, Message, Role
-from server.chat.schemas import ChatTurn
-from server.messages.schemas import ChatMessage, text_in
+from server.messages.schemas import ChatMessage
 
 INSTRUCTING: Final = ("system", "developer")
-"""Who may speak anywhere, and to whom nobody answers."""
+"""Roles allowed at any position; they do not take part in turn order."""
 
 
 def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -> History:
@@ -26,39 +25,12 @@ def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -
         MalformedHistoryError: no message, an empty or broken one, the agent speaking twice in a
             row or last or first, or a tool call without its result.
     """
-    _check_number(messages, most)
+    check_count(messages, most)
     history = tuple(message.to_message() for message in messages)
-    _check_size("messages", [message.text for message in history], most_bytes)
-    _check_readable(history)
+    check_size("messages", [message.text for message in history], most_bytes)
+    check_readable(history)
     _check_order(history)
     return history
-
-
-def to_chat_history(
-    turns: Sequence[ChatTurn], *, most: int, most_bytes: int
-) -> tuple[History, MalformedHistoryError | None]:
-    """The history of a conversation, and what keeps a Q model from reading it.
-
-    An upstream may read what a Q model does not, and chats do not begin with a task: who speaks
-    first and how often in a row is nobody's fault here.
-
-    Raises:
-        HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
-        MalformedHistoryError: there is no message, or one that nobody can read.
-    """
-    _check_number(turns, most)
-    history = tuple(turn.to_message() for turn in turns)
-    _check_size("messages", [message.text for message in history], most_bytes)
-    for index, message in enumerate(history):
-        if defect := _half(message.text):
-            raise MalformedHistoryError(f"messages[{index}] {defect}")
-    try:
-        for turn in turns:
-            text_in(turn.role, turn.content)
-        _check_readable(history)
-    except MalformedHistoryError as flaw:
-        return history, flaw
-    return history, None
 
 
 def to_candidates(
@@ -74,7 +46,7 @@ def to_candidates(
     if not 1 <= len(given) <= most:
         raise InvalidCandidatesError(f"{len(given)} candidates; give 1 to {most}")
     messages = [_to_message(candidate, index) for index, candidate in enumerate(given)]
-    _check_size("candidates", [message.text for message in messages], most_bytes)
+    check_size("candidates", [message.text for message in messages], most_bytes)
     seen: dict[Message, int] = {}
     for index, message in enumerate(messages):
         if defect := _turn_defect(message):
@@ -96,7 +68,7 @@ def to_documents(texts: Sequence[str], *, most: int, most_bytes: int) -> tuple[M
     """
     if not 1 <= len(texts) <= most:
         raise InvalidCandidatesError(f"{len(texts)} documents; give 1 to {most}")
-    _check_size("documents", texts, most_bytes)
+    check_size("documents", texts, most_bytes)
     for index, text in enumerate(texts):
         if defect := _defect(text):
             raise InvalidCandidatesError(f"documents[{index}] {defect}")
@@ -109,11 +81,12 @@ def check_whole(text: str, name: str) -> None:
     Raises:
         InvalidRequestError: it holds half a character.
     """
-    if defect := _half(text):
+    if defect := surrogate_defect(text):
         raise InvalidRequestError(f"{name} {defect}")
 
 
-def _check_number(messages: Sequence[object], most: int) -> None:
+def check_count(messages: Sequence[object], most: int) -> None:
+    """Refuse an empty history, and one of more than `most` messages."""
     if len(messages) > most:
         raise HistoryTooLongError(
             f"messages has {len(messages):,} turns; this server takes {most:,}; shorten the "
@@ -123,7 +96,7 @@ def _check_number(messages: Sequence[object], most: int) -> None:
         raise MalformedHistoryError("messages is empty; give at least the task as a user message")
 
 
-def _check_readable(history: History) -> None:
+def check_readable(history: History) -> None:
     """Every turn says something whole, calls have results, and the agent is asked."""
     for index, message in enumerate(history):
         if defect := _turn_defect(message):
@@ -186,7 +159,7 @@ def _check_tool_results(history: History) -> None:
         )
 
 
-def _check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
+def check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
     """Refuse by its bytes what would keep the device busy with counting its tokens."""
     size = sum(len(text.encode(errors="replace")) for text in texts)
     if size > most_bytes:
@@ -198,11 +171,11 @@ def _check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
 
 def _defect(text: str) -> str | None:
     """What keeps a text from being said, and the remedy."""
-    return _half(text) if text.strip() else "is empty; remove it"
+    return surrogate_defect(text) if text.strip() else "is empty; remove it"
 
 
-def _half(text: str) -> str | None:
-    """JSON can spell half a character."""
+def surrogate_defect(text: str) -> str | None:
+    """A lone surrogate in a text, named with its place; JSON can spell one, no file can hold it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

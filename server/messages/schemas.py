@@ -1,7 +1,7 @@
 """The bodies of requests and responses: where untrusted data enters."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,6 +10,11 @@ from qnet.decision.selection import Reason
 from qnet.errors import MalformedHistoryError
 from qnet.policies.openai_schema import PART_END
 from qnet.types import Message, Role, ToolCall
+
+OUR_SHAPE: Final = "(ours)"
+VLLM_SHAPE: Final = "(vLLM's)"
+SHAPES: Final = (OUR_SHAPE, VLLM_SHAPE)
+"""Tags of the bodies that `POST /v1/score` takes; no field of a body, so errors leave them out."""
 
 Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 QModelName = Annotated[

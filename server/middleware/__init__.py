@@ -1,1 +1,1 @@
-"""Middleware."""
+"""Request ids, body limits, access log and drain."""

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.context.request_context import Account, open_account
 from server.errors.table import unknown_error_response
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 
 CLIENT_GONE: Final = 499
 """What logs and metrics say of a request whose caller did not wait; nobody is sent it."""
@@ -119,12 +119,12 @@ class Observe:
             return
         request = Request(scope)
         started = perf_counter()
-        telemetry: Telemetry = request.app.state.telemetry
+        metrics: Metrics = request.app.state.metrics
         request_id = _id_of(request)
         with (
             open_account() as account,
             structlog.contextvars.bound_contextvars(request_id=request_id),
-            telemetry.tracing.request(request.headers) as describe,
+            metrics.tracing.request(request.headers) as describe,
         ):
             request.state.request_id = request_id
             request.state.account = account
@@ -141,8 +141,8 @@ class Observe:
             )
             elapsed_s = perf_counter() - started
             _report(request, account, route=route, status=status, elapsed_s=elapsed_s)
-        telemetry.requests.labels(route, status).inc()
-        telemetry.request_seconds.labels(route).observe(elapsed_s)
+        metrics.requests.labels(route, status).inc()
+        metrics.request_seconds.labels(route).observe(elapsed_s)
 
     async def _answer(self, request: Request, receive: Receive, send: Send) -> int:
         """Have it answered, under its id; returns the status."""

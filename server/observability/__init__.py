@@ -1,1 +1,1 @@
-"""Observability."""
+"""Metrics, traces and logs."""

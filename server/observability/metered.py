@@ -15,11 +15,11 @@ from qnet.types import (
     Sampling,
     ScoreRequest,
     ScoreResult,
-    Spent,
+    TokenUsage,
     spent_on,
     total_of,
 )
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 
 Stage = Literal["paraphrase", "sample", "score"]
 
@@ -34,15 +34,15 @@ class MeteredPolicy:
         stage: what is drawn.
     """
 
-    def __init__(self, policy: Policy, telemetry: Telemetry, *, stage: Stage) -> None:
+    def __init__(self, policy: Policy, metrics: Metrics, *, stage: Stage) -> None:
         self.name = policy.name
         self._policy = policy
-        self._telemetry = telemetry
+        self._metrics = metrics
         self._stage = stage
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """What the policy draws, its waiting included."""
-        with _measured(self._stage, self._telemetry), bills() as answered:
+        with _measured(self._stage, self._metrics), bills() as answered:
             try:
                 drawn = await self._policy.sample(history, n=n, sampling=sampling)
             except BaseException:  # also of a caller who hangs up
@@ -52,10 +52,10 @@ class MeteredPolicy:
         self._count(spent)
         return _billed(drawn, spent)
 
-    def _count(self, spent: Spent) -> None:
-        self._telemetry.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
+    def _count(self, spent: TokenUsage) -> None:
+        self._metrics.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
         if self._stage == "paraphrase":
-            self._telemetry.paraphrase_tokens.inc(spent.prompt_tokens + spent.completion_tokens)
+            self._metrics.paraphrase_tokens.inc(spent.prompt_tokens + spent.completion_tokens)
 
 
 class MeteredScorer:
@@ -65,23 +65,23 @@ class MeteredScorer:
         q_model: `name@version`.
     """
 
-    def __init__(self, scorer: AsyncScorer, telemetry: Telemetry, *, q_model: str) -> None:
+    def __init__(self, scorer: AsyncScorer, metrics: Metrics, *, q_model: str) -> None:
         self.name = scorer.name
         self._scorer = scorer
-        self._telemetry = telemetry
+        self._metrics = metrics
         self._q_model = q_model
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """What the scorer says, its waiting included."""
-        with _measured("score", self._telemetry):
+        with _measured("score", self._metrics):
             result = await self._scorer.score(request)
-        self._telemetry.count_scored(
+        self._metrics.count_scored(
             self._q_model, computed=result.computed_tokens, cached=result.cached_tokens
         )
         return result
 
 
-def _billed(drawn: list[Candidate], spent: Spent) -> list[Candidate]:
+def _billed(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:
     """With a bill on it, as upstreams send: what a decision says it cost is what was charged."""
     if not drawn or any(candidate.spent for candidate in drawn):
         return drawn
@@ -89,11 +89,11 @@ def _billed(drawn: list[Candidate], spent: Spent) -> list[Candidate]:
 
 
 @contextmanager
-def _measured(stage: Stage, telemetry: Telemetry) -> Iterator[None]:
+def _measured(stage: Stage, metrics: Metrics) -> Iterator[None]:
     """A span, and a time whatever comes of it."""
     started = perf_counter()
     try:
-        with telemetry.tracing.stage(stage):
+        with metrics.tracing.stage(stage):
             yield
     finally:
-        telemetry.stage_seconds.labels(stage).observe(perf_counter() - started)
+        metrics.stage_seconds.labels(stage).observe(perf_counter() - started)

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from qnet.device.device_thread import BatchRun, Ending
-from server.context.request_context import charge
+from server.context.request_context import charge_tokens
 from server.observability.tracing import NoTracing, Tracing
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -23,7 +23,7 @@ _ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 Outcome = Literal["agreed", "disagreed", "failed"]
 
 
-class Telemetry:
+class Metrics:
     """The server's metrics, in a registry of their own, and where its traces go."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
@@ -110,11 +110,11 @@ class Telemetry:
         """Add what a policy read and generated for the request that is served."""
         self.prompt_tokens.inc(prompt)
         self.completion_tokens.inc(completion)
-        charge(prompt + completion)
+        charge_tokens(prompt + completion)
 
     def count_scored(self, q_model: str, *, computed: int, cached: int) -> None:
         """Add the tokens of one scoring for the request that is served; cached ones are free."""
-        charge(computed)
+        charge_tokens(computed)
         self.count_tokens(q_model, computed=computed, cached=cached)
 
     def count_tokens(self, q_model: str, *, computed: int, cached: int) -> None:

@@ -1,1 +1,1 @@
-"""Q models."""
+"""Q models at run time: loaded, swapped, aliased, shadowed and cached."""

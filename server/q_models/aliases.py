@@ -23,7 +23,7 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Routes:
+class AliasTable:
     """Everything a request can ask for, and what it then gets.
 
     Attributes:
@@ -74,7 +74,7 @@ class Routes:
             return {name}
         return set().union(*(self.reachable(target) for target in self.aliases.get(name, ())))
 
-    def add(self, version: str, *, replacing: bool) -> "Routes":
+    def add(self, version: str, *, replacing: bool) -> "AliasTable":
         """Also serve a version; its plain name leads to it if it is the first of that name.
 
         Args:
@@ -91,7 +91,7 @@ class Routes:
         aliases = {**self.aliases, name: {version: 1.0}} if moves else self.aliases
         return replace(self, versions=versions, aliases=aliases)
 
-    def drop(self, version: str) -> "Routes":
+    def drop(self, version: str) -> "AliasTable":
         """Serve a version no more; its plain name goes with it if it was the last of that name."""
         if version not in self.versions:
             raise UnknownModelError(
@@ -103,13 +103,13 @@ class Routes:
             return replace(self, versions=left)
         aliases = {a: shares for a, shares in self.aliases.items() if a != name}
         shadows = {n: target for n, target in self.shadows.items() if n != name}
-        return Routes(left, aliases, shadows)
+        return AliasTable(left, aliases, shadows)
 
-    def move(self, alias: str, to: Shares) -> "Routes":
+    def move(self, alias: str, to: Shares) -> "AliasTable":
         """Let an alias, new or known, lead somewhere else."""
         return replace(self, aliases={**self.aliases, alias: dict(to)})
 
-    def shadow(self, name: str, by: str | None) -> "Routes":
+    def shadow(self, name: str, by: str | None) -> "AliasTable":
         """Score the requests of the Q model `name` a second time; None: no longer."""
         kept = {n: target for n, target in self.shadows.items() if n != name}
         return replace(self, shadows=kept if by is None else {**kept, name: by})

@@ -29,10 +29,10 @@ from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qnet.scoring.build import build_shared_prefix_scorer
 from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import CachingScorer, Policy
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 from server.observability.tracing import build_tracing
 from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
-from server.q_models.registry import Origin, QModel, QModels, Runtime, Source
+from server.q_models.registry import QModel, QModels, Runtime, ScorerSource, Source
 from server.q_models.score_cache import ScoreCache
 from server.q_models.vllm_trunk import build_remote_origin, check_trunks, trunk_of
 from server.redis.client import RedisLink
@@ -125,7 +125,7 @@ class Models:
         Args:
             folder: its plain name.
             version: None takes the manifest's hash.
-            replacing: see `Routes.add`.
+            replacing: see `AliasTable.add`.
 
         Raises:
             CheckpointError: it does not match its manifest, or does not run.
@@ -154,7 +154,7 @@ class Models:
         self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
         for model in self.q_models:
             model.close()
-        await asyncio.to_thread(self.runtime.telemetry.tracing.close)
+        await asyncio.to_thread(self.runtime.metrics.tracing.close)
 
 
 def build_models(settings: Settings) -> Models:
@@ -184,13 +184,13 @@ def build_models(settings: Settings) -> Models:
 def build_runtime(settings: Settings) -> Runtime:
     """The threads, metrics and caches that all Q models share."""
     endpoint = settings.otlp_endpoint
-    telemetry = Telemetry(build_tracing(str(endpoint) if endpoint else None))
+    metrics = Metrics(build_tracing(str(endpoint) if endpoint else None))
     url, ttl_s = settings.redis_url, settings.score_cache_ttl_s
-    redis = RedisLink(url.get_secret_value(), telemetry) if url else None
+    redis = RedisLink(url.get_secret_value(), metrics) if url else None
     return Runtime(
         thread=DeviceThread(max_waiting=settings.max_waiting, is_lost=is_lost),
         shadow_thread=DeviceThread(max_waiting=settings.max_waiting, is_lost=is_lost),
-        telemetry=telemetry,
+        metrics=metrics,
         max_batch=settings.max_batch,
         timeout_s=settings.timeout_s,
         max_waiting=settings.max_waiting,
@@ -201,7 +201,7 @@ def build_runtime(settings: Settings) -> Runtime:
 
 
 def _build_q_models(settings: Settings, runtime: Runtime) -> QModels:
-    q_models = QModels(runtime.telemetry)
+    q_models = QModels(runtime.metrics)
     with ExitStack() as refused:
         for given, source in settings.q_models.items():
             name, _, version = given.partition("@")
@@ -251,10 +251,10 @@ def _open_q_model(
     return model
 
 
-def _origin(settings: Settings, source: str, name: str) -> tuple[str, Origin]:
+def _origin(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:
     """The version that the content has, and how a scorer is made of it."""
     if source == SCRIPTED:
-        return _FAKE_VERSION, Origin(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
+        return _FAKE_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
     folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
     trunk = trunk_of(settings, name)
     if trunk:
@@ -264,14 +264,14 @@ def _origin(settings: Settings, source: str, name: str) -> tuple[str, Origin]:
     return sha256_of(folder / MANIFEST)[:_VERSION_DIGITS], origin
 
 
-def _local_origin(settings: Settings, source: str, folder: Path) -> Origin:
+def _local_origin(settings: Settings, source: str, folder: Path) -> ScorerSource:
     loaded = load_q_model(folder, dtype=_dtype(settings))
 
     def build() -> CachingScorer:
         torch.nn.Module.to(loaded.model, settings.device)
         return build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
 
-    return Origin(build, _source(source), loaded.manifest, precision=settings.dtype)
+    return ScorerSource(build, _source(source), loaded.manifest, precision=settings.dtype)
 
 
 def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:

@@ -26,8 +26,8 @@ from qnet.models.checkpoint import Manifest
 from qnet.types import CacheUse, CachingScorer, ScoreRequest, ScoreResult
 from server.context.request_context import name_episode
 from server.observability.metered import MeteredScorer
-from server.observability.metrics import Telemetry
-from server.q_models.aliases import DEFAULT, Routes, Shares, join
+from server.observability.metrics import Metrics
+from server.q_models.aliases import DEFAULT, AliasTable, Shares, join
 from server.q_models.score_cache import CachedScorer, ScoreCache
 from server.q_models.shadow import ShadowedScorer, ShadowScoring
 from server.redis.client import RedisLink
@@ -50,7 +50,7 @@ class Runtime:
 
     thread: DeviceThread
     shadow_thread: DeviceThread
-    telemetry: Telemetry
+    metrics: Metrics
     max_batch: int
     timeout_s: float
     max_waiting: int = DEFAULT_MAX_WAITING
@@ -60,7 +60,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ScorerSource:
     """Where a Q model comes from.
 
     Attributes:
@@ -80,7 +80,7 @@ class Origin:
 class QModel:
     """One version of a Q model; the event loop owns it, its scorers belong to their threads."""
 
-    def __init__(self, name: str, version: str, origin: Origin, runtime: Runtime) -> None:
+    def __init__(self, name: str, version: str, origin: ScorerSource, runtime: Runtime) -> None:
         self.id = join(name, version)
         self.name = name
         self.version = version
@@ -92,13 +92,13 @@ class QModel:
         self._thread = (
             DeviceThread(max_waiting=runtime.max_waiting) if origin.own_thread else runtime.thread
         )
-        self._resident = _Resident(name, origin.build)
-        self._shadow_resident = _Resident(name, origin.build)
+        self._resident = LazyScorer(name, origin.build)
+        self._shadow_resident = LazyScorer(name, origin.build)
         self.scorer: AsyncScorer = self._worker(self._resident, self._thread)
         if runtime.score_cache and origin.manifest:
             content = f"{origin.manifest.model_dump_json()} {origin.precision}"
             self.scorer = CachedScorer(self.scorer, runtime.score_cache, content=content)
-        self.scorer = MeteredScorer(self.scorer, runtime.telemetry, q_model=self.id)
+        self.scorer = MeteredScorer(self.scorer, runtime.metrics, q_model=self.id)
         self.shadow_scorer: AsyncScorer = self._worker(self._shadow_resident, runtime.shadow_thread)
         self._holders = 0
         self._retired = False
@@ -116,7 +116,7 @@ class QModel:
             ConfigError: the trunk's server will not do.
         """
         self.context = self._thread.call(self._resident.open).result()
-        self._runtime.telemetry.know(self.id)
+        self._runtime.metrics.know(self.id)
 
     def close(self) -> None:
         """Stop a thread of its own and let go of the connections, whoever still waits.
@@ -156,15 +156,15 @@ class QModel:
 
     def _close(self) -> None:
         self._resident.close()
-        self._runtime.telemetry.forget(self.id)
+        self._runtime.metrics.forget(self.id)
         if self._own_thread:
             self._thread.close()
 
     def _close_shadow(self) -> None:
         self._shadow_resident.close()
-        self._runtime.telemetry.forget(self.id)  # what a batch that ran on has told since
+        self._runtime.metrics.forget(self.id)  # what a batch that ran on has told since
 
-    def _worker(self, resident: "_Resident", thread: DeviceThread) -> ScoringWorker:
+    def _worker(self, resident: "LazyScorer", thread: DeviceThread) -> ScoringWorker:
         runtime = self._runtime
         return ScoringWorker(
             resident,
@@ -173,16 +173,16 @@ class QModel:
             max_batch_tokens=runtime.max_batch_tokens,
             timeout_s=runtime.timeout_s,
             observe=partial(self._observe, resident),
-            observe_wait=partial(runtime.telemetry.observe_wait, self.id),
+            observe_wait=partial(runtime.metrics.observe_wait, self.id),
         )
 
-    def _observe(self, resident: "_Resident", batch: BatchRun) -> None:
+    def _observe(self, resident: "LazyScorer", batch: BatchRun) -> None:
         evicted = resident.look()
         kept = self._resident.cache.nbytes + self._shadow_resident.cache.nbytes
-        self._runtime.telemetry.observe_batch(self.id, batch, cache_bytes=kept, evicted=evicted)
+        self._runtime.metrics.observe_batch(self.id, batch, cache_bytes=kept, evicted=evicted)
 
 
-class _Resident:
+class LazyScorer:
     """A scorer that is built, used and closed on one thread; a `Scorer` itself.
 
     Attributes:
@@ -222,7 +222,7 @@ class _Resident:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class QModelLease:
     """The version that a request got, held until its end."""
 
     id: str
@@ -234,16 +234,16 @@ class Held:
 class QModels:
     """All Q models and what leads to them. Not thread-safe: the event loop owns it."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self.routes = Routes()
+    def __init__(self, metrics: Metrics) -> None:
+        self.routes = AliasTable()
         self._models: dict[str, QModel] = {}
-        self._shadows = ShadowScoring(telemetry)
+        self._shadows = ShadowScoring(metrics)
 
     def __iter__(self) -> Iterator[QModel]:
         return iter(self._models.values())
 
     @contextmanager
-    def hold(self, name: str | None, *, episode_id: str | None = None) -> Iterator[Held]:
+    def hold(self, name: str | None, *, episode_id: str | None = None) -> Iterator[QModelLease]:
         """The Q model of that name for one request; None takes the default.
 
         Raises:
@@ -260,10 +260,10 @@ class QModels:
             nullcontext() if shadow is None else _held(shadow),
         ):
             scorer = ShadowedScorer(model, shadow, self._shadows) if shadow else model.scorer
-            yield Held(model.id, model.name, model.version, scorer)
+            yield QModelLease(model.id, model.name, model.version, scorer)
 
     def add(self, model: QModel, *, replacing: bool = False) -> None:
-        """Serve an opened Q model; see `Routes.add`.
+        """Serve an opened Q model; see `AliasTable.add`.
 
         Raises:
             RoutingError: its name is taken, or something leads to the version it would replace.
@@ -310,7 +310,7 @@ class QModels:
         """Stop what shadows still do."""
         await self._shadows.close()
 
-    def _change(self, routes: Routes) -> None:
+    def _change(self, routes: AliasTable) -> None:
         self.routes = routes
         for version in self._models.keys() - set(routes.versions):
             self._models.pop(version).retire()

@@ -12,7 +12,7 @@ import structlog
 from qnet.decision.act import AsyncScorer
 from qnet.decision.selection import select
 from qnet.types import ScoreRequest, ScoreResult
-from server.observability.metrics import Outcome, Telemetry
+from server.observability.metrics import Metrics, Outcome
 
 _log = structlog.get_logger(__name__)
 
@@ -32,8 +32,8 @@ class _Model(Protocol):
 class ShadowScoring:
     """The shadow scorings that run; as many as the shadow thread's queue takes."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(
@@ -58,18 +58,18 @@ class ShadowScoring:
     ) -> None:
         try:
             again = await shadow.shadow_scorer.score(request)
-            self._telemetry.count_tokens(
+            self._metrics.count_tokens(
                 shadow.id, computed=again.computed_tokens, cached=again.cached_tokens
             )
             chosen = select(request.candidates, result.q_values).chosen
             shadow_chosen = select(request.candidates, again.q_values).chosen
         except Exception as error:  # a shadow may fail in any way; its message may hold a prompt
-            self._telemetry.count_shadow(shadow.id, "failed")
+            self._metrics.count_shadow(shadow.id, "failed")
             reason = type(error).__name__
             _log.warning("shadow_failed", q_model=q_model, shadow=shadow.id, reason=reason)
             return
         outcome: Outcome = "agreed" if chosen == shadow_chosen else "disagreed"
-        self._telemetry.count_shadow(shadow.id, outcome)
+        self._metrics.count_shadow(shadow.id, outcome)
         _log.info(
             "shadow_scored",
             q_model=q_model,

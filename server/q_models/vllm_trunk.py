@@ -7,7 +7,7 @@ from qnet.models.trunk_export import load_head
 from qnet.scoring.vllm import VllmScorer
 from qnet.scoring.vllm_client import VllmServer
 from server.q_models.aliases import plain_name
-from server.q_models.registry import Origin
+from server.q_models.registry import ScorerSource
 from server.settings.settings import SCRIPTED, Settings, VllmTrunk
 
 
@@ -32,7 +32,7 @@ def trunk_of(settings: Settings, name: str) -> VllmTrunk | None:
     return trunks.get(name) or trunks.get(plain_name(name))
 
 
-def build_remote_origin(settings: Settings, folder: Path, trunk: VllmTrunk) -> Origin:
+def build_remote_origin(settings: Settings, folder: Path, trunk: VllmTrunk) -> ScorerSource:
     """Head and tokenizer from a checkpoint, its trunk at a URL.
 
     Every scorer has a client of its own, because a client is for one thread.
@@ -52,4 +52,4 @@ def build_remote_origin(settings: Settings, folder: Path, trunk: VllmTrunk) -> O
         )
         return VllmScorer(loaded, server, max_tokens=trunk.max_tokens)
 
-    return Origin(build, "vllm", loaded.manifest, own_thread=True, precision="vllm")
+    return ScorerSource(build, "vllm", loaded.manifest, own_thread=True, precision="vllm")

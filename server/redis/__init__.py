@@ -1,1 +1,1 @@
-"""Redis."""
+"""The optional Redis and what is kept there."""

@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 
 Answer = TypeVar("Answer")
 
@@ -33,10 +33,10 @@ class RedisLink:
     """
 
     def __init__(
-        self, url: str, telemetry: Telemetry, *, timeout_s: float = 0.5, ping_every_s: float = 1.0
+        self, url: str, metrics: Metrics, *, timeout_s: float = 0.5, ping_every_s: float = 1.0
     ) -> None:
         self.up = True
-        self._gauge = telemetry.redis_up()
+        self._gauge = metrics.redis_up()
         self._gauge.set(1)
         self._ping_every_s = ping_every_s
         self._watching = False

@@ -1,1 +1,1 @@
-"""Rerank."""
+"""Jina's, Cohere's and vLLM's rerank and score dialects."""

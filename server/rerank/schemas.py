@@ -16,7 +16,15 @@ from pydantic import (
     model_validator,
 )
 
-from server.messages.schemas import ChatMessage, EpisodeArm, EpisodeId, QModelName, ScoreRequestBody
+from server.messages.schemas import (
+    OUR_SHAPE,
+    VLLM_SHAPE,
+    ChatMessage,
+    EpisodeArm,
+    EpisodeId,
+    QModelName,
+    ScoreRequestBody,
+)
 
 TopN = Annotated[
     int | None, Field(ge=1, description="how many of the best to return; null returns all")
@@ -180,12 +188,6 @@ class PairScoreRequest(_Body):
         if (self.queries is None) == (self.messages is None):
             raise ValueError("give either queries (or text_1) or messages")
         return self
-
-
-OUR_SHAPE: Final = "(ours)"
-VLLM_SHAPE: Final = "(vLLM's)"
-SHAPES: Final = (OUR_SHAPE, VLLM_SHAPE)
-"""In the place of an error they would name no field."""
 
 
 def _shape(body: object) -> str:

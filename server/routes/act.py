@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from qnet.decision.act import Decision
 from qnet.types import Sampling
-from server.guidance.guided_step import Asked, Taken
+from server.guidance.guided_step import GuidedStepRequest, GuidedStepResult
 from server.messages.history import to_history
 from server.messages.schemas import (
     ActRequest,
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/v1", tags=["guidance"])
 async def choose_action(body: ActRequest, stepper: StepperDep) -> ActResponse:
     """Draw candidates for the agent's state and return the one with the highest Q."""
     settings = stepper.settings
-    asked = Asked(
+    asked = GuidedStepRequest(
         policy=stepper.models.find_policy(body.policy),
         history=to_history(
             body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
@@ -52,7 +52,7 @@ def _candidates(decision: Decision) -> list[ScoredCandidate]:
     ]
 
 
-def _response(taken: Taken) -> ActResponse:
+def _response(taken: GuidedStepResult) -> ActResponse:
     guided, decision = taken.guided, taken.guided.decision
     usage, timings = decision.usage, decision.timings
     return ActResponse(

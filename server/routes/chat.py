@@ -15,7 +15,7 @@ from server.chat.schemas import (
 from server.chat.streaming import CompletionStream
 from server.chat.translation import completion_of, read_request
 from server.errors.table import STATUSES
-from server.guidance.guided_step import Asked, Stepper
+from server.guidance.guided_step import GuidedStepRequest, GuidedStepService
 from server.routes.dependencies import StepperDep
 
 router = APIRouter(prefix="/v1", tags=["openai"])
@@ -56,5 +56,7 @@ async def complete_chat(
     )
 
 
-async def _complete(asked: Asked, options: GuidanceOptions, stepper: Stepper) -> dict[str, Any]:
+async def _complete(
+    asked: GuidedStepRequest, options: GuidanceOptions, stepper: GuidedStepService
+) -> dict[str, Any]:
     return completion_of(await stepper.take(asked), n=asked.n, options=options)

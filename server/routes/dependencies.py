@@ -10,10 +10,10 @@ from fastapi import Depends, Header, Request
 
 from qnet.decision.deadline import Deadline
 from server.episodes.service import Episodes
-from server.guidance.guided_step import Stepper
+from server.guidance.guided_step import GuidedStepService
 from server.guidance.score_step import Scoring
 from server.middleware.drain import Drain
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 from server.q_models.build import Models
 from server.settings.settings import Settings
 from server.upstreams.health import UpstreamWatch
@@ -28,8 +28,8 @@ async def _models(request: Request) -> Models:
     return cast(Models, request.app.state.models)
 
 
-async def _telemetry(request: Request) -> Telemetry:
-    return cast(Telemetry, request.app.state.telemetry)
+async def _metrics(request: Request) -> Metrics:
+    return cast(Metrics, request.app.state.metrics)
 
 
 async def _episodes(request: Request) -> Episodes:
@@ -51,7 +51,7 @@ async def _drain(request: Request) -> Drain:
 SettingsDep = Annotated[Settings, Depends(_settings)]
 ModelsDep = Annotated[Models, Depends(_models)]
 EpisodesDep = Annotated[Episodes, Depends(_episodes)]
-TelemetryDep = Annotated[Telemetry, Depends(_telemetry)]
+MetricsDep = Annotated[Metrics, Depends(_metrics)]
 UpstreamsDep = Annotated[UpstreamWatch, Depends(_upstreams)]
 VllmDep = Annotated[VllmProcess | None, Depends(_vllm)]
 DrainDep = Annotated[Drain, Depends(_drain)]
@@ -76,19 +76,19 @@ def _deadline(settings: Settings, wanted_s: float | None) -> Deadline:
     return Deadline.after(min(settings.timeout_s, wanted_s or settings.timeout_s), remedy=remedy)
 
 
-async def _stepper(request: Request, wanted_s: WantedS = None) -> Stepper:
+async def _stepper(request: Request, wanted_s: WantedS = None) -> GuidedStepService:
     state = request.app.state
     deadline = _deadline(state.settings, wanted_s)
-    return Stepper(
-        state.settings, state.models, state.episodes, state.paraphraser, state.telemetry, deadline
+    return GuidedStepService(
+        state.settings, state.models, state.episodes, state.paraphraser, state.metrics, deadline
     )
 
 
 async def _scoring(request: Request, wanted_s: WantedS = None) -> Scoring:
     state = request.app.state
     deadline = _deadline(state.settings, wanted_s)
-    return Scoring(state.settings, state.models, state.episodes, state.telemetry, deadline)
+    return Scoring(state.settings, state.models, state.episodes, state.metrics, deadline)
 
 
-StepperDep = Annotated[Stepper, Depends(_stepper)]
+StepperDep = Annotated[GuidedStepService, Depends(_stepper)]
 ScoringDep = Annotated[Scoring, Depends(_scoring)]

@@ -9,9 +9,9 @@ from server.messages.schemas import Health
 from server.q_models.build import Models
 from server.routes.dependencies import (
     DrainDep,
+    MetricsDep,
     ModelsDep,
     SettingsDep,
-    TelemetryDep,
     UpstreamsDep,
     VllmDep,
 )
@@ -65,9 +65,9 @@ async def ready(
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(telemetry: TelemetryDep) -> Response:
+async def metrics(metrics: MetricsDep) -> Response:
     """Prometheus text format."""
-    return Response(generate_latest(telemetry.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _redis_details(models: Models) -> dict[str, str]:

@@ -20,7 +20,7 @@ from qnet.support.concurrency import all_of
 from qnet.types import History, Message
 from server.guidance.score_step import Scored, Scoring
 from server.messages.schemas import ChatMessage
-from server.q_models.registry import Held
+from server.q_models.registry import QModelLease
 from server.rerank.schemas import (
     CachedTokens,
     CohereMeta,
@@ -145,7 +145,7 @@ async def _rank(body: RerankRequest, texts: Sequence[str], scoring: Scoring) -> 
 async def _score_pairs(
     histories: Sequence[History],
     documents: Sequence[Message],
-    q_model: Held,
+    q_model: QModelLease,
     scoring: Scoring,
 ) -> tuple[list[float], list[Scored]]:
     """Q of each pair, in order; pairs with the same history are one request of the Q model."""

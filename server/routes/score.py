@@ -22,7 +22,7 @@ from server.messages.schemas import (
     ScoreTimings,
     ScoreUsage,
 )
-from server.q_models.registry import Held
+from server.q_models.registry import QModelLease
 from server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
 from server.routes.dependencies import ScoringDep
 from server.routes.rerank import score_pairs
@@ -80,7 +80,9 @@ async def _score(body: ScoreRequestBody, scoring: Scoring) -> ScoreResponse:
     )
 
 
-async def _score_item(index: int, item: ScoreItem, q_model: Held, scoring: Scoring) -> Scored:
+async def _score_item(
+    index: int, item: ScoreItem, q_model: QModelLease, scoring: Scoring
+) -> Scored:
     try:
         history = scoring.history(item.messages)
         return await scoring.score(history, scoring.candidates(item.candidates), q_model)

@@ -1,1 +1,1 @@
-"""Settings."""
+"""Settings, read from the environment once."""

@@ -1,1 +1,1 @@
-"""Upstreams."""
+"""Upstream policies: built, watched and, for vLLM, supervised."""

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 
 _EVERY_S: Final = 10.0
 _AGAIN_S: Final = 1.0
@@ -31,7 +31,7 @@ class UpstreamWatch:
     def __init__(
         self,
         upstreams: Sequence[OpenAICompatiblePolicy],
-        telemetry: Telemetry,
+        metrics: Metrics,
         *,
         every_s: float = _EVERY_S,
         again_s: float = _AGAIN_S,
@@ -40,7 +40,7 @@ class UpstreamWatch:
         self._again_s = again_s
         self._every_s = every_s
         self._defects: dict[str, str] = {}
-        self._up = telemetry.upstream_up() if upstreams else None
+        self._up = metrics.upstream_up() if upstreams else None
 
     @property
     def details(self) -> dict[str, str]:
@@ -84,7 +84,7 @@ class UpstreamWatch:
 
     def _line(self, upstream: OpenAICompatiblePolicy) -> str:
         """What requests meet goes before what the watch saw."""
-        if upstream.rests:
+        if upstream.circuit_open:
             return "failed again and again; is left alone for a while, then tried"
         if upstream.name not in self._defects:
             return "not asked yet"

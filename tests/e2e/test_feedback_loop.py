@@ -18,7 +18,7 @@ from tests.support.tiny_models import policy_model, renderer
 from tests.unit.server.conftest import models_of
 from training.data.records import LabelRow
 from training.data.runs import read_rows
-from training.environments.base.interface import parse_action, react_reply
+from training.environment import parse_action, react_reply
 from training.environments.corridor import Corridor, CorridorEnvironment
 
 SYSTEM = {"role": "system", "content": "You walk through corridors."}

@@ -1,8 +1,10 @@
-"""The layers: server → qnet ← training; only the console script knows both."""
+"""The layers: server → qnet ← training, only the console script knows both, and no circles."""
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 WITHOUT_TORCH = (
     "types.py",
     "errors.py",
-    "selection.py",
-    "agent.py",
-    "adaptive.py",
-    "perturbation.py",
-    "guidance.py",
+    "decision/selection.py",
+    "decision/act.py",
+    "decision/adaptive.py",
+    "decision/perturbation.py",
+    "decision/guidance.py",
 )
+MOST_MODULES = 20
 INPUT_OUTPUT = {"pathlib", "os", "io", "json", "shutil", "subprocess", "httpx", "rich", "tomllib"}
 
 
@@ -75,6 +78,78 @@ def test_the_guard_sees_a_wrong_arrow(package: str, source: str) -> None:
     assert forbidden_imports(package, source)
 
 
+def folder_graph() -> dict[str, set[str]]:
+    """Folders whose modules import from another folder, as dotted names."""
+    modules = {_dotted(path): path for package in MAY_IMPORT for path in _modules(package)}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        folder = _folder(name, path)
+        targets = {_nearest(target, modules) for target in _targets(path.read_text())}
+        folders = {_folder(target, modules[target]) for target in targets if target is not None}
+        graph.setdefault(folder, set()).update(folders - {folder})
+    return graph
+
+
+def _modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def _dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _folder(name: str, path: Path) -> str:
+    return name if path.name == "__init__.py" else name.rpartition(".")[0]
+
+
+def _targets(source: str) -> Iterator[str]:
+    """Dotted names of what a module imports, the imported name included: it may be a module."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, names=names) if module:
+                yield from (f"{module}.{alias.name}" for alias in names)
+
+
+def _nearest(target: str, modules: Mapping[str, Path]) -> str | None:
+    """The module that a dotted name is or lies in; None where it is no module of ours."""
+    while target not in modules and target:
+        target = target.rpartition(".")[0]
+    return target or None
+
+
+def order_of(graph: Mapping[str, Set[str]]) -> list[str]:
+    """Folders, each after those that it imports from.
+
+    Raises:
+        CycleError: some folders import from each other in a circle; its second argument names them.
+    """
+    return list(TopologicalSorter(graph).static_order())
+
+
+def test_no_folder_arrow_runs_in_a_circle() -> None:
+    graph = folder_graph()
+    order = order_of(graph)
+    assert {"qnet", "qnet.engine", "server.routes", "training.jobs", "qguide.commands"} <= set(
+        order
+    )
+    for folder in order:
+        print(folder, "→", " ".join(sorted(graph.get(folder, ()))) or "nothing of ours")  # noqa: T201
+
+
+def test_the_guard_sees_a_circle() -> None:
+    with pytest.raises(CycleError):
+        order_of({"server.chat": {"server.messages"}, "server.messages": {"server.chat"}})
+
+
+def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
+    counts = Counter(path.parent for package in MAY_IMPORT for path in _modules(package))
+    crowded = {str(folder): count for folder, count in counts.items() if count > MOST_MODULES}
+    assert crowded == {}
+
+
 def test_the_client_needs_neither_ours_nor_torch() -> None:
     modules = sorted((ROOT / "clients" / "python" / "src").rglob("*.py"))
     assert modules
@@ -92,3 +167,9 @@ def test_algorithms_do_no_input_or_output() -> None:
     for path in (ROOT / "training" / "algorithms").glob("*.py"):
         imported = {name.partition(".")[0] for name in imports_of(path.read_text())}
         assert not imported & INPUT_OUTPUT, path.name
+
+
+def test_qnet_starts_no_server() -> None:
+    for path in _modules("qnet"):
+        imported = {name.partition(".")[0] for name in imports_of(path.read_text())}
+        assert not imported & {"fastapi", "starlette", "uvicorn", "subprocess"}, path

@@ -11,7 +11,7 @@ from qnet.errors import EmptyTreeError
 from training.algorithms.tree import Tree
 
 
-def bellman_backup(tree: Tree, *, gamma: float, idle_steps: float = 1.0) -> dict[int, float]:
+def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) -> dict[int, float]:
     """Q-value of every node, children before parents.
 
     Q(s, a) = r + gamma * max_a' Q(s', a'); a leaf keeps its reward.
@@ -20,9 +20,9 @@ def bellman_backup(tree: Tree, *, gamma: float, idle_steps: float = 1.0) -> dict
     Args:
         tree: rewards in [0, 1], 0 but at the end, give Q in [0, 1].
         gamma: discount per environment step, in [0, 1].
-        idle_steps: how many steps an action costs that does nothing right after another that did
-            nothing (ours; 1 is the paper's). Who repeats himself will go on: the game has not
-            changed, and the state only by what an agent cannot have learnt from.
+        noop_cost_steps: steps charged for an action that does nothing right after another that did
+            nothing (ours; the paper charges 1). An agent that repeats itself goes on doing so: the
+            game has not changed, and the history only by what it did not learn from.
 
     Raises:
         EmptyTreeError: the root has no children.
@@ -31,7 +31,7 @@ def bellman_backup(tree: Tree, *, gamma: float, idle_steps: float = 1.0) -> dict
     q: dict[int, float] = {}
     for node in reversed(tree.nodes):
         best = max((q[child] for child in tree.children[node.id]), default=0.0)
-        steps = idle_steps if tree.idles(node.id) else 1.0
+        steps = noop_cost_steps if tree.idles(node.id) else 1.0
         q[node.id] = node.step.reward + gamma**steps * best
     return q
 

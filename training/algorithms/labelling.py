@@ -16,7 +16,7 @@ Target = Literal["q", "avg", "reward"]
 
 
 def label_tree(
-    tree: Tree, *, target: Target, gamma: float, normalized: bool, idle_steps: float = 1.0
+    tree: Tree, *, target: Target, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
 ) -> dict[int, float]:
     """The label of every node.
 
@@ -25,14 +25,14 @@ def label_tree(
         target: `q` is QLASS's; `avg` and `reward` are its ablations and stay as they are.
         gamma: discount of `q`.
         normalized: min-max `q` over the tree.
-        idle_steps: what an idle step costs, for `q`; see `bellman_backup`.
+        noop_cost_steps: what an idle step costs, for `q`; see `bellman_backup`.
 
     Raises:
         EmptyTreeError: the root has no children.
     """
     match target:
         case "q":
-            q_values = bellman_backup(tree, gamma=gamma, idle_steps=idle_steps)
+            q_values = bellman_backup(tree, gamma=gamma, noop_cost_steps=noop_cost_steps)
             return normalize(q_values) if normalized else q_values
         case "avg":
             return average_outcome(tree)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qnet.types import History, Message
-from training.environments.base.interface import observation_message, parse_action
+from training.environment import observation_message, parse_action
 
 ROOT_ID = 0
 """The task before any action. It is not among a tree's nodes."""

@@ -1,1 +1,1 @@
-"""Configs."""
+"""Job files, and how one is read and overridden."""

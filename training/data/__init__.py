@@ -1,1 +1,1 @@
-"""Records and what is done to them before training."""
+"""Versioned records, run folders and augmentation: all that jobs read and write."""

@@ -1,1 +1,1 @@
-"""The worlds an agent acts in."""
+"""Environments, the task selection over them, and their registry."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qnet.errors import EnvironmentFailureError
-from training.environments.base.interface import StepResult, Task
+from training.environment import StepResult, Task
 
 NOTHING_HAPPENS = "Nothing happens."
 _KINDS = ("reach_door", "fetch_key_then_reach_door")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from qnet.errors import ConfigError
-from training.environments.base.interface import Suite
+from training.environment import Suite
 from training.environments.corridor import CorridorSuite
 
 EnvironmentName = Literal["alfworld", "fake"]

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
-from training.environments.base.interface import Environment, Suite, Task
+from training.environment import Environment, Suite, Task
 from training.environments.registry import SuiteSpec, build_suite
 
 Slice = Annotated[str, Field(pattern=r"^\d*:\d*$")]

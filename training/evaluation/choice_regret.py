@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict
 from qnet.decision.selection import distinct
 from qnet.types import Candidate, History, Sampling, ScoreResult
 from training.algorithms.tree import Step
-from training.environments.base.interface import Environment
+from training.environment import Environment
 from training.evaluation.methods import Play, q_guided
-from training.rollouts.episode import Choice, Chooser, first_reply, play_episode
-from training.rollouts.rollout import ModelRequest, Process
+from training.rollouts.episode import Agent, AgentStep, first_reply, play_episode
+from training.rollouts.rollout import ModelRequest, RolloutTask
 
 
 class DecisionRow(BaseModel):
@@ -74,7 +74,7 @@ def judged_episode(
     task_id: str,
     kind: str,
     horizon: int,
-) -> Process[JudgedRow]:
+) -> RolloutTask[JudgedRow]:
     """Play one guided episode, then each of its candidates to the end.
 
     The policy draws what is hot, the judge what is cold: see `PolicyWithRollouts`.
@@ -109,7 +109,7 @@ def judged_episode(
 
 def _judge(
     make: Callable[[], Environment], before: Sequence[Step], reply: str, horizon: int
-) -> Process[tuple[int, bool]]:
+) -> RolloutTask[tuple[int, bool]]:
     """How many steps it takes after a reply, and whether the reply did nothing."""
     cold = first_reply(lambda _: Sampling(0.0))
     prefix = [*(step.action for step in before), reply]
@@ -118,11 +118,11 @@ def _judge(
     return steps, not episode.steps[len(before)].valid
 
 
-def _noting(play: Play, seed: int, task_id: str, made: list[_Decision]) -> Chooser:
+def _noting(play: Play, seed: int, task_id: str, made: list[_Decision]) -> Agent:
     """The guided agent, whose decisions among different candidates are noted in `made`."""
     guided = q_guided(play, seed, task_id)
 
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         asking, answers = guided(history, step), list[Any]()
         need = next(asking)
         while True:
@@ -130,7 +130,7 @@ def _noting(play: Play, seed: int, task_id: str, made: list[_Decision]) -> Choos
             try:
                 need = asking.send(answers[-1])
             except StopIteration as end:
-                choice: Choice = end.value
+                choice: AgentStep = end.value
                 break
         if len(answers) > 1:
             made.append(_decision(step, answers[0], answers[1], choice))
@@ -140,7 +140,7 @@ def _noting(play: Play, seed: int, task_id: str, made: list[_Decision]) -> Choos
 
 
 def _decision(
-    step: int, candidates: Sequence[Candidate], scored: ScoreResult, choice: Choice
+    step: int, candidates: Sequence[Candidate], scored: ScoreResult, choice: AgentStep
 ) -> _Decision:
     drawn = [candidate.message for candidate in candidates]
     different = distinct(drawn).messages

@@ -23,7 +23,7 @@ from qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from training.rollouts.episode import Choice, Chooser, derived_seed, first_reply, seeded
+from training.rollouts.episode import Agent, AgentStep, derived_seed, first_reply, seeded
 from training.rollouts.rollout import ModelRequest
 
 TieBreak = Literal["first", "most-drawn", "logprob"]
@@ -54,21 +54,21 @@ class Play:
         return replace(self.sampling, first_greedy=self.greedy_candidate)
 
 
-def greedy(play: Play) -> Chooser:
+def greedy(play: Play) -> Agent:
     """M = 1 at temperature 0."""
     return first_reply(lambda step: replace(play.sampling, temperature=0.0, seed=None))
 
 
-def sample(play: Play, seed: int, task_id: str) -> Chooser:
+def sample(play: Play, seed: int, task_id: str) -> Agent:
     """M = 1 at the sampling temperature."""
     return first_reply(seeded(play.sampling, seed, task_id))
 
 
-def random_of_m(play: Play, seed: int, task_id: str) -> Chooser:
+def random_of_m(play: Play, seed: int, task_id: str) -> Agent:
     """One of the M drawn candidates at random, a reply drawn twice being twice as likely."""
     sampling_at = seeded(play.drawing, seed, task_id)
 
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         candidates: list[Candidate] = yield SampleRequest(
             history, play.candidates, sampling_at(step)
         )
@@ -78,14 +78,14 @@ def random_of_m(play: Play, seed: int, task_id: str) -> Chooser:
     return choose
 
 
-def q_guided(play: Play, seed: int, task_id: str) -> Chooser:
+def q_guided(play: Play, seed: int, task_id: str) -> Agent:
     """The candidate of highest Q among the different ones of M (QLASS, algorithm 4).
 
     A step whose candidates are all the same needs no Q and is not scored.
     """
     sampling_at = seeded(play.drawing, seed, task_id)
 
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         candidates: list[Candidate] = yield SampleRequest(
             history, play.candidates, sampling_at(step)
         )
@@ -126,8 +126,10 @@ def _preference(message: Message, candidates: Sequence[Candidate], tie_break: Ti
             return float("-inf") if drawn[0].logprob is None else drawn[0].logprob
 
 
-def _choice(candidates: Sequence[Candidate], chosen: Message, *, scored_tokens: int = 0) -> Choice:
-    return Choice(
+def _choice(
+    candidates: Sequence[Candidate], chosen: Message, *, scored_tokens: int = 0
+) -> AgentStep:
+    return AgentStep(
         reply=chosen.content,
         completion_tokens=sum(candidate.completion_tokens for candidate in candidates),
         distinct_candidates=len({candidate.message for candidate in candidates}),

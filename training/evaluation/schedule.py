@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from qnet.errors import EnvironmentFailureError, QGuideError
-from training.environments.base.interface import Environment, Task
+from training.environment import Environment, Task
 from training.evaluation.methods import Play, greedy, q_guided, random_of_m, sample
 from training.evaluation.records import (
     DETERMINISTIC,
@@ -19,23 +19,23 @@ from training.evaluation.records import (
     MethodName,
     TrajectoryCost,
 )
-from training.rollouts.episode import Chooser, Episode, first_reply, play_episode, seeded
-from training.rollouts.rollout import EnvironmentCall, Process, Timings, TimingsRequest
+from training.rollouts.episode import Agent, Episode, first_reply, play_episode, seeded
+from training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, TimingsRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Trial:
     """One method's turn at a task; the seed of a deterministic method is None."""
 
     method: MethodName
     seed: int | None
 
 
-def plan_turns(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Turn]:
+def plan_turns(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Trial]:
     """Every turn at a task, q-guided before the best-of-n that gets its budget."""
-    once = [Turn(m, None) for m in METHODS if m in methods and m in DETERMINISTIC]
+    once = [Trial(m, None) for m in METHODS if m in methods and m in DETERMINISTIC]
     drawn = [m for m in METHODS if m in methods and m not in DETERMINISTIC]
-    return once + [Turn(method, seed) for seed in seeds for method in drawn]
+    return once + [Trial(method, seed) for seed in seeds for method in drawn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Table:
     on_failure: Callable[[Failure], None]
 
 
-def play_turns(table: Table, turns: Sequence[Turn]) -> Process[None]:
+def play_turns(table: Table, turns: Sequence[Trial]) -> RolloutTask[None]:
     """Take the turns in order; one that fails leaves the others alone."""
     yield EnvironmentCall(lambda: _load(table.make))
     for turn in turns:
@@ -89,18 +89,18 @@ def _load(make: Callable[[], Environment]) -> None:
         environment.reset()
 
 
-def _take(table: Table, turn: Turn) -> Process[list[Episode]]:
+def _take(table: Table, turn: Trial) -> RolloutTask[list[Episode]]:
     if turn.method == "best-of-n":
         return (yield from _best_of_n(table, turn.seed or 0))
     episode = yield from _play(table, _chooser(table, turn))
     return [episode]
 
 
-def _play(table: Table, chooser: Chooser) -> Process[Episode]:
+def _play(table: Table, chooser: Agent) -> RolloutTask[Episode]:
     return play_episode(table.make, chooser, max_steps=table.play.max_steps)
 
 
-def _chooser(table: Table, turn: Turn) -> Chooser:
+def _chooser(table: Table, turn: Trial) -> Agent:
     play, task_id, seed = table.play, table.task.id, turn.seed or 0
     match turn.method:
         case "greedy":
@@ -115,7 +115,7 @@ def _chooser(table: Table, turn: Turn) -> Chooser:
             raise AssertionError("best-of-n plays many episodes")
 
 
-def _best_of_n(table: Table, seed: int) -> Process[list[Episode]]:
+def _best_of_n(table: Table, seed: int) -> RolloutTask[list[Episode]]:
     """Whole trajectories until the budget is spent; the last one may overspend it."""
     if table.matched and seed not in table.budgets:
         raise EnvironmentFailureError(
@@ -139,7 +139,7 @@ def _goes_on(table: Table, seed: int, episodes: Sequence[Episode]) -> bool:
     return episodes[-1].completion_tokens > 0 and spent < table.budgets[seed]
 
 
-def episode_row(task: Task, turn: Turn, episodes: Sequence[Episode], spent: Timings) -> EpisodeRow:
+def episode_row(task: Task, turn: Trial, episodes: Sequence[Episode], spent: Timings) -> EpisodeRow:
     """The row of a turn; the reward is that of the best trajectory."""
     best = max(episodes, key=lambda episode: episode.reward)
     choices = [choice for episode in episodes for choice in episode.choices]

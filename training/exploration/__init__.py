@@ -1,1 +1,1 @@
-"""Exploration."""
+"""Search strategies that grow exploration trees."""

@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qnet.types import Candidate, SampleRequest, Sampling
 from training.algorithms.tree import EXPERT, ROOT_ID, Step, Tree, find_child, merge_branch
-from training.environments.base.interface import Environment
+from training.environment import Environment
 from training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
-from training.rollouts.rollout import EnvironmentCall, Process
+from training.rollouts.rollout import EnvironmentCall, RolloutTask
 
 
 class Exploration(BaseModel):
@@ -36,7 +36,7 @@ class Exploration(BaseModel):
         branch_temperature: of these candidates; None takes `temperature`.
         greedy_rollout: draw everything but these candidates at temperature 0, so that Q
             says how the greedy agent fares after a deviation.
-        own_steps: the first trajectory begins with up to so many actions drawn like these
+        policy_prefix_steps: the first trajectory begins with up to so many actions drawn like these
             candidates; how many, the seed says. Where what follows is another agent's, the states
             on its way are still those that the policy gets itself into.
         max_tokens: most completion tokens of one action.
@@ -54,7 +54,7 @@ class Exploration(BaseModel):
     temperature: float = Field(default=0.7, ge=0)
     branch_temperature: float | None = Field(default=None, ge=0)
     greedy_rollout: bool = False
-    own_steps: int = Field(default=0, ge=0)
+    policy_prefix_steps: int = Field(default=0, ge=0)
     max_tokens: int = Field(default=128, ge=1)
     stop_on_zero: bool = True
     expand: Literal["queue", "random"] = "queue"
@@ -95,7 +95,7 @@ def explore_task(
     source: str,
     seed: int,
     expert: Sequence[Step] = (),
-) -> Process[ExploredTree]:
+) -> RolloutTask[ExploredTree]:
     """Explore one task; a process for `run_processes`.
 
     Args:
@@ -156,12 +156,12 @@ class _Search:
         return self.seed, self.task_id, self.draws + self.misses
 
     @property
-    def own_steps(self) -> int:
+    def policy_prefix_steps(self) -> int:
         """How many actions of the next trajectory are drawn like deviations."""
-        if self.draws or not self.exploration.own_steps:
+        if self.draws or not self.exploration.policy_prefix_steps:
             return 0
         rng = Random(derived_seed(self.seed, self.task_id, "own"))
-        return rng.randint(0, self.exploration.own_steps)
+        return rng.randint(0, self.exploration.policy_prefix_steps)
 
     def count_miss(self, node_id: int) -> None:
         self.misses += 1
@@ -184,7 +184,7 @@ class _Search:
 
 def _expand(
     search: _Search, make: Callable[[], Environment], source: str, *, most_draws: int
-) -> Process[None]:
+) -> RolloutTask[None]:
     """QLASS algorithm 2, the loop over E."""
     while search.draws < most_draws and (node_id := search.pop()) is not None:
         reply = yield from _draw_first_action(search, node_id)
@@ -199,11 +199,11 @@ def _expand(
         search.push((node_id,))
 
 
-def _draw_first_action(search: _Search, node_id: int) -> Process[str | None]:
+def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[str | None]:
     """The first candidate that no child of the node does already, or None."""
     settings = search.exploration
     deviates = bool(search.tree.children[node_id])
-    hot = deviates or search.own_steps > 0
+    hot = deviates or search.policy_prefix_steps > 0
     drawn = settings.deviating_action if hot else settings.other_actions
     sampling = replace(drawn, seed=derived_seed(*search.seed_parts, "first"))
     n = settings.candidates if deviates else 1
@@ -220,7 +220,7 @@ def _draw_first_action(search: _Search, node_id: int) -> Process[str | None]:
 
 def _roll_out(
     search: _Search, node_id: int, reply: str, make: Callable[[], Environment]
-) -> Process[tuple[Step, ...]]:
+) -> RolloutTask[tuple[Step, ...]]:
     """Take `reply` after the node and let the policy play on to the end.
 
     A history that outgrows the policy's context cuts the trajectory off.
@@ -228,11 +228,11 @@ def _roll_out(
     settings = search.exploration
     own = seeded(settings.deviating_action, *search.seed_parts)
     other = seeded(settings.other_actions, *search.seed_parts)
-    own_steps = search.own_steps
+    policy_prefix_steps = search.policy_prefix_steps
     before = tuple(node.step for node in search.tree.path(node_id))
     episode = yield from play_episode(
         make,
-        first_reply(lambda step: own(step) if step < own_steps else other(step)),
+        first_reply(lambda step: own(step) if step < policy_prefix_steps else other(step)),
         max_steps=settings.max_steps,
         prefix=[*(step.action for step in before), reply],
     )

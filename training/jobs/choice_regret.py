@@ -26,7 +26,7 @@ from training.evaluation.methods import Play
 from training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
 from training.rollouts.policies import PolicyWithRollouts
 from training.rollouts.progress import ProgressBar
-from training.rollouts.rollout import Process, Timings, run_processes
+from training.rollouts.rollout import RolloutTask, Timings, run_processes
 
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 
@@ -129,7 +129,7 @@ def run_judge(
 
 def _processes(
     config: JudgeConfig, suite: SelectedSuite, finished: set[str]
-) -> Iterator[tuple[str, Process[JudgedRow]]]:
+) -> Iterator[tuple[str, RolloutTask[JudgedRow]]]:
     for task in suite.tasks:
         if task.id not in finished:
             yield (

@@ -23,16 +23,16 @@ from qnet.errors import ConfigError, QGuideError
 from qnet.types import Candidate, History, SampleRequest, Sampling
 from training.data.records import EXPERT, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, finished_task_ids, open_run
-from training.environments.base.interface import Task
+from training.environment import Task
 from training.environments.task_selection import (
     EnvironmentConfig,
     SelectedSuite,
     build_selected_suite,
 )
-from training.rollouts.episode import Choice, Chooser, Episode, derived_seed, play_episode
+from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
 from training.rollouts.models import Inference, build_policy, sha256_of_policy
 from training.rollouts.progress import ProgressBar
-from training.rollouts.rollout import ModelRequest, Process, Timings, run_processes
+from training.rollouts.rollout import ModelRequest, RolloutTask, Timings, run_processes
 
 
 class CollectConfig(BaseModel):
@@ -174,23 +174,23 @@ def expert_builder(environment: EnvironmentConfig) -> Callable[[], Expert]:
     return AlfWorldExpert
 
 
-def expert_chooser(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Chooser:
+def expert_chooser(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
     """The expert as an agent that asks no model."""
     rng = Random(seed)
 
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         yield from ()
         reply = expert.reply(history[-1].content)
         if rng.random() < mistakes:
-            return Choice(expert.deviate(rng), completion_tokens=0, mistaken=True)
-        return Choice(reply, completion_tokens=0)
+            return AgentStep(expert.deviate(rng), completion_tokens=0, mistaken=True)
+        return AgentStep(reply, completion_tokens=0)
 
     return choose
 
 
 def corrected_chooser(
     expert: Expert, *, policy_share: float, sampling: Sampling, seed: int
-) -> Chooser:
+) -> Agent:
     """The expert, in a game that a policy plays too.
 
     Args:
@@ -202,15 +202,15 @@ def corrected_chooser(
     """
     rng = Random(seed)
 
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         wanted = expert.reply(history[-1].content)
         if rng.random() >= policy_share:
-            return Choice(wanted, completion_tokens=0)
+            return AgentStep(wanted, completion_tokens=0)
         drawn = replace(sampling, seed=derived_seed(seed, step))
         candidates: list[Candidate] = yield SampleRequest(history, 1, drawn)
         reply = candidates[0].message.content
         expert.follow(reply)
-        return Choice(reply, candidates[0].completion_tokens, mistaken=reply != wanted)
+        return AgentStep(reply, candidates[0].completion_tokens, mistaken=reply != wanted)
 
     return choose
 
@@ -220,13 +220,13 @@ def _episodes(
     suite: SelectedSuite,
     tasks: list[Task],
     build_expert: Callable[[], Expert],
-) -> Iterator[tuple[str, Process[Episode]]]:
+) -> Iterator[tuple[str, RolloutTask[Episode]]]:
     for task in tasks:
         chooser = _chooser(config, build_expert(), seed=derived_seed(config.seed, task.id))
         yield task.id, play_episode(partial(suite.make, task), chooser, max_steps=config.max_steps)
 
 
-def _chooser(config: CollectConfig, expert: Expert, *, seed: int) -> Chooser:
+def _chooser(config: CollectConfig, expert: Expert, *, seed: int) -> Agent:
     if not config.policy:
         return expert_chooser(expert, mistakes=config.mistakes, seed=seed)
     sampling = Sampling(config.temperature, config.max_tokens)

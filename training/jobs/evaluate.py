@@ -25,7 +25,7 @@ from rich.console import Console
 from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
-from training.environments.base.interface import Suite, Task
+from training.environment import Suite, Task
 from training.environments.task_selection import (
     EnvironmentConfig,
     SelectedSuite,
@@ -49,7 +49,7 @@ from training.evaluation.results import (
     method_rows,
     summarise,
 )
-from training.evaluation.schedule import Table, Turn, plan_turns, play_turns
+from training.evaluation.schedule import Table, Trial, plan_turns, play_turns
 from training.rollouts.models import (
     EMBEDDED,
     Inference,
@@ -59,7 +59,7 @@ from training.rollouts.models import (
     weights_sha256,
 )
 from training.rollouts.progress import ProgressBar
-from training.rollouts.rollout import Process, run_processes
+from training.rollouts.rollout import RolloutTask, run_processes
 
 EPISODES = "episodes.jsonl"
 RESULTS = "results.json"
@@ -213,10 +213,10 @@ def _play_all(
 def _processes(
     config: EvaluateConfig,
     suite: Suite,
-    turns: Sequence[Turn],
+    turns: Sequence[Trial],
     played: dict[Key, EpisodeRow],
     board: _Board,
-) -> Iterator[tuple[str, Process[None]]]:
+) -> Iterator[tuple[str, RolloutTask[None]]]:
     for task in suite.tasks:
         waiting = [turn for turn in turns if (turn.method, turn.seed, task.id) not in played]
         guided = [played.get(("q-guided", seed, task.id)) for seed in config.seeds]

@@ -30,7 +30,7 @@ from training.data.runs import (
     read_rows,
     rows_path,
 )
-from training.environments.base.interface import Task
+from training.environment import Task
 from training.environments.task_selection import (
     EnvironmentConfig,
     SelectedSuite,
@@ -48,7 +48,7 @@ from training.rollouts.models import (
 )
 from training.rollouts.policies import GuidedPolicy, PolicyWithRollouts
 from training.rollouts.progress import ProgressBar
-from training.rollouts.rollout import Process, Timings, run_processes
+from training.rollouts.rollout import RolloutTask, Timings, run_processes
 
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})
@@ -180,7 +180,7 @@ def tree_row(task: Task, environment: str, explored: ExploredTree) -> TreeRow:
 
 def _processes(
     config: ExploreConfig, suite: SelectedSuite, tasks: Sequence[Task], source: str
-) -> Iterator[tuple[str, Process[ExploredTree]]]:
+) -> Iterator[tuple[str, RolloutTask[ExploredTree]]]:
     expert = _best_trajectories(config.expert)
     for task in tasks:
         process = explore_task(

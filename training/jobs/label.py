@@ -34,7 +34,7 @@ class LabelConfig(BaseModel):
         target: `q` is the paper's; `avg` and `reward` are its ablations.
         gamma: discount per step, for `q`.
         normalize: min-max per tree, for `q`; the paper does.
-        idle_steps: how many steps it costs to do nothing twice in a row, for `q`; 1 is the paper's.
+        noop_cost_steps: steps charged for doing nothing twice in a row, for `q`; the paper's is 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,7 +44,7 @@ class LabelConfig(BaseModel):
     target: Target = "q"
     gamma: float = Field(default=0.9, ge=0, le=1)
     normalize: bool = True
-    idle_steps: float = Field(default=1.0, ge=1)
+    noop_cost_steps: float = Field(default=1.0, ge=1)
 
 
 def run_label(config: LabelConfig) -> dict[str, object]:
@@ -66,7 +66,7 @@ def run_label(config: LabelConfig) -> dict[str, object]:
                 target=config.target,
                 gamma=config.gamma,
                 normalized=config.normalize,
-                idle_steps=config.idle_steps,
+                noop_cost_steps=config.noop_cost_steps,
             )
             statistics.add(tree, labels)
             for row in label_rows(task, tree, labels, target=config.target):

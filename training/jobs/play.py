@@ -17,7 +17,7 @@ from rich.text import Text
 
 from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.types import History, Message
-from training.environments.base.interface import parse_action
+from training.environment import parse_action
 from training.environments.task_selection import EnvironmentConfig, build_selected_suite
 
 BAR_WIDTH = 20

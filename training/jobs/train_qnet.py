@@ -26,7 +26,12 @@ from training.algorithms.regression import LossOn
 from training.data.augmentation import Augmentation, Augmenter, build_augmenter
 from training.data.records import LabelRow, messages_of, rows_of
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
-from training.optimization.packed_trees import PackedTree, Pair, pack_tree, without_tails
+from training.optimization.packed_trees import (
+    PackedTree,
+    Pair,
+    pack_tree,
+    without_unbranched_suffixes,
+)
 from training.optimization.padded_batches import plan_steps
 from training.optimization.trainer import Loop, Loss, Optimization
 
@@ -47,11 +52,11 @@ class TrainQNetConfig(BaseModel):
             pairs with q(a) > q(a'); ours, 0 is the paper.
         ranking: "order" counts every pair alike, so that Q learns which action is better more
             often; "regret" counts it (q(a) - q(a')) / ranking_scale times: better on the whole.
-        min_gap: siblings whose labels differ by less are no pair.
-        flat_trees: train on trees whose labels are all equal too, as the paper does; without
+        min_label_margin: siblings whose labels differ by less are no pair.
+        constant_trees: train on trees whose labels are all equal too, as the paper does; without
             them (ours) a policy that mostly fails does not drown the contrast in zeros.
-        tails: train on the actions below a path's last branching too, as the paper does; they
-            have no rival, and without them (ours) the same time shows many more siblings.
+        unbranched_suffixes: train on the actions below a path's last branching too, as the paper
+            does; they have no rival, and without them (ours) the same time shows more siblings.
         validation_fraction: share of tasks held back for `sibling_accuracy`.
         augmentation: consistent renamings per tree and epoch, drawn anew each time.
     """
@@ -69,9 +74,9 @@ class TrainQNetConfig(BaseModel):
     ranking_weight: float = Field(default=0.0, ge=0)
     ranking_scale: float = Field(default=0.1, gt=0)
     ranking: Literal["order", "regret"] = "order"
-    min_gap: float = Field(default=0.02, gt=0)
-    flat_trees: bool = True
-    tails: bool = True
+    min_label_margin: float = Field(default=0.02, gt=0)
+    constant_trees: bool = True
+    unbranched_suffixes: bool = True
     optimization: Optimization = Optimization(epochs=2)
     max_length: int = Field(default=4096, ge=32)
     validation_fraction: float = Field(default=0.05, ge=0, lt=1)
@@ -216,7 +221,7 @@ def _read_trees(config: TrainQNetConfig) -> tuple[list[TreeRows], list[TreeRows]
     training: list[TreeRows] = []
     held_back: list[TreeRows] = []
     for (task_id, _), paths in sorted(rows.items()):
-        if config.flat_trees or not _is_flat(paths):
+        if config.constant_trees or not _is_flat(paths):
             (held_back if task_id in held_back_ids else training).append(paths)
     return training, held_back
 
@@ -224,9 +229,9 @@ def _read_trees(config: TrainQNetConfig) -> tuple[list[TreeRows], list[TreeRows]
 def _pack(config: TrainQNetConfig, renderer: Renderer, paths: TreeRows) -> list[PackedTree]:
     return pack_tree(
         renderer,
-        paths if config.tails else without_tails(paths),
+        paths if config.unbranched_suffixes else without_unbranched_suffixes(paths),
         loss_on=config.loss_on,
-        min_gap=config.min_gap,
+        min_label_margin=config.min_label_margin,
         max_length=config.max_length,
         max_tokens=config.optimization.micro_batch_tokens,
     )

@@ -1,1 +1,1 @@
-"""Optimization."""
+"""Training loop, optimisers, and batches padded or packed."""

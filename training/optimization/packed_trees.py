@@ -62,12 +62,12 @@ class PackedTree(TokenTree):
         return TokenTree._append(self, before, token, depth)  # super() knows no slots
 
 
-def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_gap: float) -> list[Pair]:
+def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_label_margin: float) -> list[Pair]:
     """All (better, worse) pairs among actions of the same parent.
 
     Args:
         places: (parent id, place) of every labelled action of a tree.
-        min_gap: smallest difference of labels that makes a pair.
+        min_label_margin: smallest difference of labels that makes a pair.
     """
     families: dict[int, list[Place]] = defaultdict(list)
     for parent, place in places:
@@ -77,7 +77,7 @@ def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_gap: float) -> lis
         for siblings in families.values()
         for better in siblings
         for worse in siblings
-        if better.q_value - worse.q_value >= min_gap
+        if better.q_value - worse.q_value >= min_label_margin
     ]
 
 
@@ -86,7 +86,7 @@ def pack_tree(
     rows: Sequence[LabelRow],
     *,
     loss_on: LossOn,
-    min_gap: float,
+    min_label_margin: float,
     max_length: int,
     max_tokens: int,
 ) -> list[PackedTree]:
@@ -116,11 +116,11 @@ def pack_tree(
             if q is not None:
                 places[-1].append((parent, Place(indices[end - 1], q)))
     for tree, mine in zip(packed, places, strict=True):
-        tree.pairs = sibling_pairs(mine, min_gap=min_gap)
+        tree.pairs = sibling_pairs(mine, min_label_margin=min_label_margin)
     return packed
 
 
-def without_tails(rows: Sequence[LabelRow]) -> list[LabelRow]:
+def without_unbranched_suffixes(rows: Sequence[LabelRow]) -> list[LabelRow]:
     """Each path up to its last action that has a sibling; a path without one is left out."""
     children: dict[int, set[int]] = defaultdict(set)
     for row in rows:

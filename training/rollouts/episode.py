@@ -1,6 +1,6 @@
 """One episode with any agent, as a process of `training.rollouts.rollout`.
 
-The agent is a `Chooser`: it gets the history and may ask the policy and the scorer, nothing
+The agent is a `Agent`: it gets the history and may ask the policy and the scorer, nothing
 else. It never holds the environment, so no reward can reach it before the episode is over.
 """
 
@@ -12,12 +12,12 @@ from typing import Any
 from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, History, SampleRequest, Sampling
 from training.algorithms.tree import Step, path_history
-from training.environments.base.interface import Environment, StepResult, parse_action
-from training.rollouts.rollout import EnvironmentCall, ModelRequest, Process
+from training.environment import Environment, StepResult, parse_action
+from training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AgentStep:
     """What the agent says next, and what choosing it cost.
 
     Attributes:
@@ -33,7 +33,7 @@ class Choice:
     mistaken: bool = False
 
 
-Chooser = Callable[[History, int], Generator[ModelRequest, Any, Choice]]
+Agent = Callable[[History, int], Generator[ModelRequest, Any, AgentStep]]
 """(history, index of the step) to the next reply."""
 
 
@@ -50,7 +50,7 @@ class Episode:
 
     first_observation: str
     steps: tuple[Step, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[AgentStep, ...]
     invalid_actions: int
     too_long: bool = False
 
@@ -82,11 +82,11 @@ class Episode:
 
 def play_episode(
     make: Callable[[], Environment],
-    choose: Chooser,
+    choose: Agent,
     *,
     max_steps: int,
     prefix: Sequence[str] = (),
-) -> Process[Episode]:
+) -> RolloutTask[Episode]:
     """Play from the start, or from where the replies of `prefix` lead, to the end.
 
     Args:
@@ -100,7 +100,7 @@ def play_episode(
     """
     environment: Environment = yield EnvironmentCall(make)
     steps: list[Step] = []
-    choices: list[Choice] = []
+    choices: list[AgentStep] = []
     invalid_actions, too_long = 0, False
     try:
         first_observation: str = yield EnvironmentCall(environment.reset)
@@ -119,22 +119,22 @@ def play_episode(
     return Episode(first_observation, tuple(steps), tuple(choices), invalid_actions, too_long)
 
 
-def _act(environment: Environment, reply: str) -> Process[Step]:
+def _act(environment: Environment, reply: str) -> RolloutTask[Step]:
     action = parse_action(reply)
     result: StepResult = yield EnvironmentCall(lambda: environment.step(action))
     return Step(reply, result.observation, result.reward, result.terminated, result.valid)
 
 
-def first_reply(sampling_at: Callable[[int], Sampling]) -> Chooser:
+def first_reply(sampling_at: Callable[[int], Sampling]) -> Agent:
     """The plain agent: one candidate per step.
 
     Args:
         sampling_at: the sampling of step i; temperature 0 makes the agent greedy.
     """
 
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, Choice]:
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         candidates: list[Candidate] = yield SampleRequest(history, 1, sampling_at(step))
-        return Choice(candidates[0].message.content, candidates[0].completion_tokens)
+        return AgentStep(candidates[0].message.content, candidates[0].completion_tokens)
 
     return choose
 

@@ -37,8 +37,8 @@ class TimingsRequest:
 
 
 ModelRequest = SampleRequest | ScoreRequest
-Need = ModelRequest | EnvironmentCall | TimingsRequest
-Process = Generator[Need, Any, T]
+RolloutRequest = ModelRequest | EnvironmentCall | TimingsRequest
+RolloutTask = Generator[RolloutRequest, Any, T]
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Timings:
 
 
 def run_processes(
-    processes: Iterable[tuple[str, Process[T]]],
+    processes: Iterable[tuple[str, RolloutTask[T]]],
     *,
     policy: BatchPolicy | None = None,
     scorer: Scorer | None = None,
@@ -101,7 +101,7 @@ def run_processes(
 @dataclass(slots=True, eq=False)
 class _Alive(Generic[T]):
     name: str
-    process: Process[T]
+    process: RolloutTask[T]
     spent: Timings = field(default_factory=Timings)
 
 
@@ -132,7 +132,7 @@ class _Rounds(Generic[T]):
         self._acting: dict[Future[tuple[_Answer, float]], _Alive[T]] = {}
         self._pool = ThreadPoolExecutor(environment_threads) if environment_threads else None
 
-    def run(self, processes: Iterator[tuple[str, Process[T]]], parallel: int) -> None:
+    def run(self, processes: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> None:
         try:
             while self._start(processes, parallel):
                 self._answer_samples()
@@ -144,7 +144,7 @@ class _Rounds(Generic[T]):
             for alive in self._alive:
                 alive.process.close()
 
-    def _start(self, processes: Iterator[tuple[str, Process[T]]], parallel: int) -> bool:
+    def _start(self, processes: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> bool:
         """Fill the free places; False once nothing is alive and nothing is left."""
         while len(self._alive) < parallel:
             following = next(processes, None)
@@ -227,7 +227,7 @@ class _Rounds(Generic[T]):
             self._advance(alive, answer)
 
 
-def _resume(process: Process[T], answer: _Answer) -> Need:
+def _resume(process: RolloutTask[T], answer: _Answer) -> RolloutRequest:
     return process.send(answer.value) if answer.error is None else process.throw(answer.error)
 
 

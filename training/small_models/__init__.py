@@ -1,1 +1,1 @@
-"""Small models."""
+"""Architectures and tokenizers trained from scratch."""

@@ -29,7 +29,7 @@ class Architecture(BaseModel):
     """The shape of a Llama and of its tokenizer.
 
     Attributes:
-        recall_heads: how many of each layer's heads begin as heads that recall.
+        copy_heads: how many of each layer's heads begin as heads that recall.
         phrases: set phrases that become one token each.
         numbered_words: whether "cabinet 13" may be one token.
     """
@@ -41,17 +41,17 @@ class Architecture(BaseModel):
     intermediate_size: int = Field(default=512, ge=16)
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=6, ge=1)
-    recall_heads: int = Field(default=0, ge=0)
+    copy_heads: int = Field(default=0, ge=0)
     context: int = Field(default=2048, ge=64)
     phrases: tuple[str, ...] = ()
     numbered_words: bool = False
 
     @model_validator(mode="after")
     def _recall_heads_are_heads(self) -> Self:
-        if self.recall_heads > self.heads:
+        if self.copy_heads > self.heads:
             raise ValueError(
-                f"recall_heads is {self.recall_heads} and heads {self.heads}; "
-                f"set recall_heads to at most {self.heads}"
+                f"copy_heads is {self.copy_heads} and heads {self.heads}; "
+                f"set copy_heads to at most {self.heads}"
             )
         return self
 
@@ -75,7 +75,7 @@ def build_llama(shape: Architecture, tokenizer: PreTrainedTokenizerBase) -> Llam
     with torch.no_grad():
         compose_numbered_words(model.model.embed_tokens.weight, tokenizer)
         for layer in model.model.layers:
-            begin_to_recall(layer.self_attn, heads=shape.recall_heads)
+            begin_to_recall(layer.self_attn, heads=shape.copy_heads)
     return model
 
 

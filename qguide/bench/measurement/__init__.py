@@ -1,1 +1,1 @@
-"""Measurement."""
+"""Shapes, steps, timers and records that all benchmarks share."""

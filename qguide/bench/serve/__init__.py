@@ -1,1 +1,1 @@
-"""Serve."""
+"""Load test of a running server."""

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from qnet.errors import EnvironmentFailureError
-from training.environments.base.interface import Environment, Suite
+from training.environment import Environment, Suite
 from training.environments.registry import SuiteSpec, build_suite
 
 Kind = Literal["fake", "generated", "python", "textworld"]

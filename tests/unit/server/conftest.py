@@ -13,9 +13,9 @@ from qnet.scoring.value_head import SharedPrefixScorer
 from qnet.types import CachingScorer, Policy
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 from server.q_models.build import Models, ServedPolicy, build_models
-from server.q_models.registry import Origin, QModel, QModels, Runtime
+from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from server.settings.settings import SCRIPTED, Settings, Upstream
 from tests.support.tiny_models import CONTEXT, policy_model, q_model
 
@@ -28,9 +28,9 @@ Serve = Callable[..., TestClient]
 
 def models_of(policy: Policy, scorer: CachingScorer, thread: DeviceThread) -> Models:
     """One policy and one Q model on one device thread."""
-    runtime = Runtime(thread, DeviceThread(), Telemetry(), max_batch=16, timeout_s=30)
-    q_models = QModels(runtime.telemetry)
-    model = QModel(scorer.name, "0", Origin(lambda: scorer, "checkpoint"), runtime)
+    runtime = Runtime(thread, DeviceThread(), Metrics(), max_batch=16, timeout_s=30)
+    q_models = QModels(runtime.metrics)
+    model = QModel(scorer.name, "0", ScorerSource(lambda: scorer, "checkpoint"), runtime)
     model.open()
     q_models.add(model)
     q_models.configure({"default": {scorer.name: 1.0}}, {})

@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from qnet.errors import ConfigError
+from training.environment import Task
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
 from training.environments.alfworld.game.game import Game, load_game, scan_game
 from training.environments.alfworld.game.game_files import write_game
 from training.environments.alfworld.game.generator import generate_game
-from training.environments.base.interface import Task
 
 EngineName = Literal["python", "textworld"]
 GAME_FILE = "game.tw-pddl"

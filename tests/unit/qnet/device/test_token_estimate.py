@@ -2,7 +2,7 @@
 
 import pytest
 
-from qnet.device.token_estimate import CHARACTERS_PER_TOKEN, Novelty
+from qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
 from qnet.types import Message, ScoreRequest, ToolCall
 
 TASK = Message("user", "t" * 4000)
@@ -16,13 +16,13 @@ def tokens(*messages: Message) -> int:
 
 
 def test_everything_is_new_at_first() -> None:
-    assert Novelty().new_tokens(FIRST) == tokens(TASK, LOOK, GO)
-    assert Novelty().new_tokens(ScoreRequest((), (LOOK,))) == tokens(LOOK)
+    assert UncachedTokenEstimator().new_tokens(FIRST) == tokens(TASK, LOOK, GO)
+    assert UncachedTokenEstimator().new_tokens(ScoreRequest((), (LOOK,))) == tokens(LOOK)
 
 
 @pytest.mark.parametrize("action", [LOOK, GO])
 def test_of_the_next_step_only_the_observation_and_the_candidates_are(action: Message) -> None:
-    novelty = Novelty()
+    novelty = UncachedTokenEstimator()
     novelty.remember([FIRST])
     step = ScoreRequest((TASK, action, SEEN), (LOOK,))
     assert novelty.new_tokens(step) == tokens(SEEN, LOOK)
@@ -31,7 +31,7 @@ def test_of_the_next_step_only_the_observation_and_the_candidates_are(action: Me
 
 
 def test_an_action_that_was_no_candidate_is_new() -> None:
-    novelty = Novelty()
+    novelty = UncachedTokenEstimator()
     novelty.remember([FIRST])
     other = Message("assistant", "o" * 60)
     step = ScoreRequest((TASK, other, SEEN), (LOOK,))
@@ -39,7 +39,7 @@ def test_an_action_that_was_no_candidate_is_new() -> None:
 
 
 def test_another_beginning_is_another_history() -> None:
-    novelty = Novelty()
+    novelty = UncachedTokenEstimator()
     novelty.remember([ScoreRequest((TASK, LOOK, SEEN), (GO,))])
     step = ScoreRequest((Message("user", "u" * 4000), LOOK, SEEN), (GO,))
     assert novelty.new_tokens(step) == tokens(*step.history, GO)
@@ -47,4 +47,4 @@ def test_another_beginning_is_another_history() -> None:
 
 def test_what_is_called_counts_like_what_is_said() -> None:
     call = Message("assistant", "", (ToolCall("search", '{"query": "' + "q" * 400 + '"}'),))
-    assert Novelty().new_tokens(ScoreRequest((), (call,))) == tokens(call) > 100
+    assert UncachedTokenEstimator().new_tokens(ScoreRequest((), (call,))) == tokens(call) > 100

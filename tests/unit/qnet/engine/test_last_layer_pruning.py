@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qnet.engine import packed_model as packed_module
-from qnet.engine.last_layer_pruning import Narrowing
+from qnet.engine.last_layer_pruning import LastLayerPruning
 from qnet.engine.packed_model import PackedModel, history_piece, q_of
 from qnet.engine.prefix_cache import Entry
 from tests.support.tiny_models import ARCHITECTURES, q_model
@@ -93,14 +93,14 @@ def test_an_mlp_that_mixes_tokens_is_not_narrowed(monkeypatch: pytest.MonkeyPatc
     model = q_model().model
     last: Any = model.trunk.layers[-1]
     last.mlp = Mixing(last.mlp)
-    narrowings: list[Narrowing] = []
+    narrowings: list[LastLayerPruning] = []
 
-    class Watched(Narrowing):
+    class Watched(LastLayerPruning):
         def __init__(self) -> None:
             super().__init__()
             narrowings.append(self)
 
-    monkeypatch.setattr(packed_module, "Narrowing", Watched)
+    monkeypatch.setattr(packed_module, "LastLayerPruning", Watched)
     packed = packed_of(model)
     assert narrowings[0].layer is None
     seen = mlp_rows(model.trunk)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qnet.engine.prefix_cache import Branch, Entry, PrefixStore
+from qnet.engine.prefix_cache import Branch, Entry, PrefixCache
 
 BYTES_PER_SLAB = 2 * 256 * 4
 
@@ -25,7 +25,7 @@ def columns(entry: Entry) -> list[int]:
     return [int(key) for keys, _ in parts for key in keys[0, :, 0]]
 
 
-def stored(store: PrefixStore, token_ids: list[int], *branches: list[int]) -> Entry:
+def stored(store: PrefixCache, token_ids: list[int], *branches: list[int]) -> Entry:
     entry = store.lease(token_ids, at_most=len(token_ids))
     fill(entry, token_ids)
     column = len(token_ids)
@@ -41,28 +41,28 @@ def stored(store: PrefixStore, token_ids: list[int], *branches: list[int]) -> En
 
 
 @pytest.fixture
-def store() -> PrefixStore:
-    return PrefixStore(cache_bytes=10 * BYTES_PER_SLAB)
+def store() -> PrefixCache:
+    return PrefixCache(cache_bytes=10 * BYTES_PER_SLAB)
 
 
-def test_an_unknown_history_starts_empty(store: PrefixStore) -> None:
+def test_an_unknown_history_starts_empty(store: PrefixCache) -> None:
     assert store.lease(list(range(40)), at_most=40).token_ids == []
 
 
-def test_a_longer_history_continues_the_known_one(store: PrefixStore) -> None:
+def test_a_longer_history_continues_the_known_one(store: PrefixCache) -> None:
     first = stored(store, list(range(40)))
     again = store.lease(list(range(60)), at_most=60)
     assert again is first
     assert columns(again) == list(range(40))
 
 
-def test_the_branch_that_was_taken_becomes_part_of_the_prefix(store: PrefixStore) -> None:
+def test_the_branch_that_was_taken_becomes_part_of_the_prefix(store: PrefixCache) -> None:
     stored(store, list(range(40)), [50, 51, 52], [50, 61, 62, 63])
     entry = store.lease([*range(40), 50, 61, 62, 99, 98], at_most=45)
     assert columns(entry) == [*range(40), 50, 61, 62]
 
 
-def test_a_history_that_leaves_the_known_one_early_gets_a_copy(store: PrefixStore) -> None:
+def test_a_history_that_leaves_the_known_one_early_gets_a_copy(store: PrefixCache) -> None:
     kept = stored(store, list(range(40)))
     other = store.lease([*range(30), 77, 78], at_most=32)
     fill(other, [*range(30), 77, 78])
@@ -70,7 +70,7 @@ def test_a_history_that_leaves_the_known_one_early_gets_a_copy(store: PrefixStor
     assert columns(other) == [*range(30), 77, 78]
 
 
-def test_a_held_entry_is_copied_not_shared(store: PrefixStore) -> None:
+def test_a_held_entry_is_copied_not_shared(store: PrefixCache) -> None:
     stored(store, list(range(40)), [50], [60])
     first = store.lease([*range(40), 50, 1], at_most=42)
     second = store.lease([*range(40), 60, 2], at_most=42)
@@ -79,7 +79,7 @@ def test_a_held_entry_is_copied_not_shared(store: PrefixStore) -> None:
     assert columns(second) == list(range(40))
 
 
-def test_two_continuations_at_once_do_not_write_into_each_other(store: PrefixStore) -> None:
+def test_two_continuations_at_once_do_not_write_into_each_other(store: PrefixCache) -> None:
     stored(store, list(range(40)))
     one, other = ([*range(40), *new] for new in ([71, 72], [81, 82]))
     entries = [store.lease(token_ids, at_most=42) for token_ids in (one, other)]
@@ -88,7 +88,7 @@ def test_two_continuations_at_once_do_not_write_into_each_other(store: PrefixSto
     assert [columns(entry) for entry in entries] == [one, other]
 
 
-def test_the_last_tokens_can_be_asked_for_again(store: PrefixStore) -> None:
+def test_the_last_tokens_can_be_asked_for_again(store: PrefixCache) -> None:
     first = stored(store, list(range(40)))
     again = store.lease(list(range(40)), at_most=39)
     assert again is first
@@ -97,7 +97,7 @@ def test_the_last_tokens_can_be_asked_for_again(store: PrefixStore) -> None:
 
 @pytest.mark.parametrize("beginning", [[], [7, 8, 9], TASK], ids=["nothing", "little", "much"])
 def test_each_of_many_conversations_with_one_task_finds_its_own(beginning: list[int]) -> None:
-    store = PrefixStore(cache_bytes=10**7)
+    store = PrefixCache(cache_bytes=10**7)
     entries = [store.lease([*beginning, 1], at_most=len(beginning) + 1) for _ in range(64)]
     for n, entry in enumerate(entries):
         fill(entry, [*beginning, 1])
@@ -114,7 +114,7 @@ def test_each_of_many_conversations_with_one_task_finds_its_own(beginning: list[
 
 
 def test_the_least_recently_used_is_forgotten_first() -> None:
-    store = PrefixStore(cache_bytes=2 * BYTES_PER_SLAB)
+    store = PrefixCache(cache_bytes=2 * BYTES_PER_SLAB)
     for start in (100, 200):
         stored(store, list(range(start, start + 20)))
     stored(store, list(range(100, 120)))
@@ -129,7 +129,7 @@ def test_the_least_recently_used_is_forgotten_first() -> None:
     assert store.evictions == 1
 
 
-def test_what_was_cleared_is_gone(store: PrefixStore) -> None:
+def test_what_was_cleared_is_gone(store: PrefixCache) -> None:
     stored(store, list(range(40)))
     store.clear()
     assert (len(store), store.nbytes) == (0, 0)
@@ -137,7 +137,7 @@ def test_what_was_cleared_is_gone(store: PrefixStore) -> None:
 
 
 def test_of_conversations_with_equal_blocks_the_one_that_goes_on_is_found(
-    store: PrefixStore,
+    store: PrefixCache,
 ) -> None:
     entries = [stored(store, [*range(40), n], [60 + n], [70 + n]) for n in (1, 2, 3)]
     for n, entry in zip((1, 2, 3), entries, strict=True):
@@ -145,7 +145,7 @@ def test_of_conversations_with_equal_blocks_the_one_that_goes_on_is_found(
         assert columns(entry) == [*range(40), n, 70 + n]
 
 
-def test_of_equal_histories_the_one_whose_branch_was_taken_is_found(store: PrefixStore) -> None:
+def test_of_equal_histories_the_one_whose_branch_was_taken_is_found(store: PrefixCache) -> None:
     one, other = (store.lease(list(range(40)), at_most=40) for _ in range(2))
     for entry, branch in ((one, 50), (other, 60)):
         fill(entry, list(range(40)))
@@ -159,7 +159,7 @@ def test_of_equal_histories_the_one_whose_branch_was_taken_is_found(store: Prefi
 
 
 def test_conversations_that_begin_alike_keep_their_beginning_once() -> None:
-    store = PrefixStore(cache_bytes=10**6)
+    store = PrefixCache(cache_bytes=10**6)
     entries = [stored(store, [*TASK, *range(n, n + 20)]) for n in (0, 100, 200)]
     assert [columns(entry)[-20:] for entry in entries] == [
         list(range(n, n + 20)) for n in (0, 100, 200)
@@ -173,7 +173,7 @@ def test_conversations_that_begin_alike_keep_their_beginning_once() -> None:
 
 
 def test_a_shared_beginning_stays_until_its_last_conversation_goes() -> None:
-    store = PrefixStore(cache_bytes=10**6)
+    store = PrefixCache(cache_bytes=10**6)
     for n in (0, 100):
         stored(store, [*TASK, *range(n, n + 20)])
     assert store.nbytes > 2 * 300 * 4
@@ -186,7 +186,7 @@ def test_a_shared_beginning_stays_until_its_last_conversation_goes() -> None:
     assert store.nbytes == 0
 
 
-def test_who_computes_a_shared_token_again_writes_into_a_copy(store: PrefixStore) -> None:
+def test_who_computes_a_shared_token_again_writes_into_a_copy(store: PrefixCache) -> None:
     other = stored(store, [*TASK, 1, 2, 3])
     alike = stored(store, TASK)
     again = store.lease(TASK, at_most=299)
@@ -201,7 +201,7 @@ def test_who_computes_a_shared_token_again_writes_into_a_copy(store: PrefixStore
 
 
 def test_what_two_share_beyond_the_others_is_shared_by_these_two() -> None:
-    store = PrefixStore(cache_bytes=10**6)
+    store = PrefixCache(cache_bytes=10**6)
     stored(store, [*TASK, 1])
     longer = [*TASK, *range(100)]
     one, other = (stored(store, [*longer, n]) for n in (500, 600))
@@ -214,7 +214,7 @@ def test_what_two_share_beyond_the_others_is_shared_by_these_two() -> None:
     assert store.nbytes == 0
 
 
-def test_a_branch_is_followed_behind_a_shared_beginning(store: PrefixStore) -> None:
+def test_a_branch_is_followed_behind_a_shared_beginning(store: PrefixCache) -> None:
     stored(store, [*TASK, 1])
     stored(store, [*TASK, 2], [50, 51, 52], [50, 61, 62, 63])
     entry = store.lease([*TASK, 2, 50, 61, 62, 99], at_most=305)
@@ -222,7 +222,7 @@ def test_a_branch_is_followed_behind_a_shared_beginning(store: PrefixStore) -> N
 
 
 def test_what_is_given_back_to_be_leased_at_once_is_not_evicted_before() -> None:
-    store = PrefixStore(cache_bytes=0)
+    store = PrefixCache(cache_bytes=0)
     entry = store.lease(TASK, at_most=300)
     fill(entry, TASK)
     store.add(entry)

@@ -20,7 +20,7 @@ from qnet.errors import (
 )
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
 from qnet.policies.usage_ledger import bills
-from qnet.types import Candidate, History, Message, Sampling, Spent, ToolCall
+from qnet.types import Candidate, History, Message, Sampling, TokenUsage, ToolCall
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 
 HISTORY: History = (Message("system", "be brief"), Message("user", "find the mug"))
@@ -337,7 +337,7 @@ async def test_a_full_pool_is_said_to_be_full(connect: Any, upstream: FakeUpstre
         with pytest.raises(UpstreamUnavailableError, match="all 1 connections"):
             await policy.sample(HISTORY, n=2, sampling=Sampling())
         assert len(upstream.asked) == 1, "it is not asked again"
-        assert not policy.rests, "a full pool says nothing of the upstream"
+        assert not policy.circuit_open, "a full pool says nothing of the upstream"
 
 
 async def test_fewer_than_one_candidate_is_refused(connect: Any) -> None:
@@ -364,4 +364,4 @@ async def test_an_answer_without_choices_is_paid_for() -> None:
     with bills() as paid, pytest.raises(UpstreamError, match="no completion"):
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     await policy.close()
-    assert paid == [Spent(7, 3)]
+    assert paid == [TokenUsage(7, 3)]

@@ -14,7 +14,7 @@ from qnet.policies.openai_schema import (
     text_of,
     wire_message,
 )
-from qnet.types import NOTHING, Spent, spent_on
+from qnet.types import NOTHING, TokenUsage, spent_on
 
 CACHED: Any = {"cache_control": {"type": "ephemeral"}}
 IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:"}}
@@ -158,7 +158,7 @@ def test_what_could_not_be_said_again_is_no_completion(levels: int, read: int) -
 
 def test_a_bill_stands_without_a_completion() -> None:
     said = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
-    assert spent_of(said) == Spent(7, 3)
+    assert spent_of(said) == TokenUsage(7, 3)
     assert spent_of(b'{"choices": []}') == spent_of(b"<html>") == spent_of(b"[1]") == NOTHING
 
 

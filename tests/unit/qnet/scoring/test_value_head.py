@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from qnet.engine.prefix_cache import Entry, PrefixStore
+from qnet.engine.prefix_cache import Entry, PrefixCache
 from qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesError
 from qnet.scoring.value_head import NaiveScorer, ScriptedScorer, SharedPrefixScorer
 from qnet.types import History, Message, ScoreRequest, ScoreResult
@@ -187,15 +187,15 @@ def test_a_lease_that_fails_leaves_none_of_the_others_held(monkeypatch: pytest.M
     fast = SharedPrefixScorer(loaded, cache_bytes=1)
     requests = [ScoreRequest(history(40, start=n), (said(1),)) for n in range(2)]
     leases = iter((True, False))
-    real = PrefixStore.lease
+    real = PrefixCache.lease
 
-    def lease(store: PrefixStore, token_ids: list[int], *, at_most: int) -> Entry:
+    def lease(store: PrefixCache, token_ids: list[int], *, at_most: int) -> Entry:
         if not next(leases):
             raise MemoryError
         return real(store, token_ids, at_most=at_most)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PrefixStore, "lease", lease)
+        patch.setattr(PrefixCache, "lease", lease)
         with pytest.raises(MemoryError):
             fast.score(requests)
     assert_equal(fast.score(requests), NaiveScorer(loaded).score(requests))

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.support.lru_cache import Recent
+from qnet.support.lru_cache import LRUCache
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    recent = Recent[str, int](size=3)
+    recent = LRUCache[str, int](size=3)
     for name in "abc":
         recent.put(name, ord(name), size=1)
     assert recent.get("a") == ord("a")
@@ -16,7 +16,7 @@ def test_the_least_recently_used_goes_first() -> None:
 
 
 def test_one_larger_than_everything_may_be_is_not_kept() -> None:
-    recent = Recent[str, int](size=3)
+    recent = LRUCache[str, int](size=3)
     recent.put("short", 2, size=3)
     recent.put("long", 1, size=4)
     assert recent.get("long") is None
@@ -26,7 +26,7 @@ def test_one_larger_than_everything_may_be_is_not_kept() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4))))
 def test_the_size_is_kept_whatever_is_put(puts: list[tuple[int, int]]) -> None:
-    recent = Recent[int, int](size=8)
+    recent = LRUCache[int, int](size=8)
     sizes: dict[int, int] = {}
     for key, size in puts:
         recent.put(key, size, size=size)

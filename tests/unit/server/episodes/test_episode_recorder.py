@@ -17,7 +17,7 @@ from server.episodes.redis_store import RedisEpisodeStore
 from server.episodes.service import Closed, Episodes
 from server.episodes.state import Outcome
 from server.episodes.store import MemoryEpisodeStore
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 from server.redis.client import RedisLink
 from tests.support.redis_server import RedisServer, require_redis
 
@@ -80,7 +80,7 @@ def test_half_a_line_is_taken_back(tmp_path: Path) -> None:
 
 
 async def test_a_tree_whose_offers_cannot_be_written_is_taken_back(tmp_path: Path) -> None:
-    episodes = Episodes(memory(), recorder_of(tmp_path), Telemetry())
+    episodes = Episodes(memory(), recorder_of(tmp_path), Metrics())
     for name in "ab":
         await step(episodes, name)
     assert (await episodes.close("a", Outcome(reward=1.0))).not_recorded == ""
@@ -97,7 +97,7 @@ async def test_a_tree_whose_offers_cannot_be_written_is_taken_back(tmp_path: Pat
 
 async def test_the_server_ends_after_what_it_is_writing(tmp_path: Path) -> None:
     hook = SlowHook()
-    episodes = Episodes(memory(), recorder_of(tmp_path, hook), Telemetry())
+    episodes = Episodes(memory(), recorder_of(tmp_path, hook), Metrics())
     await step(episodes)
     gone = asyncio.create_task(episodes.close("e", Outcome(reward=1.0)))
     assert await asyncio.to_thread(hook.entered.wait, 30)
@@ -112,7 +112,7 @@ async def test_the_server_ends_after_what_it_is_writing(tmp_path: Path) -> None:
 
 async def test_a_caller_who_goes_leaves_the_record_whole_and_noted(tmp_path: Path) -> None:
     hook = SlowHook()
-    episodes = Episodes(memory(), recorder_of(tmp_path, hook), Telemetry())
+    episodes = Episodes(memory(), recorder_of(tmp_path, hook), Metrics())
     await step(episodes)
     gone = asyncio.create_task(episodes.close("e", Outcome(reward=1.0)))
     assert await asyncio.to_thread(hook.entered.wait, 30)
@@ -131,13 +131,13 @@ async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> N
     redis, hook = RedisServer(tmp_path), SlowHook()
     redis.start()
     try:
-        link = RedisLink(redis.url, Telemetry(), ping_every_s=60)
+        link = RedisLink(redis.url, Metrics(), ping_every_s=60)
         async with link.watched():
             one, two = (
                 Episodes(
                     RedisEpisodeStore(link, memory(), ttl_s=60),
                     recorder_of(tmp_path / "e", hook),
-                    Telemetry(),
+                    Metrics(),
                 )
                 for _ in range(2)
             )

@@ -24,7 +24,7 @@ ADAPTIVE = ACT | {"adaptive": True, "previous_q": 9.0, "num_candidates": 4}
 
 def counted(client: TestClient, name: str, **labels: str) -> float:
     assert isinstance(client.app, FastAPI)
-    registry = client.app.state.telemetry.registry
+    registry = client.app.state.metrics.registry
     return registry.get_sample_value(f"qguide_{name}", labels) or 0.0
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from qnet.errors import RoutingError, UnknownModelError
-from server.q_models.aliases import Routes, choose_arm, join
+from server.q_models.aliases import AliasTable, choose_arm, join
 
-SHOP = Routes().add("shop@v1", replacing=False)
+SHOP = AliasTable().add("shop@v1", replacing=False)
 BOTH = SHOP.add("shop@v2", replacing=False)
 SPLIT = BOTH.move("trial", {"shop@v1": 3, "shop@v2": 1})
 EPISODES = [f"episode-{n}" for n in range(1000)]

@@ -14,7 +14,7 @@ from qnet.scoring.value_head import NaiveScorer, ScriptedScorer, SharedPrefixSco
 from qnet.types import CachingScorer, Message, ScoreRequest, ScoreResult
 from server.context.request_context import open_account
 from server.q_models.build import build_runtime
-from server.q_models.registry import Origin, QModel, QModels, Runtime
+from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from server.settings.settings import Settings
 from tests.support.tiny_models import q_model
 
@@ -52,9 +52,9 @@ async def shadowed(
 ) -> AsyncIterator[tuple[QModels, Runtime]]:
     """A Q model `first@1` with the shadow `second@1`."""
     runtime = build_runtime(Settings(timeout_s=timeout_s))
-    models = QModels(runtime.telemetry)
+    models = QModels(runtime.metrics)
     for name, build in (("first", first), ("second", shadow)):
-        model = QModel(name, "1", Origin(build, "checkpoint"), runtime)
+        model = QModel(name, "1", ScorerSource(build, "checkpoint"), runtime)
         models.add(model)
     models.shadow("first", "second")
     try:
@@ -73,7 +73,7 @@ async def ask(models: QModels) -> ScoreResult:
 def count(runtime: Runtime, outcome: str) -> float:
     labels = {"q_model": "second@1", "outcome": outcome}
     name = "qguide_shadow_requests_total"
-    return runtime.telemetry.registry.get_sample_value(name, labels) or 0.0
+    return runtime.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -128,7 +128,7 @@ async def test_a_crashing_shadow_is_harmless(shadow: Callable[[], CachingScorer]
 
 
 def told(runtime: Runtime, name: str, **labels: str) -> float:
-    return runtime.telemetry.registry.get_sample_value(f"qguide_{name}", labels) or 0.0
+    return runtime.metrics.registry.get_sample_value(f"qguide_{name}", labels) or 0.0
 
 
 async def test_a_shadows_work_and_cache_are_told_under_its_own_name() -> None:
@@ -177,7 +177,7 @@ async def test_a_shadow_that_outlasts_its_model_leaves_no_series() -> None:
         gate.set()
         for thread in (runtime.thread, runtime.shadow_thread):
             await asyncio.wrap_future(thread.call(lambda: None))
-        assert b"second@1" not in generate_latest(runtime.telemetry.registry)
+        assert b"second@1" not in generate_latest(runtime.metrics.registry)
 
 
 async def test_a_slow_shadow_keeps_nobody_waiting_and_is_closed_when_it_ends() -> None:

@@ -18,7 +18,7 @@ from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import Message, ScoreRequest, ScoreResult
 from server.app import create_app
 from server.q_models.build import Models, build_models, build_runtime
-from server.q_models.registry import Origin, QModel, QModels
+from server.q_models.registry import QModel, QModels, ScorerSource
 from server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import q_model, save_policy, save_qnet
 
@@ -150,10 +150,10 @@ class GatedScorer(SharedPrefixScorer):
 async def gated(timeout_s: float = 30) -> AsyncIterator[tuple[GatedScorer, QModels, Any]]:
     """A gated Q model `old@1` and another, the default."""
     runtime = build_runtime(Settings(timeout_s=timeout_s))
-    models = QModels(runtime.telemetry)
+    models = QModels(runtime.metrics)
     scorer = GatedScorer()
     for name, build in (("old", lambda: scorer), ("new", lambda: SharedPrefixScorer(q_model()))):
-        model = QModel(name, "1", Origin(build, "checkpoint"), runtime)
+        model = QModel(name, "1", ScorerSource(build, "checkpoint"), runtime)
         await asyncio.to_thread(model.open)
         models.add(model)
     try:

@@ -17,7 +17,7 @@ from server.episodes.redis_store import RedisEpisodeStore
 from server.episodes.state import Episode
 from server.episodes.store import MemoryEpisodeStore
 from server.errors.types import OverLimitError
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 from server.q_models.score_cache import CachedScorer, ScoreCache
 from server.redis.client import RedisLink
 from server.redis.paraphrase_cache import RedisParaphraseCache
@@ -39,7 +39,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 async def link(redis: RedisServer) -> AsyncIterator[RedisLink]:
-    link = RedisLink(redis.url, Telemetry(), timeout_s=0.5, ping_every_s=0.05)
+    link = RedisLink(redis.url, Metrics(), timeout_s=0.5, ping_every_s=0.05)
     async with link.watched():
         yield link
 
@@ -121,11 +121,11 @@ async def test_a_redis_that_hangs_costs_one_wait_and_no_more(
 
 
 async def test_a_redis_that_was_never_there_is_no_error() -> None:
-    telemetry = Telemetry()
-    link = RedisLink("redis://127.0.0.1:1/0", telemetry, ping_every_s=60)
+    metrics = Metrics()
+    link = RedisLink("redis://127.0.0.1:1/0", metrics, ping_every_s=60)
     async with link.watched():
         assert not link.up
-        assert telemetry.registry.get_sample_value("qguide_redis_up") == 0
+        assert metrics.registry.get_sample_value("qguide_redis_up") == 0
         assert await admitted(Limiter(link, concurrent_requests=0))
 
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Response
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
 from qnet.types import Message, Sampling
 from server.chat.fake_openai import FakeUpstream
-from server.observability.metrics import Telemetry
+from server.observability.metrics import Metrics
 from server.settings.settings import Upstream
 from server.upstreams.health import UpstreamWatch
 from tests.support.running import running
@@ -82,12 +82,12 @@ async def test_one_that_goes_and_comes_back_is_said_once_each(
     state, url = answering
     state.status = 200
     policy = OpenAICompatiblePolicy("demo", url=url, model="m")
-    telemetry = Telemetry()
-    watch = UpstreamWatch([policy], telemetry, every_s=0.02, again_s=0.01)
+    metrics = Metrics()
+    watch = UpstreamWatch([policy], metrics, every_s=0.02, again_s=0.01)
     assert watch.details == {"upstream demo": "not asked yet"}
 
     def up() -> float | None:
-        return telemetry.registry.get_sample_value("qguide_upstream_up", {"upstream": "demo"})
+        return metrics.registry.get_sample_value("qguide_upstream_up", {"upstream": "demo"})
 
     with structlog.testing.capture_logs() as logged:
         async with watch.watched():
@@ -106,7 +106,7 @@ async def test_one_that_goes_and_comes_back_is_said_once_each(
 async def test_one_failure_is_no_end(answering: tuple[Answering, str]) -> None:
     state, url = answering
     policy = OpenAICompatiblePolicy("demo", url=url, model="m")
-    watch = UpstreamWatch([policy], Telemetry(), every_s=0.01, again_s=0.01)
+    watch = UpstreamWatch([policy], Metrics(), every_s=0.01, again_s=0.01)
     state.status, state.fails = 200, [False, True, False, True, False]
     with structlog.testing.capture_logs() as logged:
         async with watch.watched():
@@ -126,7 +126,7 @@ async def test_where_all_connections_are_busy_what_was_known_stands(
     draw = policy.sample((Message("user", "look"),), n=1, sampling=Sampling())
     hanging = asyncio.create_task(draw)
     await until(lambda: bool(upstream.asked))
-    watch = UpstreamWatch([policy], Telemetry(), every_s=0.01, again_s=0.01)
+    watch = UpstreamWatch([policy], Metrics(), every_s=0.01, again_s=0.01)
     async with watch.watched():
         await asyncio.sleep(0.3)
         assert watch.details == {"upstream demo": "not asked yet"}

@@ -70,6 +70,6 @@ def test_who_repeats_what_does_nothing_pays_for_more_than_one_step() -> None:
     win = Step("Action: go to desk 1", "You won.", reward=1.0, terminated=True)
     tree, _ = merge_branch(Tree("task"), [wrong, wrong, wrong, win], source="policy")
     tree, _ = merge_branch(tree, [win], at=1, source="policy")
-    labels = label_tree(tree, target="q", gamma=0.5, normalized=False, idle_steps=3)
+    labels = label_tree(tree, target="q", gamma=0.5, normalized=False, noop_cost_steps=3)
     assert labels == pytest.approx({1: 0.5, 2: 0.5**6, 3: 0.5**3, 4: 1.0, 5: 1.0})
     assert label_tree(tree, target="q", gamma=0.5, normalized=False)[2] == pytest.approx(0.25)

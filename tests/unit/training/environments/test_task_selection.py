@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from qnet.errors import ConfigError
-from training.environments.base.interface import Task
+from training.environment import Task
 from training.environments.task_selection import (
     EnvironmentConfig,
     build_selected_suite,

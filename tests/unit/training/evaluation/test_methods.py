@@ -15,7 +15,7 @@ from training.evaluation.methods import (
     random_of_m,
     sample,
 )
-from training.rollouts.episode import Choice, Chooser
+from training.rollouts.episode import Agent, AgentStep
 
 HISTORY = (Message("user", "a task"),)
 PLAY = Play(candidates=4, sampling=Sampling(temperature=0.7))
@@ -29,7 +29,7 @@ def drawn(*texts: str, logprobs: Sequence[float] = ()) -> list[Candidate]:
     ]
 
 
-def ask(chooser: Chooser, *answers: Any, step: int = 0) -> tuple[Choice, list[Any]]:
+def ask(chooser: Agent, *answers: Any, step: int = 0) -> tuple[AgentStep, list[Any]]:
     """Answer the chooser's requests in turn; returns its choice and the requests."""
     process, requests = chooser(HISTORY, step), []
     try:
@@ -46,16 +46,16 @@ def test_guidance_scores_different_replies_once_and_takes_the_best() -> None:
         q_guided(PLAY, 0, "t"), drawn("a", "b", "a", "c"), ScoreResult((0.1, 0.9, 0.3), 33)
     )
     assert [m.content for m in requests[1].candidates] == ["a", "b", "c"]
-    assert choice == Choice("b", completion_tokens=40, distinct_candidates=3, scored_tokens=33)
+    assert choice == AgentStep("b", completion_tokens=40, distinct_candidates=3, scored_tokens=33)
 
 
 def test_guidance_scores_nothing_where_there_is_nothing_to_choose() -> None:
     choice, requests = ask(q_guided(PLAY, 0, "t"), drawn("a", "a", "a", "a"))
     assert not any(isinstance(request, ScoreRequest) for request in requests)
-    assert choice == Choice("a", completion_tokens=40, distinct_candidates=1)
+    assert choice == AgentStep("a", completion_tokens=40, distinct_candidates=1)
 
 
-def first_request(chooser: Chooser, *, step: int = 0) -> SampleRequest:
+def first_request(chooser: Agent, *, step: int = 0) -> SampleRequest:
     request = next(chooser(HISTORY, step))
     assert isinstance(request, SampleRequest)
     return request

@@ -10,9 +10,9 @@ from rich.console import Console
 from qnet.errors import ConfigError
 from training.data.records import TrajectoryRow
 from training.data.runs import finished_task_ids, read_rows
+from training.environment import StepResult, parse_action
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.expert.expert import Expert
-from training.environments.base.interface import StepResult, parse_action
 from training.environments.task_selection import EnvironmentConfig, build_selected_suite
 from training.jobs.collect import CollectConfig, Collected, run_collect
 

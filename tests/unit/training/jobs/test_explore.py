@@ -17,7 +17,7 @@ from qnet.types import Candidate, Message, SampleRequest
 from tests.support.tiny_models import policy_model
 from training.data.records import EXPERT, TrajectoryRow, TreeRow, rows_of
 from training.data.runs import JsonlWriter, read_rows
-from training.environments.base.interface import react_reply
+from training.environment import react_reply
 from training.environments.corridor import Corridor, CorridorEnvironment
 from training.environments.task_selection import EnvironmentConfig
 from training.exploration.tree_expansion import Exploration
@@ -269,7 +269,7 @@ def test_a_guide_leads_the_way_from_which_a_tree_branches(tmp_path: Path) -> Non
             max_steps=60,
             max_draws=8,
             depth=30,
-            own_steps=6,
+            policy_prefix_steps=6,
             candidates=3,
             branch_temperature=2.0,
             greedy_rollout=True,

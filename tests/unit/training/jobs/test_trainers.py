@@ -157,7 +157,9 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
         )
         for node, said, q in ((1, "red", 1.0), (2, "blue", 0.0))
     ]
-    [tree] = pack_tree(renderer, rows, loss_on="last", min_gap=0.1, max_length=64, max_tokens=64)
+    [tree] = pack_tree(
+        renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64
+    )
     [(better, worse)] = tree.pairs
 
     def told(of_better: float, of_worse: float) -> Any:

@@ -11,7 +11,12 @@ from transformers import GPT2Config, LlamaConfig, PretrainedConfig
 from qnet.models.qnet import QNet, QNetConfig
 from training.data.records import LabelRow, MessageRow
 from training.jobs.train_qnet import q_of_tree, require_packable
-from training.optimization.packed_trees import PackedTree, Place, sibling_pairs, without_tails
+from training.optimization.packed_trees import (
+    PackedTree,
+    Place,
+    sibling_pairs,
+    without_unbranched_suffixes,
+)
 
 LLAMA = LlamaConfig(
     vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
@@ -74,7 +79,7 @@ def test_labels_that_share_a_token_are_averaged_by_their_weights() -> None:
 
 def test_a_pair_needs_one_state_and_a_difference() -> None:
     places = [(0, Place(3, 1.0)), (0, Place(5, 0.99)), (0, Place(7, 0.5)), (4, Place(9, 0.0))]
-    pairs = sibling_pairs(places, min_gap=0.1)
+    pairs = sibling_pairs(places, min_label_margin=0.1)
     assert [(a.position, b.position) for a, b in pairs] == [(3, 7), (5, 7)]
 
 
@@ -97,8 +102,8 @@ def path_row(nodes: list[int], parents: list[int]) -> LabelRow:
 
 def test_a_path_ends_at_its_last_action_that_has_a_sibling() -> None:
     long, short = path_row([1, 2, 3, 4], [0, 1, 2, 3]), path_row([1, 5], [0, 1])
-    cut = without_tails([long, short])
+    cut = without_unbranched_suffixes([long, short])
     assert [row.node_ids for row in cut] == [(1, 2), (1, 5)]
     assert [row.messages[-1].content for row in cut] == ["do 2", "do 5"]
     assert cut[0].q_values == (1.0, 2.0)
-    assert without_tails([long]) == []
+    assert without_unbranched_suffixes([long]) == []

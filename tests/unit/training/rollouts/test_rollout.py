@@ -7,9 +7,9 @@ import pytest
 
 from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError, QGuideError
 from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
-from training.environments.base.interface import StepResult, parse_action
+from training.environment import StepResult, parse_action
 from training.rollouts.episode import Episode, derived_seed, first_reply, play_episode, seeded
-from training.rollouts.rollout import EnvironmentCall, Process, Timings, run_processes
+from training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, run_processes
 
 HISTORY_LIMIT = 40
 
@@ -72,7 +72,7 @@ class ByLength:
 GREEDY = first_reply(lambda step: Sampling(temperature=0))
 
 
-def play_one(environment: Counter, max_steps: int) -> Process[Episode]:
+def play_one(environment: Counter, max_steps: int) -> RolloutTask[Episode]:
     return play_episode(lambda: environment, GREEDY, max_steps=max_steps)
 
 
@@ -161,7 +161,7 @@ def test_a_bug_ends_the_run_and_closes_what_was_open(threads: int) -> None:
 def test_environment_calls_run_beside_each_other_in_threads() -> None:
     meeting = threading.Barrier(3, timeout=10)
 
-    def process() -> Process[int]:
+    def process() -> RolloutTask[int]:
         place: int = yield EnvironmentCall(meeting.wait)
         return place
 
@@ -178,7 +178,7 @@ def test_environment_calls_run_beside_each_other_in_threads() -> None:
 
 
 def test_scores_reach_the_process_that_asked() -> None:
-    def process(text: str) -> Process[tuple[float, ...]]:
+    def process(text: str) -> RolloutTask[tuple[float, ...]]:
         result: ScoreResult = yield ScoreRequest((), (Message("assistant", text),))
         return result.q_values
 
@@ -195,7 +195,7 @@ def test_scores_reach_the_process_that_asked() -> None:
 
 
 def test_scoring_without_a_scorer_says_what_is_missing() -> None:
-    def process() -> Process[None]:
+    def process() -> RolloutTask[None]:
         yield ScoreRequest((), (Message("assistant", "a"),))
 
     with pytest.raises(ConfigError, match="name a QNet"):

@@ -29,7 +29,7 @@ def test_a_numbered_word_begins_as_the_sum_of_its_word_and_its_number() -> None:
 def test_a_recall_head_attends_to_its_own_token_and_copies_it() -> None:
     torch.manual_seed(0)
     tokenizer = train_tokenizer(TEXTS, vocab_size=600)
-    shape = SHAPE.model_copy(update={"recall_heads": 1})
+    shape = SHAPE.model_copy(update={"copy_heads": 1})
     attention = build_llama(shape, tokenizer).model.layers[1].self_attn
     recalls, blank = slice(0, 8), slice(8, 16)
     x_ND = torch.nn.functional.normalize(torch.randn(20, 32)) * 32**0.5
@@ -43,5 +43,5 @@ def test_a_recall_head_attends_to_its_own_token_and_copies_it() -> None:
 
 
 def test_more_recall_heads_than_heads_are_refused() -> None:
-    with pytest.raises(ValidationError, match="recall_heads is 7 and heads 6; set recall_heads to"):
-        Architecture(recall_heads=7)
+    with pytest.raises(ValidationError, match="copy_heads is 7 and heads 6; set copy_heads to"):
+        Architecture(copy_heads=7)

@@ -1,1 +1,1 @@
-"""Engines."""
+"""ALFWorld engines: pure Python, and TextWorld in processes of its own."""

@@ -12,8 +12,8 @@ the hand can be examined (a comma in the games' PDDL types voids the other case)
 from collections.abc import Iterable
 
 from qnet.errors import EnvironmentFailureError
+from training.environment import StepResult
 from training.environments.alfworld.game.game import Game, Item, ItemState, Receptacle
-from training.environments.base.interface import StepResult
 
 NOTHING_HAPPENS = "Nothing happens."
 _KNIVES = ("knife", "butterknife")

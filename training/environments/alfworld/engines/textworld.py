@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qnet.errors import EnvironmentFailureError
-from training.environments.base.interface import StepResult
+from training.environment import StepResult
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 _WORKER = Path(__file__).with_name("textworld_worker.py")

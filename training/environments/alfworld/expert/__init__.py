@@ -1,1 +1,1 @@
-"""Expert."""
+"""The observation-only ALFWorld expert, its memory, search order and mistakes."""

@@ -1,1 +1,1 @@
-"""Game."""
+"""ALFWorld games: their files, state, statistics and generator."""

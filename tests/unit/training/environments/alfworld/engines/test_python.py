@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from qnet.errors import EnvironmentFailureError
+from training.environment import StepResult
 from training.environments.alfworld.engines.python import NOTHING_HAPPENS, PythonEnvironment
 from training.environments.alfworld.game.game import Game, Goal, Item, Receptacle
-from training.environments.base.interface import StepResult
 
 
 def item(name: str, location: str | None, **properties: Any) -> Item:

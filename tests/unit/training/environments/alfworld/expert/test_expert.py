@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from qnet.errors import EnvironmentFailureError
+from training.environment import parse_action
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.expert.expert import Expert
 from training.environments.alfworld.suite import (
@@ -13,7 +14,6 @@ from training.environments.alfworld.suite import (
     build_alfworld_suite,
     build_generated_suite,
 )
-from training.environments.base.interface import parse_action
 
 MAX_STEPS = 40
 LEAST_WIN_RATE = 0.97

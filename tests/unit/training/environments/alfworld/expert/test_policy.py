@@ -6,13 +6,13 @@ from random import Random
 import pytest
 
 from qnet.types import Message, SampleRequest, Sampling
+from training.environment import parse_action
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.expert.expert import Expert
 from training.environments.alfworld.expert.memory import HouseMemory
 from training.environments.alfworld.expert.mistakes import misreading
 from training.environments.alfworld.expert.policy import ExpertPolicy
 from training.environments.alfworld.game.generator import generate_game
-from training.environments.base.interface import parse_action
 from training.rollouts.models import Inference, build_policy
 
 COLD, HOT = Sampling(0.0), Sampling(1.0, seed=3)
