@@ -64,6 +64,15 @@ def explore(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def groups(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Decision groups: all candidates of played episodes, each valued by playing on."""
+    with _errors_without_traceback():
+        from training.jobs.groups import GroupsConfig, run_groups
+
+        _show("groups", run_groups(load_config(GroupsConfig, config, overrides or ())))
+
+
+@app.command()
 def label(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Q-values for the nodes of exploration trees (QLASS algorithm 3)."""
     with _errors_without_traceback():

@@ -1,1 +1,1 @@
-"""Search strategies that grow exploration trees."""
+"""Search strategies that grow exploration trees, and the decisions of played episodes."""

@@ -3,6 +3,7 @@
 A process is a generator. It yields what it needs and is sent the answer:
 
     candidates = yield SampleRequest(history, n, sampling)      list[Candidate]
+    several = yield SampleRequests((request, request))          list[list[Candidate]]
     result = yield ScoreRequest(history, messages)              ScoreResult
     value = yield EnvironmentCall(lambda: environment.step(a))  what the function returned
     spent = yield TimingsRequest()                              Timings
@@ -36,7 +37,17 @@ class TimingsRequest:
     """Asks what the process has cost so far; the answer is a copy of its `Timings`."""
 
 
-ModelRequest = SampleRequest | ScoreRequest
+@dataclass(frozen=True, slots=True)
+class SampleRequests:
+    """Several draws at once, for example at two temperatures after one history.
+
+    They share a batch, and a policy that keeps prefixes reads a common history once.
+    """
+
+    requests: tuple[SampleRequest, ...]
+
+
+ModelRequest = SampleRequest | SampleRequests | ScoreRequest
 RolloutRequest = ModelRequest | EnvironmentCall | TimingsRequest
 RolloutTask = Generator[RolloutRequest, Any, T]
 
@@ -127,7 +138,7 @@ class _Rounds(Generic[T]):
         self._on_done = on_done
         self._on_failure = on_failure
         self._alive: set[_Alive[T]] = set()
-        self._sampling: list[tuple[_Alive[T], SampleRequest]] = []
+        self._sampling: list[tuple[_Alive[T], SampleRequest | SampleRequests]] = []
         self._scoring: list[tuple[_Alive[T], ScoreRequest]] = []
         self._acting: dict[Future[tuple[_Answer, float]], _Alive[T]] = {}
         self._pool = ThreadPoolExecutor(environment_threads) if environment_threads else None
@@ -180,7 +191,7 @@ class _Rounds(Generic[T]):
 
     def _enqueue(self, alive: _Alive[T], need: ModelRequest | EnvironmentCall) -> None:
         match need:
-            case SampleRequest():
+            case SampleRequest() | SampleRequests():
                 self._sampling.append((alive, need))
             case ScoreRequest():
                 self._scoring.append((alive, need))
@@ -195,7 +206,12 @@ class _Rounds(Generic[T]):
         if self._policy is None:
             raise ConfigError("a process asks for candidates, but the run has no policy; name one")
         start = perf_counter()
-        answers = _answer_all([request for _, request in waiting], self._policy.sample_batch)
+        requests = [_requests(need) for _, need in waiting]
+        each = iter(_answer_all([r for own in requests for r in own], self._policy.sample_batch))
+        answers = [
+            _gathered(need, [next(each) for _ in own])
+            for (_, need), own in zip(waiting, requests, strict=True)
+        ]
         shares = _shares(perf_counter() - start, [_generated_tokens(a) for a in answers])
         for (alive, _), answer, share in zip(waiting, answers, shares, strict=True):
             alive.spent.policy_s += share
@@ -255,8 +271,21 @@ def _answer_all(
     return [answer for request in requests for answer in _answer_all([request], model)]
 
 
+def _requests(need: SampleRequest | SampleRequests) -> tuple[SampleRequest, ...]:
+    return need.requests if isinstance(need, SampleRequests) else (need,)
+
+
+def _gathered(need: SampleRequest | SampleRequests, answers: Sequence[_Answer]) -> _Answer:
+    """One answer to all that a process asked for at once; the first error is that of all."""
+    if isinstance(need, SampleRequest):
+        return answers[0]
+    error = next((answer.error for answer in answers if answer.error is not None), None)
+    return _Answer(None if error else [answer.value for answer in answers], error)
+
+
 def _generated_tokens(answer: _Answer) -> int:
-    candidates: list[Candidate] = answer.value or []
+    drawn: list[Candidate] | list[list[Candidate]] = answer.value or []
+    candidates = [c for each in drawn for c in (each if isinstance(each, list) else [each])]
     return sum(candidate.completion_tokens for candidate in candidates)
 
 

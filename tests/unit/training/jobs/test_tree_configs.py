@@ -1,5 +1,6 @@
 """The files that ship with the jobs say what the paper says, and all of them can be read."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from training.exploration.tree_expansion import Exploration
 from training.jobs.choice_regret import JudgeConfig
 from training.jobs.collect import CollectConfig
 from training.jobs.explore import ExploreConfig
+from training.jobs.groups import GroupsConfig
 from training.jobs.label import LabelConfig
 from training.jobs.sft import SftConfig
 from training.jobs.train_qnet import TrainQNetConfig
@@ -19,6 +21,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "collect": CollectConfig,
     "sft": SftConfig,
     "explore": ExploreConfig,
+    "groups": GroupsConfig,
     "judge": JudgeConfig,
     "label": LabelConfig,
     "train_qnet": TrainQNetConfig,
@@ -47,3 +50,17 @@ def test_label_ships_with_the_papers_discount() -> None:
 def test_label_reads_what_explore_writes() -> None:
     trees = load_config(ExploreConfig, CONFIGS / "explore.toml").output
     assert load_config(LabelConfig, CONFIGS / "label.toml").trees == (trees,)
+
+
+def test_no_two_jobs_of_the_embedded_models_play_the_same_generated_game() -> None:
+    def files(job: str) -> list[Path]:
+        return sorted((CONFIGS / "embedded").glob(f"{job}*.toml"))
+
+    environments = [
+        *(load_config(CollectConfig, path).environment for path in files("collect")),
+        *(load_config(ExploreConfig, path).environment for path in files("explore")),
+        *(load_config(GroupsConfig, path).environment for path in files("groups")),
+    ]
+    ranges = sorted((e.first_seed, e.first_seed + e.count) for e in environments if not e.games)
+    assert len(ranges) > 5
+    assert all(before[1] <= after[0] for before, after in pairwise(ranges))

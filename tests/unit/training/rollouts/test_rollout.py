@@ -9,7 +9,13 @@ from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongErro
 from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from training.environment import StepResult, parse_action
 from training.rollouts.episode import Episode, derived_seed, first_reply, play_episode, seeded
-from training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, run_processes
+from training.rollouts.rollout import (
+    EnvironmentCall,
+    RolloutTask,
+    SampleRequests,
+    Timings,
+    run_processes,
+)
 
 HISTORY_LIMIT = 40
 
@@ -240,3 +246,44 @@ def test_derived_seeds_depend_on_every_part_and_on_nothing_else() -> None:
     sampling = seeded(Sampling(temperature=0.7), 0, "task")
     assert sampling(3) == Sampling(temperature=0.7, seed=derived_seed(0, "task", 3))
     assert len({derived_seed(s, t, i) for s in range(3) for t in "ab" for i in range(5)}) == 30
+
+
+def test_several_draws_at_once_come_back_in_order_and_share_a_batch() -> None:
+    policy = Obedient()
+    asked = [SampleRequest((Message("user", word),), n) for word, n in (("a", 1), ("b", 2))]
+
+    def process() -> RolloutTask[list[list[str]]]:
+        several: list[list[Candidate]] = yield SampleRequests(tuple(asked))
+        return [[candidate.message.content for candidate in drawn] for drawn in several]
+
+    done: list[list[list[str]]] = []
+    run_processes(
+        [("both", process())],
+        policy=policy,
+        parallel=1,
+        on_done=lambda name, said, spent: done.append(said),
+        on_failure=lambda name, error: pytest.fail(str(error)),
+    )
+    assert done == [[["Action: a"], ["Action: b", "Action: b"]]]
+    assert policy.batches == [2]
+
+
+def test_one_draw_of_several_that_fails_fails_them_all() -> None:
+    too_long = (Message("user", "a"),) * (HISTORY_LIMIT + 1)
+
+    def process() -> RolloutTask[str]:
+        try:
+            yield SampleRequests((SampleRequest(too_long[:1], 1), SampleRequest(too_long, 1)))
+        except HistoryTooLongError as error:
+            return str(error)
+        return "drawn"
+
+    done: list[str] = []
+    run_processes(
+        [("both", process())],
+        policy=Obedient(),
+        parallel=1,
+        on_done=lambda name, said, spent: done.append(said),
+        on_failure=lambda name, error: pytest.fail(str(error)),
+    )
+    assert done == ["too long"]

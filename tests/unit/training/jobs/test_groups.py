@@ -1,0 +1,201 @@
+"""The groups job: on corridors with a policy that wanders, on generated games with an expert."""
+
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
+from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.runs import read_rows
+from training.environment import parse_action, react_reply
+from training.environments.alfworld.expert.policy import ExpertPolicy
+from training.environments.task_selection import EnvironmentConfig
+from training.exploration.decision_groups import Decisions, Draws
+from training.jobs.groups import Continuation, GroupsConfig, run_groups
+
+ACTIONS = ("go left", "go right", "take key", "open door")
+
+
+class Wanderer:
+    """Any action under any thought, whatever it sees; the seed decides."""
+
+    name = "wanderer"
+
+    def __init__(self, *, dies_after: int | None = None) -> None:
+        self.calls = 0
+        self._dies_after = dies_after
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        self.calls += 1
+        if self.calls == self._dies_after:
+            raise KeyboardInterrupt
+        return [self._sample(request) for request in requests]
+
+    def _sample(self, request: SampleRequest) -> list[Candidate]:
+        draw = Random(request.sampling.seed)
+        return [
+            Candidate(
+                Message("assistant", react_reply(draw.choice("AB"), draw.choice(ACTIONS))),
+                completion_tokens=3,
+                logprob=-1.0,
+            )
+            for _ in range(request.n)
+        ]
+
+
+class Speechless:
+    """No history leaves room for a reply."""
+
+    name = "speechless"
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        raise HistoryTooLongError("too long")
+
+
+class LikesRight:
+    """Q is 1 for going right."""
+
+    name = "likes-right"
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        return [
+            ScoreResult(tuple(float("right" in c.content) for c in r.candidates), 1)
+            for r in requests
+        ]
+
+
+def configure(output: Path, *, count: int = 6, **changes: object) -> GroupsConfig:
+    values: dict[str, object] = {
+        "output": output,
+        "environment": EnvironmentConfig(name="fake", count=count),
+        "decisions": Decisions(max_steps=8, horizon=12),
+        "continuation": Continuation(by="policy", repetitions=2),
+        "parallel": 4,
+    }
+    return GroupsConfig.model_validate(values | changes)
+
+
+def play(
+    config: GroupsConfig, policy: Wanderer | Speechless | None = None
+) -> list[DecisionGroupsRow]:
+    quiet = Console(file=StringIO())
+    run_groups(config, policy=policy or Wanderer(), scorer=LikesRight(), console=quiet)
+    rows = read_rows(config.output / "rows.jsonl", DecisionGroupsRow)
+    return sorted(rows, key=lambda row: row.task_id)
+
+
+def test_every_draw_is_counted_under_its_action(tmp_path: Path) -> None:
+    draws = (Draws(n=4, temperature=0.7), Draws(n=3, temperature=1.0))
+    rows = play(configure(tmp_path, decisions=Decisions(draws=draws, max_steps=8, horizon=12)))
+    decisions = [decision for row in rows for decision in row.decisions]
+    assert len(rows) == 6
+    assert all(sum(c.count for c in decision.candidates) == 7 for decision in decisions)
+    assert sum(row.completion_tokens for row in rows) == 3 * 7 * len(decisions)
+    assert max(len(decision.candidates) for decision in decisions) == len(ACTIONS)
+
+
+def test_each_candidate_is_played_on_as_often_as_asked_or_until_it_ends_the_episode(
+    tmp_path: Path,
+) -> None:
+    rows = play(configure(tmp_path))
+    candidates = [c for row in rows for decision in row.decisions for c in decision.candidates]
+    for candidate in candidates:
+        assert len(candidate.continuations) == (1 if candidate.terminated else 2)
+        for continuation in candidate.continuations:
+            assert continuation.terminated or continuation.steps == 12
+            assert continuation.outcome_reward == float(continuation.terminated)
+            assert not candidate.terminated or continuation.steps == 1
+    assert any(len({k.steps for k in c.continuations}) == 2 for c in candidates)
+
+
+def test_rows_do_not_depend_on_how_many_are_played_at_once(tmp_path: Path) -> None:
+    alone = play(configure(tmp_path / "alone", parallel=1))
+    assert alone == play(configure(tmp_path / "together", parallel=6))
+    assert alone != play(configure(tmp_path / "otherwise", seed=1))
+
+
+def test_a_killed_run_is_resumed_without_losing_or_repeating_a_task(tmp_path: Path) -> None:
+    undisturbed = Wanderer()
+    whole = play(configure(tmp_path / "whole", parallel=2), undisturbed)
+    config = configure(tmp_path / "killed", parallel=2)
+    with pytest.raises(KeyboardInterrupt):
+        play(config, Wanderer(dies_after=undisturbed.calls // 2))
+    with (tmp_path / "killed" / "rows.jsonl").open("ab") as file:
+        file.write(b'{"task_id": "corr')
+    assert play(config) == whole
+    with pytest.raises(ConfigError, match=r"continuation\.repetitions = 2 then, 3 now"):
+        play(configure(tmp_path / "killed", continuation=Continuation(by="policy", repetitions=3)))
+
+
+def test_the_guided_episode_takes_the_candidate_of_highest_q(tmp_path: Path) -> None:
+    draws = (Draws(n=3, temperature=0.7),)
+    decisions = Decisions(draws=draws, go_on="guided", max_steps=8, horizon=12)
+    rows = play(configure(tmp_path, qnet="any", decisions=decisions))
+    taken = [
+        (parse_action(d.taken.action), {parse_action(c.action) for c in d.candidates})
+        for row in rows
+        for d in row.decisions
+    ]
+    assert all(("go right" in drawn) == (action == "go right") for action, drawn in taken)
+    assert {action for action, _ in taken} > {"go right"}
+
+
+def test_the_first_or_a_random_candidate_can_be_taken(tmp_path: Path) -> None:
+    first = Decisions(go_on="first", max_steps=8, horizon=12)
+    rows = play(configure(tmp_path / "first", decisions=first))
+    assert {decision.chosen for row in rows for decision in row.decisions} == {0}
+    rows = play(configure(tmp_path / "random"))
+    chosen = {decision.chosen for row in rows for decision in row.decisions}
+    assert chosen == {0, 1, 2, 3}
+
+
+def test_an_expert_values_mistakes_by_the_way_back_from_them(tmp_path: Path) -> None:
+    config = GroupsConfig(
+        output=tmp_path,
+        environment=EnvironmentConfig(first_seed=0, count=3),
+        decisions=Decisions(draws=(Draws(n=4, temperature=1.0),), max_steps=6, horizon=60),
+    )
+    run_groups(config, policy=ExpertPolicy(), console=Console(file=StringIO()))
+    rows = list(read_rows(tmp_path / "rows.jsonl", DecisionGroupsRow))
+    decisions = [decision for row in rows for decision in row.decisions]
+    assert {row.continuation for row in rows} == {"expert"}
+    won = [c for d in decisions for c in d.candidates if c.outcome == 1.0]
+    assert len(won) > len(decisions)  # the expert finds the way back from most mistakes
+    assert any(not candidate.valid for d in decisions for candidate in d.candidates)
+    assert max(len({c.steps_to_end for c in d.candidates}) for d in decisions) > 1
+
+
+def test_a_corridor_has_no_expert(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'fake' has no expert"):
+        play(configure(tmp_path, continuation=Continuation()))
+
+
+def test_a_run_in_which_no_task_can_be_played_says_why(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailureError, match="corridor:0 leaves no room for a reply"):
+        play(configure(tmp_path), Speechless())
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"qnet": "embedded"}, "name a qnet if, and only if"),
+        ({"continuation": {"by": "guided"}}, "name a qnet if, and only if"),
+        ({"continuation": {"by": "expert", "repetitions": 2}}, "all would be alike"),
+        (
+            {"continuation": {"by": "policy", "temperature": 0, "repetitions": 2}},
+            "all would be alike",
+        ),
+    ],
+)
+def test_a_configuration_that_contradicts_itself_is_refused(
+    tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        configure(tmp_path, **changes)

@@ -1,0 +1,279 @@
+"""Decision groups of one episode: draw at every step, go on with one, then value each candidate.
+
+What an agent's argmax sees are the candidates of its own policy in states that the policy got
+itself into; mistakes that an expert invents are others, and a Q model that tells those apart need
+not tell these apart. So the episode is the policy's (or the guided agent's: policy iteration),
+and every distinct candidate is played to the end by another agent in a replayed environment.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.decision.selection import select
+from qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qnet.types import (
+    BatchPolicy,
+    Candidate,
+    History,
+    SampleRequest,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+)
+from training.algorithms.tree import Step, action_key
+from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
+from training.environment import Environment
+from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
+from training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
+
+GoOn = Literal["random", "first", "guided"]
+
+
+class Draws(BaseModel):
+    """Some of the candidates of every state.
+
+    Attributes:
+        n: how many.
+        temperature: of all, but for the first one of a `greedy` draw.
+        greedy: the first is the greedy reply.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n: int = Field(ge=1)
+    temperature: float = Field(gt=0)
+    greedy: bool = False
+
+
+class Decisions(BaseModel):
+    """How an episode is played and its candidates are drawn.
+
+    Attributes:
+        draws: the candidates of a state. The episode goes on with one of the first entry's, which
+            should be drawn as the served agent draws; the other entries add siblings only.
+        go_on: which of these: a random one of the distinct actions, the first drawn, or the one
+            of highest Q.
+        max_steps: actions after which the episode is cut off.
+        horizon: most steps of a continuation, the candidate included.
+        max_tokens: most completion tokens of one reply.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    draws: tuple[Draws, ...] = Field(
+        default=(Draws(n=5, temperature=0.7, greedy=True), Draws(n=5, temperature=1.0)),
+        min_length=1,
+    )
+    go_on: GoOn = "random"
+    max_steps: int = Field(default=40, ge=1)
+    horizon: int = Field(default=50, ge=1)
+    max_tokens: int = Field(default=128, ge=1)
+
+    def sample_requests(self, history: History, *seed_parts: object) -> SampleRequests:
+        """All draws of one state, each with a seed of its own.
+
+        The first entry's seed is that of `training.evaluation.methods`, so where histories agree
+        these are the candidates that an evaluation with the same seed chooses among.
+        """
+        return SampleRequests(
+            tuple(
+                SampleRequest(
+                    history,
+                    draws.n,
+                    Sampling(
+                        draws.temperature,
+                        self.max_tokens,
+                        seed=derived_seed(*seed_parts, *([number] if number else [])),
+                        first_greedy=draws.greedy,
+                    ),
+                )
+                for number, draws in enumerate(self.draws)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedDecisions:
+    """An episode's decisions and what the drawing cost."""
+
+    first_observation: str
+    decisions: tuple[DecisionRow, ...]
+    completion_tokens: int
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """One state's distinct candidates, the first drawn of each action.
+
+    Attributes:
+        eligible: how many of them, the first ones, the episode may go on with.
+    """
+
+    candidates: list[Candidate]
+    counts: list[int]
+    eligible: int
+    greedy: int | None
+    completion_tokens: int
+    chosen: int = 0
+
+
+Continuing = Callable[[int, int, int], Agent]
+"""(step, candidate, repetition) to the agent that plays on from there."""
+
+
+def play_decisions(
+    make: Callable[[], Environment],
+    *,
+    task_id: str,
+    settings: Decisions,
+    seed: int,
+    continuing: Continuing,
+    repetitions: int = 1,
+) -> RolloutTask[PlayedDecisions]:
+    """Play one episode, then each of its candidates to the end; a process for `run_processes`.
+
+    Args:
+        make: a fresh, single-use episode of the task; the same one every time.
+        task_id: names the task in the seeds of its draws.
+        settings: how it is played.
+        seed: the job's.
+        continuing: makes the agents that play on.
+        repetitions: continuations of each candidate.
+
+    Raises:
+        EnvironmentFailureError: an episode replayed differently.
+        HistoryTooLongError: the task leaves no room for a first reply.
+    """
+    made: list[_Drawn] = []
+    chooser = _noting(settings, seed, task_id, made)
+    episode: Episode = yield from play_episode(make, chooser, max_steps=settings.max_steps)
+    if not made:
+        raise HistoryTooLongError(f"{task_id} leaves no room for a reply; use a longer context")
+    decisions: list[DecisionRow] = []
+    for step, drawn in enumerate(made):
+        rows: list[CandidateRow] = []
+        for index, candidate in enumerate(drawn.candidates):
+            choosers = [continuing(step, index, i) for i in range(repetitions)]
+            reply = candidate.message.content
+            episodes = yield from _play_on(make, episode, step, reply, choosers, settings.horizon)
+            rows.append(_candidate_row(candidate, drawn.counts[index], step, episodes))
+        decisions.append(DecisionRow(candidates=rows, chosen=drawn.chosen, greedy=drawn.greedy))
+        _require_same(rows[drawn.chosen].to_step(), episode.steps[step], step)
+    tokens = sum(drawn.completion_tokens for drawn in made)
+    return PlayedDecisions(episode.first_observation, tuple(decisions), tokens)
+
+
+def _play_on(
+    make: Callable[[], Environment],
+    episode: Episode,
+    step: int,
+    reply: str,
+    choosers: Sequence[Agent],
+    horizon: int,
+) -> RolloutTask[list[Episode]]:
+    """Continuations of one candidate; one is enough where the candidate ends the episode."""
+    prefix = [*(s.action for s in episode.steps[:step]), reply]
+    episodes: list[Episode] = []
+    for chooser in choosers:
+        played = yield from play_episode(make, chooser, max_steps=step + horizon, prefix=prefix)
+        episodes.append(played)
+        if played.terminated and len(played.steps) == len(prefix):
+            break
+    return episodes
+
+
+def _candidate_row(
+    candidate: Candidate, count: int, step: int, episodes: Sequence[Episode]
+) -> CandidateRow:
+    did = episodes[0].steps[step]
+    return CandidateRow(
+        action=did.action,
+        count=count,
+        logprob=candidate.logprob,
+        observation=did.observation,
+        reward=did.reward,
+        terminated=did.terminated,
+        valid=did.valid,
+        continuations=tuple(
+            ContinuationRow(
+                outcome_reward=episode.reward,
+                steps=len(episode.steps) - step,
+                terminated=episode.terminated,
+            )
+            for episode in episodes
+        ),
+    )
+
+
+def _noting(settings: Decisions, seed: int, task_id: str, made: list[_Drawn]) -> Agent:
+    """The agent of the episode, whose decisions are noted in `made`."""
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        several: list[list[Candidate]] = yield settings.sample_requests(
+            history, seed, task_id, step
+        )
+        drawn = _distinct(several, greedy=settings.draws[0].greedy)
+        if drawn.eligible > 1:
+            drawn.chosen = yield from _chosen(settings, history, drawn, (seed, task_id, step))
+        made.append(drawn)
+        reply = drawn.candidates[drawn.chosen].message.content
+        return AgentStep(reply, drawn.completion_tokens, len(drawn.candidates))
+
+    return choose
+
+
+def _chosen(
+    settings: Decisions, history: History, drawn: _Drawn, seed_parts: tuple[object, ...]
+) -> Generator[ModelRequest, Any, int]:
+    match settings.go_on:
+        case "first":
+            return 0
+        case "random":
+            return Random(derived_seed(*seed_parts, "pick")).randrange(drawn.eligible)
+        case "guided":
+            messages = tuple(c.message for c in drawn.candidates[: drawn.eligible])
+            scored: ScoreResult = yield ScoreRequest(history, messages)
+            return select(messages, scored.q_values).chosen
+
+
+def _distinct(several: Sequence[Sequence[Candidate]], *, greedy: bool) -> _Drawn:
+    """Candidates that act alike once, in the order in which they were drawn."""
+    first: dict[str, Candidate] = {}
+    eligible = 0
+    for candidates in several:
+        for candidate in candidates:
+            first.setdefault(action_key(candidate.message.content), candidate)
+        eligible = eligible or len(first)
+    drawn = [candidate for candidates in several for candidate in candidates]
+    counts = Counter(action_key(candidate.message.content) for candidate in drawn)
+    return _Drawn(
+        candidates=list(first.values()),
+        counts=[counts[key] for key in first],
+        eligible=eligible,
+        greedy=0 if greedy else None,
+        completion_tokens=sum(candidate.completion_tokens for candidate in drawn),
+    )
+
+
+def expert_continuing(expert: BatchPolicy) -> Continuing:
+    """The environment's expert, who needs no batch: every continuation is the same."""
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        yield from ()
+        [[candidate]] = expert.sample_batch([SampleRequest(history, 1, Sampling(0.0))])
+        return AgentStep(candidate.message.content, candidate.completion_tokens)
+
+    return lambda step, candidate, repetition: choose
+
+
+def _require_same(now: Step, before: Step, step: int) -> None:
+    if now != before:
+        raise EnvironmentFailureError(
+            f"a replayed episode differs at step {step + 1}: {now} instead of {before}; decision "
+            "groups need a deterministic environment"
+        )
