@@ -1,10 +1,8 @@
-"""What an environment is, and how its episodes become messages."""
+"""Environments: tasks, what an action does in one, and suites that list and play them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-from qnet.types import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +71,3 @@ class Suite(Protocol):
     def close(self) -> None:
         """Stop worker processes; safe to call twice."""
         ...
-
-
-ACTION_PREFIX = "Action:"
-
-
-def parse_action(reply: str) -> str:
-    """The bare action of a ReAct reply: what follows the last "Action:" on its line.
-
-    A reply without the marker yields "", which every environment answers with its
-    own "nothing happens".
-    """
-    _, marker, rest = reply.rpartition(ACTION_PREFIX)
-    return rest.strip().split("\n", 1)[0].strip() if marker else ""
-
-
-def react_reply(thought: str, action: str) -> str:
-    """The ReAct reply "Thought: … Action: …" that `parse_action` reads back."""
-    return f"Thought: {thought}\n{ACTION_PREFIX} {action}"
-
-
-def observation_message(observation: str) -> Message:
-    """An observation as the chat sees it."""
-    return Message("user", observation)

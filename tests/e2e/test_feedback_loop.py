@@ -18,8 +18,8 @@ from tests.support.tiny_models import policy_model, renderer
 from tests.unit.server.conftest import models_of
 from training.data.records import LabelRow
 from training.data.runs import read_rows
-from training.environment import parse_action, react_reply
 from training.environments.corridor import Corridor, CorridorEnvironment
+from training.trajectory import parse_action, react_reply
 
 SYSTEM = {"role": "system", "content": "You walk through corridors."}
 ACTIONS = ("go left", "go right", "take key", "open door")

@@ -7,12 +7,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from qguide.commands.jobs import app
-from training.algorithms.tree import Step, path_history
 from training.data.records import EXPERT, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, open_run
-from training.environment import react_reply
 from training.environments.corridor import Corridor, CorridorSuite
 from training.environments.task_selection import EnvironmentConfig
+from training.trajectory import Step, path_history, react_reply
 
 SFT = """
 trajectories = ["{runs}/expert"]

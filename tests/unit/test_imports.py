@@ -169,6 +169,13 @@ def test_algorithms_do_no_input_or_output() -> None:
         assert not imported & INPUT_OUTPUT, path.name
 
 
+def test_algorithms_know_no_environment_and_no_job() -> None:
+    allowed = ("training.algorithms.", "training.trajectory")
+    for path in (ROOT / "training" / "algorithms").glob("*.py"):
+        ours = [name for name in imports_of(path.read_text()) if name.startswith("training.")]
+        assert [name for name in ours if not name.startswith(allowed)] == [], path.name
+
+
 def test_qnet_starts_no_server() -> None:
     for path in _modules("qnet"):
         imported = {name.partition(".")[0] for name in imports_of(path.read_text())}

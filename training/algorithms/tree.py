@@ -8,31 +8,14 @@ were merged, so parents come before their children and siblings stand oldest fir
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qnet.types import History, Message
-from training.environment import observation_message, parse_action
+from qnet.types import History
+from training.trajectory import Step, action_key, path_history
 
 ROOT_ID = 0
 """The task before any action. It is not among a tree's nodes."""
 
 EXPERT = "expert"
 """The `source` of what the expert did; any other source is a policy's name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One action of a trajectory and what it did.
-
-    Attributes:
-        action: the whole reply.
-        reward: 0, or the outcome reward on the last step.
-        valid: False where the action meant nothing to the environment.
-    """
-
-    action: str
-    observation: str
-    reward: float = 0.0
-    terminated: bool = False
-    valid: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +90,6 @@ def tree_of(first_observation: str, nodes: Sequence[Node]) -> Tree:
     for node in nodes:
         children[node.parent] += (node.id,)
     return Tree(first_observation, tuple(nodes), tuple(children))
-
-
-def path_history(first_observation: str, steps: Sequence[Step]) -> History:
-    """The chat after these steps."""
-    messages = [observation_message(first_observation)]
-    for step in steps:
-        messages += [Message("assistant", step.action), observation_message(step.observation)]
-    return tuple(messages)
-
-
-def action_key(reply: str) -> str:
-    """What makes two replies the same action: the bare action, whatever was thought.
-
-    Siblings that differ in their thoughts alone lead to the same state, and their
-    labels would tell a Q model nothing. A reply without a marker is its own key.
-    """
-    return parse_action(reply) or reply.strip()
 
 
 def find_child(tree: Tree, node_id: int, action: str) -> int | None:

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
 from qnet.types import History, Message
-from training.algorithms.tree import Step, action_key, path_history
 from training.data.records import NonEmpty, TaskRow
+from training.trajectory import Step, action_key, path_history
 
 ContinuationBy = Literal["expert", "policy", "guided"]
 """Agent that plays on after a candidate: the environment's expert, the policy alone, or the

@@ -16,7 +16,13 @@ from qnet.errors import RecordError
 from qnet.types import Message, Role, ToolCall
 from training.algorithms.labelling import Target
 from training.algorithms.tree import EXPERT as EXPERT
-from training.algorithms.tree import ROOT_ID, Node, Step, Tree, tree_of
+from training.algorithms.tree import (
+    ROOT_ID,
+    Node,
+    Tree,
+    tree_of,
+)
+from training.trajectory import Step
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 

@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict
 
 from qnet.decision.selection import distinct
 from qnet.types import Candidate, History, Sampling, ScoreResult
-from training.algorithms.tree import Step
 from training.environment import Environment
 from training.evaluation.methods import Play, q_guided
 from training.rollouts.episode import Agent, AgentStep, first_reply, play_episode
 from training.rollouts.rollout import ModelRequest, RolloutTask
+from training.trajectory import Step
 
 
 class DecisionRow(BaseModel):

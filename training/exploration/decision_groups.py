@@ -25,11 +25,11 @@ from qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from training.algorithms.tree import Step, action_key
 from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
 from training.environment import Environment
 from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
 from training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
+from training.trajectory import Step, action_key
 
 GoOn = Literal["random", "first", "guided"]
 

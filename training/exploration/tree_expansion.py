@@ -17,10 +17,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qnet.types import Candidate, SampleRequest, Sampling
-from training.algorithms.tree import EXPERT, ROOT_ID, Step, Tree, find_child, merge_branch
+from training.algorithms.tree import (
+    EXPERT,
+    ROOT_ID,
+    Tree,
+    find_child,
+    merge_branch,
+)
 from training.environment import Environment
 from training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
 from training.rollouts.rollout import EnvironmentCall, RolloutTask
+from training.trajectory import Step
 
 
 class Exploration(BaseModel):

@@ -21,7 +21,7 @@ from rich.console import Console
 from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy
 from training.algorithms.labelling import sibling_groups
-from training.algorithms.tree import Step, branching_fraction
+from training.algorithms.tree import branching_fraction
 from training.data.records import NodeRow, TrajectoryRow, TreeRow
 from training.data.runs import (
     JsonlWriter,
@@ -49,6 +49,7 @@ from training.rollouts.models import (
 from training.rollouts.policies import GuidedPolicy, PolicyWithRollouts
 from training.rollouts.progress import ProgressBar
 from training.rollouts.rollout import RolloutTask, Timings, run_processes
+from training.trajectory import Step
 
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})

@@ -18,9 +18,10 @@ from rich.progress import track
 from qnet.errors import ConfigError
 from qnet.types import Message
 from training.algorithms.labelling import Target, label_tree, labelled_paths, sibling_groups
-from training.algorithms.tree import Tree, branching_fraction, merge_trees, path_history
+from training.algorithms.tree import Tree, branching_fraction, merge_trees
 from training.data.records import LabelRow, TreeRow, rows_of
 from training.data.runs import JsonlWriter, open_run, read_rows, rows_path
+from training.trajectory import path_history
 
 HISTOGRAM_BINS = 10
 

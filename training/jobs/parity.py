@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from training.environment import Task, parse_action
+from training.environment import Task
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
 from training.environments.alfworld.game.game import load_game
 from training.environments.alfworld.suite import build_alfworld_suite
+from training.trajectory import parse_action
 
 REQUIRED_OBSERVATIONS = 0.995
 _INVALID_SHARE = 0.1

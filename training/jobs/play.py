@@ -17,8 +17,8 @@ from rich.text import Text
 
 from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.types import History, Message
-from training.environment import parse_action
 from training.environments.task_selection import EnvironmentConfig, build_selected_suite
+from training.trajectory import parse_action
 
 BAR_WIDTH = 20
 

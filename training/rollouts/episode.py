@@ -11,9 +11,9 @@ from typing import Any
 
 from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, History, SampleRequest, Sampling
-from training.algorithms.tree import Step, path_history
-from training.environment import Environment, StepResult, parse_action
+from training.environment import Environment, StepResult
 from training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
+from training.trajectory import Step, parse_action, path_history
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from training.algorithms.bellman import (
     normalize,
 )
 from training.algorithms.labelling import labelled_paths
-from training.algorithms.tree import Step, Tree, merge_branch, tree_of
+from training.algorithms.tree import Tree, merge_branch, tree_of
 from training.data.records import NodeRow
+from training.trajectory import Step
 
 gammas = st.floats(0.0, 1.0)
 outcomes = st.floats(0.0, 1.0)

@@ -8,8 +8,9 @@ import pytest
 
 from qnet.errors import EmptyTreeError
 from training.algorithms.labelling import Target, label_tree, labelled_paths
-from training.algorithms.tree import Step, Tree, branching_fraction, merge_branch
+from training.algorithms.tree import Tree, branching_fraction, merge_branch
 from training.data.records import TreeRow
+from training.trajectory import Step
 
 GOLDEN = sorted((Path(__file__).parents[3] / "data" / "trees").glob("*.json"))
 TARGETS: tuple[Target, ...] = ("q", "avg", "reward")

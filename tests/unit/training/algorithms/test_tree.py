@@ -5,14 +5,13 @@ import pytest
 from qnet.types import Message
 from training.algorithms.tree import (
     ROOT_ID,
-    Step,
     Tree,
-    action_key,
     branching_fraction,
     find_child,
     merge_branch,
     merge_trees,
 )
+from training.trajectory import Step, action_key
 
 
 def branch(*letters: str, thought: str = "") -> list[Step]:

@@ -8,10 +8,11 @@ from pydantic import ValidationError
 
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError, QGuideError
 from qnet.types import Candidate, Message, SampleRequest
-from training.algorithms.tree import ROOT_ID, Step, action_key
+from training.algorithms.tree import ROOT_ID
 from training.environment import Environment, StepResult
 from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from training.rollouts.rollout import Timings, run_processes
+from training.trajectory import Step, action_key
 
 ACTIONS = ("a", "b", "c")
 

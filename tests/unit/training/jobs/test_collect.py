@@ -10,11 +10,12 @@ from rich.console import Console
 from qnet.errors import ConfigError
 from training.data.records import TrajectoryRow
 from training.data.runs import finished_task_ids, read_rows
-from training.environment import StepResult, parse_action
+from training.environment import StepResult
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.expert.expert import Expert
 from training.environments.task_selection import EnvironmentConfig, build_selected_suite
 from training.jobs.collect import CollectConfig, Collected, run_collect
+from training.trajectory import parse_action
 
 
 def configure(output: Path, games: Path | None, **changes: object) -> CollectConfig:

@@ -12,11 +12,12 @@ from rich.console import Console
 from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
 from training.data.runs import read_rows
-from training.environment import StepResult, Task, parse_action, react_reply
+from training.environment import StepResult, Task
 from training.environments.corridor import CorridorEnvironment, CorridorSuite
 from training.environments.task_selection import EnvironmentConfig
 from training.evaluation.records import METHODS, EpisodeRow, Results
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
+from training.trajectory import parse_action, react_reply
 
 ACTIONS = ("go left", "go right", "take key", "open door")
 

@@ -17,11 +17,11 @@ from qnet.types import Candidate, Message, SampleRequest
 from tests.support.tiny_models import policy_model
 from training.data.records import EXPERT, TrajectoryRow, TreeRow, rows_of
 from training.data.runs import JsonlWriter, read_rows
-from training.environment import react_reply
 from training.environments.corridor import Corridor, CorridorEnvironment
 from training.environments.task_selection import EnvironmentConfig
 from training.exploration.tree_expansion import Exploration
 from training.jobs.explore import ExploreConfig, run_explore
+from training.trajectory import react_reply
 
 ACTIONS = ("go left", "go right", "take key", "open door")
 

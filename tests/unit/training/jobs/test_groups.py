@@ -14,11 +14,11 @@ from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongErro
 from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.runs import read_rows
-from training.environment import parse_action, react_reply
 from training.environments.alfworld.expert.policy import ExpertPolicy
 from training.environments.task_selection import EnvironmentConfig
 from training.exploration.decision_groups import Decisions, Draws
 from training.jobs.groups import Continuation, GroupsConfig, run_groups
+from training.trajectory import parse_action, react_reply
 
 ACTIONS = ("go left", "go right", "take key", "open door")
 

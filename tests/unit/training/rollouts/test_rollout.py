@@ -7,7 +7,7 @@ import pytest
 
 from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError, QGuideError
 from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
-from training.environment import StepResult, parse_action
+from training.environment import StepResult
 from training.rollouts.episode import Episode, derived_seed, first_reply, play_episode, seeded
 from training.rollouts.rollout import (
     EnvironmentCall,
@@ -16,6 +16,7 @@ from training.rollouts.rollout import (
     Timings,
     run_processes,
 )
+from training.trajectory import parse_action
 
 HISTORY_LIMIT = 40
 

@@ -6,7 +6,6 @@ from random import Random
 import pytest
 
 from qnet.errors import EnvironmentFailureError
-from training.environment import parse_action
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.expert.expert import Expert
 from training.environments.alfworld.suite import (
@@ -14,6 +13,7 @@ from training.environments.alfworld.suite import (
     build_alfworld_suite,
     build_generated_suite,
 )
+from training.trajectory import parse_action
 
 MAX_STEPS = 40
 LEAST_WIN_RATE = 0.97

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qnet.errors import InvalidGameError
-from training.environment import Task, parse_action
+from training.environment import Task
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.expert.expert import Expert
 from training.environments.alfworld.game.game import (
@@ -22,6 +22,7 @@ from training.environments.alfworld.game.game import (
 from training.environments.alfworld.game.game_files import game_data, write_game
 from training.environments.alfworld.game.generator import generate_game
 from training.environments.alfworld.suite import AlfWorldSuite, build_generated_suite
+from training.trajectory import parse_action
 
 MAX_STEPS = 40
 SEEDS = 30
