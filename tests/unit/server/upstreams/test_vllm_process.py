@@ -163,7 +163,7 @@ def test_a_machine_without_room_for_a_process_is_asked_again(
             raise BlockingIOError("Resource temporarily unavailable")
         return start(*given, **more)
 
-    monkeypatch.setattr("server.vllm_process.subprocess.Popen", full)
+    monkeypatch.setattr("server.upstreams.vllm_process.subprocess.Popen", full)
     with structlog.testing.capture_logs() as logged:
         with pytest.raises(httpx.TransportError):
             httpx.get(f"{process.url}/die")
