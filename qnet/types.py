@@ -178,13 +178,23 @@ def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:
     )
 
 
+DrawRole = Literal["act", "branch", "rollout"]
+"""Purpose of a draw: the agent's own next action; candidates to compare with actions that were
+taken in the same state; or an action of a roll-out, which finds what an earlier one is worth."""
+
+
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """One history of a batch to draw `n` candidates for."""
+    """One history of a batch to draw `n` candidates for.
+
+    Attributes:
+        role: what is drawn; policies that are made of several answer each role by another.
+    """
 
     history: History
     n: int
     sampling: Sampling = field(default_factory=Sampling)
+    role: DrawRole = "act"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +243,21 @@ class Policy(Protocol):
 
         Raises:
             HistoryTooLongError: the history leaves no room for a reply.
+        """
+        ...
+
+
+class AsyncScorer(Protocol):
+    """A scorer that can be awaited; `qnet.device.device_thread.ScoringWorker` makes one."""
+
+    name: str
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Q of each candidate of one request.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            ScorerUnavailableError: no answer can be given, or not in time.
         """
         ...
 

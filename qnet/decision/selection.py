@@ -11,6 +11,9 @@ from qnet.types import Message
 Reason = Literal["highest_q", "tied_highest_q", "only_candidate", "unanimous", "fallback"]
 """Why a candidate was taken; the last two are those of a decision that no Q was read for."""
 
+TieBreak = Literal["first", "most-drawn", "logprob"]
+"""Order among candidates of equal Q: drawn first, drawn most often, or likeliest by the policy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -18,7 +21,7 @@ class Selection:
 
     Attributes:
         chosen: its index.
-        reason: `highest_q`; `tied_highest_q` where others have the same Q and it came first;
+        reason: `highest_q`; `tied_highest_q` where other candidates have the same Q;
             `only_candidate` where there was nothing to choose between.
     """
 
@@ -58,10 +61,22 @@ def ranking(candidates: Sequence[Message], q_values: Sequence[float] | None) -> 
     )
 
 
-def select(candidates: Sequence[Message], q_values: Sequence[float]) -> Selection:
-    """The candidate with the highest Q, the first of them where several tie.
+def select(
+    candidates: Sequence[Message],
+    q_values: Sequence[float],
+    *,
+    tie_break: TieBreak = "first",
+    logprobs: Sequence[float | None] = (),
+) -> Selection:
+    """The candidate with the highest Q; the tie-break chooses where several have it.
 
     QLASS, algorithm 4: a_t = argmax over the M candidates of Q(s_t, a).
+
+    Args:
+        candidates: as they were drawn, repetitions included.
+        q_values: one per candidate.
+        tie_break: the first candidate that it prefers is taken.
+        logprobs: of each candidate by the policy, for `tie_break` "logprob"; None if unknown.
 
     Raises:
         InvalidCandidatesError: there is none to choose from.
@@ -72,9 +87,26 @@ def select(candidates: Sequence[Message], q_values: Sequence[float]) -> Selectio
     broken = [q for q in q_values if not math.isfinite(q)]
     if broken:
         raise ScorerUnavailableError(f"a Q-value is {broken[0]}; the Q model is broken")
-    best = max(q_values)
-    chosen = list(q_values).index(best)
-    tied = {m for m, q in zip(candidates, q_values, strict=True) if q == best}
+    highest = max(q_values)
+    best = [i for i, q in zip(range(len(candidates)), q_values, strict=True) if q == highest]
+    tied = {candidates[i] for i in best}
     if len(set(candidates)) == 1:
-        return Selection(chosen, "only_candidate")
+        return Selection(best[0], "only_candidate")
+    chosen = max(best, key=lambda i: _preference(i, candidates, tie_break, logprobs))
     return Selection(chosen, "tied_highest_q" if len(tied) > 1 else "highest_q")
+
+
+def _preference(
+    index: int,
+    candidates: Sequence[Message],
+    tie_break: TieBreak,
+    logprobs: Sequence[float | None],
+) -> float:
+    match tie_break:
+        case "first":
+            return 0.0
+        case "most-drawn":
+            return float(candidates.count(candidates[index]))
+        case "logprob":
+            logprob = logprobs[index] if logprobs else None
+            return -math.inf if logprob is None else logprob

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from qnet.decision.act import Decision
-from qnet.decision.guidance import Guided
+from qnet.decision.decide import Decision, StepUsage
 from qnet.decision.selection import ranking
 from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
 from qnet.policies.openai_schema import wire_message
@@ -122,7 +121,7 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
     Args:
         n: how many of the best candidates to return.
     """
-    decision = taken.guided.decision
+    decision = taken.decision
     messages = [candidate.message for candidate in decision.candidates]
     ranked = ranking(messages, decision.q_values)
     # The choice is the decision's, also where none of the Q-values could tell.
@@ -171,7 +170,7 @@ def _finish_reason(candidate: Candidate) -> str:
 
 
 def _guidance(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]) -> dict[str, Any]:
-    guided, decision = taken.guided, taken.guided.decision
+    decision = taken.decision
     guidance: dict[str, Any] = {
         "guided": decision.unguided is None,
         "reason": decision.reason,
@@ -184,12 +183,12 @@ def _guidance(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]
         "q_values": decision.q_values,
         "num_candidates": len(decision.candidates),
         "distinct_candidates": decision.distinct_candidates,
-        "draws_saved": guided.draws_saved,
-        "perturbed": guided.perturbed,
-        "warnings": list(guided.warnings),
-        "usage": _usage(guided),
+        "draws_saved": decision.draws_saved,
+        "perturbed": decision.perturbed,
+        "warnings": list(decision.warnings),
+        "usage": _usage(decision.usage),
         "timings_ms": {
-            "paraphrase": guided.paraphrase_ms,
+            "paraphrase": decision.timings.paraphrase_ms,
             "sample": decision.timings.sample_ms,
             "score": decision.timings.score_ms,
             "total": taken.total_ms,
@@ -202,13 +201,12 @@ def _guidance(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]
     return guidance
 
 
-def _usage(guided: Guided) -> dict[str, dict[str, int]]:
+def _usage(usage: StepUsage) -> dict[str, dict[str, int]]:
     """Tokens of each stage."""
-    usage, paraphrasing = guided.decision.usage, guided.paraphrasing
     return {
         "paraphrase": {
-            "prompt_tokens": paraphrasing.prompt_tokens,
-            "completion_tokens": paraphrasing.completion_tokens,
+            "prompt_tokens": usage.paraphrasing.prompt_tokens,
+            "completion_tokens": usage.paraphrasing.completion_tokens,
         },
         "sample": {
             "prompt_tokens": usage.prompt_tokens,
@@ -229,5 +227,5 @@ def _candidates(decision: Decision) -> list[dict[str, Any]]:
             "q_value": q,
             "finish_reason": _finish_reason(candidate),
         }
-        for candidate, q in decision.judged
+        for candidate, q in decision.scored_candidates
     ]

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from qnet.decision.deadline import Deadline
-from qnet.decision.guidance import Guidance, Guided, guide
+from qnet.decision.decide import Decision, Guidance
+from qnet.decision.guide import Perturbation, guide
 from qnet.decision.perturbation import Paraphraser
 from qnet.errors import InvalidCandidatesError, InvalidRequestError, MalformedHistoryError
 from qnet.types import History, Sampling, ScoreRequest, ScoreResult
@@ -41,7 +42,7 @@ class GuidedStepRequest:
 class GuidedStepResult:
     """A guided step, who guided it and how long it took."""
 
-    guided: Guided
+    decision: Decision
     policy: str
     q_model: str
     q_model_version: str
@@ -73,7 +74,7 @@ class GuidedStepService:
         """Draw candidates, score them, choose.
 
         Raises:
-            QGuideError: there is no action; see `qnet.decision.guidance.guide`.
+            QGuideError: there is no action; see `qnet.decision.guide.guide`.
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
@@ -83,50 +84,61 @@ class GuidedStepService:
         # Found before anything is drawn and held to the end: no answer mixes two versions.
         with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
             guidance = self._guidance(asked, episode, q_model.id)
+            perturbation = self._perturbation(asked)
             policy = MeteredPolicy(asked.policy.model, self.metrics, stage="sample")
             scorer = (
                 UnreadableHistoryScorer(q_model.name, asked.unreadable)
                 if asked.unreadable
                 else q_model.scorer
             )
-            guided = await guide(asked.history, policy, scorer, guidance)
-            self._measure(guided, q_model.id)
-        await self._remember(asked, guided, q_model)
+            decision = await guide(
+                asked.history,
+                policy,
+                scorer,
+                guidance,
+                perturbation=perturbation,
+                deadline=self.deadline,
+            )
+            self._measure(decision, q_model.id)
+        await self._remember(asked, decision, q_model)
         total_ms = (perf_counter() - started) * 1e3
-        return GuidedStepResult(guided, asked.policy.name, q_model.name, q_model.version, total_ms)
+        return GuidedStepResult(
+            decision, asked.policy.name, q_model.name, q_model.version, total_ms
+        )
 
     def _guidance(
         self, asked: GuidedStepRequest, episode: Episode | None, q_model: str
     ) -> Guidance:
         options = asked.options
-        if options.perturb and self.paraphraser is None:
-            raise InvalidRequestError(
-                "perturb needs a policy that paraphrases, and this server has none; set "
-                "QGUIDE_PARAPHRASER"
-            )
         blind = asked.unreadable is not None
         previous_q = _previous_q(options, asked.history, episode, q_model)
         return Guidance(
             num_candidates=asked.n if blind else asked.num_candidates,
             sampling=asked.sampling,
             rise_over=None if blind else previous_q,
-            paraphraser=self.paraphraser if options.perturb else None,
-            task=options.task,
             batch=self.settings.adaptive_batch,
             at_least=asked.n,
             always_score=options.adaptive or blind,
             fallback=options.fallback or self.settings.fallback,
-            deadline=self.deadline,
         )
 
+    def _perturbation(self, asked: GuidedStepRequest) -> Perturbation | None:
+        if not asked.options.perturb:
+            return None
+        if self.paraphraser is None:
+            raise InvalidRequestError(
+                "perturb needs a policy that paraphrases, and this server has none; set "
+                "QGUIDE_PARAPHRASER"
+            )
+        return Perturbation(self.paraphraser, asked.options.task)
+
     async def _remember(
-        self, asked: GuidedStepRequest, guided: Guided, q_model: QModelLease
+        self, asked: GuidedStepRequest, decision: Decision, q_model: QModelLease
     ) -> None:
-        decision = guided.decision
         await self.episodes.end_step(
             asked.options.episode_id,
             asked.history,
-            q_values={candidate.message.text: q for candidate, q in decision.judged},
+            q_values={candidate.message.text: q for candidate, q in decision.scored_candidates},
             chosen=decision.action.text,
             q_model=q_model.id,
             policy=asked.policy.name,
@@ -134,9 +146,9 @@ class GuidedStepService:
             unreadable=str(asked.unreadable or ""),
         )
 
-    def _measure(self, guided: Guided, q_model: str) -> None:
-        decision, metrics = guided.decision, self.metrics
-        metrics.draws_saved.inc(guided.draws_saved)
+    def _measure(self, decision: Decision, q_model: str) -> None:
+        metrics = self.metrics
+        metrics.draws_saved.inc(decision.draws_saved)
         if decision.unguided is not None:
             metrics.unguided.labels(q_model).inc()
         metrics.candidates.observe(decision.distinct_candidates)

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.decision.act import Fallback
+from qnet.decision.decide import Fallback
 from qnet.decision.selection import Reason
 from qnet.errors import MalformedHistoryError
 from qnet.policies.openai_schema import PART_END

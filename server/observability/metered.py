@@ -6,9 +6,9 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Literal
 
-from qnet.decision.act import AsyncScorer
 from qnet.policies.usage_ledger import bills
 from qnet.types import (
+    AsyncScorer,
     Candidate,
     History,
     Policy,

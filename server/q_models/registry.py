@@ -13,7 +13,6 @@ from typing import Literal
 
 from structlog.contextvars import bound_contextvars
 
-from qnet.decision.act import AsyncScorer
 from qnet.device.device_thread import (
     DEFAULT_MAX_BATCH_TOKENS,
     DEFAULT_MAX_WAITING,
@@ -23,7 +22,7 @@ from qnet.device.device_thread import (
 )
 from qnet.errors import ScorerUnavailableError
 from qnet.models.checkpoint import Manifest
-from qnet.types import CacheUse, CachingScorer, ScoreRequest, ScoreResult
+from qnet.types import AsyncScorer, CacheUse, CachingScorer, ScoreRequest, ScoreResult
 from server.context.request_context import name_episode
 from server.observability.metered import MeteredScorer
 from server.observability.metrics import Metrics

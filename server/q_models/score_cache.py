@@ -15,8 +15,7 @@ from typing import Final, cast
 
 from pydantic import FiniteFloat, TypeAdapter
 
-from qnet.decision.act import AsyncScorer
-from qnet.types import ScoreRequest, ScoreResult
+from qnet.types import AsyncScorer, ScoreRequest, ScoreResult
 from server.redis.client import NAMESPACE, RedisLink
 
 _MEMORY_ENTRIES: Final = 10_000

@@ -9,9 +9,8 @@ from typing import Protocol
 
 import structlog
 
-from qnet.decision.act import AsyncScorer
 from qnet.decision.selection import select
-from qnet.types import ScoreRequest, ScoreResult
+from qnet.types import AsyncScorer, ScoreRequest, ScoreResult
 from server.observability.metrics import Metrics, Outcome
 
 _log = structlog.get_logger(__name__)

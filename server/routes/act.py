@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from qnet.decision.act import Decision
+from qnet.decision.decide import Decision
 from qnet.types import Sampling
 from server.guidance.guided_step import GuidedStepRequest, GuidedStepResult
 from server.messages.history import to_history
@@ -48,12 +48,12 @@ def _candidates(decision: Decision) -> list[ScoredCandidate]:
     """All of them in the order in which they were drawn."""
     return [
         ScoredCandidate(message=ChatMessage.of(candidate.message), q_value=q)
-        for candidate, q in decision.judged
+        for candidate, q in decision.scored_candidates
     ]
 
 
 def _response(taken: GuidedStepResult) -> ActResponse:
-    guided, decision = taken.guided, taken.guided.decision
+    decision = taken.decision
     usage, timings = decision.usage, decision.timings
     return ActResponse(
         action=decision.action.text,
@@ -62,23 +62,23 @@ def _response(taken: GuidedStepResult) -> ActResponse:
         guided=decision.unguided is None,
         unguided_reason=decision.unguided,
         candidates=_candidates(decision),
-        draws_saved=guided.draws_saved,
-        perturbed=guided.perturbed,
-        warnings=list(guided.warnings),
+        draws_saved=decision.draws_saved,
+        perturbed=decision.perturbed,
+        warnings=list(decision.warnings),
         policy=taken.policy,
         q_model=taken.q_model,
         q_model_version=taken.q_model_version,
         usage=Usage(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            paraphrase_tokens=guided.paraphrasing.completion_tokens,
+            paraphrase_tokens=usage.paraphrasing.completion_tokens,
             scored_tokens=usage.scored_tokens,
             cached_tokens=usage.cached_tokens,
             cached_prompt_tokens=usage.cached_prompt_tokens,
         ),
         timings_ms=Timings(
             sample=timings.sample_ms,
-            paraphrase=guided.paraphrase_ms,
+            paraphrase=timings.paraphrase_ms,
             score=timings.score_ms,
             total=taken.total_ms,
         ),

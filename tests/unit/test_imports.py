@@ -20,10 +20,9 @@ WITHOUT_TORCH = (
     "types.py",
     "errors.py",
     "decision/selection.py",
-    "decision/act.py",
-    "decision/adaptive.py",
+    "decision/decide.py",
+    "decision/guide.py",
     "decision/perturbation.py",
-    "decision/guidance.py",
 )
 MOST_MODULES = 20
 INPUT_OUTPUT = {"pathlib", "os", "io", "json", "shutil", "subprocess", "httpx", "rich", "tomllib"}

@@ -5,19 +5,18 @@ played to the end by a judge that knows the way (ALFWorld's expert), so that cho
 compared with the best, the first and a random one, and Q with an order that it never saw.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from qnet.decision.decide import Decision
 from qnet.decision.selection import distinct
-from qnet.types import Candidate, History, Sampling, ScoreResult
+from qnet.types import Sampling
 from training.environment import Environment
 from training.evaluation.methods import Play, q_guided
-from training.rollouts.episode import Agent, AgentStep, first_reply, play_episode
-from training.rollouts.rollout import ModelRequest, RolloutTask
+from training.rollouts.episode import first_reply, play_episode
+from training.rollouts.rollout import RolloutTask
 from training.trajectory import Step
 
 
@@ -57,15 +56,6 @@ class JudgedRow(BaseModel):
     decisions: tuple[DecisionRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    step: int
-    replies: tuple[str, ...]
-    draws: tuple[int, ...]
-    q_values: tuple[float, ...]
-    chosen: int
-
-
 def judged_episode(
     make: Callable[[], Environment],
     play: Play,
@@ -77,81 +67,53 @@ def judged_episode(
 ) -> RolloutTask[JudgedRow]:
     """Play one guided episode, then each of its candidates to the end.
 
-    The policy draws what is hot, the judge what is cold: see `PolicyWithRollouts`.
+    The policy draws the candidates, the judge plays the roll-outs: see `PolicyWithRollouts`.
 
     Args:
         make: a fresh, single-use episode of the task; the same one every time.
         horizon: most actions of a judged episode, those before the candidate included.
     """
-    made: list[_Decision] = []
-    guided = play_episode(make, _noting(play, seed, task_id, made), max_steps=play.max_steps)
-    episode = yield from guided
+    guided = q_guided(play, seed, task_id)
+    episode = yield from play_episode(make, guided, max_steps=play.max_steps)
     decisions: list[DecisionRow] = []
-    for decision in made:
-        before = episode.steps[: decision.step]
-        outcomes: list[tuple[int, bool]] = []
-        for reply in decision.replies:
-            outcomes.append((yield from _judge(make, before, reply, horizon)))
-        decisions.append(
-            DecisionRow(
-                step=decision.step,
-                after_idle=bool(before) and not before[-1].valid,
-                replies=decision.replies,
-                draws=decision.draws,
-                q_values=decision.q_values,
-                steps=tuple(steps for steps, _ in outcomes),
-                idle=tuple(idle for _, idle in outcomes),
-                chosen=decision.chosen,
-            )
-        )
+    for step, choice in enumerate(episode.choices):
+        if choice.decision is not None and choice.decision.q_values is not None:
+            before = episode.steps[:step]
+            decisions.append((yield from _judged(make, before, choice.decision, horizon)))
     return JudgedRow(task_id=task_id, kind=kind, reward=episode.reward, decisions=tuple(decisions))
+
+
+def _judged(
+    make: Callable[[], Environment], before: Sequence[Step], decision: Decision, horizon: int
+) -> RolloutTask[DecisionRow]:
+    """Each of a decision's different candidates, played to the end."""
+    drawn = [candidate.message for candidate in decision.candidates]
+    q_of = {candidate.message: q for candidate, q in decision.scored_candidates if q is not None}
+    different = distinct(drawn).messages
+    outcomes: list[tuple[int, bool]] = []
+    for message in different:
+        outcomes.append((yield from _judge(make, before, message.content, horizon)))
+    return DecisionRow(
+        step=len(before),
+        after_idle=bool(before) and not before[-1].valid,
+        replies=tuple(message.content for message in different),
+        draws=tuple(drawn.count(message) for message in different),
+        q_values=tuple(q_of[message] for message in different),
+        steps=tuple(steps for steps, _ in outcomes),
+        idle=tuple(idle for _, idle in outcomes),
+        chosen=different.index(decision.action),
+    )
 
 
 def _judge(
     make: Callable[[], Environment], before: Sequence[Step], reply: str, horizon: int
 ) -> RolloutTask[tuple[int, bool]]:
     """How many steps it takes after a reply, and whether the reply did nothing."""
-    cold = first_reply(lambda _: Sampling(0.0))
+    judge = first_reply(lambda _: Sampling(0.0), role="rollout")
     prefix = [*(step.action for step in before), reply]
-    episode = yield from play_episode(make, cold, max_steps=horizon, prefix=prefix)
+    episode = yield from play_episode(make, judge, max_steps=horizon, prefix=prefix)
     steps = len(episode.steps) - len(prefix) if episode.reward > 0 else horizon
     return steps, not episode.steps[len(before)].valid
-
-
-def _noting(play: Play, seed: int, task_id: str, made: list[_Decision]) -> Agent:
-    """The guided agent, whose decisions among different candidates are noted in `made`."""
-    guided = q_guided(play, seed, task_id)
-
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        asking, answers = guided(history, step), list[Any]()
-        need = next(asking)
-        while True:
-            answers.append((yield need))
-            try:
-                need = asking.send(answers[-1])
-            except StopIteration as end:
-                choice: AgentStep = end.value
-                break
-        if len(answers) > 1:
-            made.append(_decision(step, answers[0], answers[1], choice))
-        return choice
-
-    return choose
-
-
-def _decision(
-    step: int, candidates: Sequence[Candidate], scored: ScoreResult, choice: AgentStep
-) -> _Decision:
-    drawn = [candidate.message for candidate in candidates]
-    different = distinct(drawn).messages
-    replies = tuple(message.content for message in different)
-    return _Decision(
-        step=step,
-        replies=replies,
-        draws=tuple(drawn.count(message) for message in different),
-        q_values=tuple(scored.q_values),
-        chosen=replies.index(choice.reply),
-    )
 
 
 def judgement(rows: Sequence[JudgedRow]) -> dict[str, float]:

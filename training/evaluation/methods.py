@@ -11,22 +11,20 @@ histories agree they choose among the same candidates.
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
-from qnet.decision.selection import distinct, select
-from qnet.types import (
-    Candidate,
-    History,
-    Message,
-    SampleRequest,
-    Sampling,
-    ScoreRequest,
-    ScoreResult,
+from qnet.decision.decide import Guidance
+from qnet.decision.selection import TieBreak
+from qnet.types import Candidate, History, Message, SampleRequest, Sampling
+from training.rollouts.episode import (
+    Agent,
+    AgentStep,
+    derived_seed,
+    first_reply,
+    guided_agent,
+    seeded,
 )
-from training.rollouts.episode import Agent, AgentStep, derived_seed, first_reply, seeded
 from training.rollouts.rollout import ModelRequest
-
-TieBreak = Literal["first", "most-drawn", "logprob"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,57 +79,18 @@ def random_of_m(play: Play, seed: int, task_id: str) -> Agent:
 def q_guided(play: Play, seed: int, task_id: str) -> Agent:
     """The candidate of highest Q among the different ones of M (QLASS, algorithm 4).
 
-    A step whose candidates are all the same needs no Q and is not scored.
+    The decision is the server's (`qnet.decision.decide`): a step whose candidates are all the same
+    needs no Q and is not scored.
     """
     sampling_at = seeded(play.drawing, seed, task_id)
-
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        candidates: list[Candidate] = yield SampleRequest(
-            history, play.candidates, sampling_at(step)
-        )
-        different = distinct([candidate.message for candidate in candidates]).messages
-        if len(different) == 1:
-            return _choice(candidates, different[0])
-        scored: ScoreResult = yield ScoreRequest(history, different)
-        best = best_message(candidates, different, scored.q_values, play.tie_break)
-        return _choice(candidates, best, scored_tokens=scored.computed_tokens)
-
-    return choose
+    return guided_agent(
+        lambda step: Guidance(play.candidates, sampling_at(step), tie_break=play.tie_break)
+    )
 
 
-def best_message(
-    candidates: Sequence[Candidate],
-    different: Sequence[Message],
-    q_values: Sequence[float],
-    tie_break: TieBreak,
-) -> Message:
-    """The message of highest Q; the earliest where the tie-break leaves several.
-
-    Raises:
-        ScorerUnavailableError: a Q-value is not a finite number.
-    """
-    highest = q_values[select(different, q_values).chosen]
-    tied = [message for message, q in zip(different, q_values, strict=True) if q == highest]
-    return max(tied, key=lambda message: _preference(message, candidates, tie_break))
-
-
-def _preference(message: Message, candidates: Sequence[Candidate], tie_break: TieBreak) -> float:
-    drawn = [candidate for candidate in candidates if candidate.message == message]
-    match tie_break:
-        case "first":
-            return 0.0
-        case "most-drawn":
-            return float(len(drawn))
-        case "logprob":
-            return float("-inf") if drawn[0].logprob is None else drawn[0].logprob
-
-
-def _choice(
-    candidates: Sequence[Candidate], chosen: Message, *, scored_tokens: int = 0
-) -> AgentStep:
+def _choice(candidates: Sequence[Candidate], chosen: Message) -> AgentStep:
     return AgentStep(
         reply=chosen.content,
         completion_tokens=sum(candidate.completion_tokens for candidate in candidates),
         distinct_candidates=len({candidate.message for candidate in candidates}),
-        scored_tokens=scored_tokens,
     )

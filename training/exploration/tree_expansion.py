@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
-from qnet.types import Candidate, SampleRequest, Sampling
+from qnet.types import Candidate, DrawRole, SampleRequest, Sampling
 from training.algorithms.tree import (
     EXPERT,
     ROOT_ID,
@@ -69,13 +69,18 @@ class Exploration(BaseModel):
     @property
     def deviating_action(self) -> Sampling:
         """How a sibling of an action that is there already is drawn."""
-        hot = self.branch_temperature
-        return Sampling(self.temperature if hot is None else hot, self.max_tokens)
+        branch = self.branch_temperature
+        return Sampling(self.temperature if branch is None else branch, self.max_tokens)
 
     @property
     def other_actions(self) -> Sampling:
         """How all other actions are drawn."""
         return Sampling(0.0 if self.greedy_rollout else self.temperature, self.max_tokens)
+
+    @property
+    def rollout_role(self) -> DrawRole:
+        """Greedy roll-outs measure what an action is worth; drawn ones are the agent's own way."""
+        return "rollout" if self.greedy_rollout else "act"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +215,14 @@ def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[str | None]
     """The first candidate that no child of the node does already, or None."""
     settings = search.exploration
     deviates = bool(search.tree.children[node_id])
-    hot = deviates or search.policy_prefix_steps > 0
-    drawn = settings.deviating_action if hot else settings.other_actions
+    own = deviates or search.policy_prefix_steps > 0
+    drawn = settings.deviating_action if own else settings.other_actions
     sampling = replace(drawn, seed=derived_seed(*search.seed_parts, "first"))
     n = settings.candidates if deviates else 1
+    role = "branch" if deviates else "act" if own else settings.rollout_role
+    history = search.tree.history(node_id)
     try:
-        candidates: list[Candidate] = yield SampleRequest(search.tree.history(node_id), n, sampling)
+        candidates: list[Candidate] = yield SampleRequest(history, n, sampling, role)
     except HistoryTooLongError:
         return None
     search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
@@ -233,13 +240,15 @@ def _roll_out(
     A history that outgrows the policy's context cuts the trajectory off.
     """
     settings = search.exploration
-    own = seeded(settings.deviating_action, *search.seed_parts)
-    other = seeded(settings.other_actions, *search.seed_parts)
+    own = first_reply(seeded(settings.deviating_action, *search.seed_parts))
+    other = first_reply(
+        seeded(settings.other_actions, *search.seed_parts), role=settings.rollout_role
+    )
     policy_prefix_steps = search.policy_prefix_steps
     before = tuple(node.step for node in search.tree.path(node_id))
     episode = yield from play_episode(
         make,
-        first_reply(lambda step: own(step) if step < policy_prefix_steps else other(step)),
+        lambda history, step: (own if step < policy_prefix_steps else other)(history, step),
         max_steps=settings.max_steps,
         prefix=[*(step.action for step in before), reply],
     )

@@ -22,6 +22,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rich.console import Console
 
+from qnet.decision.selection import TieBreak
 from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
@@ -31,7 +32,7 @@ from training.environments.task_selection import (
     SelectedSuite,
     build_selected_suite,
 )
-from training.evaluation.methods import Play, TieBreak
+from training.evaluation.methods import Play
 from training.evaluation.records import (
     METHODS,
     EpisodeRow,

@@ -1,6 +1,6 @@
 """One episode with any agent, as a process of `training.rollouts.rollout`.
 
-The agent is a `Agent`: it gets the history and may ask the policy and the scorer, nothing
+The agent is an `Agent`: it gets the history and may ask the policy and the scorer, nothing
 else. It never holds the environment, so no reward can reach it before the episode is over.
 """
 
@@ -9,8 +9,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from qnet.decision.decide import Decision, Guidance, decide
 from qnet.errors import HistoryTooLongError
-from qnet.types import Candidate, History, SampleRequest, Sampling
+from qnet.types import Candidate, DrawRole, History, SampleRequest, Sampling
 from training.environment import Environment, StepResult
 from training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
 from training.trajectory import Step, parse_action, path_history
@@ -24,6 +25,7 @@ class AgentStep:
         distinct_candidates: how many different replies it chose among.
         scored_tokens: tokens that went through the Q model's trunk.
         mistaken: a mistake made on purpose, not to be imitated.
+        decision: a guided agent's whole decision; None of any other.
     """
 
     reply: str
@@ -31,6 +33,7 @@ class AgentStep:
     distinct_candidates: int = 1
     scored_tokens: int = 0
     mistaken: bool = False
+    decision: Decision | None = None
 
 
 Agent = Callable[[History, int], Generator[ModelRequest, Any, AgentStep]]
@@ -125,16 +128,37 @@ def _act(environment: Environment, reply: str) -> RolloutTask[Step]:
     return Step(reply, result.observation, result.reward, result.terminated, result.valid)
 
 
-def first_reply(sampling_at: Callable[[int], Sampling]) -> Agent:
+def first_reply(sampling_at: Callable[[int], Sampling], *, role: DrawRole = "act") -> Agent:
     """The plain agent: one candidate per step.
 
     Args:
         sampling_at: the sampling of step i; temperature 0 makes the agent greedy.
+        role: what its draws are for.
     """
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        candidates: list[Candidate] = yield SampleRequest(history, 1, sampling_at(step))
+        candidates: list[Candidate] = yield SampleRequest(history, 1, sampling_at(step), role)
         return AgentStep(candidates[0].message.content, candidates[0].completion_tokens)
+
+    return choose
+
+
+def guided_agent(guidance_at: Callable[[int], Guidance]) -> Agent:
+    """The agent that `/v1/act` serves: M candidates per step, the one of highest Q taken.
+
+    Args:
+        guidance_at: how step i is guided.
+    """
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        decision = yield from decide(history, guidance_at(step))
+        return AgentStep(
+            reply=decision.action.content,
+            completion_tokens=decision.usage.completion_tokens,
+            distinct_candidates=decision.distinct_candidates,
+            scored_tokens=decision.usage.scored_tokens,
+            decision=decision,
+        )
 
     return choose
 

@@ -3,39 +3,42 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qnet.decision.selection import distinct, select
-from qnet.types import BatchPolicy, Candidate, Message, SampleRequest, Scorer, ScoreRequest
+from qnet.decision.decide import Decision, Guidance, decide
+from qnet.types import BatchPolicy, Candidate, SampleRequest, Scorer
+from training.rollouts.rollout import run_together
 
 
 class PolicyWithRollouts:
-    """Deviations, drawn hot, from one policy; what is drawn at temperature 0 from another.
+    """One policy for the agent's own actions and for branches, another for roll-outs.
 
     A small policy proposes the mistakes that it makes; an expert plays on after each. So a tree
-    costs one drawn action per branch, and its Q says what a mistake costs one who knows the way
-    back, not how often the policy happens to find it.
+    costs one drawn action per branch, and its Q says what a mistake costs an agent that knows the
+    way back, not how often the policy happens to find it.
     """
 
-    def __init__(self, deviating: BatchPolicy, rollouts: BatchPolicy) -> None:
-        self.name = deviating.name
-        self._deviating = deviating
+    def __init__(self, branching: BatchPolicy, rollouts: BatchPolicy) -> None:
+        self.name = branching.name
+        self._branching = branching
         self._rollouts = rollouts
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order."""
-        hot = [request.sampling.temperature != 0 for request in requests]
+        is_rollout = [request.role == "rollout" for request in requests]
         answers = {
-            is_hot: iter(
-                policy.sample_batch([r for r, h in zip(requests, hot, strict=True) if h == is_hot])
+            rollout: iter(
+                policy.sample_batch(
+                    [r for r, flag in zip(requests, is_rollout, strict=True) if flag == rollout]
+                )
             )
-            for is_hot, policy in ((True, self._deviating), (False, self._rollouts))
+            for rollout, policy in ((False, self._branching), (True, self._rollouts))
         }
-        return [next(answers[is_hot]) for is_hot in hot]
+        return [next(answers[flag]) for flag in is_rollout]
 
 
 class GuidedPolicy:
-    """One hot reply is the argmax of Q over M candidates; more than one are the policy's own.
+    """A policy whose own actions are guided: the argmax of Q over M candidates of another policy.
 
-    So the way through a tree leads where the guided agent gets itself, and the actions that are
+    So the way through a tree leads where the guided agent gets itself, and the branches that are
     compared there are still those that it will have to choose among.
     """
 
@@ -48,35 +51,26 @@ class GuidedPolicy:
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order."""
-        guided = [r.n == 1 and r.sampling.temperature != 0 for r in requests]
-        drawn = self._policy.sample_batch(
-            [
-                replace(r, n=self._num_candidates) if is_guided else r
-                for r, is_guided in zip(requests, guided, strict=True)
-            ]
-        )
-        asked = [r for r, is_guided in zip(requests, guided, strict=True) if is_guided]
-        among = [c for c, is_guided in zip(drawn, guided, strict=True) if is_guided]
-        chosen = iter(self._choose(asked, among))
-        return [
-            [next(chosen)] if is_guided else candidates
-            for candidates, is_guided in zip(drawn, guided, strict=True)
-        ]
-
-    def _choose(
-        self, requests: Sequence[SampleRequest], drawn: Sequence[Sequence[Candidate]]
-    ) -> list[Candidate]:
-        """The best of each request's candidates; it has cost the tokens of all."""
-        messages = [distinct([c.message for c in candidates]).messages for candidates in drawn]
-        scored = self._scorer.score(
-            [ScoreRequest(r.history, m) for r, m in zip(requests, messages, strict=True)]
+        plain = [request for request in requests if request.role != "act"]
+        drawn = iter(self._policy.sample_batch(plain) if plain else [])
+        decisions = iter(
+            run_together(
+                [
+                    decide(r.history, Guidance(self._num_candidates, r.sampling))
+                    for r in requests
+                    if r.role == "act"
+                ],
+                policy=self._policy,
+                scorer=self._scorer,
+            )
         )
         return [
-            _with_cost_of_all(different[select(different, result.q_values).chosen], candidates)
-            for different, result, candidates in zip(messages, scored, drawn, strict=True)
+            [self._best(next(decisions))] if request.role == "act" else next(drawn)
+            for request in requests
         ]
 
-
-def _with_cost_of_all(chosen: Message, candidates: Sequence[Candidate]) -> Candidate:
-    best = next(candidate for candidate in candidates if candidate.message == chosen)
-    return replace(best, completion_tokens=sum(c.completion_tokens for c in candidates))
+    @staticmethod
+    def _best(decision: Decision) -> Candidate:
+        """The chosen candidate; it has cost the tokens of all."""
+        chosen = decision.candidates[decision.chosen]
+        return replace(chosen, completion_tokens=decision.usage.completion_tokens)

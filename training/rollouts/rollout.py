@@ -109,6 +109,31 @@ def run_processes(
     rounds.run(iter(processes), parallel)
 
 
+def run_together(
+    tasks: Sequence[RolloutTask[T]], *, policy: BatchPolicy, scorer: Scorer | None = None
+) -> list[T]:
+    """What each task returns, in order; all run at the same time, in batches.
+
+    Raises:
+        QGuideError: of the first task that failed.
+    """
+    results: dict[int, T] = {}
+
+    def on_failure(name: str, error: QGuideError) -> None:
+        raise error
+
+    if tasks:
+        run_processes(
+            ((str(number), task) for number, task in enumerate(tasks)),
+            policy=policy,
+            scorer=scorer,
+            parallel=len(tasks),
+            on_done=lambda name, result, _: results.__setitem__(int(name), result),
+            on_failure=on_failure,
+        )
+    return [results[number] for number in range(len(tasks))]
+
+
 @dataclass(slots=True, eq=False)
 class _Alive(Generic[T]):
     name: str

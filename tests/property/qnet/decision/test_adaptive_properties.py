@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.decision.act import Decision, act
-from qnet.decision.adaptive import act_adaptively
+from qnet.decision.decide import Decision, Guidance
+from qnet.decision.guide import guide
 from qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
 
 HISTORY = (Message("user", "task"),)
@@ -61,14 +61,16 @@ def adaptively(
 ) -> tuple[Decision, Drawn, Known]:
     policy, scorer = Drawn(replies), Known(q_of)
     decision = asyncio.run(
-        act_adaptively(
+        guide(
             HISTORY,
             policy,
             scorer,
-            num_candidates=len(replies),
-            previous_q=previous_q,
-            sampling=Sampling(seed=5, first_greedy=True),
-            batch=batch,
+            Guidance(
+                len(replies),
+                Sampling(seed=5, first_greedy=True),
+                rise_over=previous_q,
+                batch=batch,
+            ),
         )
     )
     return decision, policy, scorer
@@ -113,13 +115,11 @@ def test_where_nothing_rises_it_decides_as_a_fixed_m_does(
     replies, q_of = drawn
     decision, _, _ = adaptively(replies, q_of, 10.0, batch)
     fixed = asyncio.run(
-        act(
+        guide(
             HISTORY,
             Drawn(replies),
             Known(q_of),
-            num_candidates=len(replies),
-            sampling=Sampling(),
-            always_score=True,
+            Guidance(len(replies), Sampling(), always_score=True),
         )
     )
     assert (decision.chosen, decision.reason) == (fixed.chosen, fixed.reason)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from qnet.decision.guidance import Guidance, Guided, guide
+from qnet.decision.deadline import NO_DEADLINE
+from qnet.decision.decide import Decision, Guidance
+from qnet.decision.guide import Perturbation, guide
 from qnet.decision.perturbation import (
     MAX_TASK_CHARACTERS,
     MemoryParaphraseCache,
@@ -86,11 +88,18 @@ def paraphraser_of(policy: Any, *, timeout_s: float = 5) -> Paraphraser:
 
 async def perturbed(
     policy: Any, paraphraser: Paraphraser, *, m: int = 3, scorer: Any = None, **more: Any
-) -> Guided:
-    guidance = Guidance(
-        m, Sampling(seed=1, first_greedy=True), paraphraser=paraphraser, batch=1, **more
+) -> Decision:
+    perturbation = Perturbation(paraphraser, more.pop("task", None))
+    deadline = more.pop("deadline", NO_DEADLINE)
+    guidance = Guidance(m, Sampling(seed=1, first_greedy=True), batch=1, **more)
+    return await guide(
+        HISTORY,
+        policy,
+        scorer or Scorer(),
+        guidance,
+        perturbation=perturbation,
+        deadline=deadline,
     )
-    return await guide(HISTORY, policy, scorer or Scorer(), guidance)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +151,8 @@ async def test_candidates_after_the_first_are_drawn_under_paraphrases() -> None:
     assert [s.first_greedy for _, _, s in policy.shown] == [True, False, False]
     assert scorer.histories == [HISTORY]
     assert (guided.perturbed, guided.warnings) == (2, ())
-    assert guided.paraphrasing.completion_tokens > 0
-    said = [c.message.content for c in guided.decision.candidates]
+    assert guided.usage.paraphrasing.completion_tokens > 0
+    said = [c.message.content for c in guided.candidates]
     assert "In other words" in said[1]
     assert "What is to be done" in said[2]
 
@@ -151,12 +160,12 @@ async def test_candidates_after_the_first_are_drawn_under_paraphrases() -> None:
 async def test_a_task_is_paraphrased_once() -> None:
     paraphraser = paraphraser_of(ScriptedParaphraser())
     first, again = [await perturbed(Recording(), paraphraser) for _ in range(2)]
-    assert first.paraphrasing.completion_tokens > 0
-    assert (again.paraphrasing.completion_tokens, again.perturbed) == (0, 2)
+    assert first.usage.paraphrasing.completion_tokens > 0
+    assert (again.usage.paraphrasing.completion_tokens, again.perturbed) == (0, 2)
     more = await perturbed(Recording(), paraphraser, m=5)
-    assert (more.perturbed, more.paraphrasing.completion_tokens) == (
+    assert (more.perturbed, more.usage.paraphrasing.completion_tokens) == (
         4,
-        first.paraphrasing.completion_tokens,
+        first.usage.paraphrasing.completion_tokens,
     )
 
 
@@ -189,7 +198,7 @@ async def test_a_failed_paraphrase_is_the_task_itself_and_said(news: Any, warnin
     usable = 1 if "1 of 2" in warning else 0
     assert (guided.perturbed, guided.warnings) == (usable, (warning,))
     assert sum(n for _, n, _ in policy.shown) == 3
-    assert len(guided.decision.candidates) == 3
+    assert len(guided.candidates) == 3
 
 
 async def test_a_failure_is_tried_again_the_next_time() -> None:
@@ -237,7 +246,7 @@ async def test_a_paraphrase_that_the_policy_refuses_is_not_used() -> None:
     guided = await perturbed(policy, paraphraser_of(ScriptedParaphraser()))
     assert guided.perturbed == 1
     assert guided.warnings == ("a paraphrase was not used: it is too long",)
-    assert len(guided.decision.candidates) == 3
+    assert len(guided.candidates) == 3
 
 
 async def test_a_very_long_task_is_left_as_it_is() -> None:

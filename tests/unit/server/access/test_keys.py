@@ -173,7 +173,7 @@ def test_serve_says_why_it_does_not_bind(keys_file: Path) -> None:
 
 def test_no_page_may_call_but_those_of_named_origins(serve: Serve, keys_file: Path) -> None:
     key = create_key(keys_file, "ada")
-    page = {"ScorerSource": "https://agents.example"}
+    page = {"Origin": "https://agents.example"}
     asks = page | {"Access-Control-Request-Method": "POST"}
     closed = serve(FAKES)
     assert closed.options("/v1/score", headers=asks).status_code == 405
@@ -183,7 +183,7 @@ def test_no_page_may_call_but_those_of_named_origins(serve: Serve, keys_file: Pa
     assert client.options("/v1/score", headers=asks).status_code == 200
     allowed = client.get("/v1/models", headers=page | bearer(key))
     assert allowed.headers["access-control-allow-origin"] == "https://agents.example"
-    other = client.get("/v1/models", headers=bearer(key) | {"ScorerSource": "https://evil.example"})
+    other = client.get("/v1/models", headers=bearer(key) | {"Origin": "https://evil.example"})
     assert "access-control-allow-origin" not in other.headers
 
 

@@ -1,15 +1,16 @@
 """How a method chooses, one step at a time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from qnet.decision.selection import TieBreak
 from qnet.errors import ScorerUnavailableError
 from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from training.evaluation.methods import (
     Play,
-    TieBreak,
     greedy,
     q_guided,
     random_of_m,
@@ -46,13 +47,17 @@ def test_guidance_scores_different_replies_once_and_takes_the_best() -> None:
         q_guided(PLAY, 0, "t"), drawn("a", "b", "a", "c"), ScoreResult((0.1, 0.9, 0.3), 33)
     )
     assert [m.content for m in requests[1].candidates] == ["a", "b", "c"]
-    assert choice == AgentStep("b", completion_tokens=40, distinct_candidates=3, scored_tokens=33)
+    assert replace(choice, decision=None) == AgentStep(
+        "b", completion_tokens=40, distinct_candidates=3, scored_tokens=33
+    )
 
 
 def test_guidance_scores_nothing_where_there_is_nothing_to_choose() -> None:
     choice, requests = ask(q_guided(PLAY, 0, "t"), drawn("a", "a", "a", "a"))
     assert not any(isinstance(request, ScoreRequest) for request in requests)
-    assert choice == AgentStep("a", completion_tokens=40, distinct_candidates=1)
+    assert replace(choice, decision=None) == AgentStep(
+        "a", completion_tokens=40, distinct_candidates=1
+    )
 
 
 def first_request(chooser: Agent, *, step: int = 0) -> SampleRequest:

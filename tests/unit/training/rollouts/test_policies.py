@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from qnet.types import (
     Candidate,
+    DrawRole,
     Message,
     SampleRequest,
     Sampling,
@@ -13,7 +14,7 @@ from qnet.types import (
 )
 from training.rollouts.policies import GuidedPolicy, PolicyWithRollouts
 
-HOT, COLD = Sampling(temperature=1.0), Sampling(temperature=0.0)
+SAMPLING = Sampling(temperature=1.0)
 
 
 @dataclass
@@ -43,28 +44,30 @@ class LikesTwo:
         ]
 
 
-def ask(text: str, n: int, sampling: Sampling) -> SampleRequest:
-    return SampleRequest((Message("user", text),), n, sampling)
+def ask(text: str, n: int, role: DrawRole) -> SampleRequest:
+    return SampleRequest((Message("user", text),), n, SAMPLING, role)
 
 
 def said(answers: Sequence[Sequence[Candidate]]) -> list[list[str]]:
     return [[candidate.message.content for candidate in candidates] for candidates in answers]
 
 
-def test_one_hot_reply_is_the_guided_one_and_costs_what_all_cost() -> None:
+def test_the_agents_own_reply_is_the_guided_one_and_costs_what_all_cost() -> None:
     policy = Counter()
     guided = GuidedPolicy(policy, LikesTwo(), num_candidates=4)
     answers = guided.sample_batch(
-        [ask("a", 1, HOT), ask("b", 3, HOT), ask("c", 1, COLD), ask("d", 1, HOT)]
+        [ask("a", 1, "act"), ask("b", 3, "branch"), ask("c", 1, "rollout"), ask("d", 1, "act")]
     )
     assert said(answers) == [["a2"], ["b0", "b1", "b2"], ["c0"], ["d2"]]
     assert [candidates[0].completion_tokens for candidates in answers] == [4, 1, 1, 4]
-    assert policy.asked == [4, 3, 1, 4]
+    assert sorted(policy.asked) == [1, 3, 4, 4]
 
 
 def test_rollouts_are_the_other_policys() -> None:
-    deviating, rollouts = Counter(), Counter()
-    both = PolicyWithRollouts(deviating, rollouts)
-    answers = both.sample_batch([ask("a", 1, COLD), ask("b", 2, HOT), ask("c", 1, COLD)])
+    branching, rollouts = Counter(), Counter()
+    both = PolicyWithRollouts(branching, rollouts)
+    answers = both.sample_batch(
+        [ask("a", 1, "rollout"), ask("b", 2, "branch"), ask("c", 1, "rollout")]
+    )
     assert said(answers) == [["a0"], ["b0", "b1"], ["c0"]]
-    assert (deviating.asked, rollouts.asked) == ([2], [1, 1])
+    assert (branching.asked, rollouts.asked) == ([2], [1, 1])

@@ -3,20 +3,33 @@
 import asyncio
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from qnet.decision.act import act
-from qnet.decision.deadline import Deadline
+from qnet.decision.deadline import NO_DEADLINE, Deadline
+from qnet.decision.decide import Decision, Guidance
+from qnet.decision.guide import guide
 from qnet.device.device_thread import DeviceThread, ScoringWorker
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError, ScorerUnavailableError
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring.value_head import NaiveScorer, ScriptedScorer, SharedPrefixScorer
-from qnet.types import History, Message, Sampling, ScoreRequest, ScoreResult
+from qnet.types import AsyncScorer, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
 from tests.support.tiny_models import WORDS, policy_model, q_model
 
 TASK = (Message("user", "put a mug in shelf 1"),)
+
+
+async def act(
+    history: History,
+    policy: Policy,
+    scorer: AsyncScorer,
+    *,
+    deadline: Deadline = NO_DEADLINE,
+    **how: Any,
+) -> Decision:
+    return await guide(history, policy, scorer, Guidance(**how), deadline=deadline)
 
 
 @pytest.fixture

@@ -1,0 +1,116 @@
+"""One guided step of a server: answers what `decide` asks for, within a deadline.
+
+Every endpoint that draws candidates calls `guide`. Perturbation (Q*Agent-I-aug) wraps the policy:
+candidates are drawn under paraphrases of the task and scored after the true history.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from qnet.decision.deadline import NO_DEADLINE, Deadline
+from qnet.decision.decide import Decision, Guidance, StepTimings, decide
+from qnet.decision.perturbation import Paraphraser, PerturbedPolicy, find_task
+from qnet.types import (
+    AsyncScorer,
+    Candidate,
+    History,
+    Policy,
+    SampleRequest,
+    ScoreRequest,
+    ScoreResult,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbation:
+    """How the task is reworded for drawing.
+
+    Attributes:
+        task: the task's description, if it is not where `find_task` looks for it.
+    """
+
+    paraphraser: Paraphraser
+    task: str | None = None
+
+
+async def guide(
+    history: History,
+    policy: Policy,
+    scorer: AsyncScorer,
+    guidance: Guidance,
+    *,
+    perturbation: Perturbation | None = None,
+    deadline: Deadline = NO_DEADLINE,
+) -> Decision:
+    """Draw candidates, score them after the true history, take the best.
+
+    Raises:
+        InvalidCandidatesError: M is below 1.
+        InvalidRequestError: the perturbation's task is not in the first user message.
+        HistoryTooLongError: the history does not fit the policy or the Q model.
+        ScorerUnavailableError: no Q can be given, or not in time.
+        UpstreamError: the policy's upstream failed.
+    """
+    if perturbation is None:
+        return await _Driver(policy, scorer, deadline).run(history, guidance)
+    started = perf_counter()
+    place = find_task(history, task=perturbation.task)
+    async with deadline.enforce():
+        paraphrases = await perturbation.paraphraser.paraphrase(
+            place.text(history), n=max(guidance.num_candidates - 1, 0)
+        )
+    paraphrase_ms = (perf_counter() - started) * 1e3
+    perturbed = PerturbedPolicy(policy, place, paraphrases.texts)
+    decision = await _Driver(perturbed, scorer, deadline).run(history, guidance)
+    return replace(
+        decision,
+        perturbed=perturbed.perturbed,
+        warnings=(*paraphrases.warnings, *perturbed.warnings),
+        usage=replace(decision.usage, paraphrasing=paraphrases.spent),
+        timings=replace(decision.timings, paraphrase_ms=paraphrase_ms),
+    )
+
+
+class _Driver:
+    """Answers one decision's requests and times each kind."""
+
+    def __init__(self, policy: Policy, scorer: AsyncScorer, deadline: Deadline) -> None:
+        self._policy = policy
+        self._scorer = scorer
+        self._deadline = deadline
+        self._seconds: dict[type, float] = defaultdict(float)
+
+    async def run(self, history: History, guidance: Guidance) -> Decision:
+        process = decide(history, guidance)
+        try:
+            request = next(process)
+            while True:
+                try:
+                    answer = await self._answer(request)
+                except Exception as error:
+                    request = process.throw(error)  # `decide` may have a fallback for it
+                else:
+                    request = process.send(answer)
+        except StopIteration as end:
+            decision: Decision = end.value
+        timings = StepTimings(
+            sample_ms=self._seconds[SampleRequest] * 1e3,
+            score_ms=self._seconds[ScoreRequest] * 1e3,
+        )
+        return replace(decision, timings=timings)
+
+    async def _answer(
+        self, request: SampleRequest | ScoreRequest
+    ) -> Sequence[Candidate] | ScoreResult:
+        started = perf_counter()
+        try:
+            async with self._deadline.enforce():
+                if isinstance(request, ScoreRequest):
+                    return await self._scorer.score(request)
+                return await self._policy.sample(
+                    request.history, n=request.n, sampling=request.sampling
+                )
+        finally:
+            self._seconds[type(request)] += perf_counter() - started

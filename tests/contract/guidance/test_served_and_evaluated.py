@@ -1,0 +1,63 @@
+"""The guided agent that `evaluate` plays is the one that `/v1/act` serves."""
+
+from functools import partial
+
+import pytest
+from fastapi.testclient import TestClient
+
+from qnet.types import Sampling
+from server.app import create_app
+from server.settings.settings import Settings
+from training.environments.task_selection import EnvironmentConfig, build_selected_suite
+from training.evaluation.methods import Play, q_guided
+from training.rollouts.episode import Episode, derived_seed, play_episode
+from training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
+from training.rollouts.rollout import run_together
+
+SEED = 3
+PLAY = Play(candidates=5, sampling=Sampling(temperature=1.8), greedy_candidate=True, max_steps=12)
+TASKS = EnvironmentConfig(name="alfworld", first_seed=77, count=2)
+
+
+@pytest.fixture(scope="module")
+def evaluated() -> dict[str, Episode]:
+    """Episodes as `evaluate` plays them, by task."""
+    suite = build_selected_suite(TASKS)
+    inference = Inference()
+    episodes = run_together(
+        [
+            play_episode(
+                partial(suite.make, task), q_guided(PLAY, SEED, task.id), max_steps=PLAY.max_steps
+            )
+            for task in suite.tasks
+        ],
+        policy=build_policy(EMBEDDED, inference),
+        scorer=build_scorer(EMBEDDED, inference),
+    )
+    return dict(zip((task.id for task in suite.tasks), episodes, strict=True))
+
+
+def test_a_served_step_is_the_evaluated_one(evaluated: dict[str, Episode]) -> None:
+    guided_steps = 0
+    with TestClient(create_app(Settings())) as client:
+        for task_id, episode in evaluated.items():
+            turns = [{"role": m.role, "content": m.content} for m in episode.messages]
+            for step, choice in enumerate(episode.choices):
+                answer = client.post(
+                    "/v1/act",
+                    json={
+                        "messages": turns[: 1 + 2 * step],
+                        "num_candidates": PLAY.candidates,
+                        "temperature": PLAY.sampling.temperature,
+                        "greedy_candidate": True,
+                        "seed": derived_seed(SEED, task_id, step),
+                    },
+                ).json()
+                assert choice.decision is not None
+                served = [candidate["message"]["content"] for candidate in answer["candidates"]]
+                drawn = [candidate.message.content for candidate in choice.decision.candidates]
+                assert served == drawn
+                assert answer["action"] == choice.reply
+                assert answer["reason"] == choice.decision.reason
+                guided_steps += choice.decision.q_values is not None
+    assert guided_steps >= 5, "too few steps with a choice to say anything"
