@@ -127,7 +127,7 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
 def test_a_broken_promise_ends_the_command_with_1(tmp_path: Path) -> None:
     checkpoint = save_qnet(tmp_path / "qnet", save_policy(tmp_path / "policy"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qnet.scoring.value_head.SharedPrefixScorer", lambda *_, **__: Closable(0.01))
+        patch.setattr("qnet.scoring.build.SharedPrefixScorer", lambda *_, **__: Closable(0.01))
         command = ["bench", "soak", "--q-model", str(checkpoint), "--minutes", "0.001"]
         done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "soak.json")])
     assert done.exit_code == 1, done.output
