@@ -1,76 +1,145 @@
-"""A circuit breaker: who fails again and again is left alone for a while.
+"""Circuit breaker: stops requests to an upstream that keeps failing, then tries it with one.
 
 closed ── N failures in a row ──▶ open ── open_s later ──▶ half-open: one probe
 ▲                                ▲                          │
 └──────────── success ───────────┴───────── failure ────────┘
 """
 
+import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from qnet.support.concurrency import work_group
+
+
+class CircuitOpenError(Exception):
+    """The circuit is open, or half-open with a probe of another caller.
+
+    Args:
+        wait_s: seconds until a call may be admitted.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"the circuit is open for {wait_s:.1f} s")
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Admission:
+    """Permission for one call, handed back with its outcome.
+
+    Attributes:
+        opening: how often the circuit had opened when the call began.
+        answers: how many calls had succeeded when it began.
+        group: the concurrent work that the call is part of, if any.
+    """
+
+    opening: int
+    answers: int
+    group: object | None
 
 
 class CircuitBreaker:
-    """Counts the failures of one upstream. For one event loop.
+    """Counts consecutive failures of one upstream. For one event loop.
 
-    Every call that `admit` lets through ends with `succeed`, `fail` or `abandon` and what `admit`
-    gave it. Calls of before the last opening are not listened to: they say nothing of now, and
-    the probe's place is not theirs to give back.
+    Every call that `admit` lets through ends with one of `succeed`, `fail`, `time_out` and
+    `abandon`. Outcomes of calls that began before the last opening do not count: they are not
+    about the upstream as it is now.
 
     Args:
-        failures: in a row, until it opens.
-        open_s: how long nothing is let through.
-        clock: seconds that never run backwards.
+        failures: in a row, after which the circuit opens.
+        open_s: time without any call after an opening; also how long a probe keeps other callers
+            from probing, so that a slow completion does not shut them out.
+        clock: monotonic seconds.
     """
 
     def __init__(
         self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most_failures = failures
+        self._max_failures = failures
         self._open_s = open_s
         self._clock = clock
         self._failures = 0
-        self._opened_at: float | None = None
+        self._answers = 0
         self._openings = 0
-        self._probing = False
+        self._opened_at: float | None = None
+        self._probes: list[Admission] = []
+        self._probed_at = 0.0
+        self._changed = asyncio.Event()
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are refused, but for a probe."""
+        """True while open or half-open: at most a probe is let through."""
         return self._opened_at is not None
 
     @property
     def wait_s(self) -> float:
-        """0 where a call may begin, else the seconds until one may."""
+        """Seconds until a call may begin; 0 if one may begin now."""
         if self._opened_at is None:
             return 0.0
-        wait_s = self._opened_at + self._open_s - self._clock()
-        if wait_s > 0:
-            return wait_s
-        return self._open_s if self._probing else 0.0
+        since = self._probed_at if self._probes else self._opened_at
+        return max(0.0, since + self._open_s - self._clock())
 
-    def admit(self) -> int:
-        """Let a call begin, where `wait_s` is 0; what it gives belongs to the call's end."""
-        self._probing = self.is_open
-        return self._openings
+    async def admit(self) -> Admission:
+        """Let a call begin.
 
-    def succeed(self, admitted: int) -> None:
-        """A call got its answer."""
-        if admitted == self._openings:
+        A call that is drawn together with the probe waits for the probe's outcome. To refuse it
+        would fail the draw and so cancel the probe: for a caller who draws candidates in parallel
+        the circuit would never close.
+
+        Raises:
+            CircuitOpenError: no call may begin now.
+        """
+        group = work_group()
+        while self._is_probing(group):
+            await self._changed.wait()
+        if wait_s := self.wait_s:
+            raise CircuitOpenError(wait_s)
+        admission = Admission(self._openings, self._answers, group)
+        if self.is_open:
+            self._probes.append(admission)
+            self._probed_at = self._clock()
+        return admission
+
+    def succeed(self, admission: Admission) -> None:
+        """Record that the upstream answered."""
+        self._answers += 1
+        if admission.opening == self._openings:
             self._failures = 0
             self._opened_at = None
-            self._probing = False
+            self._end(self._probes)
 
-    def fail(self, admitted: int) -> None:
-        """A call got none."""
-        if admitted != self._openings:
+    def fail(self, admission: Admission) -> None:
+        """Record that the upstream failed."""
+        if admission.opening != self._openings:
             return
         self._failures += 1
-        if self.is_open or self._failures >= self._most_failures:
+        if self.is_open or self._failures >= self._max_failures:
             self._opened_at = self._clock()
             self._openings += 1
-            self._probing = False
+            self._end(self._probes)
 
-    def abandon(self, admitted: int) -> None:
-        """A call ended without showing anything."""
-        if admitted == self._openings:
-            self._probing = False
+    def time_out(self, admission: Admission) -> None:
+        """Record that no answer came in time.
+
+        It is a failure only if nobody else got an answer meanwhile. Otherwise the upstream is
+        well and the completion was too long: any caller could shut out all others with a few.
+        """
+        if admission.answers == self._answers:
+            self.fail(admission)
+        else:
+            self.abandon(admission)
+
+    def abandon(self, admission: Admission) -> None:
+        """Record that a call ended without showing whether the upstream is well."""
+        self._end([admission])
+
+    def _is_probing(self, group: object | None) -> bool:
+        return group is not None and any(probe.group is group for probe in self._probes)
+
+    def _end(self, probes: list[Admission]) -> None:
+        """Forget these probes and wake the calls that wait for one."""
+        self._probes = [probe for probe in self._probes if probe not in probes]
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -21,7 +21,7 @@ from qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qnet.policies.circuit_breaker import CircuitBreaker
+from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
 from qnet.policies.openai_schema import (
     MaxTokensName,
     candidates_of,
@@ -218,13 +218,8 @@ class OpenAICompatiblePolicy:
         An answer that is JSON but no completion is the answer to this request: the upstream is
         there, and no other caller has to do without it.
         """
-        if wait_s := self._breaker.wait_s:
-            raise UpstreamUnavailableError(
-                f"upstream {self.name} failed {self._limits.breaker_failures} times in a row and "
-                f"is left alone for {wait_s:.1f} s; try later",
-                retry_after_s=wait_s,
-            )
-        outcome, admitted = self._breaker.abandon, self._breaker.admit()
+        admission = await self._admit()
+        outcome = self._breaker.abandon
         try:
             response = await self._post(body)
             if response.status_code != 200:
@@ -238,11 +233,24 @@ class OpenAICompatiblePolicy:
             if not is_object(response.content):
                 outcome = self._breaker.fail
             raise UpstreamError(f"upstream {self.name} answered with what is no completion")
-        except (UpstreamTimeoutError, _UnreachableError):
+        except UpstreamTimeoutError:
+            outcome = self._breaker.time_out
+            raise
+        except _UnreachableError:
             outcome = self._breaker.fail
             raise
         finally:
-            outcome(admitted)
+            outcome(admission)
+
+    async def _admit(self) -> Admission:
+        try:
+            return await self._breaker.admit()
+        except CircuitOpenError as error:
+            raise UpstreamUnavailableError(
+                f"upstream {self.name} failed {self._limits.breaker_failures} times in a row and "
+                f"is left alone for {error.wait_s:.1f} s; try later",
+                retry_after_s=error.wait_s,
+            ) from error
 
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
         limits = self._limits

@@ -80,6 +80,11 @@ class Server:
         asked["greedy_candidate"] = False  # it would be a request of its own
         return httpx.post(f"{self.url}/v1/act", json=asked, timeout=END_S)
 
+    def act_as_documented(self, upstream: str) -> httpx.Response:
+        """A guided action by the defaults: several requests of the upstream at the same time."""
+        asked = {"policy": upstream, "messages": [USER]}
+        return httpx.post(f"{self.url}/v1/act", json=asked, timeout=END_S)
+
     def score(self) -> httpx.Response:
         """The caller's own candidates, which need no upstream."""
         return httpx.post(f"{self.url}/v1/score", json=SCORE, timeout=END_S)
@@ -131,6 +136,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "good": {"url": f"http://127.0.0.1:{good.port}/v1", "model": "fake"},
         "bad": {"url": f"http://127.0.0.1:{bad.port}/v1", "model": "fake"} | impatient,
     }
+    upstreams["parallel"] = upstreams["bad"] | {"n": "parallel"}
     variables = {"QGUIDE_UPSTREAMS": json.dumps(upstreams)}
     try:
         good.start()
@@ -231,3 +237,15 @@ def test_too_many_requests(server: Server) -> None:
         assert "takes no more requests" in answer.text
         assert answer.headers["retry-after"] == "1"
     assert server.is_back(), "who is busy is not left alone"
+
+
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("upstream", ["bad", "parallel"])
+def test_failing_for_a_while_when_every_action_takes_several_requests(
+    server: Server, upstream: str
+) -> None:
+    server.bad.start("--fault", "500", "--times", "8")
+    failed = server.act_as_documented(upstream)
+    assert error_of(failed) in ((502, "upstream_failed"), (503, "upstream_unavailable"))
+    until(lambda: server.act_as_documented(upstream).status_code == 200)
+    assert server.readiness_of(upstream) == "ok"

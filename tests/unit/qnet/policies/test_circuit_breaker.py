@@ -1,8 +1,11 @@
 """The circuit breaker."""
 
+import asyncio
+
 import pytest
 
-from qnet.policies.circuit_breaker import CircuitBreaker
+from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
+from qnet.support.concurrency import all_of
 
 
 class Clock:
@@ -25,66 +28,163 @@ def breaker(clock: Clock) -> CircuitBreaker:
     return CircuitBreaker(failures=2, open_s=10.0, clock=clock)
 
 
-def fail(breaker: CircuitBreaker, times: int) -> None:
+async def fail(breaker: CircuitBreaker, times: int) -> None:
     for _ in range(times):
-        assert breaker.wait_s == 0
-        breaker.fail(breaker.admit())
+        breaker.fail(await breaker.admit())
 
 
-def test_failures_in_a_row_open_it(breaker: CircuitBreaker, clock: Clock) -> None:
-    fail(breaker, 2)
+async def test_failures_in_a_row_open_it(breaker: CircuitBreaker, clock: Clock) -> None:
+    await fail(breaker, 2)
     clock.now_s += 4
     assert breaker.is_open
-    assert breaker.wait_s == pytest.approx(6.0)
+    with pytest.raises(CircuitOpenError) as raised:
+        await breaker.admit()
+    assert raised.value.wait_s == breaker.wait_s == pytest.approx(6.0)
 
 
-def test_a_success_between_failures_keeps_it_closed(breaker: CircuitBreaker) -> None:
-    fail(breaker, 1)
-    breaker.succeed(breaker.admit())
-    fail(breaker, 1)
+async def test_a_success_between_failures_keeps_it_closed(breaker: CircuitBreaker) -> None:
+    await fail(breaker, 1)
+    breaker.succeed(await breaker.admit())
+    await fail(breaker, 1)
     assert breaker.wait_s == 0
 
 
-def test_one_probe_goes_first_and_its_success_closes_it(
+async def test_one_probe_goes_first_and_its_success_closes_it(
     breaker: CircuitBreaker, clock: Clock
 ) -> None:
-    fail(breaker, 2)
+    await fail(breaker, 2)
     clock.now_s += 10
-    assert breaker.wait_s == 0
-    probe = breaker.admit()
-    assert breaker.wait_s > 0
+    probe = await breaker.admit()
+    with pytest.raises(CircuitOpenError):
+        await breaker.admit()
     breaker.succeed(probe)
     assert not breaker.is_open
-    breaker.admit()
+    await breaker.admit()
     assert breaker.wait_s == 0
 
 
-def test_a_failing_probe_opens_it_again(breaker: CircuitBreaker, clock: Clock) -> None:
-    fail(breaker, 2)
+async def test_a_failing_probe_opens_it_again(breaker: CircuitBreaker, clock: Clock) -> None:
+    await fail(breaker, 2)
     clock.now_s += 10
-    fail(breaker, 1)
+    await fail(breaker, 1)
     assert breaker.wait_s == pytest.approx(10.0)
 
 
-def test_a_probe_that_is_given_up_makes_room_for_another(
+async def test_a_probe_that_is_given_up_makes_room_for_another(
     breaker: CircuitBreaker, clock: Clock
 ) -> None:
-    fail(breaker, 2)
+    await fail(breaker, 2)
     clock.now_s += 10
-    breaker.abandon(breaker.admit())
+    breaker.abandon(await breaker.admit())
     assert breaker.wait_s == 0
 
 
+async def test_a_probe_that_takes_long_does_not_keep_others_from_probing(
+    breaker: CircuitBreaker, clock: Clock
+) -> None:
+    await fail(breaker, 2)
+    clock.now_s += 10
+    slow = await breaker.admit()
+    clock.now_s += 10
+    quick = await breaker.admit()
+    breaker.abandon(slow)
+    assert breaker.wait_s == pytest.approx(10.0), "the other probe is still under way"
+    breaker.succeed(quick)
+    breaker.time_out(slow)
+    assert not breaker.is_open
+
+
 @pytest.mark.parametrize("end", ["abandon", "fail", "succeed"])
-def test_an_older_call_speaks_neither_for_the_probe_nor_of_now(
+async def test_an_older_call_speaks_neither_for_the_probe_nor_of_now(
     breaker: CircuitBreaker, clock: Clock, end: str
 ) -> None:
-    old = breaker.admit()
-    fail(breaker, 2)
+    old = await breaker.admit()
+    await fail(breaker, 2)
     clock.now_s += 10
-    probe = breaker.admit()
+    probe = await breaker.admit()
     getattr(breaker, end)(old)
     assert breaker.is_open
     assert breaker.wait_s == pytest.approx(10.0), "the probe is still under way"
     breaker.succeed(probe)
     assert breaker.wait_s == 0
+
+
+class Draw:
+    """Concurrent calls of one decision; the first to be admitted waits for its outcome."""
+
+    def __init__(self, breaker: CircuitBreaker) -> None:
+        self.breaker = breaker
+        self.admitted: list[Admission] = []
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, *, nested: bool = False) -> None:
+        calls = [self.call() for _ in range(3)]
+        await all_of([all_of([call]) for call in calls] if nested else calls)
+
+    async def call(self) -> None:
+        self.admitted.append(await self.breaker.admit())
+        await self.outcome
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_calls_that_are_drawn_with_the_probe_wait_for_it(
+    breaker: CircuitBreaker, clock: Clock, nested: bool
+) -> None:
+    await fail(breaker, 2)
+    clock.now_s += 10
+    draw = Draw(breaker)
+    running = asyncio.create_task(draw.run(nested=nested))
+    await asyncio.sleep(0.01)
+    [probe] = draw.admitted
+    with pytest.raises(CircuitOpenError):
+        await breaker.admit()  # of another caller, who is not made to wait
+    clock.now_s += 10
+    other = await breaker.admit()
+    breaker.abandon(other)
+    await asyncio.sleep(0.01)
+    assert draw.admitted == [probe], "they wait for their own probe, however long it takes"
+    breaker.succeed(probe)
+    draw.outcome.set_result(None)
+    await running
+    assert len(draw.admitted) == 3
+
+
+async def test_calls_that_wait_for_a_failing_probe_are_refused(
+    breaker: CircuitBreaker, clock: Clock
+) -> None:
+    await fail(breaker, 2)
+    clock.now_s += 10
+    draw = Draw(breaker)
+    running = asyncio.create_task(draw.run())
+    await asyncio.sleep(0.01)
+    breaker.fail(draw.admitted[0])
+    with pytest.raises(CircuitOpenError):
+        await running
+
+
+async def test_a_draw_that_is_cancelled_gives_the_probe_to_the_next_caller(
+    breaker: CircuitBreaker, clock: Clock
+) -> None:
+    await fail(breaker, 2)
+    clock.now_s += 10
+    draw = Draw(breaker)
+    running = asyncio.create_task(draw.run())
+    await asyncio.sleep(0.01)
+    running.cancel()
+    breaker.abandon(draw.admitted[0])
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(draw.admitted) == 1
+    assert breaker.wait_s == 0
+
+
+async def test_silence_is_a_failure_only_where_nobody_was_answered_meanwhile(
+    breaker: CircuitBreaker,
+) -> None:
+    long = [await breaker.admit() for _ in range(4)]
+    breaker.succeed(await breaker.admit())
+    for call in long:
+        breaker.time_out(call)
+    assert not breaker.is_open
+    for call in [await breaker.admit() for _ in range(2)]:
+        breaker.time_out(call)
+    assert breaker.is_open
