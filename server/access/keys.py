@@ -9,18 +9,23 @@ import json
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
 
 import structlog
+from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from qnet.errors import ConfigError
 
 PREFIX: Final = "qg_"
 _RANDOM_BYTES: Final = 32
+_LOCK_TIMEOUT_S: Final = 10.0
+"""A change takes milliseconds; who waits longer waits for a process that hangs."""
 _log = structlog.get_logger(__name__)
 
 
@@ -135,14 +140,15 @@ def create_key(
     requests_per_minute: int | None = None,
     tokens_per_day: int | None = None,
 ) -> str:
-    """Add a caller to the file, which is made if need be; the key, which nobody sees again.
+    """Add a caller to the file, which is made if need be.
+
+    Returns:
+        The new key; nothing else ever shows it again.
 
     Raises:
-        ConfigError: the name is taken or no name, a limit is negative, or the file is broken.
+        ConfigError: the name is taken or no name, a limit is negative, or the file is broken or
+            cannot be written.
     """
-    keys = read_keys(path).keys if path.exists() else ()
-    if name in (key.name for key in keys):
-        raise ConfigError(f"there is a key {name!r} already; revoke it or take another name")
     key = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     try:
         new = Key(
@@ -156,7 +162,11 @@ def create_key(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ConfigError(f"{first['loc'][0]} is {first['input']!r}: {first['msg']}") from error
-    _write(path, KeyList(keys=(*keys, new)))
+    with _locked(path):
+        keys = read_keys(path).keys if path.exists() else ()
+        if name in (known.name for known in keys):
+            raise ConfigError(f"there is a key {name!r} already; revoke it or take another name")
+        _write(path, KeyList(keys=(*keys, new)))
     return key
 
 
@@ -164,12 +174,36 @@ def revoke_key(path: Path, name: str) -> None:
     """Take a caller out of the file.
 
     Raises:
-        ConfigError: there is none of that name, or the file is broken.
+        ConfigError: there is none of that name, or the file is broken or cannot be written.
     """
-    keys = read_keys(path).keys
-    if name not in (key.name for key in keys):
-        raise ConfigError(f"there is no key {name!r}; there are {', '.join(k.name for k in keys)}")
-    _write(path, KeyList(keys=tuple(key for key in keys if key.name != name)))
+    with _locked(path):
+        keys = read_keys(path).keys
+        if name not in (key.name for key in keys):
+            names = ", ".join(key.name for key in keys)
+            raise ConfigError(f"there is no key {name!r}; there are {names}")
+        _write(path, KeyList(keys=tuple(key for key in keys if key.name != name)))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time read and replace the file.
+
+    The lock is on a file beside it, because the keys file itself is replaced by each change. The
+    system gives it up when its holder dies, so a killed command locks nobody out.
+
+    Raises:
+        ConfigError: the file or its lock cannot be written, or the lock was not to be had.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock", timeout=_LOCK_TIMEOUT_S, mode=0o600):
+            yield
+    except OSError as error:  # the lock's time-out is one, too
+        reason = error.strerror or f"another process has held {path}.lock for {_LOCK_TIMEOUT_S:g} s"
+        raise ConfigError(
+            f"keys file {path} cannot be changed ({reason}); run the command where the folder can "
+            "be written, one at a time"
+        ) from error
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -184,8 +218,11 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 def _write(path: Path, keys: KeyList) -> None:
     """All or nothing, and for the owner's eyes alone."""
     text = json.dumps(keys.model_dump(mode="json", exclude_none=True), indent=2) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
-    with open(descriptor, "w") as file:
-        file.write(text)
-    os.replace(temporary, path)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:  # a full disk: the old file stands, and half a new one must not stay
+        os.unlink(temporary)
+        raise

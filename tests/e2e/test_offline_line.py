@@ -71,8 +71,10 @@ def run_job(runs: Path, job: str, text: str) -> None:
 def write_solutions(runs: Path, *, count: int) -> None:
     """What `collect` would write, had corridors an expert."""
     suite = CorridorSuite(0, count)
-    run = open_run(runs / "expert", EnvironmentConfig(name="fake"))
-    with JsonlWriter(run.rows) as rows:
+    with (
+        open_run(runs / "expert", EnvironmentConfig(name="fake")) as run,
+        JsonlWriter(run.rows) as rows,
+    ):
         for task in suite.tasks:
             environment = suite.make(task)
             first, steps = environment.reset(), []

@@ -3,20 +3,22 @@
     <output>/config.json     the resolved configuration; a resume must match it
     <output>/rows.jsonl      the job's records, one per line, flushed one by one
     <output>/metrics.jsonl   numbers about the run, one object per line
+    <output>/run.lock        held while a job works in the folder
 
 A line that a kill cut off was never written: readers pass over it and the next writer
 drops it. Its task is simply done again.
 """
 
-import fcntl
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
 from qnet.errors import ConfigError, RecordError
@@ -45,35 +47,62 @@ class RunFolder:
         """The metrics."""
         return self.path / "metrics.jsonl"
 
+    @property
+    def lock(self) -> Path:
+        """The file whose lock a job holds while it works in the folder."""
+        return self.path / "run.lock"
 
+
+@contextmanager
 def open_run(
     folder: Path, config: BaseModel, *, may_change: Set[str] = frozenset({"output"})
-) -> RunFolder:
-    """Start a run in `folder`, or take up the one that was started there.
+) -> Iterator[RunFolder]:
+    """Start a run in `folder`, or take up the one that was started there, for the block alone.
 
     Args:
-        folder: made if it is missing.
+        folder: made if it is missing; no other job gets into it before the block ends.
         config: written to `config.json` by a new run, compared with it by a resumed one.
         may_change: top-level fields that do not change the rows, such as `parallel`.
 
     Raises:
-        ConfigError: the run there has another configuration.
+        ConfigError: another job works in the folder, or its run has another configuration.
     """
     run = RunFolder(folder)
-    resolved = config.model_dump(mode="json")
+    with _locked(run):
+        _start_or_resume(run, config.model_dump(mode="json"), may_change)
+        yield run
+
+
+@contextmanager
+def _locked(run: RunFolder) -> Iterator[None]:
+    """Keep other jobs out of the folder; the system gives the lock up when its holder dies."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(run.lock)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise ConfigError(
+            f"another job is working in {run.path}; wait for it to end or choose another output "
+            "folder"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _start_or_resume(run: RunFolder, resolved: Mapping[str, object], may_change: Set[str]) -> None:
     if run.config.exists():
         _refuse_other_config(run, resolved, may_change)
-        return run
+        return
     if run.rows.exists():
         raise ConfigError(
             f"{run.rows} exists without its config.json, so it cannot be resumed; "
             "choose another output folder or remove it"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     unfinished = run.config.with_suffix(".tmp")
     unfinished.write_text(json.dumps(resolved, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(run.config)
-    return run
 
 
 def _refuse_other_config(
@@ -107,26 +136,15 @@ def _flat(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 
 class JsonlWriter:
-    """Appends rows to a file, each on disk before `write` returns.
+    """Appends rows to a file, each handed to the system before `write` returns.
 
-    The file is locked while it is open: two runs into one folder would mix their rows.
-
-    Raises:
-        ConfigError: another process has the file open for writing.
+    One writer at a time: a job holds its run folder's lock while it writes (`open_run`).
     """
 
     def __init__(self, path: Path) -> None:
         """Open `path` for appending and drop a line that a kill cut off."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.close()
-            raise ConfigError(
-                f"{path} is being written by another process; wait for it to end "
-                "or choose another output folder"
-            ) from error
         self._drop_torn_line()
 
     def _drop_torn_line(self) -> None:
@@ -147,7 +165,7 @@ class JsonlWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file and give up its lock."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:

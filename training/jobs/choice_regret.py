@@ -15,7 +15,7 @@ from rich.console import Console
 
 from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Sampling, Scorer
-from training.data.runs import JsonlWriter, finished_task_ids, open_run, read_rows
+from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run, read_rows
 from training.environments.task_selection import (
     EnvironmentConfig,
     SelectedSuite,
@@ -89,7 +89,17 @@ def run_judge(
         ConfigError: the run folder belongs to another configuration.
         EnvironmentFailureError: an episode failed; a run again goes on with the others.
     """
-    run = open_run(config.output, config, may_change=MAY_CHANGE)
+    with open_run(config.output, config, may_change=MAY_CHANGE) as run:
+        return _judge(config, run, policy, scorer, console)
+
+
+def _judge(
+    config: JudgeConfig,
+    run: RunFolder,
+    policy: BatchPolicy | None,
+    scorer: Scorer | None,
+    console: Console | None,
+) -> dict[str, float]:
     scorer = scorer or build_scorer(config.qnet, config.inference)
     policy = policy or PolicyWithRollouts(
         build_policy(config.policy, config.inference), build_policy(config.judge, config.inference)

@@ -22,7 +22,7 @@ from rich.console import Console
 from qnet.errors import ConfigError, QGuideError
 from qnet.types import Candidate, History, SampleRequest, Sampling
 from training.data.records import EXPERT, TrajectoryRow, rows_of
-from training.data.runs import JsonlWriter, finished_task_ids, open_run
+from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from training.environment import Task
 from training.environments.task_selection import (
     EnvironmentConfig,
@@ -33,6 +33,8 @@ from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, p
 from training.rollouts.models import Inference, build_policy, sha256_of_policy
 from training.rollouts.progress import ProgressBar
 from training.rollouts.rollout import ModelRequest, RolloutTask, Timings, run_processes
+
+MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 
 
 class CollectConfig(BaseModel):
@@ -127,7 +129,11 @@ def run_collect(config: CollectConfig, *, console: Console | None = None) -> Col
     resolved = _ResolvedConfig(
         **dict(config), policy_sha256=sha256_of_policy(config.policy) if config.policy else ""
     )
-    run = open_run(config.output, resolved, may_change={"output", "parallel", "inference"})
+    with open_run(config.output, resolved, may_change=MAY_CHANGE) as run:
+        return _collect(config, run, console)
+
+
+def _collect(config: CollectConfig, run: RunFolder, console: Console | None) -> Collected:
     policy = build_policy(config.policy, config.inference) if config.policy else None
     suite = build_selected_suite(config.environment)
     build_expert = expert_builder(config.environment)

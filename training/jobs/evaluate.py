@@ -141,7 +141,17 @@ def run_evaluate(
         EnvironmentFailureError: not a single episode could be played.
     """
     config = _with_hashes(config, policy is None, scorer is None)
-    run = open_run(config.output, config, may_change=MAY_CHANGE)
+    with open_run(config.output, config, may_change=MAY_CHANGE) as run:
+        return _evaluate(config, run, policy, scorer, console)
+
+
+def _evaluate(
+    config: EvaluateConfig,
+    run: RunFolder,
+    policy: BatchPolicy | None,
+    scorer: Scorer | None,
+    console: Console | None,
+) -> Results:
     if policy is None:
         policy = build_policy(config.policy, config.inference)
     if scorer is None and "q-guided" in config.methods:

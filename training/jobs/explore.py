@@ -25,6 +25,7 @@ from training.algorithms.tree import branching_fraction
 from training.data.records import NodeRow, TrajectoryRow, TreeRow
 from training.data.runs import (
     JsonlWriter,
+    RunFolder,
     finished_task_ids,
     open_run,
     read_rows,
@@ -137,7 +138,13 @@ def run_explore(
         guide_sha256=weights_sha256(model_folder(config.guide, "qnet")) if config.guide else "",
         rollouts_sha256=sha256_of_policy(config.rollouts) if config.rollouts else "",
     )
-    run = open_run(config.output, resolved, may_change=MAY_CHANGE)
+    with open_run(config.output, resolved, may_change=MAY_CHANGE) as run:
+        return _explore(config, run, policy, console)
+
+
+def _explore(
+    config: ExploreConfig, run: RunFolder, policy: BatchPolicy | None, console: Console | None
+) -> dict[str, float]:
     policy = policy or build_policy(config.policy, config.inference)
     if config.guide:
         scorer = build_scorer(config.guide, config.inference)

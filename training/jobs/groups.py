@@ -22,7 +22,7 @@ from rich.console import Console
 from qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.decision_groups import ContinuationBy, DecisionGroupsRow
-from training.data.runs import JsonlWriter, finished_task_ids, open_run
+from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from training.environment import Task
 from training.environments.task_selection import (
     EnvironmentConfig,
@@ -161,7 +161,18 @@ def run_groups(
         policy_sha256="" if policy else sha256_of_policy(config.policy),
         qnet_sha256=weights_sha256(model_folder(config.qnet, "qnet")) if config.qnet else "",
     )
-    run = open_run(config.output, resolved, may_change=MAY_CHANGE)
+    with open_run(config.output, resolved, may_change=MAY_CHANGE) as run:
+        return _play(config, run, policy, scorer, expert, console)
+
+
+def _play(
+    config: GroupsConfig,
+    run: RunFolder,
+    policy: BatchPolicy | None,
+    scorer: Scorer | None,
+    expert: BatchPolicy | None,
+    console: Console | None,
+) -> dict[str, float]:
     policy = policy or build_policy(config.policy, config.inference)
     if config.is_guided and scorer is None:
         scorer = build_scorer(config.qnet, config.inference)

@@ -20,7 +20,7 @@ from qnet.types import Message
 from training.algorithms.labelling import Target, label_tree, labelled_paths, sibling_groups
 from training.algorithms.tree import Tree, branching_fraction, merge_trees
 from training.data.records import LabelRow, TreeRow, rows_of
-from training.data.runs import JsonlWriter, open_run, read_rows, rows_path
+from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
 from training.trajectory import path_history
 
 HISTOGRAM_BINS = 10
@@ -55,7 +55,11 @@ def run_label(config: LabelConfig) -> dict[str, object]:
         ConfigError: there is no tree with an action.
         RecordError: a row is no tree.
     """
-    run = open_run(config.output, config)
+    with open_run(config.output, config) as run:
+        return _label(config, run)
+
+
+def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
     statistics = _Statistics()
     unfinished = run.rows.with_suffix(".partial")
     unfinished.unlink(missing_ok=True)

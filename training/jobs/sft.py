@@ -75,7 +75,11 @@ class SftConfig(BaseModel):
 
 def run_sft(config: SftConfig) -> Manifest:
     """Train and write the policy checkpoint to `config.output / "checkpoint"`."""
-    run = open_run(config.output, config)
+    with open_run(config.output, config) as run:
+        return _train(config, run)
+
+
+def _train(config: SftConfig, run: RunFolder) -> Manifest:
     torch.manual_seed(config.seed)
     episodes = [
         Demonstration(messages_of(row.messages), row.mistakes)

@@ -86,7 +86,11 @@ class TrainQNetConfig(BaseModel):
 
 def run_train_qnet(config: TrainQNetConfig) -> Manifest:
     """Train and write the QNet checkpoint to `config.output / "checkpoint"`."""
-    run = open_run(config.output, config)
+    with open_run(config.output, config) as run:
+        return _train(config, run)
+
+
+def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
     torch.manual_seed(config.seed)
     renderer = load_renderer(config.trunk)
     training_rows, held_back_rows = _read_trees(config)

@@ -202,17 +202,19 @@ class Loop:
 
     def _resume(self) -> None:
         path = self.output / STATE
-        if not path.is_file():
-            return
-        state = torch.load(path, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.step = int(state["step"])
+        if path.is_file():
+            state = torch.load(path, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+            self.step = int(state["step"])
         self._drop_metrics_after(self.step)
 
     def _drop_metrics_after(self, step: int) -> None:
+        """Keep the rows of saved steps; those after a kill are trained, and written, again."""
         path = self.output / "metrics.jsonl"
         if path.is_file():
             rows = path.read_text().splitlines()[:step]
-            path.write_text("".join(f"{row}\n" for row in rows))
+            unfinished = path.with_suffix(".partial")
+            unfinished.write_text("".join(f"{row}\n" for row in rows))
+            unfinished.replace(path)

@@ -2,6 +2,7 @@
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,31 @@ def test_a_file_that_will_not_do_is_refused_with_the_reason(
         keys_file.write_text(text)
     with pytest.raises(ConfigError, match=said):
         KeyFile(keys_file)
+
+
+def test_keys_that_are_created_at_once_are_all_kept(keys_file: Path) -> None:
+    names = [f"caller-{number}" for number in range(24)]
+    with ThreadPoolExecutor(len(names)) as commands:
+        keys = list(commands.map(lambda name: create_key(keys_file, name), names))
+    assert {key.name for key in read_keys(keys_file).keys} == set(names)
+    assert all(read_keys(keys_file).find(key) for key in keys)
+
+
+def test_a_key_that_is_revoked_while_others_are_created_stays_revoked(keys_file: Path) -> None:
+    names = [f"leaving-{number}" for number in range(12)]
+    for name in names:
+        create_key(keys_file, name)
+    with ThreadPoolExecutor(2 * len(names)) as commands:
+        revoked = commands.map(lambda name: revoke_key(keys_file, name), names)
+        created = commands.map(lambda name: create_key(keys_file, f"coming-{name}"), names)
+        assert len({*revoked, *created}) == 1 + len(names)
+    assert {key.name for key in read_keys(keys_file).keys} == {f"coming-{name}" for name in names}
+
+
+def test_a_folder_that_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"cannot be changed \(.+\); run the command where"):
+        create_key(tmp_path / "file" / "keys.json", "ada")
 
 
 def test_names_are_unique_and_sane(keys_file: Path) -> None:

@@ -1,7 +1,10 @@
 """What is on disk after a kill, and what a second run makes of it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -9,6 +12,7 @@ from pydantic import BaseModel
 from qnet.errors import ConfigError, RecordError
 from training.data.runs import (
     JsonlWriter,
+    RunFolder,
     finished_task_ids,
     open_run,
     read_rows,
@@ -90,16 +94,47 @@ def test_a_missing_file_holds_no_finished_task_but_cannot_be_read(tmp_path: Path
         list(read_rows(tmp_path / "none.jsonl", Row))
 
 
-def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
-    with (
-        JsonlWriter(tmp_path / "rows.jsonl"),
-        pytest.raises(ConfigError, match="another process"),
-    ):
-        JsonlWriter(tmp_path / "rows.jsonl")
+def enter(folder: Path, config: BaseModel, **options: Any) -> RunFolder:
+    """Open a run and leave it again."""
+    with open_run(folder, config, **options) as run:
+        return run
+
+
+def test_a_folder_takes_one_job_at_a_time(tmp_path: Path) -> None:
+    config = Config(output=tmp_path)
+    with open_run(tmp_path, config), pytest.raises(ConfigError, match="another job is working in"):
+        enter(tmp_path, config)
+    assert enter(tmp_path, config).path == tmp_path
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from pydantic import BaseModel
+from training.data.runs import open_run
+
+class Config(BaseModel):
+    pass
+
+with open_run(Path(sys.argv[1]), Config()):
+    print("working", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_job_that_was_killed_leaves_its_folder_open(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == b"working\n"
+        with pytest.raises(ConfigError, match="another job is working in"):
+            enter(tmp_path, Inner())
+        job.kill()
+    assert enter(tmp_path, Inner(), may_change={"width"}).path == tmp_path
 
 
 def test_a_new_run_writes_its_resolved_config(tmp_path: Path) -> None:
-    run = open_run(tmp_path / "run", Config(output=Path("run")))
+    run = enter(tmp_path / "run", Config(output=Path("run")))
     assert json.loads(run.config.read_text()) == {
         "output": "run",
         "inner": {"width": 2},
@@ -109,21 +144,21 @@ def test_a_new_run_writes_its_resolved_config(tmp_path: Path) -> None:
 
 def test_a_resume_may_change_what_does_not_change_the_rows(tmp_path: Path) -> None:
     may_change = frozenset({"output", "parallel"})
-    open_run(tmp_path, Config(output=Path("a")), may_change=may_change)
-    run = open_run(tmp_path, Config(output=Path("b"), parallel=8), may_change=may_change)
+    enter(tmp_path, Config(output=Path("a")), may_change=may_change)
+    run = enter(tmp_path, Config(output=Path("b"), parallel=8), may_change=may_change)
     assert run.rows == tmp_path / "rows.jsonl"
 
 
 def test_a_resume_under_another_config_names_the_field_and_both_values(tmp_path: Path) -> None:
-    open_run(tmp_path, Config(output=tmp_path))
+    enter(tmp_path, Config(output=tmp_path))
     with pytest.raises(ConfigError, match=r"inner\.width = 2 then, 3 now"):
-        open_run(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
+        enter(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
 
 
 def test_rows_without_a_config_are_not_taken_for_a_run(tmp_path: Path) -> None:
     write(tmp_path / "rows.jsonl", "one")
     with pytest.raises(ConfigError, match="cannot be resumed"):
-        open_run(tmp_path, Config(output=tmp_path))
+        enter(tmp_path, Config(output=tmp_path))
 
 
 def test_a_config_names_a_run_folder_or_a_file(tmp_path: Path) -> None:

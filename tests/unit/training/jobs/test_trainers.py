@@ -40,8 +40,10 @@ def episode(color: str) -> tuple[Message, ...]:
 
 @pytest.fixture
 def trajectories(tmp_path: Path) -> Path:
-    run = open_run(tmp_path / "trajectories", Architecture())
-    with JsonlWriter(run.rows) as rows:
+    with (
+        open_run(tmp_path / "trajectories", Architecture()) as run,
+        JsonlWriter(run.rows) as rows,
+    ):
         for number in range(40):
             rows.write(
                 TrajectoryRow(
@@ -61,8 +63,7 @@ def trajectories(tmp_path: Path) -> Path:
 @pytest.fixture
 def labels(tmp_path: Path) -> Path:
     """Trees in which echoing the asked color is worth 1 and the other one 0."""
-    run = open_run(tmp_path / "labels", Architecture())
-    with JsonlWriter(run.rows) as rows:
+    with open_run(tmp_path / "labels", Architecture()) as run, JsonlWriter(run.rows) as rows:
         for number in range(40):
             asked = ("red", "blue")[number % 2]
             for node, said in enumerate(("red", "blue"), start=1):
@@ -131,6 +132,19 @@ def test_starting_a_finished_run_again_changes_nothing(tmp_path: Path, trajector
     metrics = RunFolder(tmp_path / "sft").metrics.read_text()
     assert run_sft(config).files == first.files
     assert RunFolder(tmp_path / "sft").metrics.read_text() == metrics
+
+
+@pytest.mark.parametrize("job", ["sft", "train-qnet"])
+def test_a_second_job_in_the_same_folder_is_refused(
+    tmp_path: Path, trajectories: Path, labels: Path, job: str
+) -> None:
+    sft = sft_config(trajectories, tmp_path / "run")
+    train_qnet = TrainQNetConfig(
+        labels=(labels,), trunk=tmp_path / "trunk", output=tmp_path / "run"
+    )
+    config = sft if job == "sft" else train_qnet
+    with open_run(tmp_path / "run", config), pytest.raises(ConfigError, match="another job is"):
+        run_sft(sft) if job == "sft" else run_train_qnet(train_qnet)
 
 
 def test_a_run_is_not_resumed_under_another_config(tmp_path: Path, trajectories: Path) -> None:

@@ -1,7 +1,9 @@
 """The training loop: the schedule, resuming, and that it learns."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +32,18 @@ def loss_of(model: nn.Module) -> object:
     return loss
 
 
+def dying(loss: Any, *, at: int | None) -> Any:
+    """The loss, until the call of this number is interrupted; None interrupts none."""
+    calls = iter(range(1000))
+
+    def loss_or_interrupt(rows: list[int]) -> Loss:
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return loss(rows)  # type: ignore[no-any-return]
+
+    return loss_or_interrupt
+
+
 STEPS = [[[i % 64, (i + 7) % 64], [(i + 3) % 64]] for i in range(40)]
 
 
@@ -47,21 +61,23 @@ def test_a_killed_run_ends_where_an_unbroken_one_ends(tmp_path: Path) -> None:
     whole, loop = build(tmp_path / "whole")
     loop.run(STEPS, loss_of(whole), name="line", size=len)  # type: ignore[arg-type]
     broken, loop = build(tmp_path / "broken", save_every_s=1e-9)
-    failing = loss_of(broken)
-    calls = iter(range(1000))
-
-    def dies(rows: list[int]) -> Loss:
-        if next(calls) == 30:
-            raise KeyboardInterrupt
-        return failing(rows)  # type: ignore[operator, no-any-return]
-
     with pytest.raises(KeyboardInterrupt):
-        loop.run(STEPS, dies, name="line", size=len)
+        loop.run(STEPS, dying(loss_of(broken), at=30), name="line", size=len)
     assert (tmp_path / "broken" / STATE).is_file()
     again, loop = build(tmp_path / "broken", save_every_s=1e-9)
     loop.run(STEPS, loss_of(again), name="line", size=len)  # type: ignore[arg-type]
     assert torch.equal(whole.weight, again.weight)  # type: ignore[arg-type]
     rows = (tmp_path / "broken" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == list(range(1, 41))
+
+
+def test_a_run_killed_before_its_first_save_begins_its_metrics_anew(tmp_path: Path) -> None:
+    for killed_at in (30, 50, None):
+        model, loop = build(tmp_path, save_every_s=3600)
+        loss = dying(loss_of(model), at=killed_at)
+        with pytest.raises(KeyboardInterrupt) if killed_at else nullcontext():
+            loop.run(STEPS, loss, name="line", size=len)
+    rows = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == list(range(1, 41))
 
 
