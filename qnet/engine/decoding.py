@@ -1,7 +1,8 @@
 """Draws many continuations of many histories in lockstep.
 
-Each history is computed once and shared by its draws; a draw that ended leaves the batch. Every
-draw has random numbers of its own, so what it says does not depend on who shares the batch.
+Each history is computed once and shared by its draws, and so is what several of them say alike; a
+draw that ended leaves the batch. Every draw has random numbers of its own, so what it says does not
+depend on who shares the batch.
 """
 
 import math
@@ -51,46 +52,73 @@ class DrawsAfter:
 
 
 class _Session:
-    """One history during decoding: which of its columns belong to which draw."""
+    """One history during decoding: which of its columns belong to which draw.
+
+    Draws that have said the same so far are one line and one row of the forward pass: a peaked
+    policy's candidates differ late or not at all, and most of the price of M of them is saved.
+
+    Attributes:
+        lines: the draws that are not done, by what they have said.
+    """
 
     def __init__(self, job: DrawsAfter, entry: Entry) -> None:
         self.draws = job.draws
         self.entry = entry
-        self.context = len(job.token_ids)
-        self.next_column = self.context
-        self._owners = torch.empty(sum(len(d.uniforms) for d in job.draws), dtype=torch.long)
-
-    @property
-    def active(self) -> list[int]:
-        return [i for i, draw in enumerate(self.draws) if not draw.done]
+        self.lines = [list(range(len(job.draws)))]
+        self._context = self._own = self._next_column = len(job.token_ids)
+        self._forked = False
+        self._hiding_DB = torch.empty((len(job.draws), 0))
 
     def next_piece(self, like: Tensor) -> PackedSegment | None:
-        """The last token of each active draw; None where all are done."""
-        active = self.active
-        if not active:
+        """The last token of each line; None where all draws are done."""
+        column = self._next_column
+        if not self._forked:
+            self._own = column
+        self._part()
+        if not self.lines:
             return None
-        column, used = self.next_column, self.next_column - self.context
-        self.next_column += len(active)
-        self._owners[used : used + len(active)] = torch.tensor(active)
-        for offset, i in enumerate(active):
-            self.draws[i].columns.append(column + offset)
+        self._next_column += len(self.lines)
+        for offset, line in enumerate(self.lines):
+            for i in line:
+                self.draws[i].columns.append(column + offset)
+        spoken = [self.draws[line[0]].token_ids for line in self.lines]
         return PackedSegment(
             slab=self.entry.slab,
-            token_ids=[self.draws[i].token_ids[-1] for i in active],
-            positions=[self.context + len(self.draws[i].token_ids) - 1 for i in active],
+            token_ids=[token_ids[-1] for token_ids in spoken],
+            positions=[self._context + len(token_ids) - 1 for token_ids in spoken],
             column=column,
-            # An only draw owns every column after the history: plain causal attention.
-            seen=joined((), range(column if len(self.draws) == 1 else self.context)),
-            bias=None if len(self.draws) == 1 else self._bias(active, like),
-            own=None if len(self.draws) == 1 else self.context,
-            read=tuple(range(len(active))),
+            # All draws see what was said before the first fork: plain causal attention.
+            seen=joined((), range(self._own)),
+            bias=self._bias(like) if self._forked else None,
+            own=self._own if self._forked else None,
+            read=tuple(range(len(spoken))),
         )
 
-    def _bias(self, active: list[int], like: Tensor) -> Tensor:
-        owners = self._owners[: self.next_column - self.context]
-        foreign = owners[None, :] != torch.tensor(active)[:, None]
-        bias = torch.zeros(foreign.shape).masked_fill_(foreign, -math.inf)
-        return bias.to(like)
+    def branches(self) -> list[Branch]:
+        """Each way that was said, once."""
+        ways = {tuple(d.token_ids[: len(d.columns)]): d.columns for d in self.draws}
+        return [Branch(list(token_ids), columns) for token_ids, columns in ways.items()]
+
+    def _part(self) -> None:
+        """Put draws whose last tokens differ into different lines; drop those that are done."""
+        lines: dict[tuple[int, int], list[int]] = {}
+        for number, line in enumerate(self.lines):
+            for i in line:
+                if not self.draws[i].done:
+                    lines.setdefault((number, self.draws[i].token_ids[-1]), []).append(i)
+        self.lines = list(lines.values())
+        self._forked = self._forked or len(self.lines) > 1
+
+    def _bias(self, like: Tensor) -> Tensor:
+        """(lines, columns since the first fork): each line sees what it said itself."""
+        used = self._next_column - self._own
+        if used > self._hiding_DB.shape[1]:
+            room = self._hiding_DB.new_full((len(self.draws), used), -math.inf)
+            self._hiding_DB = torch.cat([self._hiding_DB, room], dim=1)
+        active = [i for line in self.lines for i in line]
+        columns = [self.draws[i].columns[-1] - self._own for i in active]
+        self._hiding_DB[active, columns] = 0.0
+        return self._hiding_DB[[line[0] for line in self.lines], :used].to(like)
 
 
 @torch.inference_mode()
@@ -107,20 +135,15 @@ def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozens
         )
         logits = _prefill(model, jobs, entries)
         sessions = [_Session(job, entry) for job, entry in zip(jobs, entries, strict=True)]
-        rows = [d for job in jobs for d in job.draws]
-        shares = torch.tensor([len(job.draws) for job in jobs], device=logits.device)
-        logits = logits.repeat_interleave(shares, dim=0)
         while True:
-            _extend(rows, logits, stop_token_ids)
-            rows = [d for d in rows if not d.done]
-            if not rows:
-                break
+            lines = [[s.draws[i] for i in line] for s in sessions for line in s.lines]
+            _extend(lines, logits, stop_token_ids)
             pieces = [piece for s in sessions if (piece := s.next_piece(logits)) is not None]
+            if not pieces:
+                break
             logits = model.run(pieces)
         for session in sessions:
-            session.entry.branches = [
-                Branch(d.token_ids[: len(d.columns)], d.columns) for d in session.draws
-            ]
+            session.entry.branches = session.branches()
     return computed
 
 
@@ -136,33 +159,40 @@ def _prefill(model: PackedModel, jobs: Sequence[DrawsAfter], entries: Sequence[E
     return logits
 
 
-def _extend(rows: Sequence[Draw], logits_RV: Tensor, stop_token_ids: frozenset[int]) -> None:
-    """One more token for each row."""
-    logits_RV = logits_RV.float()
-    tokens_R = _choose(rows, logits_RV)
-    logprobs_R = logits_RV.gather(1, tokens_R[:, None]).squeeze(1) - torch.logsumexp(
-        logits_RV, dim=1
-    )
-    for row, token, logprob in zip(rows, tokens_R.tolist(), logprobs_R.tolist(), strict=True):
-        row.token_ids.append(token)
-        row.logprob += logprob
-        row.stopped = token in stop_token_ids
+def _extend(
+    lines: Sequence[Sequence[Draw]], logits_LV: Tensor, stop_token_ids: frozenset[int]
+) -> None:
+    """One more token for each draw of each line."""
+    logits_LV = logits_LV.float()
+    draws = [draw for line in lines for draw in line]
+    line_of = [number for number, line in enumerate(lines) for _ in line]
+    line_D = torch.tensor(line_of, device=logits_LV.device)
+    tokens_D = _choose(draws, line_of, logits_LV)
+    logprobs_D = logits_LV[line_D, tokens_D] - torch.logsumexp(logits_LV, dim=1)[line_D]
+    for draw, token, logprob in zip(draws, tokens_D.tolist(), logprobs_D.tolist(), strict=True):
+        draw.token_ids.append(token)
+        draw.logprob += logprob
+        draw.stopped = token in stop_token_ids
 
 
-def _choose(rows: Sequence[Draw], logits_RV: Tensor) -> Tensor:
-    """The next token of each row: the likeliest, or by inverting the distribution function."""
-    tokens_R = logits_RV.argmax(dim=1)
-    hot = [i for i, row in enumerate(rows) if row.temperature > 0]
+def _choose(draws: Sequence[Draw], line_of: Sequence[int], logits_LV: Tensor) -> Tensor:
+    """The next token of each draw: the likeliest, or by inverting the distribution function."""
+    device = logits_LV.device
+    tokens_D = logits_LV.argmax(dim=1)[torch.tensor(line_of, device=device)]
+    hot = [i for i, draw in enumerate(draws) if draw.temperature > 0]
     if not hot:
-        return tokens_R
-    device = logits_RV.device
-    index = torch.tensor(hot, device=device)
-    temperatures = torch.tensor([rows[i].temperature for i in hot], device=device)
-    randoms = [rows[i].uniforms[len(rows[i].token_ids)] for i in hot]
-    uniforms = torch.tensor(randoms, device=device, dtype=torch.float64)
-    probs = torch.softmax(logits_RV[index] / temperatures[:, None], dim=1)
-    cumulative = probs.cumsum(dim=1, dtype=torch.float64)
-    target = uniforms[:, None] * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-    tokens_R[index] = drawn.clamp_(max=logits_RV.shape[1] - 1)
-    return tokens_R
+        return tokens_D
+    # Draws of one line and one temperature share a distribution.
+    wanted = [(line_of[i], draws[i].temperature) for i in hot]
+    place = {pair: number for number, pair in enumerate(dict.fromkeys(wanted))}
+    line_P = torch.tensor([line for line, _ in place], device=device)
+    temperature_P = torch.tensor([temperature for _, temperature in place], device=device)
+    probs_PV = torch.softmax(logits_LV[line_P] / temperature_P[:, None], dim=1)
+    cumulative_PV = probs_PV.cumsum(dim=1, dtype=torch.float64)
+    cumulative_HV = cumulative_PV[torch.tensor([place[pair] for pair in wanted], device=device)]
+    randoms = [draws[i].uniforms[len(draws[i].token_ids)] for i in hot]
+    uniforms_H = torch.tensor(randoms, device=device, dtype=torch.float64)
+    target_H1 = uniforms_H[:, None] * cumulative_HV[:, -1:]
+    drawn_H = torch.searchsorted(cumulative_HV, target_H1, right=True).squeeze(1)
+    tokens_D[torch.tensor(hot, device=device)] = drawn_H.clamp_(max=logits_LV.shape[1] - 1)
+    return tokens_D

@@ -1,5 +1,7 @@
 """Lockstep decoding agrees with the model run on each full sequence."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
@@ -32,6 +34,37 @@ def test_logprob_is_that_of_the_drawn_tokens_at_temperature_one(architecture: st
             expected = logprobs.gather(1, torch.tensor(drawn.token_ids)[:, None]).sum()
             assert drawn.logprob == pytest.approx(float(expected), abs=1e-4)
     assert len(lengths) > 1, "draws of one length never leave the batch early"
+
+
+def forking_job(*, forks_at: Sequence[int], tokens: int = 12) -> DrawsAfter:
+    """Draws whose random numbers are the first one's up to where each forks from it."""
+    generator = torch.Generator().manual_seed(0)
+    first = torch.rand(tokens, generator=generator, dtype=torch.float64).tolist()
+    rows = [
+        first[:at] + torch.rand(tokens - at, generator=generator, dtype=torch.float64).tolist()
+        for at in forks_at
+    ]
+    draws = [Draw(1.0, first), *(Draw(1.0, row) for row in rows), Draw(0.0, first)]
+    return DrawsAfter([(7 * i) % 300 for i in range(30)], draws)
+
+
+@pytest.mark.parametrize("forks_at", [(0, 0), (3, 3, 5), (12, 4), (1, 2, 3, 9, 11)])
+def test_draws_that_begin_alike_say_what_each_says_alone(forks_at: tuple[int, ...]) -> None:
+    model = policy_model().model
+    stop = frozenset(range(0, 300, 40))
+
+    together = forking_job(forks_at=forks_at)
+    alone = [DrawsAfter(together.token_ids, [one]) for one in forking_job(forks_at=forks_at).draws]
+    for one in (together, *alone):
+        packed = PackedModel(model, logits_of(model), cache_bytes=10**8, tokens_per_forward=64)
+        draw(packed, [one], stop)
+    expected = [one.draws[0] for one in alone]
+    assert [one.token_ids for one in together.draws] == [one.token_ids for one in expected]
+    logprobs = [one.logprob for one in expected]
+    assert [one.logprob for one in together.draws] == pytest.approx(logprobs, abs=1e-4)
+    said = {tuple(one.token_ids[: end + 1]) for one in together.draws for end in range(12)}
+    columns = {column for one in together.draws for column in one.columns}
+    assert len(columns) <= len(said), "what is said alike is computed once"
 
 
 def test_a_draw_ends_with_its_stop_token() -> None:
