@@ -38,8 +38,13 @@ def path_history(first_observation: str, steps: Sequence[Step]) -> History:
     """The chat after these steps."""
     messages = [observation_message(first_observation)]
     for step in steps:
-        messages += [Message("assistant", step.action), observation_message(step.observation)]
+        messages += step_messages(step)
     return tuple(messages)
+
+
+def step_messages(step: Step) -> History:
+    """The reply and the observation of one step."""
+    return Message("assistant", step.action), observation_message(step.observation)
 
 
 def parse_action(reply: str) -> str:

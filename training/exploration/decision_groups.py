@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.decision.selection import select
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qnet.types import (
-    BatchPolicy,
     Candidate,
     History,
     SampleRequest,
@@ -91,6 +90,7 @@ class Decisions(BaseModel):
                         seed=derived_seed(*seed_parts, *([number] if number else [])),
                         first_greedy=draws.greedy,
                     ),
+                    role="branch" if number else "act",
                 )
                 for number, draws in enumerate(self.draws)
             )
@@ -260,15 +260,57 @@ def _distinct(several: Sequence[Sequence[Candidate]], *, greedy: bool) -> _Drawn
     )
 
 
-def expert_continuing(expert: BatchPolicy) -> Continuing:
-    """The environment's expert, who needs no batch: every continuation is the same."""
+class ForkingExpert(Protocol):
+    """One episode's expert, who can be asked what to do after any turn of events."""
 
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        yield from ()
-        [[candidate]] = expert.sample_batch([SampleRequest(history, 1, Sampling(0.0))])
-        return AgentStep(candidate.message.content, candidate.completion_tokens)
+    def reply(self, observation: str) -> str:
+        """The next reply."""
+        ...
 
-    return lambda step, candidate, repetition: choose
+    def follow(self, reply: str) -> None:
+        """Hear that another reply was given than the last one."""
+        ...
+
+    def copy(self) -> Self:
+        """One that goes its own way from here."""
+        ...
+
+
+def expert_continuing(build: Callable[[], ForkingExpert]) -> Continuing:
+    """The environment's expert, for one episode; it asks no model.
+
+    One expert follows the episode, and a copy of it goes on from each candidate: a step costs
+    the same however long the episode is.
+
+    Args:
+        build: makes an expert that knows nothing yet.
+    """
+    following: list[ForkingExpert] = []  # at index t: after its own reply in state t
+
+    def expert_at(history: History) -> ForkingExpert:
+        texts = [message.content for message in history]
+        if not following:
+            following.append(build())
+            following[0].reply(texts[0])
+        for t in range(len(following), len(texts) // 2 + 1):
+            following.append(following[-1].copy())
+            following[-1].follow(texts[2 * t - 1])
+            following[-1].reply(texts[2 * t])
+        return following[len(texts) // 2]
+
+    def continuing(step: int, candidate: int, repetition: int) -> Agent:
+        forks: list[ForkingExpert] = []
+
+        def choose(history: History, now: int) -> Generator[ModelRequest, Any, AgentStep]:
+            yield from ()
+            if not forks:
+                forks.append(expert_at(history[:-2]).copy())
+                forks[0].follow(history[-2].content)
+            return AgentStep(forks[0].reply(history[-1].content), completion_tokens=0)
+
+        return choose
+
+    return continuing
 
 
 def _require_same(now: Step, before: Step, step: int) -> None:

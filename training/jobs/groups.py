@@ -33,6 +33,7 @@ from training.evaluation.methods import Play, q_guided
 from training.exploration.decision_groups import (
     Continuing,
     Decisions,
+    ForkingExpert,
     PlayedDecisions,
     expert_continuing,
     play_decisions,
@@ -40,7 +41,6 @@ from training.exploration.decision_groups import (
 from training.rollouts.episode import Agent, derived_seed, first_reply, seeded
 from training.rollouts.models import (
     EMBEDDED,
-    EXPERT,
     Inference,
     build_policy,
     build_scorer,
@@ -138,14 +138,13 @@ def run_groups(
     *,
     policy: BatchPolicy | None = None,
     scorer: Scorer | None = None,
-    expert: BatchPolicy | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
     """Play the tasks that have no row yet.
 
     Args:
         config: what to play.
-        policy, scorer, expert: play instead of those that `config` names.
+        policy, scorer: play instead of those that `config` names.
         console: where progress is shown; None takes stderr.
 
     Returns:
@@ -176,8 +175,7 @@ def _play(
     policy = policy or build_policy(config.policy, config.inference)
     if config.is_guided and scorer is None:
         scorer = build_scorer(config.qnet, config.inference)
-    if config.continuation.by == "expert" and expert is None:
-        expert = _expert_policy(config)
+    build_expert = _expert_builder(config) if config.continuation.by == "expert" else None
     with (
         closing(build_selected_suite(config.environment)) as suite,
         JsonlWriter(run.rows) as rows,
@@ -190,7 +188,7 @@ def _play(
             tasks = {task.id: task for task in waiting}
             recorder = _Recorder(config, policy.name, tasks, rows, metrics, bar)
             run_processes(
-                _processes(config, suite, waiting, expert),
+                _processes(config, suite, waiting, build_expert),
                 policy=policy,
                 scorer=scorer,
                 parallel=config.parallel,
@@ -201,20 +199,22 @@ def _play(
         return recorder.close()
 
 
-def _expert_policy(config: GroupsConfig) -> BatchPolicy:
+def _expert_builder(config: GroupsConfig) -> Callable[[], ForkingExpert]:
     if config.environment.name != "alfworld":
         raise ConfigError(
             f"environment {config.environment.name!r} has no expert; set continuation.by to "
             '"policy" or "guided"'
         )
-    return build_policy(EXPERT, config.inference)
+    from training.environments.alfworld.expert.expert import Expert
+
+    return partial(Expert, forgetful=True)
 
 
 def _processes(
     config: GroupsConfig,
     suite: SelectedSuite,
     tasks: Sequence[Task],
-    expert: BatchPolicy | None,
+    build_expert: Callable[[], ForkingExpert] | None,
 ) -> Iterator[tuple[str, RolloutTask[PlayedDecisions]]]:
     for task in tasks:
         yield (
@@ -224,24 +224,28 @@ def _processes(
                 task_id=task.id,
                 settings=config.decisions,
                 seed=config.seed,
-                continuing=_continuing(config, task, expert),
+                continuing=_continuing(config, task, build_expert),
                 repetitions=config.continuation.repetitions,
             ),
         )
 
 
-def _continuing(config: GroupsConfig, task: Task, expert: BatchPolicy | None) -> Continuing:
+def _continuing(
+    config: GroupsConfig, task: Task, build_expert: Callable[[], ForkingExpert] | None
+) -> Continuing:
     """The agents that play on; each has a seed of its own."""
-    if expert is not None and config.continuation.by == "expert":
-        return expert_continuing(expert)
+    if build_expert is not None:
+        return expert_continuing(build_expert)
     sampling = Sampling(config.continuation.temperature, config.decisions.max_tokens)
     play = Play(candidates=config.continuation.candidates, sampling=sampling)
-    agent: Callable[[int], Agent]
-    if config.continuation.by == "guided":
-        agent = lambda seed: q_guided(play, seed, task.id)  # noqa: E731
-    else:
-        agent = lambda seed: first_reply(seeded(sampling, seed))  # noqa: E731
-    return lambda *place: agent(derived_seed(config.seed, task.id, "on", *place))
+
+    def continuing(*place: int) -> Agent:
+        seed = derived_seed(config.seed, task.id, "on", *place)
+        if config.continuation.by == "guided":
+            return q_guided(play, seed, task.id)
+        return first_reply(seeded(sampling, seed), role="rollout")
+
+    return continuing
 
 
 class _Recorder:

@@ -14,7 +14,7 @@ from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, DrawRole, History, SampleRequest, Sampling
 from training.environment import Environment, StepResult
 from training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
-from training.trajectory import Step, parse_action, path_history
+from training.trajectory import Step, parse_action, path_history, step_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,13 @@ def play_episode(
         first_observation: str = yield EnvironmentCall(environment.reset)
         for reply in prefix[:max_steps]:
             steps.append((yield from _act(environment, reply)))
+        history = path_history(first_observation, steps)
         while len(steps) < max_steps and not (steps and steps[-1].terminated):
-            choice = yield from choose(path_history(first_observation, steps), len(steps))
+            choice = yield from choose(history, len(steps))
             choices.append(choice)
             step = yield from _act(environment, choice.reply)
             steps.append(step)
+            history += step_messages(step)
             invalid_actions += not step.valid
     except HistoryTooLongError:
         too_long = True

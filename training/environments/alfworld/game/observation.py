@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from qnet.errors import EnvironmentFailureError
 from training.environments.alfworld.game.game import GoalKind
@@ -64,6 +65,7 @@ class Scene:
     treated: tuple[str, str] | None = None
 
 
+@lru_cache(maxsize=1 << 14)  # an expert asks for the same few hundred names all the time
 def kind_of(name: str) -> str:
     """The kind in a name: "soapbar" of "soapbar 2"."""
     return name.rpartition(" ")[0]
