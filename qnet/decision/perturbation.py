@@ -8,11 +8,13 @@ drawing alone; candidates are scored after the true history.
 import asyncio
 import logging
 import re
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol
+
+from cachetools import LRUCache
 
 from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
 from qnet.policies.openai_schema import reworded
@@ -121,28 +123,22 @@ class ParaphraseCache(Protocol):
 
 
 class MemoryParaphraseCache:
-    """The tasks that were asked for last.
+    """Paraphrases of recent tasks.
 
     Args:
-        max_tasks: more are forgotten, the one unused for longest first.
+        max_tasks: the least recently used beyond these are forgotten.
     """
 
     def __init__(self, *, max_tasks: int = DEFAULT_CACHED_TASKS) -> None:
-        self._max_tasks = max_tasks
-        self._texts: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._texts = LRUCache[str, tuple[str, ...]](max_tasks)
 
     async def get(self, key: str) -> tuple[str, ...]:
         """The texts of a task; none where it is unknown."""
-        if key in self._texts:
-            self._texts.move_to_end(key)
         return self._texts.get(key, ())
 
     async def put(self, key: str, texts: tuple[str, ...]) -> None:
         """Keep the texts of a task in place of earlier ones."""
         self._texts[key] = texts
-        self._texts.move_to_end(key)
-        while len(self._texts) > self._max_tasks:
-            self._texts.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)

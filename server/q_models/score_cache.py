@@ -8,11 +8,11 @@ an answer that took no computing tells that somebody did; do not share it betwee
 import json
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Final, cast
 
+from cachetools import TTLCache
 from pydantic import FiniteFloat, TypeAdapter
 
 from qnet.types import AsyncScorer, ScoreRequest, ScoreResult
@@ -40,9 +40,7 @@ class ScoreCache:
     ) -> None:
         self._link = link
         self._ttl_s = ttl_s
-        self._max_entries = max_entries
-        self._clock = clock
-        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._kept = TTLCache[str, bytes](max_entries, ttl_s, timer=clock)
 
     async def get(self, key: str) -> ScoreResult | None:
         """The result, if it is there; its tokens are all cached ones."""
@@ -53,8 +51,8 @@ class ScoreCache:
             return self._link.read(row, _result)
 
         async def own() -> ScoreResult | None:
-            until, row = self._kept.get(key, (0.0, b""))
-            return _result(row) if until > self._clock() else None
+            row = self._kept.get(key)
+            return None if row is None else _result(row)
 
         return await (self._link.use(shared, own) if self._link else own())
 
@@ -68,9 +66,7 @@ class ScoreCache:
             await self._link.client.set(_name(key), row, px=max(1, round(self._ttl_s * 1e3)))
 
         async def own() -> None:
-            self._kept[key] = (self._clock() + self._ttl_s, row)
-            while len(self._kept) > self._max_entries:
-                self._kept.popitem(last=False)
+            self._kept[key] = row
 
         await (self._link.use(shared, own) if self._link else own())
 

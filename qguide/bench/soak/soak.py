@@ -9,9 +9,10 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Protocol
+
+import psutil
 
 from qguide.bench.measurement.measure import TOLERANCES, largest_difference
 from qguide.bench.measurement.records import SoakRun, SoakSample
@@ -215,19 +216,18 @@ class _Tally:
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory that a process holds now.
+    """The resident memory of a process.
 
     Raises:
         ConfigError: there is no such process, or this system does not tell.
     """
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError as error:
+        return psutil.Process(pid).memory_info().rss
+    except psutil.Error as error:
         raise ConfigError(
-            f"process {pid}: its memory cannot be read ({error.strerror}); name another with "
-            "--pid, or 0 to leave it out"
+            f"process {pid}: its memory cannot be read ({error}); name another with --pid, or 0 "
+            "to leave it out"
         ) from error
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _task_words(renderer: Renderer, context: int, rng: Random) -> int:

@@ -1,8 +1,9 @@
 """The expert as a policy, so that its own mistakes can be explored like a model's."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from random import Random
+
+from cachetools import LRUCache
 
 from qnet.types import Candidate, Message, SampleRequest
 from training.environments.alfworld.expert.expert import Expert
@@ -28,7 +29,7 @@ class ExpertPolicy:
 
     def __init__(self) -> None:
         """Know no history yet."""
-        self._experts: OrderedDict[Texts, tuple[Expert, str]] = OrderedDict()
+        self._experts = LRUCache[Texts, tuple[Expert, str]](MOST_EXPERTS)
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, a function of its history and its seed."""
@@ -52,7 +53,6 @@ class ExpertPolicy:
             known = 1
             expert = Expert(forgetful=True)
             self._keep(texts[:known], expert, expert.reply(texts[0]))
-        self._experts.move_to_end(texts[:known])
         expert, wanted = self._experts[texts[:known]]
         if known < len(texts):
             expert = expert.copy()
@@ -64,5 +64,3 @@ class ExpertPolicy:
 
     def _keep(self, texts: Texts, expert: Expert, wanted: str) -> None:
         self._experts[texts] = expert, wanted
-        if len(self._experts) > MOST_EXPERTS:
-            self._experts.popitem(last=False)
