@@ -161,7 +161,7 @@ def run_groups(
         qnet_sha256=weights_sha256(model_folder(config.qnet, "qnet")) if config.qnet else "",
     )
     with open_run(config.output, resolved, may_change=MAY_CHANGE) as run:
-        return _play(config, run, policy, scorer, expert, console)
+        return _play(config, run, policy, scorer, console)
 
 
 def _play(
@@ -169,7 +169,6 @@ def _play(
     run: RunFolder,
     policy: BatchPolicy | None,
     scorer: Scorer | None,
-    expert: BatchPolicy | None,
     console: Console | None,
 ) -> dict[str, float]:
     policy = policy or build_policy(config.policy, config.inference)
