@@ -27,7 +27,6 @@ from qnet.engine.last_layer_pruning import LastLayerPruning
 from qnet.engine.prefix_cache import Entry, PrefixCache
 from qnet.engine.radix_tree import common_prefix
 from qnet.errors import CheckpointError
-from qnet.models.qnet import QNet
 from qnet.types import CacheUse
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
@@ -47,7 +46,7 @@ class PackedModel:
     """A model, the prefixes it remembers, and forward passes over packed pieces.
 
     Args:
-        read: how outputs are read: `logits_of(model)` or `q_of(qnet)`.
+        read: how outputs are read: `logits_of(model)` or `hidden_states_of(trunk)`.
         trunk: the module whose attention is packed.
         cache_bytes: budget of the prefixes kept between calls.
         tokens_per_forward: longest packed row of one forward pass.
@@ -214,13 +213,12 @@ def logits_of(model: PreTrainedModel) -> Reader:
     return read
 
 
-def q_of(qnet: QNet) -> Reader:
-    """Reads a QNet's values, (rows)."""
+def hidden_states_of(trunk: PreTrainedModel) -> Reader:
+    """Reads a trunk's last hidden states, (rows, D)."""
 
     def read(rows: Tensor | None, inputs: dict[str, Any]) -> Tensor:
-        hidden_ND = qnet.trunk(**inputs, use_cache=False).last_hidden_state[0]
-        q: Tensor = qnet.head(hidden_ND if rows is None else hidden_ND[rows])
-        return q
+        hidden_ND: Tensor = trunk(**inputs, use_cache=False).last_hidden_state[0]
+        return hidden_ND if rows is None else hidden_ND[rows]
 
     return read
 

@@ -1,19 +1,32 @@
 """QNet: an LLM trunk and an MLP value head (QLASS, appendix A.2.2)."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from qnet.errors import CheckpointError
+from qnet.models.match_features import MATCH_FEATURES
 
 PAPER_HEAD_WIDTH = 1024
+MATCH_WIDTH = 128
+
+HeadFeatures = Literal["none", "match-1"]
+"""What the value head reads beside the hidden state; another definition gets another number."""
 
 
 class QNetConfig(PretrainedConfig):
-    """The trunk's configuration and the head's width."""
+    """The trunk's configuration and the head's.
+
+    Args:
+        head_width: of the head's hidden layers.
+        head_features: "match-1" for those of `match_features`; "none" is the paper.
+
+    Raises:
+        CheckpointError: this version does not know these features.
+    """
 
     model_type = "qguide-qnet"
 
@@ -21,10 +34,17 @@ class QNetConfig(PretrainedConfig):
         self,
         trunk: dict[str, Any] | None = None,
         head_width: int = PAPER_HEAD_WIDTH,
+        head_features: HeadFeatures = "none",
         **kwargs: Any,
     ) -> None:
+        if head_features not in get_args(HeadFeatures):
+            raise CheckpointError(
+                f"head_features is {head_features!r}; this version of QGuide computes "
+                f"{', '.join(get_args(HeadFeatures))}; use the version that trained the Q model"
+            )
         self.trunk = trunk or {}
         self.head_width = head_width
+        self.head_features = head_features
         super().__init__(**kwargs)
 
 
@@ -53,19 +73,38 @@ def nested_config(fields: dict[str, Any], part: str) -> PretrainedConfig:
 
 
 class ValueHead(nn.Module):
-    """Linear, ReLU, Linear, ReLU, Linear to one number; the last reduction in float32."""
+    """Linear, ReLU, Linear, ReLU, Linear to one number; the last reduction in float32.
 
-    def __init__(self, hidden_size: int, width: int) -> None:
+    Match features, where there are any, go through two layers of their own first.
+    """
+
+    def __init__(self, hidden_size: int, width: int, *, features: HeadFeatures = "none") -> None:
         super().__init__()
+        self.features = features
+        match_width = 0 if features == "none" else MATCH_WIDTH
+        if match_width:
+            self.match = nn.Sequential(
+                nn.Linear(len(MATCH_FEATURES), match_width),
+                nn.ReLU(),
+                nn.Linear(match_width, match_width),
+                nn.ReLU(),
+            )
         self.hidden = nn.Sequential(
-            nn.Linear(hidden_size, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+            nn.Linear(hidden_size + match_width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
         )
         self.out = nn.Linear(width, 1)
 
-    def forward(self, hidden_D: Tensor) -> Tensor:
-        """q of each hidden state: (…, D) to (…)."""
-        features = self.hidden(hidden_D).float()
-        q = nn.functional.linear(features, self.out.weight.float(), self.out.bias.float())
+    def forward(self, hidden_D: Tensor, features_F: Tensor | None = None) -> Tensor:
+        """q of each hidden state: (…, D) and, where it reads them, features (…, F) to (…)."""
+        if self.features != "none":
+            if features_F is None:
+                raise ValueError(f"the value head reads {self.features}, but was given no features")
+            hidden_D = torch.cat([hidden_D, self.match(features_F.to(hidden_D))], dim=-1)
+        inner = self.hidden(hidden_D).float()
+        q = nn.functional.linear(inner, self.out.weight.float(), self.out.bias.float())
         return q.squeeze(-1)
 
 
@@ -81,17 +120,26 @@ class QNet(PreTrainedModel):
         super().__init__(config)
         trunk_config = nested_config(config.trunk, "trunk")
         self.trunk = AutoModel.from_config(trunk_config)
-        self.head = ValueHead(trunk_config.hidden_size, config.head_width)
+        self.head = ValueHead(
+            trunk_config.hidden_size, config.head_width, features=config.head_features
+        )
         self.post_init()
 
     @classmethod
-    def from_trunk(cls, trunk: Path, *, head_width: int = PAPER_HEAD_WIDTH) -> "QNet":
+    def from_trunk(
+        cls,
+        trunk: Path,
+        *,
+        head_width: int = PAPER_HEAD_WIDTH,
+        head_features: HeadFeatures = "none",
+    ) -> "QNet":
         """A new head on the trunk of any Hugging Face causal LM folder."""
         loaded = AutoModel.from_pretrained(
             trunk, local_files_only=True, use_safetensors=True, dtype=torch.float32
         )
         trunk_fields = {k: v for k, v in loaded.config.to_dict().items() if k[0] != "_"}
-        qnet = cls(QNetConfig(trunk=trunk_fields, head_width=head_width))
+        config = QNetConfig(trunk=trunk_fields, head_width=head_width, head_features=head_features)
+        qnet = cls(config)
         qnet.trunk = loaded
         return qnet
 
@@ -100,15 +148,20 @@ class QNet(PreTrainedModel):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
-        """q at every position: token ids (B, T) to float32 (B, T)."""
+        """q at every position: token ids (B, T) and, where the head reads them, features (B, T, F).
+
+        Match features are those of an action at its last token; elsewhere they, and so q, mean
+        nothing.
+        """
         hidden_BTD = self.trunk(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             use_cache=False,
         ).last_hidden_state
-        q_BT: Tensor = self.head(hidden_BTD)
+        q_BT: Tensor = self.head(hidden_BTD, features)
         return q_BT
 
 

@@ -120,8 +120,18 @@ class Renderer:
             MalformedHistoryError: a message holds one of the tokenizer's control tokens.
             RenderingError: the chat template rewrites earlier turns.
         """
-        token_ids = self.encode_episode(history).token_ids
-        return token_ids + list(self._encode(self._generation_prompt(history)))
+        return self.encode_state(history).token_ids
+
+    def encode_state(self, history: History) -> RenderedEpisode:
+        """What `encode_history` returns, and where its actions stand.
+
+        Raises:
+            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
+            RenderingError: the chat template rewrites earlier turns.
+        """
+        episode = self.encode_episode(history)
+        prompt = self._encode(self._generation_prompt(history))
+        return RenderedEpisode([*episode.token_ids, *prompt], episode.action_spans)
 
     def encode_candidate(self, message: Message) -> list[int]:
         """Tokens of an assistant's reply after `encode_history`, end-of-turn included."""

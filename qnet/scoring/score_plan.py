@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +12,8 @@ from qnet.engine.attention import Columns, PackedSegment, joined
 from qnet.engine.prefix_cache import Branch, Entry
 from qnet.engine.token_trie import TokenTree
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qnet.models.match_features import match_features, turns_of
+from qnet.models.qnet import HeadFeatures
 from qnet.rendering.renderer import Renderer
 from qnet.types import ScoreRequest
 
@@ -23,6 +26,7 @@ class RenderedRequest:
     """A request as tokens, equal candidates once.
 
     Attributes:
+        action_spans: [start, end) of each action in the history.
         candidates: in the order of their tokens.
         index: which of `candidates` each of the request's candidates is.
         tree: the tokens of the candidates, what several begin with once.
@@ -30,6 +34,7 @@ class RenderedRequest:
     """
 
     history: list[int]
+    action_spans: list[tuple[int, int]]
     candidates: list[list[int]]
     index: list[int]
     tree: TokenTree
@@ -55,7 +60,8 @@ def render_request(
         InvalidCandidatesError: the request has no candidates.
     """
     require_candidates(request)
-    history = renderer.encode_history(request.history)
+    state = renderer.encode_state(request.history)
+    history = state.token_ids
     encoded = [tuple(renderer.encode_candidate(c)) for c in request.candidates]
     longest = len(history) + max(map(len, encoded))
     if longest > context:
@@ -68,11 +74,27 @@ def render_request(
     tree = TokenTree()
     return RenderedRequest(
         history,
+        state.action_spans,
         candidates=[list(token_ids) for token_ids in distinct],
         index=[distinct[token_ids] for token_ids in encoded],
         tree=tree,
         paths=[tree.add(token_ids) for token_ids in distinct],
     )
+
+
+def head_features(requests: Sequence[RenderedRequest], kind: HeadFeatures) -> Tensor | None:
+    """(R, F) of each request's candidates, one request after the other; None where none are read.
+
+    Args:
+        kind: what the value head reads.
+    """
+    if kind == "none":
+        return None
+    features = [
+        match_features(turns_of(request.history, request.action_spans), request.candidates)
+        for request in requests
+    ]
+    return torch.from_numpy(np.concatenate(features))
 
 
 def require_candidates(request: ScoreRequest) -> None:

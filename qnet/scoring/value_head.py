@@ -16,12 +16,13 @@ from qnet.engine.packed_model import (
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
     context_length,
-    q_of,
+    hidden_states_of,
 )
 from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
 from qnet.scoring.score_plan import (
     RenderedRequest,
+    head_features,
     pieces,
     remember,
     render_request,
@@ -53,13 +54,18 @@ class NaiveScorer:
             self._loaded.renderer, request, name=self.name, context=self.context
         )
         sequences = list(rendered.sequences)
-        q_values = tuple(self._q(token_ids) for token_ids in sequences)
+        features_RF = head_features([rendered], self._loaded.model.head.features)
+        q_values = tuple(
+            self._q(token_ids, None if features_RF is None else features_RF[candidate])
+            for token_ids, candidate in zip(sequences, rendered.index, strict=True)
+        )
         return ScoreResult(q_values, computed_tokens=sum(map(len, sequences)))
 
-    def _q(self, token_ids: list[int]) -> float:
+    def _q(self, token_ids: list[int], features_F: Tensor | None) -> float:
         model = self._loaded.model
-        q_BT = model(torch.tensor([token_ids], device=model.device))
-        return float(q_BT[0, -1])
+        tokens_BT = torch.tensor([token_ids], device=model.device)
+        hidden_BTD = model.trunk(input_ids=tokens_BT, use_cache=False).last_hidden_state
+        return float(model.head(hidden_BTD[0, -1], features_F))
 
 
 class SharedPrefixScorer:
@@ -82,7 +88,7 @@ class SharedPrefixScorer:
         self._loaded = loaded
         self._packed = PackedModel(
             loaded.model.trunk,
-            q_of(loaded.model),
+            hidden_states_of(loaded.model.trunk),
             cache_bytes=cache_bytes,
             tokens_per_forward=tokens_per_forward,
         )
@@ -105,7 +111,9 @@ class SharedPrefixScorer:
         with self._packed.lease([r.history for r in rendered], spare=0) as entries:
             known = [entry.cached_tokens for entry in entries]
             like = next(self._loaded.model.parameters())
-            q_values = self._packed.run(_pieces(rendered, entries, like)).tolist()
+            hidden_RD = self._packed.run(_pieces(rendered, entries, like))
+            features_RF = head_features(rendered, self._loaded.model.head.features)
+            q_values = self._loaded.model.head(hidden_RD, features_RF).tolist()
             for request, entry in zip(rendered, entries, strict=True):
                 remember(request, entry)
         return _results(rendered, known, q_values)

@@ -17,11 +17,13 @@ from itertools import accumulate, pairwise
 from math import isfinite
 
 import torch
+from torch import Tensor
 
 from qnet.engine.packed_model import context_length
 from qnet.errors import ConfigError, ScorerUnavailableError
+from qnet.models.match_features import MATCH_FEATURES
 from qnet.models.trunk_export import LoadedHead
-from qnet.scoring.score_plan import RenderedRequest, render_request
+from qnet.scoring.score_plan import RenderedRequest, head_features, render_request
 from qnet.scoring.vllm_client import CacheCounters, VllmServer
 from qnet.types import CacheUse, ScoreRequest, ScoreResult
 
@@ -75,7 +77,7 @@ class VllmScorer:
             for r in requests
         ]
         sequences = [request.history + c for request in rendered for c in request.candidates]
-        q_values = self._q_values(sequences)
+        q_values = self._q_values(sequences, head_features(rendered, self._loaded.head.features))
         tokens = list(map(_tokens, rendered))
         cached = share(self._cached_tokens(sum(tokens)), tokens)
         return _results(rendered, q_values, tokens, cached)
@@ -90,9 +92,11 @@ class VllmScorer:
         self._server.close()
 
     @torch.inference_mode()
-    def _q_values(self, sequences: Sequence[list[int]]) -> list[float]:
+    def _q_values(self, sequences: Sequence[list[int]], features_BF: Tensor | None) -> list[float]:
         hidden_BD = self._server.hidden_states(sequences)
-        q_B = self._loaded.head(hidden_BD).where(hidden_BD.isfinite().all(-1), torch.nan)
+        q_B = self._loaded.head(hidden_BD, features_BF).where(
+            hidden_BD.isfinite().all(-1), torch.nan
+        )
         return [float(q) for q in q_B]
 
     def _cached_tokens(self, tokens: int) -> int:
@@ -132,10 +136,11 @@ class VllmScorer:
     def _require_cache(self) -> CacheCounters:
         """The same prompt twice; the second time some of it has to be known."""
         probe = [self._probe()]
-        if not all(map(isfinite, self._q_values(probe))):
+        features_BF = torch.zeros((1, len(MATCH_FEATURES)))
+        if not all(map(isfinite, self._q_values(probe, features_BF))):
             raise self._refusal("the Q of an ordinary prompt is not finite; look at its --dtype")
         before = self._counters()
-        self._q_values(probe)
+        self._q_values(probe, features_BF)
         after = self._counters()
         if not after.hits_of(len(probe[0]), since=before):
             raise self._refusal(

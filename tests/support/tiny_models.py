@@ -20,7 +20,7 @@ from transformers.models.auto import AutoModelForCausalLM
 
 from qnet.models.checkpoint import LoadedPolicy, LoadedQNet, Manifest, save_checkpoint
 from qnet.models.implicit_q import ImplicitQ
-from qnet.models.qnet import QNet, QNetConfig
+from qnet.models.qnet import HeadFeatures, QNet, QNetConfig
 from qnet.rendering.renderer import Renderer
 from qnet.types import Message
 from training.small_models.tokenizer import train_tokenizer
@@ -96,9 +96,9 @@ def save_policy(folder: Path, architecture: str = "llama", *, seed: int = 0) -> 
     return folder
 
 
-def save_qnet(folder: Path, trunk: Path) -> Path:
+def save_qnet(folder: Path, trunk: Path, *, head_features: HeadFeatures = "none") -> Path:
     """A random head on the trunk of a Hugging Face folder, as a checkpoint."""
-    qnet = QNet.from_trunk(trunk, head_width=16)
+    qnet = QNet.from_trunk(trunk, head_width=16, head_features=head_features)
     _lively(qnet.head)
     manifest = Manifest(kind="qnet", name="tiny-q", read_at="last_token")
     save_checkpoint(folder, model=qnet, tokenizer=renderer().tokenizer, manifest=manifest)

@@ -27,7 +27,12 @@ from transformers.cache_utils import DynamicLayer
 from qguide.bench.measurement.measure import Timing, clock_here
 from qguide.bench.measurement.names import Local, Name
 from qguide.bench.measurement.steps import Asked, Step
-from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD, PackedModel, history_piece, q_of
+from qnet.engine.packed_model import (
+    DEFAULT_TOKENS_PER_FORWARD,
+    PackedModel,
+    hidden_states_of,
+    history_piece,
+)
 from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
 from qnet.models.qnet import QNet
@@ -135,9 +140,10 @@ class NaivePacked:
 
     def __init__(self, model: QNet) -> None:
         self._device = str(model.device)
+        self._head = model.head
         self._packed = PackedModel(
             model.trunk,
-            q_of(model),
+            hidden_states_of(model.trunk),
             cache_bytes=0,
             tokens_per_forward=DEFAULT_TOKENS_PER_FORWARD,
         )
@@ -148,7 +154,8 @@ class NaivePacked:
     def score(self, step: Step) -> list[float]:
         """Q of each candidate."""
         pieces = (history_piece(Entry(), ids, read_last=True) for ids in step.now.sequences)
-        return [float(self._packed.run([piece])) for piece in pieces]
+        with torch.inference_mode():
+            return [float(self._head(self._packed.run([piece]))) for piece in pieces]
 
     def clock(self) -> Timing:
         """This process's."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from qnet.models.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
+from qnet.models.qnet import HeadFeatures
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import Scorer, ScoreRequest
@@ -20,8 +21,9 @@ from tests.support.tiny_models import (
     save_qnet,
 )
 
-Kind = Literal["qnet", "implicit-q"]
-KINDS: tuple[Kind, ...] = ("qnet", "implicit-q")
+Kind = Literal["qnet", "matched-qnet", "implicit-q"]
+KINDS: tuple[Kind, ...] = ("qnet", "matched-qnet", "implicit-q")
+"""A value head on hidden states, one on match features too, and none."""
 
 FLOAT32 = float(torch.finfo(torch.float32).eps)
 
@@ -36,11 +38,13 @@ class Subject:
     """A Q model, loaded once for each scorer so that neither can disturb the other.
 
     Attributes:
+        folder: with the checkpoints.
         naive: the reference.
         build_fast: a fast scorer with an empty cache; takes `cache_bytes`, `tokens_per_forward`.
         passes: how many models every token goes through.
     """
 
+    folder: Path
     naive: Scorer
     build_fast: Callable[..., Scorer]
     passes: int = 1
@@ -70,17 +74,19 @@ def build_subject(
 ) -> Subject:
     """A tiny random Q model of that kind, by way of its checkpoint in `folder`."""
     policy = save_policy(folder / "policy", architecture)
-    if kind == "qnet":
-        saved = save_qnet(folder / "qnet", policy)
+    if kind != "implicit-q":
+        features: HeadFeatures = "match-1" if kind == "matched-qnet" else "none"
+        saved = save_qnet(folder / "qnet", policy, head_features=features)
         qnet = load_qnet(saved, dtype=dtype, device=device)
         assert {parameter.dtype for parameter in qnet.model.parameters()} == {dtype}
         naive = NaiveScorer(load_qnet(saved, dtype=dtype, device=device))
-        return Subject(naive, lambda **options: SharedPrefixScorer(qnet, **options))
+        return Subject(folder, naive, lambda **options: SharedPrefixScorer(qnet, **options))
     reference = save_policy(folder / "reference", architecture, seed=1)
     saved = save_implicit_q(folder / "implicit", policy, reference)
     one, other = (load_implicit_q(saved, dtype=dtype, device=device) for _ in range(2))
     assert {parameter.dtype for parameter in one.model.parameters()} == {dtype}
     return Subject(
+        folder,
         NaiveImplicitScorer(one),
         lambda **options: SharedPrefixImplicitScorer(other, **options),
         passes=2,

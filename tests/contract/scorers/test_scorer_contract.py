@@ -1,7 +1,8 @@
 """What every scorer promises, and what the fast one of each kind of Q model adds to it."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,16 @@ from qnet.scoring.vllm import VllmScorer
 from qnet.scoring.vllm_client import VllmServer
 from qnet.types import History, Message, Scorer, ScoreRequest
 from tests.contract.scorers.batches import INSTRUCTION
-from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
+from tests.contract.scorers.subjects import KINDS, Kind, Subject, build_subject, close_to
 from tests.support.scripted_vllm import scripted_vllm
-from tests.support.tiny_models import CONTEXT, WORDS, renderer, save_policy, save_qnet
+from tests.support.tiny_models import CONTEXT, WORDS, renderer
 
-SCORERS = ("scripted", "vllm", *(f"{how}-{kind}" for kind in KINDS for how in ("naive", "fast")))
+QNETS: tuple[Kind, ...] = ("qnet", "matched-qnet")
+SCORERS = (
+    "scripted",
+    *(f"vllm-{kind}" for kind in QNETS),
+    *(f"{how}-{kind}" for kind in KINDS for how in ("naive", "fast")),
+)
 OTHER = Message("user", "take mug from shelf open Action : you see go to desk " * 2)
 ONE_SLAB = 150_000
 
@@ -31,10 +37,10 @@ def subject(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Sub
     return subjects[request.param]
 
 
-@pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scorer]:
-    folder = tmp_path_factory.mktemp("remote")
-    loaded = load_head(save_qnet(folder / "qnet", save_policy(folder / "policy")))
+@contextmanager
+def on_vllm(folder: Path) -> Iterator[Scorer]:
+    """The QNet in a folder with its trunk on a server that speaks vLLM's protocol."""
+    loaded = load_head(folder / "qnet")
     export_trunk(folder / "qnet", folder / "trunk")
     with scripted_vllm(folder / "trunk", model=loaded.trunk_name, context=CONTEXT) as server:
         hidden_size = loaded.trunk.hidden_size
@@ -43,15 +49,32 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scorer]:
             yield scorer
 
 
+@pytest.fixture(scope="module")
+def remotes(subjects: dict[str, Subject]) -> Iterator[dict[str, Scorer]]:
+    with ExitStack() as servers:
+        yield {kind: servers.enter_context(on_vllm(subjects[kind].folder)) for kind in QNETS}
+
+
 @pytest.fixture(params=SCORERS)
 def scorer(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Scorer:
     if request.param == "scripted":
         return ScriptedScorer({"take": 0.5, "go": 0.25})
-    if request.param == "vllm":
-        served: Scorer = request.getfixturevalue("remote")
-        return served
     how, _, kind = request.param.partition("-")
+    if how == "vllm":
+        served: Scorer = request.getfixturevalue("remotes")[kind]
+        return served
     return subjects[kind].naive if how == "naive" else subjects[kind].build_fast()
+
+
+@pytest.mark.parametrize("kind", QNETS)
+def test_q_is_the_same_where_the_trunk_is_on_vllm(
+    kind: str, subjects: dict[str, Subject], remotes: dict[str, Scorer]
+) -> None:
+    turns = (INSTRUCTION, *said("go to desk"), Message("user", "you see mug"), *said("take mug"))
+    history = (*turns, Message("user", "you see desk"))
+    request = ScoreRequest(history, said("take mug", "take mug from desk", "go to shelf"))
+    [result] = remotes[kind].score([request])
+    assert result.q_values == close_to(subjects[kind].q_values(request))
 
 
 def said(*texts: str) -> tuple[Message, ...]:

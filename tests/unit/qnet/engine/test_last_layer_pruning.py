@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from qnet.engine import packed_model as packed_module
 from qnet.engine.last_layer_pruning import LastLayerPruning
-from qnet.engine.packed_model import PackedModel, history_piece, q_of
+from qnet.engine.packed_model import PackedModel, hidden_states_of, history_piece
 from qnet.engine.prefix_cache import Entry
 from tests.support.tiny_models import ARCHITECTURES, q_model
 
@@ -20,7 +20,8 @@ TOKENS = [5, 9, 3, 7, 11, 2, 8, 4]
 
 
 def packed_of(model: Any) -> PackedModel:
-    return PackedModel(model.trunk, q_of(model), cache_bytes=0, tokens_per_forward=64)
+    read = hidden_states_of(model.trunk)
+    return PackedModel(model.trunk, read, cache_bytes=0, tokens_per_forward=64)
 
 
 def mlp_rows(trunk: nn.Module) -> list[int]:
@@ -36,18 +37,23 @@ def mlp_rows(trunk: nn.Module) -> list[int]:
     return seen
 
 
-def read_last_of(packed: PackedModel) -> float:
-    return float(packed.run([history_piece(Entry(), TOKENS, read_last=True)]))
+def read_last_of(packed: PackedModel) -> Tensor:
+    return packed.run([history_piece(Entry(), TOKENS, read_last=True)])[0]
+
+
+@torch.inference_mode()
+def last_hidden_state(model: Any) -> Tensor:
+    hidden_BTD: Tensor = model.trunk(torch.tensor([TOKENS]), use_cache=False).last_hidden_state
+    return hidden_BTD[0, -1]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_last_mlp_gets_the_read_tokens_alone_and_q_stays(architecture: str) -> None:
+def test_the_last_mlp_gets_the_read_tokens_alone_and_their_states_stay(architecture: str) -> None:
     model = q_model(architecture).model
-    with torch.inference_mode():
-        expected = float(model(torch.tensor([TOKENS]))[0, -1])
+    expected_D = last_hidden_state(model)
     packed = packed_of(model)
     seen = mlp_rows(model.trunk)
-    assert read_last_of(packed) == pytest.approx(expected, abs=1e-6)
+    torch.testing.assert_close(read_last_of(packed), expected_D, rtol=0, atol=2e-6)
     assert seen == [len(TOKENS), 1]
 
 
@@ -111,8 +117,7 @@ def test_an_mlp_that_mixes_tokens_is_not_narrowed(monkeypatch: pytest.MonkeyPatc
 def test_two_threads_over_one_trunk_do_not_narrow_each_other() -> None:
     model = q_model().model
     first, second = packed_of(model), packed_of(model)
-    with torch.inference_mode():
-        expected = float(model(torch.tensor([TOKENS]))[0, -1])
+    expected_D = last_hidden_state(model)
     inside = Barrier(2)
     started = set[int]()
 
@@ -127,5 +132,5 @@ def test_two_threads_over_one_trunk_do_not_narrow_each_other() -> None:
     with ThreadPoolExecutor(2) as pool:
         last = pool.submit(read_last_of, first)
         both = pool.submit(second.run, [whole])
-        assert last.result() == pytest.approx(expected, abs=1e-6)
-        assert both.result()[1].item() == pytest.approx(expected, abs=1e-6)
+        torch.testing.assert_close(last.result(), expected_D, rtol=0, atol=2e-6)
+        torch.testing.assert_close(both.result()[1], expected_D, rtol=0, atol=2e-6)

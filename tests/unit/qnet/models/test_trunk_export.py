@@ -260,3 +260,19 @@ def test_the_name_depends_on_nothing_but_weights_and_configuration() -> None:
     assert trunk_name(one) == trunk_name(other)
     changed = one.model_copy(update={"files": {**one.files, "config.json": "4"}})
     assert trunk_name(one) != trunk_name(changed)
+
+
+def test_features_that_this_version_does_not_compute_are_refused_by_name(tmp_path: Path) -> None:
+    policy = save_policy(tmp_path / "policy")
+    checkpoint = save_qnet(tmp_path / "qnet", policy, head_features="match-1")
+    rewrite_config(checkpoint, head_features="match-9")
+    assert_refused(checkpoint, r"head_features is 'match-9'; this version .* match-1")
+    with pytest.raises(CheckpointError, match="head_features is 'match-9'"):
+        load_qnet(checkpoint)
+
+
+def test_a_head_that_reads_features_is_not_read_without_them(tmp_path: Path) -> None:
+    policy = save_policy(tmp_path / "policy")
+    loaded = load_qnet(save_qnet(tmp_path / "qnet", policy, head_features="match-1"))
+    with pytest.raises(ValueError, match="reads match-1, but was given no features"):
+        loaded.model(TOKENS)

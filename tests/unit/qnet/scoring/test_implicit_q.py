@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from qnet.errors import CheckpointError, MalformedHistoryError
 from qnet.models.checkpoint import LoadedImplicitQ, load_policy, load_q_model, load_qnet
 from qnet.models.implicit_q import ImplicitQ
+from qnet.rendering.renderer import RenderedEpisode
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.types import Message, ScoreRequest
 from server.q_models.build import build_models
@@ -98,7 +99,8 @@ def test_a_history_without_tokens_is_refused(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = implicit(folders / "q")
-    monkeypatch.setattr(loaded.renderer, "encode_history", lambda _: [])
+    nothing = RenderedEpisode([], [])
+    monkeypatch.setattr(loaded.renderer, "encode_state", lambda _: nothing)
     for scorer in (NaiveImplicitScorer(loaded), SharedPrefixImplicitScorer(loaded)):
         with pytest.raises(MalformedHistoryError, match="0 tokens"):
             scorer.score([REQUEST])
