@@ -4,7 +4,7 @@ A state is the first observation, then replies and observations in turn. A reply
 "Thought: … Action: …"; the environment gets the bare action alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qnet.types import History, Message
@@ -18,7 +18,7 @@ class Step:
 
     Attributes:
         action: the whole reply.
-        reward: 0, or the outcome reward on the last step.
+        reward: outcome reward of an episode that ends here.
         valid: False where the action meant nothing to the environment.
     """
 
@@ -69,3 +69,25 @@ def action_key(reply: str) -> str:
     A reply without a marker is its own key.
     """
     return parse_action(reply) or reply.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """The form that an environment's episodes have as chats.
+
+    Attributes:
+        system: the system message before the first observation, None for none.
+        parse_action: from a whole reply to the bare action.
+    """
+
+    system: str | None = None
+    parse_action: Callable[[str], str] = parse_action
+
+    def history(self, first_observation: str, steps: Sequence[Step]) -> History:
+        """The chat after these steps, the system message included."""
+        before = () if self.system is None else (Message("system", self.system),)
+        return (*before, *path_history(first_observation, steps))
+
+
+REACT = ChatFormat()
+"""Replies in ReAct's form, and no system message."""

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from qnet.errors import ConfigError, QGuideError
-from training.configs.job_files import load_config
+from training.configs.job_files import load_config, read_environment
+from training.environments.registry import DEFAULT_ENVIRONMENT, ENVIRONMENTS, find_environment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +25,8 @@ app = typer.Typer(
 )
 
 INTERRUPTED = 130
+
+ENVIRONMENT_HELP = f"{', '.join(ENVIRONMENTS)}, or package.module:BUNDLE."
 
 Config = Annotated[Path | None, typer.Option(help="The job's TOML file.")]
 RequiredConfig = Annotated[Path, typer.Option(help="The job's TOML file.")]
@@ -94,7 +97,7 @@ def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
 @app.command()
 def evaluate(
     output: Annotated[Path | None, typer.Option(help="Folder to write, or to resume.")] = None,
-    environment: Annotated[str | None, typer.Option(help="alfworld or fake.")] = None,
+    environment: Annotated[str | None, typer.Option(help=ENVIRONMENT_HELP)] = None,
     engine: Annotated[str | None, typer.Option(help="python or textworld.")] = None,
     games: Games = None,
     generated: Annotated[str | None, typer.Option(help="FIRST:COUNT of generated games.")] = None,
@@ -149,53 +152,51 @@ def _split(text: str | None) -> list[str] | None:
 
 
 @app.command()
-def judge(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """Where guidance fails: each candidate, played to the end by the expert."""
+def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Regret of guided choices: each candidate, played to the end by the expert."""
     with _errors_without_traceback():
-        from training.jobs.choice_regret import JudgeConfig, run_judge
+        from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 
-        _show("judge", run_judge(load_config(JudgeConfig, config, overrides or ())))
+        job = load_config(ChoiceRegretConfig, config, overrides or ())
+        _show("choice-regret", run_choice_regret(job))
 
 
 @app.command()
 def parity(
-    environment: Annotated[str, typer.Argument(help="alfworld")],
+    environment: Annotated[str, typer.Argument(help=ENVIRONMENT_HELP)],
     games: Annotated[Path, typer.Option(help="Folder of game files.")],
     episodes: Annotated[int, typer.Option(min=1, help="How many games.")] = 40,
     seed: Annotated[int, typer.Option(help="Draws the games and the random walks.")] = 0,
     max_steps: Annotated[int, typer.Option(min=1, help="Longest walk.")] = 30,
 ) -> None:
-    """Play both ALFWorld engines side by side and report where they differ."""
+    """Play an environment's two engines side by side and report where they differ."""
     with _errors_without_traceback():
-        _require_alfworld(environment)
-        from training.jobs.parity import run_parity
-
-        report = run_parity(
-            games, episodes=episodes, seed=seed, max_steps=max_steps, console=Console()
-        )
-    raise typer.Exit(report.exit_status)
+        compare = find_environment(environment).compare_engines
+        if compare is None:
+            raise ConfigError(f"environment {environment!r} has one engine; name another")
+        agree = compare(games, episodes=episodes, seed=seed, max_steps=max_steps)
+    raise typer.Exit(0 if agree else 1)
 
 
 @app.command()
 def generate(
     output: Annotated[Path, typer.Option(help="Folder to write the games into.")],
-    environment: Annotated[str, typer.Argument(help="alfworld")] = "alfworld",
+    environment: Annotated[str, typer.Argument(help=ENVIRONMENT_HELP)] = DEFAULT_ENVIRONMENT,
     count: Annotated[int, typer.Option(min=1, help="How many games.")] = 100,
     first_seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first game.")] = 0,
 ) -> None:
     """Write generated games in the format of the real ones."""
     with _errors_without_traceback():
-        _require_alfworld(environment)
-        from dataclasses import asdict
-
-        from training.jobs.generate import generate_games
-
-        generated = generate_games(output, count=count, first_seed=first_seed)
-        _show("generate", asdict(generated) | {"output": output})
+        write = find_environment(environment).write_games
+        if write is None:
+            raise ConfigError(f"environment {environment!r} writes no games; name another")
+        written = write(output, count=count, first_seed=first_seed)
+        _show("generate", {**written, "output": output})
 
 
 @app.command()
 def play(
+    environment: Annotated[str, typer.Option(help=ENVIRONMENT_HELP)] = DEFAULT_ENVIRONMENT,
     games: Annotated[Path | None, typer.Option(help="Folder of game files.")] = None,
     generated: Annotated[int, typer.Option(min=0, help="Seed of a generated game.")] = 0,
     task: Annotated[int, typer.Option(min=0, help="Which game of the folder.")] = 0,
@@ -207,12 +208,14 @@ def play(
 ) -> None:
     """Play one episode against a running server, showing candidates, Q and the choice."""
     with _errors_without_traceback():
-        from training.environments.task_selection import EnvironmentConfig
         from training.jobs.play import PlayConfig, run_play
 
+        tasks = {"name": environment, "first_seed": generated, "count": 1}
+        if games is not None:
+            tasks["games"] = games
         run_play(
             PlayConfig(
-                environment=EnvironmentConfig(games=games, first_seed=generated, count=1),
+                environment=read_environment(tasks),
                 url=url,
                 task=task,
                 num_candidates=candidates,
@@ -222,11 +225,6 @@ def play(
             ),
             console=Console(),
         )
-
-
-def _require_alfworld(environment: str) -> None:
-    if environment != "alfworld":
-        raise ConfigError(f"environment {environment!r} is not alfworld, the only one there is")
 
 
 def _show(title: str, figures: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
  *
  *     offers-….jsonl   of the server: the candidates of each step, their Q, what was chosen, taken
  *     trees-….jsonl    of the server: what was seen; joined to the offers of the same episode
- *     rows.jsonl       of `qguide judge`: candidates, Q, and the steps that an expert needs after each
+ *     rows.jsonl       of `qguide choice-regret`: candidates, Q, and the steps that an expert needs after each
  *
  * A line that is none of these is told with its number and leaves the others alone.
  *

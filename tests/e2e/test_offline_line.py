@@ -9,8 +9,7 @@ from typer.testing import CliRunner, Result
 from qguide.commands.jobs import app
 from training.data.records import EXPERT, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, open_run
-from training.environments.corridor import Corridor, CorridorSuite
-from training.environments.task_selection import EnvironmentConfig
+from training.environments.corridor import Corridor, CorridorConfig, CorridorSuite
 from training.trajectory import Step, path_history, react_reply
 
 SFT = """
@@ -72,7 +71,7 @@ def write_solutions(runs: Path, *, count: int) -> None:
     """What `collect` would write, had corridors an expert."""
     suite = CorridorSuite(0, count)
     with (
-        open_run(runs / "expert", EnvironmentConfig(name="fake")) as run,
+        open_run(runs / "expert", CorridorConfig()) as run,
         JsonlWriter(run.rows) as rows,
     ):
         for task in suite.tasks:

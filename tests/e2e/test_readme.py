@@ -45,7 +45,7 @@ NOT_RUN = {
     "--output runs/embedded/valid_seen": "plays 140 games for hours, which are not part of this",
     "--output runs/embedded/validation": "trains for hours",
     "qguide sft --config $real/sft.toml": "trains for an hour",
-    "qguide judge": "plays 100 games; unit/training/jobs/test_judge does",
+    "qguide choice-regret": "plays 100 games; unit/training/jobs/test_choice_regret does",
     "qguide sft --config $low/sft.toml": "trains for hours",
     "make vllm-cpu ": "needs vLLM; unit/qnet/bench does it with the scripted one",
     "qguide bench serve": "takes minutes; unit/qnet/bench/test_serve_bench does",

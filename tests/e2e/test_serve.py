@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.serving import ROOT, Serving, serving_process
-from training.environments.task_selection import EnvironmentConfig
+from training.environments.alfworld.bundle import AlfWorldConfig
 from training.jobs.play import PlayConfig, run_play
 
 END_S = 30
@@ -44,7 +44,7 @@ def test_serve_answers_the_readme_plays_a_game_and_ends_on_sigterm(server: Servi
     assert q_values[answer["chosen"]] == max(q_values) > min(q_values)
 
     shown = io.StringIO()
-    game = EnvironmentConfig(first_seed=7, count=1)
+    game = AlfWorldConfig(first_seed=7, count=1)
     config = PlayConfig(game, url=server.url, num_candidates=3, max_steps=2)
     assert run_play(config, console=Console(file=shown, width=100)) == 0.0
     assert "Your task is to" in shown.getvalue()

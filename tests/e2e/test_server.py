@@ -14,10 +14,10 @@ from qnet.models.checkpoint import Manifest, save_checkpoint
 from qnet.models.qnet import QNet, QNetConfig
 from tests.support.serving import serving_process
 from tests.support.tiny_models import config_of, policy_model, renderer
-from training.environments.task_selection import EnvironmentConfig
+from training.environments.corridor import CorridorConfig
 from training.jobs.play import PlayConfig, run_play
 
-CORRIDOR = EnvironmentConfig(name="fake", first_seed=3, count=1)
+CORRIDOR = CorridorConfig(first_seed=3, count=1)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ does not say itself. Other relative paths are meant from where the command runs.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +18,25 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from qnet.errors import ConfigError
+from training.environment import EnvironmentConfig
+from training.environments.registry import (
+    DEFAULT_ENVIRONMENT,
+    environment_config,
+    find_environment,
+)
 
 C = TypeVar("C", bound=BaseModel)
+
+RENAMED = {
+    "flat_trees": "constant_trees",
+    "idle_steps": "noop_cost_steps",
+    "judge": "rollouts",
+    "min_gap": "min_label_margin",
+    "own_steps": "policy_prefix_steps",
+    "recall_heads": "copy_heads",
+    "tails": "unbranched_suffixes",
+}
+"""Old names of fields to new ones, so that an older job file is refused with its remedy."""
 
 
 def load_config(
@@ -49,11 +67,27 @@ def load_config(
         if not equals:
             raise ConfigError(f"--set {override!r} has no value; write field=value")
         _set(values, name.strip(), _parse(text.strip()))
-    try:
+    with _explained(kind, values, place=str(path) if path is not None else "what was given"):
         return kind.model_validate(values)
+
+
+def read_environment(values: Mapping[str, object]) -> EnvironmentConfig:
+    """The checked `[environment]` table of a command that has no job file.
+
+    Raises:
+        ConfigError: there is no such environment, or a field is unknown or wrong.
+    """
+    with _explained(EnvironmentConfig, values, place="what was given"):
+        return environment_config(values)
+
+
+@contextmanager
+def _explained(kind: type[BaseModel], values: Mapping[str, Any], *, place: str) -> Iterator[None]:
+    """Every mistake of a configuration in a line of its own, in one `ConfigError`."""
+    try:
+        yield
     except ValidationError as error:
-        place = str(path) if path is not None else "what was given"
-        problems = "\n".join(f"  {_explain(problem, kind)}" for problem in error.errors())
+        problems = "\n".join(f"  {_explain(problem, kind, values)}" for problem in error.errors())
         raise ConfigError(f"{place} does not make a {kind.__name__}:\n{problems}") from error
 
 
@@ -123,12 +157,16 @@ def _parse(text: str) -> Any:
     return parsed["value"] if parsed.keys() == {"value"} else text
 
 
-def _explain(problem: ErrorDetails, kind: type[BaseModel]) -> str:
+def _explain(problem: ErrorDetails, kind: type[BaseModel], values: Mapping[str, Any]) -> str:
     """One line: the field, its value, what is wrong, and what to do."""
     name = ".".join(str(part) for part in problem["loc"]) or kind.__name__
     match problem["type"]:
         case "extra_forbidden":
-            known = ", ".join(_fields_at(kind, problem["loc"][:-1])) or "none here"
+            fields = _fields_at(kind, problem["loc"][:-1], values)
+            table, _, field = name.rpartition(".")
+            if (new := RENAMED.get(field)) in fields:
+                return f"{name}: is called {'.'.join(filter(None, (table, new)))} now; rename it"
+            known = ", ".join(fields) or "none here"
             return f"{name}: there is no such field; the fields are: {known}"
         case "missing":
             return f"{name}: is missing; write it in the file or add --set {name}=…"
@@ -138,9 +176,19 @@ def _explain(problem: ErrorDetails, kind: type[BaseModel]) -> str:
     return f"{name} = {shown}: {problem['msg'].lower()}; change it or add --set {settable}=…"
 
 
-def _fields_at(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    model: Any = kind
+def _fields_at(
+    kind: type[BaseModel], path: Sequence[int | str], values: Mapping[str, Any]
+) -> list[str]:
+    model, here = _table_of(kind, values), values
     for part in path:
         field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field is not None else None
+        here = here.get(str(part), {}) if isinstance(here, Mapping) else {}
+        model = _table_of(field.annotation, here) if field is not None else None
     return sorted(getattr(model, "model_fields", {}))
+
+
+def _table_of(model: Any, values: Mapping[str, Any]) -> Any:
+    """The class that checks a table; which one checks `[environment]` depends on its name."""
+    if model is not EnvironmentConfig:
+        return model
+    return find_environment(values.get("name", DEFAULT_ENVIRONMENT)).config

@@ -30,7 +30,7 @@ class ContinuationRow(_Row):
     """One play from a candidate to the end of its episode.
 
     Attributes:
-        outcome_reward: the reward at the end, 0 where a limit cut the episode off.
+        outcome_reward: the reward at the end; what had been earned where a limit cut it off.
         steps: environment steps from and including the candidate, until the end or the limit.
         terminated: False where a limit cut it off.
     """
@@ -49,7 +49,7 @@ class CandidateRow(_Row):
         logprob: of `action`, summed over its tokens at temperature 1; None if the policy does not
             say.
         observation: what the environment answered.
-        reward: 0, or the outcome reward where the episode ended here.
+        reward: outcome reward of an episode that ends here.
         terminated: the episode ended here.
         valid: False where the action meant nothing to the environment.
         continuations: plays from here to the end; where the episode ended here, the one that it
@@ -145,7 +145,7 @@ class DecisionGroupsRow(TaskRow):
 
     @property
     def outcome_reward(self) -> float:
-        """The episode's own reward; 0 where it was cut off."""
+        """The episode's own reward; an episode that was cut off keeps what it had earned."""
         return self.decisions[-1].taken.reward
 
     def states(self) -> Iterator[tuple[History, DecisionRow]]:

@@ -88,9 +88,9 @@ class TrajectoryRow(TaskRow):
     """One played episode: written by `collect` and `evaluate`, read by `sft` and `explore`.
 
     Attributes:
-        messages: the first observation, then actions and observations in turn; the
-            last action's observation included.
-        outcome_reward: the reward at the end, 0 where the episode was cut off.
+        messages: the system message if the environment has one, the first observation, then
+            actions and observations in turn; the last action's observation included.
+        outcome_reward: the reward at the end; what had been earned where it was cut off.
         terminated: False where the step limit cut the episode off.
         steps: actions taken.
         completion_tokens: tokens generated for the actions; 0 for an expert.
@@ -118,6 +118,12 @@ class TrajectoryRow(TaskRow):
         return self
 
     @property
+    def system(self) -> str | None:
+        """The system message that the chat begins with, None without one."""
+        first = next(iter(self.messages), None)
+        return first.content if first is not None and first.role == "system" else None
+
+    @property
     def actions(self) -> tuple[str, ...]:
         """The assistant's replies, in order."""
         return tuple(row.content for row in self.messages if row.role == "assistant")
@@ -129,8 +135,9 @@ class TrajectoryRow(TaskRow):
             RecordError: the messages do not end with the last action's observation, or
                 actions and observations do not take turns.
         """
-        turns = self.messages[1:]
-        roles = [row.role for row in self.messages]
+        messages = self.messages[1:] if self.system is not None else self.messages
+        turns = messages[1:]
+        roles = [row.role for row in messages]
         if roles != ["user", *["assistant", "user"] * self.steps]:
             raise RecordError(
                 f"the trajectory of {self.task_id} does not alternate between observations "

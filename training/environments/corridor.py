@@ -7,9 +7,12 @@ best route make it a small ALFWorld; tests, demos and smoke runs play it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
 
 from qnet.errors import EnvironmentFailureError
-from training.environment import StepResult, Task
+from training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
 
 NOTHING_HAPPENS = "Nothing happens."
 _KINDS = ("reach_door", "fetch_key_then_reach_door")
@@ -56,7 +59,7 @@ class Corridor:
 
 
 class CorridorEnvironment:
-    """One episode; see `training.environments.base.Environment`."""
+    """One episode; see `training.environment.Environment`."""
 
     def __init__(self, corridor: Corridor) -> None:
         """Prepare the episode; `reset` starts it."""
@@ -121,7 +124,7 @@ class CorridorEnvironment:
 
 
 class CorridorSuite:
-    """Corridors of consecutive seeds; see `training.environments.base.Suite`."""
+    """Corridors of consecutive seeds; see `training.environment.Suite`."""
 
     name = "fake"
 
@@ -138,3 +141,24 @@ class CorridorSuite:
 
     def close(self) -> None:
         """Nothing to stop."""
+
+
+class CorridorConfig(EnvironmentConfig):
+    """The `[environment]` table of corridors.
+
+    Attributes:
+        first_seed: of the first corridor.
+        count: how many corridors.
+    """
+
+    name: Literal["fake"] = "fake"
+    first_seed: int = Field(default=0, ge=0)
+    count: int = Field(default=100, ge=1)
+
+
+def build_suite(config: CorridorConfig) -> CorridorSuite:
+    """The corridors of `config.count` seeds."""
+    return CorridorSuite(config.first_seed, config.count)
+
+
+CORRIDOR = EnvironmentBundle(name="fake", config=CorridorConfig, build_suite=build_suite)

@@ -1,59 +1,88 @@
-"""The one place where an environment's name becomes a suite."""
+"""The environments that jobs can name: one line for each.
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+[environment]
+name = "alfworld"                    # a line below
+name = "my_package.shop:BUNDLE"      # or the import path of an `EnvironmentBundle`
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, SerializeAsAny
 
 from qnet.errors import ConfigError
-from training.environment import Suite
-from training.environments.corridor import CorridorSuite
+from training.environment import EnvironmentBundle, EnvironmentConfig, Suite
 
-EnvironmentName = Literal["alfworld", "fake"]
+ENVIRONMENTS = {
+    "alfworld": "training.environments.alfworld.bundle:ALFWORLD",
+    "fake": "training.environments.corridor:CORRIDOR",
+}
+"""Name to import path: a bundle is imported when a job names it, its engine with it."""
 
-
-@dataclass(frozen=True, slots=True)
-class SuiteSpec:
-    """Which tasks to play, and in which engine.
-
-    Attributes:
-        environment: "alfworld" or "fake".
-        games: the folder of ALFWorld's game files; None plays generated games.
-        engine: "python", or "textworld", ALFWorld's own.
-        limit: at most so many tasks; for generated and fake ones, how many.
-        first_seed: where generated and fake tasks begin.
-        processes: worker processes of the textworld engine.
-    """
-
-    environment: EnvironmentName
-    games: Path | None = None
-    engine: Literal["python", "textworld"] = "python"
-    limit: int | None = None
-    first_seed: int = 0
-    processes: int = 2
+DEFAULT_ENVIRONMENT = "alfworld"
 
 
-DEFAULT_COUNT = 100
-
-
-def build_suite(spec: SuiteSpec) -> Suite:
-    """The suite that `spec` describes.
+def find_environment(name: str) -> EnvironmentBundle[Any]:
+    """The bundle of that name, or at that import path.
 
     Raises:
-        ConfigError: the name is unknown, or there are no games to play.
+        ConfigError: there is none.
+    """
+    path = ENVIRONMENTS.get(name, name)
+    module, colon, attribute = path.partition(":")
+    if not colon:
+        raise ConfigError(
+            f"environment {name!r} is not {', '.join(ENVIRONMENTS)}; name one of them, or an "
+            'import path such as "my_package.shop:BUNDLE"'
+        )
+    try:
+        bundle = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"environment {name!r} cannot be imported: {error}; install its package, or name "
+            f"another of {', '.join(ENVIRONMENTS)}"
+        ) from error
+    if not isinstance(bundle, EnvironmentBundle):
+        raise ConfigError(
+            f"environment {name!r} is a {type(bundle).__name__}; name an EnvironmentBundle"
+        )
+    return bundle
+
+
+def environment_config(values: Mapping[str, object]) -> EnvironmentConfig:
+    """The checked `[environment]` table of the environment that `values` name.
+
+    Raises:
+        ConfigError: there is no such environment.
+        ValidationError: a field is unknown or wrong.
+    """
+    bundle = find_environment(str(values.get("name", DEFAULT_ENVIRONMENT)))
+    config: EnvironmentConfig = bundle.config.model_validate({"name": bundle.name, **values})
+    return config
+
+
+def default_environment() -> EnvironmentConfig:
+    """The tasks of a job whose file has no `[environment]` table."""
+    return environment_config({})
+
+
+def build_suite(config: EnvironmentConfig) -> Suite:
+    """All tasks that `config` describes, before `training.environments.task_selection` selects.
+
+    Raises:
+        ConfigError: there is no such environment, or no task to play.
         InvalidGameError: a game file is malformed.
     """
-    count = DEFAULT_COUNT if spec.limit is None else spec.limit
-    match spec.environment:
-        case "fake":
-            return CorridorSuite(spec.first_seed, count)
-        case "alfworld":
-            return _build_alfworld(spec, count)
-    raise ConfigError(f"environment {spec.environment!r} is none of alfworld, fake")
+    suite: Suite = find_environment(config.name).build_suite(config)
+    return suite
 
 
-def _build_alfworld(spec: SuiteSpec, count: int) -> Suite:
-    from training.environments.alfworld.suite import build_alfworld_suite, build_generated_suite
+def _table_of_its_environment(value: object) -> object:
+    return environment_config(value) if isinstance(value, Mapping) else value
 
-    if spec.games is not None:
-        return build_alfworld_suite(spec.games, spec.engine, spec.limit, processes=spec.processes)
-    return build_generated_suite(spec.first_seed, count, spec.engine, processes=spec.processes)
+
+AnyEnvironment = Annotated[
+    EnvironmentConfig, SerializeAsAny(), BeforeValidator(_table_of_its_environment)
+]
+"""The `[environment]` field of a job: read and written with the fields of what it names."""

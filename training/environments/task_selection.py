@@ -1,4 +1,4 @@
-"""Which tasks a job plays, and in which engine: the `[environment]` table of a job's file.
+"""Selection of the tasks that a job plays, by the `[environment]` table of its file.
 
     [environment]
     name = "alfworld"
@@ -13,60 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from qnet.errors import ConfigError
-from training.environment import Environment, Suite, Task
-from training.environments.registry import SuiteSpec, build_suite
-
-Slice = Annotated[str, Field(pattern=r"^\d*:\d*$")]
-
-
-class EnvironmentConfig(BaseModel):
-    """The tasks of a job.
-
-    Attributes:
-        name: "alfworld", or "fake" for smoke runs.
-        engine: "python", or "textworld": ALFWorld's own, slow.
-        games: folder of the game files; without it games are generated.
-        first_seed: the first generated game.
-        count: how many generated games.
-        processes: of the textworld engine.
-        task_ids: a file of ids, one per line; only these are played.
-        shuffle_seed: shuffles the tasks before `slice` cuts; None keeps them sorted by id.
-        slice: "first:end" of the tasks, counted from 0.
-        limit: at most so many of what the slice leaves, spread evenly over it: over tasks
-            sorted by id that is over the goal types too.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: Literal["alfworld", "fake"] = "alfworld"
-    engine: Literal["python", "textworld"] = "python"
-    games: Path | None = None
-    first_seed: int = Field(default=0, ge=0)
-    count: int = Field(default=100, ge=1)
-    processes: int = Field(default=2, ge=1)
-    task_ids: Path | None = None
-    shuffle_seed: int | None = None
-    slice: Slice = ":"
-    limit: int | None = Field(default=None, ge=1)
-
-    @property
-    def threads(self) -> int:
-        """Threads for `run_processes`: only a slow engine is worth them."""
-        return 2 * self.processes if self.engine == "textworld" else 0
+from training.environment import Environment, EnvironmentBundle, EnvironmentConfig, Suite, Task
+from training.environments.registry import build_suite, find_environment
 
 
 @dataclass(slots=True)
 class SelectedSuite:
-    """Some tasks of a suite; see `training.environments.base.Suite`."""
+    """Some tasks of a suite, and the environment that they are of."""
 
     name: str
     tasks: Sequence[Task]
     whole: Suite
+    environment: EnvironmentBundle[Any]
 
     def make(self, task: Task) -> Environment:
         """A fresh, single-use episode of `task`."""
@@ -84,16 +45,7 @@ def build_selected_suite(config: EnvironmentConfig) -> SelectedSuite:
         ConfigError: no task is left, or a task id is not in the suite.
         InvalidGameError: a game file is malformed.
     """
-    suite = build_suite(
-        SuiteSpec(
-            environment=config.name,
-            games=config.games,
-            engine=config.engine,
-            limit=None if config.games else config.count,
-            first_seed=config.first_seed,
-            processes=config.processes,
-        )
-    )
+    suite = build_suite(config)
     tasks = select_tasks(
         suite.tasks,
         task_ids=read_task_ids(config.task_ids) if config.task_ids else None,
@@ -101,7 +53,7 @@ def build_selected_suite(config: EnvironmentConfig) -> SelectedSuite:
         cut=config.slice,
         limit=config.limit,
     )
-    return SelectedSuite(suite.name, tasks, suite)
+    return SelectedSuite(suite.name, tasks, suite, find_environment(config.name))
 
 
 def select_tasks(

@@ -1,19 +1,21 @@
-"""What a guided agent's choices were worth, in steps that a judge needs after each candidate.
+"""Regret of a guided agent's choices, in steps that an expert needs after each candidate.
 
 A success rate says that guidance failed, not where. Here every candidate of every decision is
-played to the end by a judge that knows the way (ALFWorld's expert), so that choices can be
-compared with the best, the first and a random one, and Q with an order that it never saw.
+played to the end by a policy that knows the way (the environment's expert), so that choices can
+be compared with the best, the first and a random one, and Q with an order that it never saw.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from qnet.decision.decide import Decision
 from qnet.decision.selection import distinct
 from qnet.types import Sampling
-from training.environment import Environment
+from training.environment import Environment, EnvironmentBundle, Task
 from training.evaluation.methods import Play, q_guided
 from training.rollouts.episode import first_reply, play_episode
 from training.rollouts.rollout import RolloutTask
@@ -28,7 +30,7 @@ class DecisionRow(BaseModel):
         replies: the different candidates, in the order in which they were drawn.
         draws: how often each was drawn.
         q_values: what the Q model said of each.
-        steps: how many the judge needed after each; `horizon` where it did not get there.
+        steps: how many the rollout needed after each; `horizon` where it did not succeed.
         idle: whether each meant nothing to the environment.
         chosen: which was taken.
     """
@@ -45,7 +47,7 @@ class DecisionRow(BaseModel):
     chosen: int
 
 
-class JudgedRow(BaseModel):
+class ChoiceRegretRow(BaseModel):
     """One guided episode and its decisions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,46 +55,60 @@ class JudgedRow(BaseModel):
     task_id: str
     kind: str
     reward: float
+    success: bool
     decisions: tuple[DecisionRow, ...]
 
 
-def judged_episode(
+def play_choices(
     make: Callable[[], Environment],
     play: Play,
     *,
     seed: int,
-    task_id: str,
-    kind: str,
+    task: Task,
+    environment: EnvironmentBundle[Any],
     horizon: int,
-) -> RolloutTask[JudgedRow]:
+) -> RolloutTask[ChoiceRegretRow]:
     """Play one guided episode, then each of its candidates to the end.
 
-    The policy draws the candidates, the judge plays the roll-outs: see `PolicyWithRollouts`.
+    One policy draws the candidates, another plays the roll-outs: see `PolicyWithRollouts`.
 
     Args:
         make: a fresh, single-use episode of the task; the same one every time.
-        horizon: most actions of a judged episode, those before the candidate included.
+        play: how the guided agent plays.
+        seed: the job's.
+        task: names the task in the seeds of its draws.
+        environment: that of the task.
+        horizon: most actions of a rollout, those before the candidate included.
     """
-    guided = q_guided(play, seed, task_id)
-    episode = yield from play_episode(make, guided, max_steps=play.max_steps)
+    guided = q_guided(play, seed, task.id)
+    episode = yield from play_episode(make, guided, max_steps=play.max_steps, chat=environment.chat)
     decisions: list[DecisionRow] = []
     for step, choice in enumerate(episode.choices):
         if choice.decision is not None and choice.decision.q_values is not None:
             before = episode.steps[:step]
-            decisions.append((yield from _judged(make, before, choice.decision, horizon)))
-    return JudgedRow(task_id=task_id, kind=kind, reward=episode.reward, decisions=tuple(decisions))
+            roll_out = partial(_roll_out, make, environment, horizon)
+            decisions.append((yield from _play_on(before, choice.decision, roll_out)))
+    return ChoiceRegretRow(
+        task_id=task.id,
+        kind=task.kind,
+        reward=episode.reward,
+        success=environment.is_success(episode.reward, episode.terminated),
+        decisions=tuple(decisions),
+    )
 
 
-def _judged(
-    make: Callable[[], Environment], before: Sequence[Step], decision: Decision, horizon: int
+def _play_on(
+    before: Sequence[Step],
+    decision: Decision,
+    roll_out: Callable[[Sequence[str]], RolloutTask[tuple[int, bool]]],
 ) -> RolloutTask[DecisionRow]:
-    """Each of a decision's different candidates, played to the end."""
+    """Play each of a decision's different candidates to the end."""
     drawn = [candidate.message for candidate in decision.candidates]
     q_of = {candidate.message: q for candidate, q in decision.scored_candidates if q is not None}
     different = distinct(drawn).messages
     outcomes: list[tuple[int, bool]] = []
     for message in different:
-        outcomes.append((yield from _judge(make, before, message.content, horizon)))
+        outcomes.append((yield from roll_out([*(step.action for step in before), message.content])))
     return DecisionRow(
         step=len(before),
         after_idle=bool(before) and not before[-1].valid,
@@ -105,19 +121,24 @@ def _judged(
     )
 
 
-def _judge(
-    make: Callable[[], Environment], before: Sequence[Step], reply: str, horizon: int
+def _roll_out(
+    make: Callable[[], Environment],
+    environment: EnvironmentBundle[Any],
+    horizon: int,
+    prefix: Sequence[str],
 ) -> RolloutTask[tuple[int, bool]]:
-    """How many steps it takes after a reply, and whether the reply did nothing."""
-    judge = first_reply(lambda _: Sampling(0.0), role="rollout")
-    prefix = [*(step.action for step in before), reply]
-    episode = yield from play_episode(make, judge, max_steps=horizon, prefix=prefix)
-    steps = len(episode.steps) - len(prefix) if episode.reward > 0 else horizon
-    return steps, not episode.steps[len(before)].valid
+    """Steps that success takes after a prefix; True beside them if its last reply did nothing."""
+    greedy = first_reply(lambda _: Sampling(0.0), role="rollout")
+    episode = yield from play_episode(
+        make, greedy, max_steps=horizon, prefix=prefix, chat=environment.chat
+    )
+    success = environment.is_success(episode.reward, episode.terminated)
+    steps = len(episode.steps) - len(prefix) if success else horizon
+    return steps, not episode.steps[len(prefix) - 1].valid
 
 
-def judgement(rows: Sequence[JudgedRow]) -> dict[str, float]:
-    """What all decisions come to.
+def summarise_choices(rows: Sequence[ChoiceRegretRow]) -> dict[str, float]:
+    """Figures over all decisions.
 
     Returns:
         `regret` of the chosen, the first and a random candidate: steps more than the best one's,
@@ -135,7 +156,7 @@ def judgement(rows: Sequence[JudgedRow]) -> dict[str, float]:
         if decision.steps[a] != decision.steps[b]
     ]
     figures = {
-        "success_rate": _mean([row.reward > 0 for row in rows]),
+        "success_rate": _mean([row.success for row in rows]),
         "regret": _mean([_regret(d, d.steps[d.chosen]) for d in decisions]),
         "regret_of_first": _mean([_regret(d, d.steps[0]) for d in decisions]),
         "regret_of_random": _mean([_regret(d, _random(d, d.steps)) for d in decisions]),

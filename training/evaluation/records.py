@@ -22,6 +22,7 @@ class TrajectoryCost(_Row):
     """One of the whole trajectories that best-of-n chose among."""
 
     reward: FiniteFloat
+    success: bool
     steps: NonNegativeInt
     completion_tokens: NonNegativeInt
 
@@ -32,6 +33,7 @@ class EpisodeRow(_Row):
     Attributes:
         seed: None for a deterministic method.
         reward: the outcome reward; of the best trajectory for best-of-n.
+        success: the environment's verdict on that trajectory.
         steps: of the trajectory whose reward this is, like `actions`.
         too_long: the history outgrew a model's context, which counts as a failure.
         decisions: steps at which the method chose, over all trajectories.
@@ -49,6 +51,7 @@ class EpisodeRow(_Row):
     task_id: str
     kind: str
     reward: FiniteFloat
+    success: bool
     terminated: bool
     too_long: bool
     steps: NonNegativeInt
@@ -64,17 +67,12 @@ class EpisodeRow(_Row):
     actions: tuple[str, ...]
     trajectories: tuple[TrajectoryCost, ...] = ()
 
-    @property
-    def success(self) -> bool:
-        """The full reward."""
-        return self.reward >= 1.0
-
 
 class MethodRow(_Row):
     """One method under one seed, over all tasks.
 
     Attributes:
-        success_rate: share of the episodes with the full reward.
+        success_rate: share of the episodes that succeeded, by the environment's own criterion.
         ci95: Wilson score interval of `success_rate`, tasks being the sample.
         completion_tokens: total over the episodes.
         wall_time_s: total over the episodes' shares of batched calls.

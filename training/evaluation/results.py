@@ -162,7 +162,7 @@ def best_of_n_curve(episodes: Mapping[Key, EpisodeRow]) -> list[tuple[float, flo
     for n in range(1, longest + 1):
         first = [row.trajectories[:n] for row in played]
         tokens = sum(t.completion_tokens for drawn in first for t in drawn)
-        won = sum(max(t.reward for t in drawn) >= 1.0 for drawn in first)
+        won = sum(max(drawn, key=lambda t: t.reward).success for drawn in first)
         curve.append((tokens / len(played), won / len(played)))
     return curve
 

@@ -1,4 +1,4 @@
-"""Everything that is played on one task, one episode after the other, as one process.
+"""All trials of one task, one episode after the other, as one rollout task.
 
 All methods and seeds of a game are played close together, because the real engine takes
 seconds to load a game and milliseconds to play a loaded one again.
@@ -7,9 +7,10 @@ seconds to load a game and milliseconds to play a loaded one again.
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from qnet.errors import EnvironmentFailureError, QGuideError
-from training.environment import Environment, Task
+from training.environment import Environment, EnvironmentBundle, Task
 from training.evaluation.methods import Play, greedy, q_guided, random_of_m, sample
 from training.evaluation.records import (
     DETERMINISTIC,
@@ -25,25 +26,26 @@ from training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, Tim
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One method's turn at a task; the seed of a deterministic method is None."""
+    """One method under one seed at a task; the seed of a deterministic method is None."""
 
     method: MethodName
     seed: int | None
 
 
-def plan_turns(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Trial]:
-    """Every turn at a task, q-guided before the best-of-n that gets its budget."""
+def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Trial]:
+    """Every trial of a task, q-guided before the best-of-n that gets its budget."""
     once = [Trial(m, None) for m in METHODS if m in methods and m in DETERMINISTIC]
     drawn = [m for m in METHODS if m in methods and m not in DETERMINISTIC]
     return once + [Trial(method, seed) for seed in seeds for method in drawn]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """What the turns at one task share.
+class TaskTrials:
+    """What the trials of one task share.
 
     Attributes:
-        make: a fresh environment.
+        make: a fresh, single-use episode.
+        environment: that of the task.
         budgets: completion tokens of the guided episode of each seed, so far.
         matched: best-of-n draws while its tokens are below the guided episode's; otherwise it
             draws as many trajectories as the others draw candidates.
@@ -53,6 +55,7 @@ class Table:
 
     task: Task
     make: Callable[[], Environment]
+    environment: EnvironmentBundle[Any]
     play: Play
     budgets: dict[int, int]
     matched: bool
@@ -60,49 +63,51 @@ class Table:
     on_failure: Callable[[Failure], None]
 
 
-def play_turns(table: Table, turns: Sequence[Trial]) -> RolloutTask[None]:
-    """Take the turns in order; one that fails leaves the others alone."""
-    yield EnvironmentCall(lambda: _load(table.make))
-    for turn in turns:
+def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None]:
+    """Play the trials in order; one that fails leaves the others alone."""
+    yield EnvironmentCall(lambda: _load(shared.make))
+    for trial in trials:
         before: Timings = yield TimingsRequest()
         try:
-            episodes = yield from _take(table, turn)
+            episodes = yield from _play_trial(shared, trial)
         except QGuideError as error:
             failure = Failure(
-                method=turn.method, seed=turn.seed, task_id=table.task.id, error=str(error)
+                method=trial.method, seed=trial.seed, task_id=shared.task.id, error=str(error)
             )
-            table.on_failure(failure)
+            shared.on_failure(failure)
             continue
         after: Timings = yield TimingsRequest()
-        row = episode_row(table.task, turn, episodes, after.since(before))
-        if turn.method == "q-guided" and turn.seed is not None:
-            table.budgets[turn.seed] = row.completion_tokens
-        table.on_row(row)
+        row = episode_row(shared, trial, episodes, after.since(before))
+        if trial.method == "q-guided" and trial.seed is not None:
+            shared.budgets[trial.seed] = row.completion_tokens
+        shared.on_row(row)
 
 
 def _load(make: Callable[[], Environment]) -> None:
     """Let the engine load the game, so that no method's time pays for it.
 
-    A game that cannot be loaded is each turn's failure, and reported there.
+    A game that cannot be loaded is each trial's failure, and reported there.
     """
     with suppress(EnvironmentFailureError), closing(make()) as environment:
         environment.reset()
 
 
-def _take(table: Table, turn: Trial) -> RolloutTask[list[Episode]]:
-    if turn.method == "best-of-n":
-        return (yield from _best_of_n(table, turn.seed or 0))
-    episode = yield from _play(table, _chooser(table, turn))
+def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[list[Episode]]:
+    if trial.method == "best-of-n":
+        return (yield from _best_of_n(shared, trial.seed or 0))
+    episode = yield from _play(shared, _chooser(shared, trial))
     return [episode]
 
 
-def _play(table: Table, chooser: Agent) -> RolloutTask[Episode]:
-    return play_episode(table.make, chooser, max_steps=table.play.max_steps)
+def _play(shared: TaskTrials, chooser: Agent) -> RolloutTask[Episode]:
+    return play_episode(
+        shared.make, chooser, max_steps=shared.play.max_steps, chat=shared.environment.chat
+    )
 
 
-def _chooser(table: Table, turn: Trial) -> Agent:
-    play, task_id, seed = table.play, table.task.id, turn.seed or 0
-    match turn.method:
+def _chooser(shared: TaskTrials, trial: Trial) -> Agent:
+    play, task_id, seed = shared.play, shared.task.id, trial.seed or 0
+    match trial.method:
         case "greedy":
             return greedy(play)
         case "sample":
@@ -115,44 +120,56 @@ def _chooser(table: Table, turn: Trial) -> Agent:
             raise AssertionError("best-of-n plays many episodes")
 
 
-def _best_of_n(table: Table, seed: int) -> RolloutTask[list[Episode]]:
+def _best_of_n(shared: TaskTrials, seed: int) -> RolloutTask[list[Episode]]:
     """Whole trajectories until the budget is spent; the last one may overspend it."""
-    if table.matched and seed not in table.budgets:
+    if shared.matched and seed not in shared.budgets:
         raise EnvironmentFailureError(
             f"best-of-n has no budget: the guided episode of seed {seed} failed; resume the run"
         )
     episodes: list[Episode] = []
-    while _goes_on(table, seed, episodes):
-        parts = (seed, table.task.id, "best-of-n", len(episodes))
-        chooser = first_reply(seeded(table.play.sampling, *parts))
-        episodes.append((yield from _play(table, chooser)))
+    while _goes_on(shared, seed, episodes):
+        parts = (seed, shared.task.id, "best-of-n", len(episodes))
+        chooser = first_reply(seeded(shared.play.sampling, *parts))
+        episodes.append((yield from _play(shared, chooser)))
     return episodes
 
 
-def _goes_on(table: Table, seed: int, episodes: Sequence[Episode]) -> bool:
+def _goes_on(shared: TaskTrials, seed: int, episodes: Sequence[Episode]) -> bool:
     if not episodes:
         return True
-    if not table.matched:
-        return len(episodes) < table.play.candidates
+    if not shared.matched:
+        return len(episodes) < shared.play.candidates
     spent = sum(episode.completion_tokens for episode in episodes)
     # An episode that costs nothing (its history was too long at once) would never end this.
-    return episodes[-1].completion_tokens > 0 and spent < table.budgets[seed]
+    return episodes[-1].completion_tokens > 0 and spent < shared.budgets[seed]
 
 
-def episode_row(task: Task, turn: Trial, episodes: Sequence[Episode], spent: Timings) -> EpisodeRow:
-    """The row of a turn; the reward is that of the best trajectory."""
+def episode_row(
+    shared: TaskTrials, trial: Trial, episodes: Sequence[Episode], spent: Timings
+) -> EpisodeRow:
+    """The row of a trial; the reward is that of the best trajectory."""
+
+    def succeeded(episode: Episode) -> bool:
+        return shared.environment.is_success(episode.reward, episode.terminated)
+
     best = max(episodes, key=lambda episode: episode.reward)
     choices = [choice for episode in episodes for choice in episode.choices]
     trajectories = [
-        TrajectoryCost(reward=e.reward, steps=len(e.steps), completion_tokens=e.completion_tokens)
-        for e in episodes
+        TrajectoryCost(
+            reward=episode.reward,
+            success=succeeded(episode),
+            steps=len(episode.steps),
+            completion_tokens=episode.completion_tokens,
+        )
+        for episode in episodes
     ]
     return EpisodeRow(
-        method=turn.method,
-        seed=turn.seed,
-        task_id=task.id,
-        kind=task.kind,
+        method=trial.method,
+        seed=trial.seed,
+        task_id=shared.task.id,
+        kind=shared.task.kind,
         reward=best.reward,
+        success=succeeded(best),
         terminated=best.terminated,
         too_long=best.too_long,
         steps=len(best.steps),
@@ -166,5 +183,5 @@ def episode_row(task: Task, turn: Trial, episodes: Sequence[Episode], spent: Tim
         scorer_time_s=spent.scorer_s,
         environment_time_s=spent.environment_s,
         actions=tuple(step.action for step in best.steps),
-        trajectories=tuple(trajectories) if turn.method == "best-of-n" else (),
+        trajectories=tuple(trajectories) if trial.method == "best-of-n" else (),
     )

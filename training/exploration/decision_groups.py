@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,10 +25,10 @@ from qnet.types import (
     ScoreResult,
 )
 from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
-from training.environment import Environment
+from training.environment import Environment, Expert
 from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
 from training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
-from training.trajectory import Step, action_key
+from training.trajectory import REACT, ChatFormat, Step, action_key
 
 GoOn = Literal["random", "first", "guided"]
 
@@ -134,6 +134,7 @@ def play_decisions(
     seed: int,
     continuing: Continuing,
     repetitions: int = 1,
+    chat: ChatFormat = REACT,
 ) -> RolloutTask[PlayedDecisions]:
     """Play one episode, then each of its candidates to the end; a process for `run_processes`.
 
@@ -144,6 +145,7 @@ def play_decisions(
         seed: the job's.
         continuing: makes the agents that play on.
         repetitions: continuations of each candidate.
+        chat: the environment's.
 
     Raises:
         EnvironmentFailureError: an episode replayed differently.
@@ -151,7 +153,9 @@ def play_decisions(
     """
     made: list[_Drawn] = []
     chooser = _noting(settings, seed, task_id, made)
-    episode: Episode = yield from play_episode(make, chooser, max_steps=settings.max_steps)
+    episode: Episode = yield from play_episode(
+        make, chooser, max_steps=settings.max_steps, chat=chat
+    )
     if not made:
         raise HistoryTooLongError(f"{task_id} leaves no room for a reply; use a longer context")
     decisions: list[DecisionRow] = []
@@ -180,7 +184,9 @@ def _play_on(
     prefix = [*(s.action for s in episode.steps[:step]), reply]
     episodes: list[Episode] = []
     for chooser in choosers:
-        played = yield from play_episode(make, chooser, max_steps=step + horizon, prefix=prefix)
+        played = yield from play_episode(
+            make, chooser, max_steps=step + horizon, prefix=prefix, chat=episode.chat
+        )
         episodes.append(played)
         if played.terminated and len(played.steps) == len(prefix):
             break
@@ -260,23 +266,7 @@ def _distinct(several: Sequence[Sequence[Candidate]], *, greedy: bool) -> _Drawn
     )
 
 
-class ForkingExpert(Protocol):
-    """One episode's expert, who can be asked what to do after any turn of events."""
-
-    def reply(self, observation: str) -> str:
-        """The next reply."""
-        ...
-
-    def follow(self, reply: str) -> None:
-        """Hear that another reply was given than the last one."""
-        ...
-
-    def copy(self) -> Self:
-        """One that goes its own way from here."""
-        ...
-
-
-def expert_continuing(build: Callable[[], ForkingExpert]) -> Continuing:
+def expert_continuing(build: Callable[[], Expert]) -> Continuing:
     """The environment's expert, for one episode; it asks no model.
 
     One expert follows the episode, and a copy of it goes on from each candidate: a step costs
@@ -285,10 +275,10 @@ def expert_continuing(build: Callable[[], ForkingExpert]) -> Continuing:
     Args:
         build: makes an expert that knows nothing yet.
     """
-    following: list[ForkingExpert] = []  # at index t: after its own reply in state t
+    following: list[Expert] = []  # at index t: after its own reply in state t
 
-    def expert_at(history: History) -> ForkingExpert:
-        texts = [message.content for message in history]
+    def expert_at(history: History) -> Expert:
+        texts = [message.content for message in history if message.role != "system"]
         if not following:
             following.append(build())
             following[0].reply(texts[0])
@@ -299,7 +289,7 @@ def expert_continuing(build: Callable[[], ForkingExpert]) -> Continuing:
         return following[len(texts) // 2]
 
     def continuing(step: int, candidate: int, repetition: int) -> Agent:
-        forks: list[ForkingExpert] = []
+        forks: list[Expert] = []
 
         def choose(history: History, now: int) -> Generator[ModelRequest, Any, AgentStep]:
             yield from ()

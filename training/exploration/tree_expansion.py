@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
-from qnet.types import Candidate, DrawRole, SampleRequest, Sampling
+from qnet.types import Candidate, DrawRole, History, SampleRequest, Sampling
 from training.algorithms.tree import (
     EXPERT,
     ROOT_ID,
@@ -27,7 +27,7 @@ from training.algorithms.tree import (
 from training.environment import Environment
 from training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
 from training.rollouts.rollout import EnvironmentCall, RolloutTask
-from training.trajectory import Step
+from training.trajectory import REACT, ChatFormat, Step
 
 
 class Exploration(BaseModel):
@@ -107,6 +107,7 @@ def explore_task(
     source: str,
     seed: int,
     expert: Sequence[Step] = (),
+    chat: ChatFormat = REACT,
 ) -> RolloutTask[ExploredTree]:
     """Explore one task; a process for `run_processes`.
 
@@ -117,12 +118,13 @@ def explore_task(
         source: the policy's name, for the nodes that it brings.
         seed: the job's.
         expert: the expert's trajectory, merged and expanded after the policy's own.
+        chat: the environment's.
 
     Raises:
         EnvironmentFailureError: an episode replayed differently.
     """
     first_observation: str = yield EnvironmentCall(partial(_first_observation, make))
-    search = _Search(Tree(first_observation), exploration, seed, task_id)
+    search = _Search(Tree(first_observation), exploration, seed, task_id, chat)
     search.push((ROOT_ID,))
     own_draws = exploration.max_draws // 2 if expert else exploration.max_draws
     yield from _expand(search, make, source, most_draws=own_draws)
@@ -141,11 +143,17 @@ class _Search:
     exploration: Exploration
     seed: int
     task_id: str
+    chat: ChatFormat
     waiting: list[int] = field(default_factory=list)
     misses_in_a_row: dict[int, int] = field(default_factory=dict)
     draws: int = 0
     misses: int = 0
     completion_tokens: int = 0
+
+    def history(self, node_id: int) -> History:
+        """The state after a node: what the policy sees before its next action."""
+        steps = [node.step for node in self.tree.path(node_id)]
+        return self.chat.history(self.tree.first_observation, steps)
 
     def push(self, node_ids: Sequence[int], *, first: bool = False) -> None:
         new = [node_id for node_id in node_ids if self._is_open(node_id)]
@@ -220,7 +228,7 @@ def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[str | None]
     sampling = replace(drawn, seed=derived_seed(*search.seed_parts, "first"))
     n = settings.candidates if deviates else 1
     role = "branch" if deviates else "act" if own else settings.rollout_role
-    history = search.tree.history(node_id)
+    history = search.history(node_id)
     try:
         candidates: list[Candidate] = yield SampleRequest(history, n, sampling, role)
     except HistoryTooLongError:
@@ -251,12 +259,16 @@ def _roll_out(
         lambda history, step: (own if step < policy_prefix_steps else other)(history, step),
         max_steps=settings.max_steps,
         prefix=[*(step.action for step in before), reply],
+        chat=search.chat,
     )
     _require_same(episode.first_observation, search.tree.first_observation, "at the start")
     for number, (now, then) in enumerate(zip(episode.steps, before, strict=False), start=1):
         _require_same(now.observation, then.observation, f"after {number} actions")
     search.completion_tokens += episode.completion_tokens
-    return episode.steps[len(before) :]
+    # A tree adds rewards up along a path, so the outcome stands on the last node alone, also
+    # where an environment gives partial credit at every step.
+    own_steps = episode.steps[len(before) :]
+    return (*(replace(step, reward=0.0) for step in own_steps[:-1]), *own_steps[-1:])
 
 
 def _first_observation(make: Callable[[], Environment]) -> str:

@@ -14,23 +14,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from qnet.errors import ConfigError, QGuideError
+from qnet.errors import QGuideError
 from qnet.types import Candidate, History, SampleRequest, Sampling
 from training.data.records import EXPERT, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
-from training.environment import Task
-from training.environments.task_selection import (
-    EnvironmentConfig,
-    SelectedSuite,
-    build_selected_suite,
-)
+from training.environment import Expert, ExpertBuilder, Task
+from training.environments.registry import AnyEnvironment, default_environment, find_environment
+from training.environments.task_selection import SelectedSuite, build_selected_suite
 from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
-from training.rollouts.models import Inference, build_policy, sha256_of_policy
+from training.rollouts.models import (
+    Inference,
+    build_policy,
+    expert_builder,
+    sha256_of_policy,
+)
 from training.rollouts.progress import ProgressBar
 from training.rollouts.rollout import ModelRequest, RolloutTask, Timings, run_processes
 
@@ -42,7 +44,7 @@ class CollectConfig(BaseModel):
 
     Attributes:
         max_steps: actions after which an episode is cut off.
-        only_won: keep trajectories with the full reward alone.
+        only_won: keep successful trajectories alone; what success is, the environment says.
         mistakes: probability that a step is a plausible mistake of the expert's, which SFT does
             not imitate: what it learns is the way back.
         policy: "embedded" or a policy's folder, which plays some of the steps; "" for none. SFT
@@ -57,7 +59,7 @@ class CollectConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    environment: EnvironmentConfig = EnvironmentConfig()
+    environment: AnyEnvironment = Field(default_factory=default_environment)
     output: Path
     max_steps: int = Field(default=40, ge=1)
     only_won: bool = True
@@ -108,22 +110,6 @@ class Collected:
     failed: list[tuple[str, str]] = field(default_factory=list)
 
 
-class Expert(Protocol):
-    """One episode's expert: it sees what an agent sees."""
-
-    def reply(self, observation: str) -> str:
-        """The next ReAct reply."""
-        ...
-
-    def deviate(self, rng: Random) -> str:
-        """A mistake in place of the last reply."""
-        ...
-
-    def follow(self, reply: str) -> None:
-        """Hear that another reply was given than the last one."""
-        ...
-
-
 def run_collect(config: CollectConfig, *, console: Console | None = None) -> Collected:
     """Play every task that has not been played yet."""
     resolved = _ResolvedConfig(
@@ -134,7 +120,9 @@ def run_collect(config: CollectConfig, *, console: Console | None = None) -> Col
 
 
 def _collect(config: CollectConfig, run: RunFolder, console: Console | None) -> Collected:
-    policy = build_policy(config.policy, config.inference) if config.policy else None
+    policy = (
+        build_policy(config.policy, config.inference, config.environment) if config.policy else None
+    )
     suite = build_selected_suite(config.environment)
     build_expert = expert_builder(config.environment)
     skipped_path = run.path / "skipped.jsonl"
@@ -165,19 +153,6 @@ def _collect(config: CollectConfig, run: RunFolder, console: Console | None) -> 
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({name: getattr(collected, name) for name in FIGURES})
     return collected
-
-
-def expert_builder(environment: EnvironmentConfig) -> Callable[[], Expert]:
-    """Makes a fresh expert for each episode.
-
-    Raises:
-        ConfigError: the environment has no expert.
-    """
-    if environment.name != "alfworld":
-        raise ConfigError(f"environment {environment.name!r} has no expert; collect from alfworld")
-    from training.environments.alfworld.expert.expert import Expert as AlfWorldExpert
-
-    return AlfWorldExpert
 
 
 def expert_chooser(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
@@ -225,11 +200,17 @@ def _episodes(
     config: CollectConfig,
     suite: SelectedSuite,
     tasks: list[Task],
-    build_expert: Callable[[], Expert],
+    build_expert: ExpertBuilder,
 ) -> Iterator[tuple[str, RolloutTask[Episode]]]:
     for task in tasks:
         chooser = _chooser(config, build_expert(), seed=derived_seed(config.seed, task.id))
-        yield task.id, play_episode(partial(suite.make, task), chooser, max_steps=config.max_steps)
+        episode = play_episode(
+            partial(suite.make, task),
+            chooser,
+            max_steps=config.max_steps,
+            chat=suite.environment.chat,
+        )
+        yield task.id, episode
 
 
 def _chooser(config: CollectConfig, expert: Expert, *, seed: int) -> Agent:
@@ -248,9 +229,10 @@ def _keeper(
     bar: ProgressBar,
 ) -> Callable[[str, Episode, Timings], None]:
     """Writes a finished episode where it belongs and counts it."""
+    environment = find_environment(config.environment.name)
 
     def keep(task_id: str, episode: Episode, spent: Timings) -> None:
-        won = episode.reward >= 1.0
+        won = environment.is_success(episode.reward, episode.terminated)
         collected.episodes += 1
         collected.won += won
         collected.steps += len(episode.steps)

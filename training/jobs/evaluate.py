@@ -26,12 +26,9 @@ from qnet.decision.selection import TieBreak
 from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
-from training.environment import Suite, Task
-from training.environments.task_selection import (
-    EnvironmentConfig,
-    SelectedSuite,
-    build_selected_suite,
-)
+from training.environment import Task
+from training.environments.registry import AnyEnvironment, default_environment, find_environment
+from training.environments.task_selection import SelectedSuite, build_selected_suite
 from training.evaluation.methods import Play
 from training.evaluation.records import (
     METHODS,
@@ -50,7 +47,7 @@ from training.evaluation.results import (
     method_rows,
     summarise,
 )
-from training.evaluation.schedule import Table, Trial, plan_turns, play_turns
+from training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
 from training.rollouts.models import (
     EMBEDDED,
     Inference,
@@ -66,7 +63,7 @@ EPISODES = "episodes.jsonl"
 RESULTS = "results.json"
 PLOT = "success_vs_tokens.png"
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
-PACKAGES = ("torch", "transformers", "numpy", "alfworld", "textworld")
+PACKAGES = ("qguide", "torch", "transformers", "numpy")
 
 
 class EvaluateConfig(BaseModel):
@@ -86,7 +83,7 @@ class EvaluateConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: Path
-    environment: EnvironmentConfig = EnvironmentConfig()
+    environment: AnyEnvironment = Field(default_factory=default_environment)
     policy: str = EMBEDDED
     qnet: str = EMBEDDED
     inference: Inference = Inference()
@@ -153,7 +150,7 @@ def _evaluate(
     console: Console | None,
 ) -> Results:
     if policy is None:
-        policy = build_policy(config.policy, config.inference)
+        policy = build_policy(config.policy, config.inference, config.environment)
     if scorer is None and "q-guided" in config.methods:
         scorer = build_scorer(config.qnet, config.inference)
     start = perf_counter()
@@ -202,15 +199,15 @@ def _play_all(
     policy: BatchPolicy,
     scorer: Scorer | None,
 ) -> list[Failure]:
-    """Every turn that has no row yet; returns those that could not be played."""
+    """Every trial that has no row yet; returns those that could not be played."""
     with JsonlWriter(run.path / EPISODES) as writer:
         played = _read_episodes(run)
-        turns = plan_turns(config.methods, config.seeds)
-        total = len(turns) * len(suite.tasks)
+        trials = plan_trials(config.methods, config.seeds)
+        total = len(trials) * len(suite.tasks)
         with ProgressBar("evaluate", total=total, done=len(played)) as bar:
             board = _Board(writer, bar)
             run_processes(
-                _processes(config, suite, turns, played, board),
+                _processes(config, suite, trials, played, board),
                 policy=policy,
                 scorer=scorer,
                 parallel=config.parallel,
@@ -223,17 +220,18 @@ def _play_all(
 
 def _processes(
     config: EvaluateConfig,
-    suite: Suite,
-    turns: Sequence[Trial],
+    suite: SelectedSuite,
+    trials: Sequence[Trial],
     played: dict[Key, EpisodeRow],
     board: _Board,
 ) -> Iterator[tuple[str, RolloutTask[None]]]:
     for task in suite.tasks:
-        waiting = [turn for turn in turns if (turn.method, turn.seed, task.id) not in played]
+        waiting = [trial for trial in trials if (trial.method, trial.seed, task.id) not in played]
         guided = [played.get(("q-guided", seed, task.id)) for seed in config.seeds]
-        table = Table(
+        shared = TaskTrials(
             task=task,
             make=partial(suite.make, task),
+            environment=suite.environment,
             play=config.play,
             budgets={r.seed: r.completion_tokens for r in guided if r and r.seed is not None},
             matched="q-guided" in config.methods,
@@ -241,11 +239,11 @@ def _processes(
             on_failure=board.on_failure,
         )
         if waiting:
-            yield task.id, play_turns(table, waiting)
+            yield task.id, play_trials(shared, waiting)
 
 
 def _raise(name: str, error: QGuideError) -> None:
-    """A turn's failure is caught at its table, so whatever comes here is not one."""
+    """A trial's failure is caught at its table, so whatever comes here is not one."""
     raise error
 
 
@@ -264,12 +262,13 @@ def _sum_up(
     console: Console,
 ) -> Results:
     """Write and show the results."""
+    environment = find_environment(config.environment.name)
     episodes = _read_episodes(run)
     if not episodes and failures:
         raise EnvironmentFailureError(
             f"no episode could be played; the first failure: {failures[0].error}"
         )
-    expected = len(plan_turns(config.methods, config.seeds)) * len(tasks)
+    expected = len(plan_trials(config.methods, config.seeds)) * len(tasks)
     results = Results(
         complete=len(episodes) == expected,
         tasks=len(tasks),
@@ -280,7 +279,7 @@ def _sum_up(
         failures=tuple(failures),
         wall_clock_s=seconds,
         config=config.model_dump(mode="json"),
-        versions=_versions(),
+        versions=_versions((*PACKAGES, *environment.packages)),
         notes=NOTES,
     )
     unfinished = run.path / f"{RESULTS}.tmp"
@@ -291,10 +290,10 @@ def _sum_up(
     return results
 
 
-def _versions() -> dict[str, str]:
+def _versions(packages: Sequence[str]) -> dict[str, str]:
     """Of what the figures depend on; a package that is not installed is left out."""
     versions = {"python": platform.python_version()}
-    for package in ("qguide", *PACKAGES):
+    for package in packages:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

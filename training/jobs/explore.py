@@ -32,11 +32,8 @@ from training.data.runs import (
     rows_path,
 )
 from training.environment import Task
-from training.environments.task_selection import (
-    EnvironmentConfig,
-    SelectedSuite,
-    build_selected_suite,
-)
+from training.environments.registry import AnyEnvironment, default_environment, find_environment
+from training.environments.task_selection import SelectedSuite, build_selected_suite
 from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from training.rollouts.models import (
     EMBEDDED,
@@ -78,7 +75,7 @@ class ExploreConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: Path
-    environment: EnvironmentConfig = EnvironmentConfig()
+    environment: AnyEnvironment = Field(default_factory=default_environment)
     policy: str = EMBEDDED
     guide: str = ""
     rollouts: str = ""
@@ -145,12 +142,14 @@ def run_explore(
 def _explore(
     config: ExploreConfig, run: RunFolder, policy: BatchPolicy | None, console: Console | None
 ) -> dict[str, float]:
-    policy = policy or build_policy(config.policy, config.inference)
+    policy = policy or build_policy(config.policy, config.inference, config.environment)
     if config.guide:
         scorer = build_scorer(config.guide, config.inference)
         policy = GuidedPolicy(policy, scorer, num_candidates=config.exploration.candidates)
     if config.rollouts:
-        policy = PolicyWithRollouts(policy, build_policy(config.rollouts, config.inference))
+        policy = PolicyWithRollouts(
+            policy, build_policy(config.rollouts, config.inference, config.environment)
+        )
     with (
         closing(build_selected_suite(config.environment)) as suite,
         JsonlWriter(run.rows) as rows,
@@ -179,6 +178,7 @@ def tree_row(task: Task, environment: str, explored: ExploredTree) -> TreeRow:
         kind=task.kind,
         environment=environment,
         first_observation=explored.tree.first_observation,
+        system=find_environment(environment).chat.system,
         nodes=tuple(NodeRow.from_node(node) for node in explored.tree.nodes),
         draws=explored.draws,
         misses=explored.misses,
@@ -198,6 +198,7 @@ def _processes(
             source=source,
             seed=config.seed,
             expert=expert.get(task.id, ()),
+            chat=suite.environment.chat,
         )
         yield task.id, process
 

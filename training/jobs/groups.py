@@ -19,21 +19,17 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
+from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.decision_groups import ContinuationBy, DecisionGroupsRow
 from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
-from training.environment import Task
-from training.environments.task_selection import (
-    EnvironmentConfig,
-    SelectedSuite,
-    build_selected_suite,
-)
+from training.environment import Expert, Task
+from training.environments.registry import AnyEnvironment, default_environment, find_environment
+from training.environments.task_selection import SelectedSuite, build_selected_suite
 from training.evaluation.methods import Play, q_guided
 from training.exploration.decision_groups import (
     Continuing,
     Decisions,
-    ForkingExpert,
     PlayedDecisions,
     expert_continuing,
     play_decisions,
@@ -44,6 +40,7 @@ from training.rollouts.models import (
     Inference,
     build_policy,
     build_scorer,
+    expert_builder,
     model_folder,
     sha256_of_policy,
     weights_sha256,
@@ -101,7 +98,7 @@ class GroupsConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: Path
-    environment: EnvironmentConfig = EnvironmentConfig()
+    environment: AnyEnvironment = Field(default_factory=default_environment)
     policy: str = EMBEDDED
     qnet: str = ""
     inference: Inference = Inference()
@@ -171,10 +168,12 @@ def _play(
     scorer: Scorer | None,
     console: Console | None,
 ) -> dict[str, float]:
-    policy = policy or build_policy(config.policy, config.inference)
+    policy = policy or build_policy(config.policy, config.inference, config.environment)
     if config.is_guided and scorer is None:
         scorer = build_scorer(config.qnet, config.inference)
-    build_expert = _expert_builder(config) if config.continuation.by == "expert" else None
+    build_expert: Callable[[], Expert] | None = None
+    if config.continuation.by == "expert":
+        build_expert = partial(expert_builder(config.environment), forgetful=True)
     with (
         closing(build_selected_suite(config.environment)) as suite,
         JsonlWriter(run.rows) as rows,
@@ -198,22 +197,11 @@ def _play(
         return recorder.close()
 
 
-def _expert_builder(config: GroupsConfig) -> Callable[[], ForkingExpert]:
-    if config.environment.name != "alfworld":
-        raise ConfigError(
-            f"environment {config.environment.name!r} has no expert; set continuation.by to "
-            '"policy" or "guided"'
-        )
-    from training.environments.alfworld.expert.expert import Expert
-
-    return partial(Expert, forgetful=True)
-
-
 def _processes(
     config: GroupsConfig,
     suite: SelectedSuite,
     tasks: Sequence[Task],
-    build_expert: Callable[[], ForkingExpert] | None,
+    build_expert: Callable[[], Expert] | None,
 ) -> Iterator[tuple[str, RolloutTask[PlayedDecisions]]]:
     for task in tasks:
         yield (
@@ -225,12 +213,13 @@ def _processes(
                 seed=config.seed,
                 continuing=_continuing(config, task, build_expert),
                 repetitions=config.continuation.repetitions,
+                chat=suite.environment.chat,
             ),
         )
 
 
 def _continuing(
-    config: GroupsConfig, task: Task, build_expert: Callable[[], ForkingExpert] | None
+    config: GroupsConfig, task: Task, build_expert: Callable[[], Expert] | None
 ) -> Continuing:
     """The agents that play on; each has a seed of its own."""
     if build_expert is not None:
@@ -316,6 +305,7 @@ def groups_row(
         kind=task.kind,
         environment=config.environment.name,
         first_observation=played.first_observation,
+        system=find_environment(config.environment.name).chat.system,
         decisions=played.decisions,
         source=source,
         continuation=config.continuation.by,
@@ -327,9 +317,12 @@ def groups_row(
 def groups_figures(row: DecisionGroupsRow) -> dict[str, float]:
     """Counts of an episode that add up over episodes."""
     candidates = [candidate for decision in row.decisions for candidate in decision.candidates]
+    succeeded = find_environment(row.environment).is_success(
+        row.outcome_reward, row.decisions[-1].taken.terminated
+    )
     return {
         "episodes": 1,
-        "won": row.outcome_reward > 0,
+        "won": succeeded,
         "states": len(row.decisions),
         "choices": sum(len(decision.candidates) > 1 for decision in row.decisions),
         "candidates": len(candidates),

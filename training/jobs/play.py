@@ -17,8 +17,8 @@ from rich.text import Text
 
 from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.types import History, Message
-from training.environments.task_selection import EnvironmentConfig, build_selected_suite
-from training.trajectory import parse_action
+from training.environment import EnvironmentConfig
+from training.environments.task_selection import build_selected_suite
 
 BAR_WIDTH = 20
 
@@ -56,19 +56,21 @@ def run_play(config: PlayConfig, *, console: Console, client: httpx.Client | Non
         with closing(suite.make(task)) as environment:
             observation = environment.reset()
             console.print(Panel(Text(observation), title=task.id))
-            history: History = (Message("user", observation),)
+            chat, reward = suite.environment.chat, 0.0
+            history: History = chat.history(observation, ())
             for step in range(1, config.max_steps + 1):
                 decision = _ask(http, config, history, step)
                 reply = str(decision["action"])
                 console.print(_candidates_table(decision, step))
-                result = environment.step(parse_action(reply))
+                result = environment.step(chat.parse_action(reply))
                 console.print(Panel(Text(result.observation)))
                 history += (Message("assistant", reply), Message("user", result.observation))
+                reward = result.reward
                 if result.terminated:
-                    console.print(f"[bold]reward {result.reward:g} after {step} steps[/bold]")
-                    return result.reward
-    console.print(f"[bold]not done after {config.max_steps} steps[/bold]")
-    return 0.0
+                    console.print(f"[bold]reward {reward:g} after {step} steps[/bold]")
+                    return reward
+    console.print(f"[bold]not done after {config.max_steps} steps, reward {reward:g}[/bold]")
+    return reward
 
 
 def _ask(http: httpx.Client, config: PlayConfig, history: History, step: int) -> dict[str, Any]:

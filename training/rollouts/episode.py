@@ -14,7 +14,7 @@ from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, DrawRole, History, SampleRequest, Sampling
 from training.environment import Environment, StepResult
 from training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
-from training.trajectory import Step, parse_action, path_history, step_messages
+from training.trajectory import REACT, ChatFormat, Step, step_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,12 @@ class Episode:
     choices: tuple[AgentStep, ...]
     invalid_actions: int
     too_long: bool = False
+    chat: ChatFormat = REACT
 
     @property
     def reward(self) -> float:
-        """The outcome reward; 0 where the episode was cut off."""
-        return self.steps[-1].reward if self.terminated else 0.0
+        """The outcome reward; an episode that was cut off keeps what it had earned by then."""
+        return self.steps[-1].reward if self.steps else 0.0
 
     @property
     def terminated(self) -> bool:
@@ -70,7 +71,7 @@ class Episode:
     @property
     def messages(self) -> History:
         """The whole chat, the last observation included."""
-        return path_history(self.first_observation, self.steps)
+        return self.chat.history(self.first_observation, self.steps)
 
     @property
     def completion_tokens(self) -> int:
@@ -89,6 +90,7 @@ def play_episode(
     *,
     max_steps: int,
     prefix: Sequence[str] = (),
+    chat: ChatFormat = REACT,
 ) -> RolloutTask[Episode]:
     """Play from the start, or from where the replies of `prefix` lead, to the end.
 
@@ -97,6 +99,7 @@ def play_episode(
         choose: the agent; its step index counts the replayed steps too.
         max_steps: most steps, replayed ones included.
         prefix: replies to replay first.
+        chat: the environment's.
 
     Raises:
         EnvironmentFailureError: the engine failed.
@@ -108,12 +111,12 @@ def play_episode(
     try:
         first_observation: str = yield EnvironmentCall(environment.reset)
         for reply in prefix[:max_steps]:
-            steps.append((yield from _act(environment, reply)))
-        history = path_history(first_observation, steps)
+            steps.append((yield from _act(environment, reply, chat)))
+        history = chat.history(first_observation, steps)
         while len(steps) < max_steps and not (steps and steps[-1].terminated):
             choice = yield from choose(history, len(steps))
             choices.append(choice)
-            step = yield from _act(environment, choice.reply)
+            step = yield from _act(environment, choice.reply, chat)
             steps.append(step)
             history += step_messages(step)
             invalid_actions += not step.valid
@@ -121,11 +124,11 @@ def play_episode(
         too_long = True
     finally:
         environment.close()
-    return Episode(first_observation, tuple(steps), tuple(choices), invalid_actions, too_long)
+    return Episode(first_observation, tuple(steps), tuple(choices), invalid_actions, too_long, chat)
 
 
-def _act(environment: Environment, reply: str) -> RolloutTask[Step]:
-    action = parse_action(reply)
+def _act(environment: Environment, reply: str, chat: ChatFormat) -> RolloutTask[Step]:
+    action = chat.parse_action(reply)
     result: StepResult = yield EnvironmentCall(lambda: environment.step(action))
     return Step(reply, result.observation, result.reward, result.terminated, result.valid)
 

@@ -1,4 +1,4 @@
-"""The one place where a job's model names become policies and scorers for many games at once."""
+"""Policies and scorers from the model names of a job file, for many games at once."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -6,7 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from qnet.errors import ConfigError
 from qnet.types import BatchPolicy, Scorer
+from training.environment import EnvironmentConfig, ExpertBuilder
+from training.environments.registry import find_environment
 
 EMBEDDED = "embedded"
 EXPERT = "expert"
@@ -31,21 +34,21 @@ class Inference(BaseModel):
     threads: int = Field(default=0, ge=0)
 
 
-def build_policy(name: str, inference: Inference) -> BatchPolicy:
+def build_policy(name: str, inference: Inference, environment: EnvironmentConfig) -> BatchPolicy:
     """The policy of that name.
 
     Args:
-        name: "embedded" for the one that ships with QGuide, "expert" for ALFWorld's expert and
-            its mistakes, or the folder of a checkpoint or of any Hugging Face causal LM.
+        name: "embedded" for the one that ships with QGuide, "expert" for the environment's expert
+            and its mistakes, or the folder of a checkpoint or of any Hugging Face causal LM.
         inference: how it runs.
+        environment: what it plays.
 
     Raises:
         CheckpointError: the folder holds no policy.
+        ConfigError: the environment has no expert.
     """
     if name == EXPERT:
-        from training.environments.alfworld.expert.policy import ExpertPolicy
-
-        return ExpertPolicy()
+        return build_expert_policy(environment)
 
     import torch
 
@@ -59,8 +62,38 @@ def build_policy(name: str, inference: Inference) -> BatchPolicy:
     return LocalPolicy(loaded, cache_bytes=inference.cache_bytes)
 
 
+def expert_builder(environment: EnvironmentConfig) -> ExpertBuilder:
+    """Makes a fresh expert for each episode.
+
+    Raises:
+        ConfigError: the environment has no expert.
+    """
+    build: ExpertBuilder | None = find_environment(environment.name).build_expert
+    if build is None:
+        raise ConfigError(
+            f"environment {environment.name!r} has no expert; name another, or a policy's folder "
+            "in the expert's place"
+        )
+    return build
+
+
+def build_expert_policy(environment: EnvironmentConfig) -> BatchPolicy:
+    """The environment's expert as a policy: its reply at temperature 0, else a mistake.
+
+    Raises:
+        ConfigError: the environment has no expert.
+    """
+    bundle = find_environment(environment.name)
+    if bundle.build_expert_policy is None:
+        raise ConfigError(
+            f"environment {environment.name!r} has no expert; name a policy's folder in its place"
+        )
+    policy: BatchPolicy = bundle.build_expert_policy()
+    return policy
+
+
 def build_scorer(name: str, inference: Inference) -> Scorer:
-    """The Q model of that name, behind the fast scorer.
+    """The Q model of that name, a QNet or an implicit Q, behind the fast scorer.
 
     Args:
         name: "embedded" for the one that ships with QGuide, or a checkpoint's folder.
@@ -71,14 +104,14 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
     """
     import torch
 
-    from qnet.models.checkpoint import load_qnet
-    from qnet.scoring.value_head import SharedPrefixScorer
+    from qnet.models.checkpoint import load_q_model
+    from qnet.scoring.build import build_shared_prefix_scorer
 
     if inference.threads:
         torch.set_num_threads(inference.threads)
     dtype: torch.dtype = getattr(torch, inference.dtype)
-    loaded = load_qnet(model_folder(name, "qnet"), dtype=dtype, device=inference.device)
-    return SharedPrefixScorer(loaded, cache_bytes=inference.cache_bytes)
+    loaded = load_q_model(model_folder(name, "qnet"), dtype=dtype, device=inference.device)
+    return build_shared_prefix_scorer(loaded, cache_bytes=inference.cache_bytes)
 
 
 def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:

@@ -23,7 +23,7 @@ CACHED_GAMES = 512
 
 
 class AlfWorldSuite:
-    """See `training.environments.base.Suite`."""
+    """See `training.environment.Suite`."""
 
     def __init__(
         self, name: str, tasks: Sequence[Task], engine: EngineName = "python", *, processes: int = 2

@@ -1,38 +1,105 @@
 """A name becomes a suite, or the error says which names there are."""
 
+import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
 from qnet.errors import ConfigError
+from training.configs.job_files import load_config, read_environment
+from training.environment import EnvironmentBundle, EnvironmentConfig
+from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.alfworld.engines.textworld import TextWorldEnvironment
-from training.environments.registry import DEFAULT_COUNT, SuiteSpec, build_suite
+from training.environments.corridor import CorridorConfig, CorridorSuite
+from training.environments.registry import build_suite, default_environment, environment_config
+from training.environments.task_selection import build_selected_suite
+from training.jobs.explore import ExploreConfig
+
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_fake_needs_nothing() -> None:
-    assert len(build_suite(SuiteSpec("fake")).tasks) == DEFAULT_COUNT
-    ids = [task.id for task in build_suite(SuiteSpec("fake", limit=2, first_seed=5)).tasks]
+    assert len(build_suite(CorridorConfig()).tasks) == 100
+    ids = [task.id for task in build_suite(CorridorConfig(count=2, first_seed=5)).tasks]
     assert ids == ["corridor:5", "corridor:6"]
 
 
 def test_alfworld_without_a_folder_is_generated() -> None:
-    tasks = build_suite(SuiteSpec("alfworld", limit=2, first_seed=3)).tasks
+    tasks = build_suite(AlfWorldConfig(count=2, first_seed=3)).tasks
     assert [task.source for task in tasks] == ["generated:3", "generated:4"]
 
 
 def test_generated_games_are_for_either_engine() -> None:
-    suite = build_suite(SuiteSpec("alfworld", engine="textworld", limit=1))
+    suite = build_suite(AlfWorldConfig(engine="textworld", count=1))
     assert isinstance(suite.make(suite.tasks[0]), TextWorldEnvironment)
     suite.close()
 
 
 def test_an_empty_folder_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unpack"):
-        build_suite(SuiteSpec("alfworld", games=tmp_path))
+        build_suite(AlfWorldConfig(games=tmp_path))
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    unknown: Any = "minecraft"
     with pytest.raises(ConfigError, match="alfworld, fake"):
-        build_suite(SuiteSpec(unknown))
+        environment_config({"name": "minecraft"})
+
+
+def test_a_job_reads_and_writes_the_table_of_what_it_names(tmp_path: Path) -> None:
+    config = load_config(
+        ExploreConfig, None, ["output=out", "environment.name=fake", "environment.count=3"]
+    )
+    assert config.environment == CorridorConfig(count=3)
+    assert ExploreConfig.model_validate(config.model_dump(mode="json")) == config
+    assert default_environment() == AlfWorldConfig()
+
+
+def test_an_unknown_field_lists_those_of_the_environment() -> None:
+    overrides = ["output=out", "environment.name=fake", "environment.games=there"]
+    with pytest.raises(ConfigError, match=r"environment\.games: there is no .* count, first_seed"):
+        load_config(ExploreConfig, None, overrides)
+    with pytest.raises(ConfigError, match=r"games: there is no such field.*count, first_seed"):
+        read_environment({"name": "fake", "games": "there"})
+
+
+class Shop(EnvironmentConfig):
+    """The table of an environment that lies outside QGuide."""
+
+    name: str = "shops.shop:SHOP"
+    aisles: int = 1
+
+
+def test_an_environment_elsewhere_is_found_by_its_import_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = ModuleType("shops")
+    module.__dict__["SHOP"] = EnvironmentBundle(
+        name="shops:SHOP", config=Shop, build_suite=lambda shop: CorridorSuite(0, shop.aisles)
+    )
+    module.__dict__["STREET"] = 3
+    monkeypatch.setitem(sys.modules, "shops", module)
+    config = environment_config({"name": "shops:SHOP", "aisles": 4})
+    assert len(build_selected_suite(config).tasks) == 4
+    for name, message in (
+        ("shops:BAKERY", "cannot be imported.*BAKERY"),
+        ("nowhere.shops:SHOP", "cannot be imported.*nowhere"),
+        ("shops:STREET", "is a int; name an EnvironmentBundle"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            environment_config({"name": name})
+
+
+def test_only_its_own_folder_and_the_registry_know_alfworld() -> None:
+    """Papers and examples may name it in words; no other code imports it or asks for its name."""
+    own = ROOT / "training" / "environments"
+    allowed = {own / "registry.py", *(own / "alfworld").rglob("*.py")}
+    modules = {*(ROOT / "training").rglob("*.py"), *(ROOT / "qguide").rglob("*.py")}
+    code = {path: path.read_text() for path in modules - allowed}
+    assert len(code) > 50
+    known = [
+        str(path.relative_to(ROOT))
+        for path, text in code.items()
+        if "environments.alfworld" in text or 'if "alfworld"' in text or '== "alfworld"' in text
+    ]
+    assert known == []

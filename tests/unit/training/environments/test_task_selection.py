@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from qnet.errors import ConfigError
 from training.environment import Task
+from training.environments.alfworld.bundle import AlfWorldConfig
+from training.environments.corridor import CorridorConfig
 from training.environments.task_selection import (
-    EnvironmentConfig,
     build_selected_suite,
     select_tasks,
 )
@@ -41,7 +42,7 @@ def test_a_limit_spreads_over_what_the_slice_leaves() -> None:
 def test_a_file_of_ids_selects_and_keeps_its_order(tmp_path: Path) -> None:
     path = tmp_path / "ids.txt"
     path.write_text("# held back\ncorridor:7\n\ncorridor:3\n")
-    suite = build_selected_suite(EnvironmentConfig(name="fake", count=10, task_ids=path))
+    suite = build_selected_suite(CorridorConfig(count=10, task_ids=path))
     assert [task.id for task in suite.tasks] == ["corridor:7", "corridor:3"]
     assert suite.make(suite.tasks[0]).reset()
 
@@ -58,4 +59,4 @@ def test_a_slice_that_leaves_nothing_is_refused() -> None:
 
 def test_a_slice_must_be_two_numbers() -> None:
     with pytest.raises(ValidationError, match="slice"):
-        EnvironmentConfig(slice="first ten")
+        AlfWorldConfig(slice="first ten")

@@ -30,6 +30,7 @@ def episode(
         task_id=task,
         kind=task[0],
         reward=reward,
+        success=reward >= 1.0,
         terminated=reward > 0,
         too_long=False,
         steps=4,
@@ -44,7 +45,8 @@ def episode(
         environment_time_s=0.1,
         actions=("a",) * 4,
         trajectories=tuple(
-            TrajectoryCost(reward=r, steps=4, completion_tokens=t) for r, t in trajectories
+            TrajectoryCost(reward=r, success=r >= 1.0, steps=4, completion_tokens=t)
+            for r, t in trajectories
         ),
     )
 

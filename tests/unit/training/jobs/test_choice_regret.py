@@ -1,4 +1,4 @@
-"""Judging on generated games: the expert's mistakes as candidates, the expert as the judge."""
+"""Regret on generated games: the expert's mistakes as candidates, the expert plays on."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +9,10 @@ from rich.console import Console
 from qnet.errors import ConfigError
 from qnet.types import ScoreRequest, ScoreResult
 from training.data.runs import read_rows
+from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.alfworld.expert.policy import ExpertPolicy
-from training.environments.task_selection import EnvironmentConfig
-from training.evaluation.choice_regret import DecisionRow, JudgedRow, judgement
-from training.jobs.choice_regret import JudgeConfig, run_judge
+from training.evaluation.choice_regret import ChoiceRegretRow, DecisionRow, summarise_choices
+from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 
 QUIET = Console(quiet=True)
 
@@ -26,18 +26,18 @@ class LikesTheLast:
         return [ScoreResult(tuple(map(float, range(len(r.candidates)))), 1) for r in requests]
 
 
-def config(output: Path, *, count: int = 3, **changes: object) -> JudgeConfig:
-    games = EnvironmentConfig(first_seed=0, count=count)
-    return JudgeConfig(output=output, environment=games, max_steps=6, **changes)
+def config(output: Path, *, count: int = 3, **changes: object) -> ChoiceRegretConfig:
+    games = AlfWorldConfig(first_seed=0, count=count)
+    return ChoiceRegretConfig(output=output, environment=games, max_steps=6, **changes)
 
 
-def judge(config: JudgeConfig) -> dict[str, float]:
-    return run_judge(config, policy=ExpertPolicy(), scorer=LikesTheLast(), console=QUIET)
+def choice_regret(config: ChoiceRegretConfig) -> dict[str, float]:
+    return run_choice_regret(config, policy=ExpertPolicy(), scorer=LikesTheLast(), console=QUIET)
 
 
 def test_each_candidate_is_played_to_the_end_by_one_who_knows(tmp_path: Path) -> None:
-    figures = judge(config(tmp_path))
-    rows = list(read_rows(tmp_path / "rows.jsonl", JudgedRow))
+    figures = choice_regret(config(tmp_path))
+    rows = list(read_rows(tmp_path / "rows.jsonl", ChoiceRegretRow))
     decisions = [decision for row in rows for decision in row.decisions]
     assert figures["episodes"] == len(rows) == 3
     assert figures["decisions"] == len(decisions) > 3
@@ -45,19 +45,19 @@ def test_each_candidate_is_played_to_the_end_by_one_who_knows(tmp_path: Path) ->
         assert decision.chosen == len(decision.replies) - 1  # what the scorer likes
         assert len(decision.steps) == len(decision.idle) == len(decision.replies) > 1
         assert sum(decision.draws) == 5
-        assert min(decision.steps) < 60  # the judge finds the way back from most mistakes
+        assert min(decision.steps) < 60  # the expert finds the way back from most mistakes
     assert any(any(decision.idle) for decision in decisions)
     assert figures["regret"] >= 0
 
 
 def test_a_run_goes_on_where_it_was_and_ends_with_the_same_figures(tmp_path: Path) -> None:
-    whole = judge(config(tmp_path / "whole"))
-    judge(config(tmp_path / "cut"))
+    whole = choice_regret(config(tmp_path / "whole"))
+    choice_regret(config(tmp_path / "cut"))
     lines = (tmp_path / "cut" / "rows.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "cut" / "rows.jsonl").write_text(lines[0] + lines[1][:40])
-    assert judge(config(tmp_path / "cut")) == pytest.approx(whole)
+    assert choice_regret(config(tmp_path / "cut")) == pytest.approx(whole)
     with pytest.raises(ConfigError, match="seed"):
-        judge(config(tmp_path / "cut", seed=1))
+        choice_regret(config(tmp_path / "cut", seed=1))
 
 
 def test_figures_are_what_one_counts_by_hand() -> None:
@@ -73,10 +73,10 @@ def test_figures_are_what_one_counts_by_hand() -> None:
     )
     second = first.model_copy(update={"after_idle": False, "steps": (2, 1, 2), "chosen": 1})
     rows = [
-        JudgedRow(task_id="x", kind="k", reward=1.0, decisions=(first, second)),
-        JudgedRow(task_id="y", kind="k", reward=0.0, decisions=()),
+        ChoiceRegretRow(task_id="x", kind="k", reward=1.0, success=True, decisions=(first, second)),
+        ChoiceRegretRow(task_id="y", kind="k", reward=0.0, success=False, decisions=()),
     ]
-    assert judgement(rows) == pytest.approx(
+    assert summarise_choices(rows) == pytest.approx(
         {
             "episodes": 2,
             "decisions": 2,
@@ -95,6 +95,8 @@ def test_figures_are_what_one_counts_by_hand() -> None:
 
 
 def test_without_a_decision_there_is_nothing_to_say() -> None:
-    figures = judgement([JudgedRow(task_id="x", kind="k", reward=1.0, decisions=())])
+    figures = summarise_choices(
+        [ChoiceRegretRow(task_id="x", kind="k", reward=1.0, success=True, decisions=())]
+    )
     assert "regret" not in figures
     assert figures["success_rate"] == 1.0

@@ -11,9 +11,11 @@ from qnet.errors import ConfigError
 from training.data.records import TrajectoryRow
 from training.data.runs import finished_task_ids, read_rows
 from training.environment import StepResult
+from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.expert.expert import Expert
-from training.environments.task_selection import EnvironmentConfig, build_selected_suite
+from training.environments.corridor import CorridorConfig
+from training.environments.task_selection import build_selected_suite
 from training.jobs.collect import CollectConfig, Collected, run_collect
 from training.trajectory import parse_action
 
@@ -21,7 +23,7 @@ from training.trajectory import parse_action
 def configure(output: Path, games: Path | None, **changes: object) -> CollectConfig:
     values: dict[str, object] = {
         "output": output,
-        "environment": EnvironmentConfig(games=games, limit=12, count=12),
+        "environment": AlfWorldConfig(games=games, limit=12, count=12),
     }
     return CollectConfig.model_validate(values | changes)
 
@@ -106,7 +108,7 @@ def test_a_killed_collection_goes_on_without_repeating_a_task(
 
 
 def test_an_environment_without_an_expert_is_refused(tmp_path: Path) -> None:
-    config = CollectConfig(output=tmp_path, environment=EnvironmentConfig(name="fake"))
+    config = CollectConfig(output=tmp_path, environment=CorridorConfig())
     with pytest.raises(ConfigError, match="no expert"):
         collect(config)
 

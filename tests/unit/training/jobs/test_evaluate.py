@@ -13,8 +13,7 @@ from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
 from training.data.runs import read_rows
 from training.environment import StepResult, Task
-from training.environments.corridor import CorridorEnvironment, CorridorSuite
-from training.environments.task_selection import EnvironmentConfig
+from training.environments.corridor import CorridorConfig, CorridorEnvironment, CorridorSuite
 from training.evaluation.records import METHODS, EpisodeRow, Results
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
 from training.trajectory import parse_action, react_reply
@@ -76,7 +75,7 @@ def evaluate(
 ) -> Results:
     values: dict[str, object] = {
         "output": output,
-        "environment": EnvironmentConfig(name="fake", count=tasks),
+        "environment": CorridorConfig(count=tasks),
         "max_steps": 12,
         **changes,
     }

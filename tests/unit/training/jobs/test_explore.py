@@ -17,8 +17,8 @@ from qnet.types import Candidate, Message, SampleRequest
 from tests.support.tiny_models import policy_model
 from training.data.records import EXPERT, TrajectoryRow, TreeRow, rows_of
 from training.data.runs import JsonlWriter, read_rows
-from training.environments.corridor import Corridor, CorridorEnvironment
-from training.environments.task_selection import EnvironmentConfig
+from training.environments.alfworld.bundle import AlfWorldConfig
+from training.environments.corridor import Corridor, CorridorConfig, CorridorEnvironment
 from training.exploration.tree_expansion import Exploration
 from training.jobs.explore import ExploreConfig, run_explore
 from training.trajectory import react_reply
@@ -52,7 +52,7 @@ class Wanderer:
 def configure(output: Path, *, count: int = 6, **changes: object) -> ExploreConfig:
     values: dict[str, object] = {
         "output": output,
-        "environment": EnvironmentConfig(name="fake", count=count),
+        "environment": CorridorConfig(count=count),
         "exploration": Exploration(max_steps=12, max_draws=12, depth=4),
         "parallel": 4,
     }
@@ -235,7 +235,7 @@ class Looker:
 def test_an_expert_plays_on_after_a_policys_deviations(tmp_path: Path) -> None:
     config = configure(
         tmp_path,
-        environment=EnvironmentConfig(name="alfworld", count=2),
+        environment=AlfWorldConfig(count=2),
         exploration=Exploration(max_steps=60, max_draws=6, depth=30, greedy_rollout=True),
         rollouts="expert",
     )
@@ -261,7 +261,7 @@ def test_a_guide_needs_something_to_choose_among(tmp_path: Path) -> None:
 def test_a_guide_leads_the_way_from_which_a_tree_branches(tmp_path: Path) -> None:
     config = configure(
         tmp_path,
-        environment=EnvironmentConfig(name="alfworld", count=2),
+        environment=AlfWorldConfig(count=2),
         policy="embedded",
         guide="embedded",
         rollouts="expert",

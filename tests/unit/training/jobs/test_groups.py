@@ -14,8 +14,9 @@ from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongErro
 from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.runs import read_rows
+from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.alfworld.expert.policy import ExpertPolicy
-from training.environments.task_selection import EnvironmentConfig
+from training.environments.corridor import CorridorConfig
 from training.exploration.decision_groups import Decisions, Draws
 from training.jobs.groups import Continuation, GroupsConfig, run_groups
 from training.trajectory import parse_action, react_reply
@@ -74,7 +75,7 @@ class LikesRight:
 def configure(output: Path, *, count: int = 6, **changes: object) -> GroupsConfig:
     values: dict[str, object] = {
         "output": output,
-        "environment": EnvironmentConfig(name="fake", count=count),
+        "environment": CorridorConfig(count=count),
         "decisions": Decisions(max_steps=8, horizon=12),
         "continuation": Continuation(by="policy", repetitions=2),
         "parallel": 4,
@@ -159,7 +160,7 @@ def test_the_first_or_a_random_candidate_can_be_taken(tmp_path: Path) -> None:
 def test_an_expert_values_mistakes_by_the_way_back_from_them(tmp_path: Path) -> None:
     config = GroupsConfig(
         output=tmp_path,
-        environment=EnvironmentConfig(first_seed=0, count=3),
+        environment=AlfWorldConfig(first_seed=0, count=3),
         decisions=Decisions(draws=(Draws(n=4, temperature=1.0),), max_steps=6, horizon=60),
     )
     run_groups(config, policy=ExpertPolicy(), console=Console(file=StringIO()))

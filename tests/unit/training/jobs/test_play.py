@@ -11,11 +11,10 @@ import pytest
 from rich.console import Console
 
 from qnet.errors import ScorerUnavailableError
-from training.environments.corridor import Corridor
-from training.environments.task_selection import EnvironmentConfig
+from training.environments.corridor import Corridor, CorridorConfig
 from training.jobs.play import PlayConfig, run_play
 
-CORRIDOR = EnvironmentConfig(name="fake", first_seed=3, count=1)
+CORRIDOR = CorridorConfig(first_seed=3, count=1)
 Answer = Callable[[httpx.Request], httpx.Response]
 
 

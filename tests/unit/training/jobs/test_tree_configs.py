@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from training.configs.job_files import load_config
 from training.exploration.tree_expansion import Exploration
-from training.jobs.choice_regret import JudgeConfig
+from training.jobs.choice_regret import ChoiceRegretConfig
 from training.jobs.collect import CollectConfig
 from training.jobs.explore import ExploreConfig
 from training.jobs.groups import GroupsConfig
@@ -22,7 +22,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "sft": SftConfig,
     "explore": ExploreConfig,
     "groups": GroupsConfig,
-    "judge": JudgeConfig,
+    "choice_regret": ChoiceRegretConfig,
     "label": LabelConfig,
     "train_qnet": TrainQNetConfig,
 }

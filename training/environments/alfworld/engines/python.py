@@ -21,7 +21,7 @@ _STATE_OF_VERB: dict[str, ItemState] = {"clean": "clean", "heat": "hot", "cool":
 
 
 class PythonEnvironment:
-    """One episode of `game`; see `training.environments.base.Environment`."""
+    """One episode of `game`; see `training.environment.Environment`."""
 
     def __init__(self, game: Game) -> None:
         """Prepare the episode; `reset` starts it."""

@@ -100,7 +100,7 @@ class WorkerProcess:
 
 
 class TextWorldEnvironment:
-    """One episode of a game file; see `training.environments.base.Environment`."""
+    """One episode of a game file; see `training.environment.Environment`."""
 
     def __init__(self, pool: "EnginePool", game: Path) -> None:
         """Prepare the episode; `reset` loads the game."""

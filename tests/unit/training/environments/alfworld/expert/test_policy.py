@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from qnet.types import Message, SampleRequest, Sampling
+from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.expert.expert import Expert
 from training.environments.alfworld.expert.memory import HouseMemory
@@ -50,7 +51,7 @@ def test_it_recovers_from_what_another_agent_did() -> None:
 
 
 def test_a_job_names_it() -> None:
-    assert isinstance(build_policy("expert", Inference()), ExpertPolicy)
+    assert isinstance(build_policy("expert", Inference(), AlfWorldConfig()), ExpertPolicy)
 
 
 def test_a_misreading_claims_what_is_not_there_and_overlooks_what_is() -> None:

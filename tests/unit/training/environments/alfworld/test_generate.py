@@ -11,8 +11,8 @@ from qguide.commands.jobs import app
 from training.environments.alfworld.game.game import GOAL_KINDS
 from training.environments.alfworld.game.generator import draw_game
 from training.environments.alfworld.game.statistics import room_kind
+from training.environments.alfworld.generate import Generated, generate_games
 from training.environments.alfworld.suite import GAME_FILE, build_alfworld_suite
-from training.jobs.generate import Generated, generate_games
 
 
 @pytest.fixture

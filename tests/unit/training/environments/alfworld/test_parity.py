@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from training.environments.alfworld.engines import python as engine
-from training.jobs.parity import Agreement, ParityReport, run_parity
+from training.environments.alfworld.parity import Agreement, ParityReport, run_parity
 
 
 def parity(games: Path, episodes: int, max_steps: int) -> tuple[ParityReport, str]:

@@ -1,0 +1,51 @@
+"""One line per environment and engine: what the contract plays, and two actions that it knows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from training.environment import EnvironmentBundle, EnvironmentConfig
+from training.environments.alfworld.bundle import ALFWORLD, AlfWorldConfig
+from training.environments.corridor import CORRIDOR, CorridorConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An implementation under the contract.
+
+    Attributes:
+        config: two tasks of it, or a function that finds them or skips the test.
+        harmless: an action that is valid at the start of every task and changes nothing.
+        meaningless: an action that means nothing in any task.
+    """
+
+    bundle: EnvironmentBundle[Any]
+    config: EnvironmentConfig | Callable[[pytest.FixtureRequest], EnvironmentConfig]
+    harmless: str
+    meaningless: str
+
+    def config_of(self, request: pytest.FixtureRequest) -> EnvironmentConfig:
+        """The tasks to play."""
+        return self.config if isinstance(self.config, EnvironmentConfig) else self.config(request)
+
+
+def real_games(request: pytest.FixtureRequest) -> EnvironmentConfig:
+    """Two real ALFWorld games in the Python engine, where the games are at hand."""
+    return AlfWorldConfig(games=request.getfixturevalue("real_games_dir"), limit=2)
+
+
+def real_engine(request: pytest.FixtureRequest) -> EnvironmentConfig:
+    """The same games in ALFWorld's own engine, where it is installed."""
+    request.getfixturevalue("textworld_installed")
+    games = request.getfixturevalue("real_games_dir")
+    return AlfWorldConfig(games=games, limit=2, engine="textworld", processes=1)
+
+
+SUBJECTS = {
+    "fake": Subject(CORRIDOR, CorridorConfig(count=2), "look", "juggle the moon"),
+    "alfworld-generated": Subject(ALFWORLD, AlfWorldConfig(count=2), "look", "juggle the moon"),
+    "alfworld-python": Subject(ALFWORLD, real_games, "look", "juggle the moon"),
+    "alfworld-textworld": Subject(ALFWORLD, real_engine, "look", "juggle the moon"),
+}

@@ -1,0 +1,80 @@
+"""ALFWorld as the jobs know it: household tasks in text (Shridhar et al., 2021)."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from rich.console import Console
+
+from training.environment import EnvironmentBundle, EnvironmentConfig
+from training.environments.alfworld.expert.expert import Expert
+from training.environments.alfworld.expert.policy import ExpertPolicy
+from training.environments.alfworld.generate import generate_games
+from training.environments.alfworld.parity import run_parity
+from training.environments.alfworld.suite import (
+    AlfWorldSuite,
+    build_alfworld_suite,
+    build_generated_suite,
+)
+
+
+class AlfWorldConfig(EnvironmentConfig):
+    """ALFWorld's `[environment]` table.
+
+    Attributes:
+        engine: "python", or "textworld": ALFWorld's own, slow.
+        games: folder of the game files; without it games are generated.
+        first_seed: the first generated game.
+        count: how many generated games.
+        processes: worker processes of the textworld engine.
+    """
+
+    name: Literal["alfworld"] = "alfworld"
+    engine: Literal["python", "textworld"] = "python"
+    games: Path | None = None
+    first_seed: int = Field(default=0, ge=0)
+    count: int = Field(default=100, ge=1)
+    processes: int = Field(default=2, ge=1)
+
+    @property
+    def threads(self) -> int:
+        """Environment calls that run beside each other: only the slow engine is worth any."""
+        return 2 * self.processes if self.engine == "textworld" else 0
+
+
+def build_suite(config: AlfWorldConfig) -> AlfWorldSuite:
+    """The games that `config` describes.
+
+    Raises:
+        ConfigError: there are no games to play.
+        InvalidGameError: a game file is malformed.
+    """
+    engine, processes = config.engine, config.processes
+    if config.games is not None:
+        return build_alfworld_suite(config.games, engine, processes=processes)
+    return build_generated_suite(config.first_seed, config.count, engine, processes=processes)
+
+
+def write_games(output: Path, *, count: int, first_seed: int) -> Mapping[str, object]:
+    """Write generated games in the format of the real ones."""
+    return asdict(generate_games(output, count=count, first_seed=first_seed))
+
+
+def compare_engines(games: Path, *, episodes: int, seed: int, max_steps: int) -> bool:
+    """Play real games in both engines and print where they differ."""
+    report = run_parity(games, episodes=episodes, seed=seed, max_steps=max_steps, console=Console())
+    return report.passed
+
+
+ALFWORLD = EnvironmentBundle(
+    name="alfworld",
+    config=AlfWorldConfig,
+    build_suite=build_suite,
+    build_expert=Expert,
+    build_expert_policy=ExpertPolicy,
+    write_games=write_games,
+    compare_engines=compare_engines,
+    packages=("alfworld", "textworld"),
+)
