@@ -8,7 +8,8 @@ from fastapi.testclient import TestClient
 from qnet.types import Sampling
 from server.app import create_app
 from server.settings.settings import Settings
-from training.environments.task_selection import EnvironmentConfig, build_selected_suite
+from training.environments.alfworld.bundle import AlfWorldConfig
+from training.environments.task_selection import build_selected_suite
 from training.evaluation.methods import Play, q_guided
 from training.rollouts.episode import Episode, derived_seed, play_episode
 from training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
@@ -16,7 +17,7 @@ from training.rollouts.rollout import run_together
 
 SEED = 3
 PLAY = Play(candidates=5, sampling=Sampling(temperature=1.8), greedy_candidate=True, max_steps=12)
-TASKS = EnvironmentConfig(name="alfworld", first_seed=77, count=2)
+TASKS = AlfWorldConfig(first_seed=77, count=2)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def evaluated() -> dict[str, Episode]:
             )
             for task in suite.tasks
         ],
-        policy=build_policy(EMBEDDED, inference),
+        policy=build_policy(EMBEDDED, inference, TASKS),
         scorer=build_scorer(EMBEDDED, inference),
     )
     return dict(zip((task.id for task in suite.tasks), episodes, strict=True))

@@ -1,0 +1,93 @@
+"""An environment from outside plays through every job: its chat, its credit, its criterion."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.support.counting import NAME, SYSTEM, CountingPolicy, LikesProgress
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.records import LabelRow, TrajectoryRow, TreeRow
+from training.data.runs import read_rows
+from training.environments.registry import environment_config
+from training.evaluation.choice_regret import ChoiceRegretRow
+from training.evaluation.records import EpisodeRow
+from training.exploration.decision_groups import Decisions
+from training.exploration.tree_expansion import Exploration
+from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from training.jobs.collect import CollectConfig, run_collect
+from training.jobs.evaluate import EvaluateConfig, run_evaluate
+from training.jobs.explore import ExploreConfig, run_explore
+from training.jobs.groups import GroupsConfig, run_groups
+from training.jobs.label import LabelConfig, run_label
+
+TABLE = environment_config({"name": NAME})
+QUIET = Console(quiet=True)
+
+
+def test_an_expert_that_is_cut_off_succeeds_by_the_environments_criterion(tmp_path: Path) -> None:
+    collected = run_collect(
+        CollectConfig(output=tmp_path, environment=TABLE, max_steps=3), console=QUIET
+    )
+    rows = {row.task_id: row for row in read_rows(tmp_path / "rows.jsonl", TrajectoryRow)}
+    assert (collected.episodes, collected.won) == (3, 2)
+    assert {task: row.outcome_reward for task, row in rows.items()} == {"to 4": 0.75, "to 5": 0.6}
+    assert not any(row.terminated for row in rows.values())
+    assert {row.system for row in rows.values()} == {SYSTEM}
+    assert [step.reward for step in rows["to 4"].to_steps()] == [0.0, 0.0, 0.75]
+
+
+def test_a_tree_holds_the_outcome_of_a_branch_on_its_last_node_alone(tmp_path: Path) -> None:
+    exploration = Exploration(max_steps=3, max_draws=6, depth=2)
+    config = ExploreConfig(output=tmp_path / "trees", environment=TABLE, exploration=exploration)
+    run_explore(config, policy=CountingPolicy(), console=QUIET)
+    rows = list(read_rows(tmp_path / "trees" / "rows.jsonl", TreeRow))
+    assert {row.system for row in rows} == {SYSTEM}
+    assert {row.environment for row in rows} == {NAME}
+    for row in rows:
+        tree = row.to_tree()
+        leaves = {leaf.id for leaf in tree.leaves()}
+        assert any(tree.node(leaf).step.reward > 0 for leaf in leaves)
+        assert all(node.step.reward == 0 for node in tree.nodes if node.id not in leaves)
+    run_label(LabelConfig(trees=(tmp_path / "trees",), output=tmp_path / "labels"))
+    labels = list(read_rows(tmp_path / "labels" / "rows.jsonl", LabelRow))
+    assert {row.messages[0].content for row in labels} == {SYSTEM}
+
+
+def test_an_evaluation_counts_what_the_environment_calls_success(tmp_path: Path) -> None:
+    config = EvaluateConfig(
+        output=tmp_path, environment=TABLE, seeds=(0,), methods=("greedy", "q-guided"), max_steps=3
+    )
+    results = run_evaluate(config, policy=CountingPolicy(), scorer=LikesProgress(), console=QUIET)
+    greedy = next(row for row in results.rows if row.method == "greedy")
+    assert greedy.success_rate == pytest.approx(2 / 3)  # 3 of 4 and 3 of 5, but not 3 of 6
+    assert greedy.mean_reward == pytest.approx((3 / 4 + 3 / 5 + 3 / 6) / 3)
+    episodes = list(read_rows(tmp_path / "episodes.jsonl", EpisodeRow))
+    assert not any(episode.terminated for episode in episodes)
+
+
+def test_choice_regret_and_groups_speak_its_format(tmp_path: Path) -> None:
+    regret = ChoiceRegretConfig(
+        output=tmp_path / "regret", environment=TABLE, max_steps=4, horizon=12
+    )
+    figures = run_choice_regret(
+        regret, policy=CountingPolicy(), scorer=LikesProgress(), console=QUIET
+    )
+    rows = list(read_rows(tmp_path / "regret" / "rows.jsonl", ChoiceRegretRow))
+    assert figures["decisions"] > 0
+    assert any(True in decision.idle for row in rows for decision in row.decisions)
+    assert figures["regret"] == 0  # the highest number is the right one
+
+    groups = GroupsConfig(
+        output=tmp_path / "groups", environment=TABLE, decisions=Decisions(max_steps=3, horizon=9)
+    )
+    run_groups(groups, policy=CountingPolicy(), console=QUIET)
+    played = list(read_rows(tmp_path / "groups" / "rows.jsonl", DecisionGroupsRow))
+    assert {row.system for row in played} == {SYSTEM}
+    assert all(
+        continuation.outcome_reward == 1.0
+        for row in played
+        for decision in row.decisions
+        for candidate in decision.candidates
+        for continuation in candidate.continuations
+    )
