@@ -189,20 +189,27 @@ class SampleRequest:
 
     Attributes:
         role: what is drawn; policies that are made of several answer each role by another.
+        cache_salt: see `ScoreRequest`.
     """
 
     history: History
     n: int
     sampling: Sampling = field(default_factory=Sampling)
     role: DrawRole = "act"
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """One history of a batch and the candidates to score after it."""
+    """One history of a batch and the candidates to score after it.
+
+    Attributes:
+        cache_salt: only what was cached under the same salt is found for it.
+    """
 
     history: History
     candidates: tuple[Message, ...]
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

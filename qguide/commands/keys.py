@@ -24,6 +24,9 @@ def create(
     admin: Annotated[bool, typer.Option(help="May also change which Q models are served.")] = False,
     requests_per_minute: Annotated[int | None, typer.Option(help="0: no limit.")] = None,
     tokens_per_day: Annotated[int | None, typer.Option(help="0: no limit.")] = None,
+    cache_group: Annotated[
+        str | None, typer.Option(help="Keys of one group share caches; none: its own alone.")
+    ] = None,
 ) -> None:
     """Print a new key, once, and add its hash to the file."""
     try:
@@ -33,6 +36,7 @@ def create(
             admin=admin,
             requests_per_minute=requests_per_minute,
             tokens_per_day=tokens_per_day,
+            cache_group=cache_group,
         )
     except ConfigError as error:
         raise _refused(error) from error
@@ -46,11 +50,13 @@ def list_keys(file: File) -> None:
         keys = read_keys(file).keys
     except ConfigError as error:
         raise _refused(error) from error
-    table = Table("name", "admin", "requests/min", "tokens/day", "created")
+    table = Table("name", "admin", "requests/min", "tokens/day", "cache group", "created")
     for key in keys:
         limits = (key.requests_per_minute, key.tokens_per_day)
         shown = ("as set" if limit is None else f"{limit:,}" for limit in limits)
-        table.add_row(key.name, "yes" if key.admin else "", *shown, str(key.created))
+        table.add_row(
+            key.name, "yes" if key.admin else "", *shown, key.cache_group or "", str(key.created)
+        )
     Console().print(table)
 
 

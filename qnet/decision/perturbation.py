@@ -20,6 +20,7 @@ from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
 from qnet.policies.openai_schema import reworded
 from qnet.policies.usage_ledger import bills
 from qnet.support.concurrency import all_of
+from qnet.tenant import current_tenant
 from qnet.types import (
     NOTHING,
     Candidate,
@@ -191,7 +192,7 @@ class Paraphraser:
                 f"it has {len(task):,} characters, and {MAX_TASK_CHARACTERS:,} are paraphrased at "
                 "most; give the task alone as `task`",
             )
-        key = sha256(f"{self._policy.name}\0{self._content}\0{task}".encode()).hexdigest()
+        key = self._key(task)
         known = (await self._cache.get(key))[:n]
         if len(known) == n:
             return _counted(task, known, NOTHING)
@@ -204,6 +205,11 @@ class Paraphraser:
         if len(usable) > len(known):  # what failed is drawn again the next time
             await self._cache.put(key, usable)
         return _counted(task, texts, spent_on(drawn))
+
+    def _key(self, task: str) -> str:
+        """Of the cache; salted, because a paraphrase that cost nothing tells that it was known."""
+        parts = (self._policy.name, self._content, current_tenant().cache_salt, task)
+        return sha256("\0".join(parts).encode()).hexdigest()
 
     async def _draw(self, task: str, n: int) -> list[Candidate] | str:
         """What the policy says, or why it says nothing."""

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Thread, current_thread
 from time import perf_counter
 from traceback import clear_frames
@@ -20,6 +20,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from qnet.device.token_estimate import UncachedTokenEstimator
 from qnet.errors import OverloadedError, ScorerUnavailableError, UnscorableError
+from qnet.tenant import current_tenant
 from qnet.types import Scorer, ScoreRequest, ScoreResult
 
 Request = TypeVar("Request")
@@ -335,7 +336,8 @@ class ScoringWorker:
             HistoryTooLongError: history and candidate exceed the trunk's context.
             ScorerUnavailableError: the thread is dead, its queue full or the time up.
         """
-        return await self._worker.submit(request, timeout_s=self._timeout_s)
+        salted = replace(request, cache_salt=current_tenant().cache_salt)
+        return await self._worker.submit(salted, timeout_s=self._timeout_s)
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         results = self._scorer.score(requests)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from qnet.support.lru_cache import LRUCache
-from qnet.types import History, Message, ScoreRequest
+from qnet.types import Message, ScoreRequest
 
 CHARACTERS_PER_TOKEN = 4
 """Of English, in the vocabularies of today's models."""
@@ -28,7 +28,7 @@ class UncachedTokenEstimator:
     def new_tokens(self, request: ScoreRequest) -> int:
         """About as many as the scorer would have to compute for it now, at least 1."""
         characters = sum(len(candidate.text) for candidate in request.candidates)
-        ends = list(_ends(request.history))
+        ends = list(_ends(request))
         for message, end in zip(reversed(request.history), reversed(ends), strict=False):
             if self._known.get(end):
                 break
@@ -38,14 +38,14 @@ class UncachedTokenEstimator:
     def remember(self, requests: Sequence[ScoreRequest]) -> None:
         """These were scored: any of their candidates may be what the next history goes on with."""
         for request in requests:
-            *_, end = _ends(request.history)
+            *_, end = _ends(request)
             for known in (end, *(_after(end, candidate) for candidate in request.candidates)):
                 self._known.put(known, True, size=1)
 
 
-def _ends(history: History) -> Iterator[int]:
-    """A number for each of the history's beginnings, the empty one first."""
-    return accumulate(history, _after, initial=0)
+def _ends(request: ScoreRequest) -> Iterator[int]:
+    """A number for each beginning of the history under its salt, the empty one first."""
+    return accumulate(request.history, _after, initial=hash(request.cache_salt))
 
 
 def _after(beginning: int, message: Message) -> int:

@@ -45,10 +45,11 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class DrawsAfter:
-    """A history and what is to be drawn after it."""
+    """A history and what is to be drawn after it; see `PrefixCache` for the salt."""
 
     token_ids: list[int]
     draws: list[Draw]
+    cache_salt: str = ""
 
 
 class _Session:
@@ -128,7 +129,7 @@ def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozens
     Returns:
         How many history tokens had to be computed.
     """
-    with model.lease([job.token_ids for job in jobs], spare=1) as entries:
+    with model.lease([(job.cache_salt, job.token_ids) for job in jobs], spare=1) as entries:
         computed = sum(
             len(job.token_ids) - entry.cached_tokens
             for job, entry in zip(jobs, entries, strict=True)

@@ -32,6 +32,9 @@ from qnet.types import CacheUse
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""
 
+Salted = tuple[str, list[int]]
+"""A cache salt, and a history's tokens, which are known only where they were kept under it."""
+
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048
 
@@ -75,7 +78,7 @@ class PackedModel:
         self._adopt(trunk.eval())
 
     @contextmanager
-    def lease(self, histories: Sequence[list[int]], *, spare: int) -> Iterator[list[Entry]]:
+    def lease(self, histories: Sequence[Salted], *, spare: int) -> Iterator[list[Entry]]:
         """Entries for these histories, kept afterwards, or dropped after a failure.
 
         What several of them begin with and nobody knows yet is computed first, and once.
@@ -86,8 +89,8 @@ class PackedModel:
         fresh_tokens = self._compute_beginnings(histories, spare=spare)
         entries: list[Entry] = []
         try:
-            for token_ids, tokens in zip(histories, fresh_tokens, strict=True):
-                entry = self.store.lease(token_ids, at_most=len(token_ids) - spare)
+            for (salt, token_ids), tokens in zip(histories, fresh_tokens, strict=True):
+                entry = self.store.lease(token_ids, at_most=len(token_ids) - spare, cache_salt=salt)
                 entries.append(entry)
                 entry.fresh_tokens = min(tokens, len(entry.token_ids))
             yield entries
@@ -98,21 +101,24 @@ class PackedModel:
         for entry in entries:
             self.store.commit(entry)
 
-    def _compute_beginnings(self, histories: Sequence[list[int]], *, spare: int) -> list[int]:
+    def _compute_beginnings(self, histories: Sequence[Salted], *, spare: int) -> list[int]:
         """How many tokens were computed, each for one of the histories that begin with it."""
         computed = [0] * len(histories)
         in_order = sorted(range(len(histories)), key=histories.__getitem__)
         for one, other in pairwise(in_order):
-            shared = common_prefix(histories[one], histories[other])
-            known_by_both = min(shared, len(histories[one]) - spare, len(histories[other]) - spare)
-            beginning = histories[one][: max(0, known_by_both)]
-            if self.store.lacks(beginning):
-                computed[one] = self._compute(beginning)
+            (salt, mine), (other_salt, theirs) = histories[one], histories[other]
+            if salt != other_salt:
+                continue
+            known_by_both = min(common_prefix(mine, theirs), len(mine) - spare, len(theirs) - spare)
+            beginning = mine[: max(0, known_by_both)]
+            if self.store.lacks(beginning, cache_salt=salt):
+                computed[one] = self._compute((salt, beginning))
         return computed
 
-    def _compute(self, token_ids: list[int]) -> int:
+    def _compute(self, beginning: Salted) -> int:
         """Make a prefix known; how many tokens that took."""
-        entry = self.store.lease(token_ids, at_most=len(token_ids))
+        salt, token_ids = beginning
+        entry = self.store.lease(token_ids, at_most=len(token_ids), cache_salt=salt)
         piece = history_piece(entry, token_ids)
         try:
             self.run([piece])

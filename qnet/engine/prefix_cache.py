@@ -1,12 +1,12 @@
 """Prefixes whose keys and values are kept from one step to the next.
 
 One entry per conversation, least recently used out first, within a byte budget. Conversations
-that begin alike share those columns. A radix tree over their tokens finds them. An entry also keeps
-its branches, the candidates of its last step, so that the step after the chosen one computes only
-the new observation.
+that begin alike share those columns. A radix tree over their tokens finds them, one tree for each
+cache salt. An entry also keeps its branches, the candidates of its last step, so that the step
+after the chosen one computes only the new observation.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -33,11 +33,13 @@ class Entry:
     """A prefix being extended; its slab's first columns are its tokens, in order.
 
     Attributes:
-        fresh_tokens: how many of them were computed for the present lease.
+        cache_salt: only requests with the same salt may find it.
+        fresh_tokens: how many of its tokens were computed for the present lease.
     """
 
     slab: KVBuffer = field(default_factory=KVBuffer)
     token_ids: list[int] = field(default_factory=list)
+    cache_salt: str = ""
     branches: list[Branch] = field(default_factory=list)
     leased: bool = True
     fresh_tokens: int = 0
@@ -63,7 +65,9 @@ class PrefixCache:
     def __init__(self, *, cache_bytes: int) -> None:
         self._budget = cache_bytes
         self._entries: OrderedDict[int, Entry] = OrderedDict()
-        self._tree = RadixTree()
+        # A tree of its own for each salt: a shared one would tell by its matches, as the number of
+        # cached tokens does, what somebody else's prompts begin with.
+        self._trees: defaultdict[str, RadixTree] = defaultdict(RadixTree)
         self._sharing: dict[int, int] = {}
         self._next_key = 0
         self.nbytes = 0
@@ -72,22 +76,22 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def lease(self, token_ids: list[int], *, at_most: int) -> Entry:
+    def lease(self, token_ids: list[int], *, at_most: int, cache_salt: str = "") -> Entry:
         """The longest known prefix of `token_ids`, at most `at_most` tokens, to be extended.
 
         The entry itself where the tokens continue it and nobody holds it; else a new one that
         shares its columns. Give it back with `commit` or, after a failure, `discard`.
         """
-        found = self._find(token_ids)
+        found = self._find(token_ids, cache_salt)
         if found is None:
-            return Entry()
+            return Entry(cache_salt=cache_salt)
         shared = common_prefix(found.token_ids, token_ids)
         if found.leased or shared < len(found.token_ids):
             kept = min(shared, at_most)
             self._forget(found)
             fork = found.slab.fork(kept, copied=SHARED_TOKENS - 1)
             self._hold(found)
-            return Entry(fork, token_ids[:kept])
+            return Entry(fork, token_ids[:kept], cache_salt)
         self._forget(found)
         found.leased = True
         _follow_branch(found, token_ids)
@@ -96,9 +100,9 @@ class PrefixCache:
         self._hold(found)
         return found
 
-    def lacks(self, token_ids: list[int]) -> bool:
-        """Whether so much is unknown that several who begin with it should not each compute it."""
-        found = self._find(token_ids)
+    def lacks(self, token_ids: list[int], *, cache_salt: str = "") -> bool:
+        """True if several that begin with these tokens should compute them once, not each alone."""
+        found = self._find(token_ids, cache_salt)
         known = 0 if found is None else common_prefix(found.token_ids, token_ids)
         return len(token_ids) - known >= SHARED_TOKENS
 
@@ -122,9 +126,11 @@ class PrefixCache:
         for entry in list(self._entries.values()):
             self._forget(entry)
 
-    def _find(self, token_ids: list[int]) -> Entry | None:
-        """Who knows most of the tokens; best one that is free and need not be copied."""
-        shared, holders = self._tree.find(token_ids)
+    def _find(self, token_ids: list[int], cache_salt: str) -> Entry | None:
+        """The entry that knows most of the tokens; best a free one that need not be copied."""
+        if cache_salt not in self._trees:
+            return None
+        shared, holders = self._trees[cache_salt].find(token_ids)
         alike = [self._entries[key] for key in islice(reversed(holders), _MOST_COMPARED)]
         found = max(alike, key=lambda e: _goes_on(e, shared), default=None)
         if found is None or (shared < _LEAST_COPIED and not _goes_on(found, shared)):
@@ -138,7 +144,7 @@ class PrefixCache:
         entry._nbytes = entry.slab.nbytes
         self._entries[entry._key] = entry
         for path in entry._paths:
-            self._tree.add(path, entry._key)
+            self._trees[entry.cache_salt].add(path, entry._key)
         self.nbytes += entry._nbytes
         entry._base = entry.slab.base
         if entry._base is not None:
@@ -157,8 +163,11 @@ class PrefixCache:
                 del self._sharing[id(entry._base)]
                 self.nbytes -= entry._base.nbytes
             entry._base = None
+        tree = self._trees[entry.cache_salt]
         for path in entry._paths:
-            self._tree.remove(path, entry._key)
+            tree.remove(path, entry._key)
+        if not tree:
+            del self._trees[entry.cache_salt]
         entry._key = None
 
     def _evict(self) -> None:
@@ -171,7 +180,7 @@ class PrefixCache:
 
 
 def _goes_on(entry: Entry, shared: int) -> bool:
-    """Whether it is free, and wholly a prefix of what shares so many tokens with it."""
+    """True if the entry is not leased and its whole prefix matches."""
     return not entry.leased and len(entry.token_ids) <= shared
 
 

@@ -19,6 +19,9 @@ class RadixTree:
     def __init__(self) -> None:
         self._root = _Node([])
 
+    def __bool__(self) -> bool:
+        return bool(self._root.children)
+
     def add(self, token_ids: Sequence[int], holder: int) -> None:
         """Let a holder have a sequence."""
         node, at = self._root, 0

@@ -13,6 +13,7 @@ from qnet.engine.decoding import Draw, DrawsAfter, draw
 from qnet.engine.packed_model import PackedModel, logits_of
 from qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
 from qnet.models.checkpoint import LoadedPolicy
+from qnet.tenant import current_tenant
 from qnet.types import Candidate, History, SampleRequest, Sampling
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3
@@ -71,7 +72,8 @@ class LocalPolicy:
         """
         if self._worker is None:
             raise ConfigError(f"{self.name} has no device thread; build it with thread=")
-        return await self._worker.submit(SampleRequest(history, n, sampling))
+        salt = current_tenant().cache_salt
+        return await self._worker.submit(SampleRequest(history, n, sampling, cache_salt=salt))
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order.
@@ -88,7 +90,8 @@ class LocalPolicy:
             self._new_draws(request, token_ids)
             for request, token_ids in zip(requests, histories, strict=True)
         ]
-        for wave in _waves(_jobs(histories, draws), self._max_rows):
+        salts = [request.cache_salt for request in requests]
+        for wave in _waves(_jobs(salts, histories, draws), self._max_rows):
             self.history_tokens += sum(len(job.token_ids) for job in wave)
             self.prefill_tokens += draw(self._packed, wave, self._stop)
         return [
@@ -164,11 +167,14 @@ def _uniforms(
     return streams
 
 
-def _jobs(histories: Sequence[tuple[int, ...]], draws: Sequence[list[Draw]]) -> list[DrawsAfter]:
-    """One job per distinct history: equal ones are computed once."""
-    jobs: dict[tuple[int, ...], DrawsAfter] = {}
-    for token_ids, new in zip(histories, draws, strict=True):
-        jobs.setdefault(token_ids, DrawsAfter(list(token_ids), [])).draws.extend(new)
+def _jobs(
+    salts: Sequence[str], histories: Sequence[tuple[int, ...]], draws: Sequence[list[Draw]]
+) -> list[DrawsAfter]:
+    """One job per distinct history of a salt: equal ones are computed once."""
+    jobs: dict[tuple[str, tuple[int, ...]], DrawsAfter] = {}
+    for salt, token_ids, new in zip(salts, histories, draws, strict=True):
+        job = jobs.setdefault((salt, token_ids), DrawsAfter(list(token_ids), [], salt))
+        job.draws.extend(new)
     return list(jobs.values())
 
 

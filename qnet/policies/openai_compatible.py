@@ -6,8 +6,9 @@ that refuses `n` or gives fewer choices is asked in parallel, from then on for g
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import httpx
@@ -33,6 +34,7 @@ from qnet.policies.openai_schema import (
 )
 from qnet.policies.usage_ledger import record_usage
 from qnet.support.concurrency import all_of
+from qnet.tenant import current_tenant
 from qnet.types import NOTHING, Candidate, History, Sampling
 
 _REFUSED = (400, 413, 422)
@@ -78,6 +80,7 @@ class OpenAICompatiblePolicy:
         model: what the upstream calls it.
         takes_n: False asks for every candidate alone.
         max_tokens_name: what the upstream calls the longest completion.
+        takes_cache_salt: True tells it the caller's, which vLLM knows and OpenAI refuses.
         transport: httpx's, for tests.
     """
 
@@ -90,6 +93,7 @@ class OpenAICompatiblePolicy:
         api_key: str | None = None,
         takes_n: bool = True,
         max_tokens_name: MaxTokensName = "max_tokens",
+        takes_cache_salt: bool = False,
         limits: UpstreamLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -97,6 +101,7 @@ class OpenAICompatiblePolicy:
         self.model = model
         self._takes_n = takes_n
         self._max_tokens_name: MaxTokensName = max_tokens_name
+        self._takes_cache_salt = takes_cache_salt
         self._limits = limits = limits or UpstreamLimits()
         self._breaker = CircuitBreaker(
             failures=limits.breaker_failures, open_s=limits.breaker_open_s
@@ -192,6 +197,8 @@ class OpenAICompatiblePolicy:
         body = request_body(
             self.model, history, n=n, sampling=sampling, max_tokens_name=self._max_tokens_name
         )
+        if self._takes_cache_salt:
+            body |= cache_salt_of(body)
         drawn: list[Candidate] = []
         async for attempt in stamina.retry_context(
             on=self._wait_before_retry,
@@ -297,6 +304,15 @@ class OpenAICompatiblePolicy:
             retry_after_s=wait_s,
             retriable=status in _PASSING,
         )
+
+
+def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:
+    """The salt to send; a caller that gives one of its own divides its own cache further."""
+    salt = current_tenant().cache_salt
+    if not salt:
+        return {}
+    given = json.dumps(body.get("cache_salt"))
+    return {"cache_salt": sha256(f"{salt}\0{given}".encode()).hexdigest()}
 
 
 class _UnreachableError(UpstreamUnavailableError):

@@ -164,7 +164,7 @@ class _Reader:
 
     def read(self, requests: Sequence[RenderedRequest]) -> list[_Reading]:
         # The first token of an action is predicted at the history's last: it is computed again.
-        with self._packed.lease([r.history for r in requests], spare=1) as entries:
+        with self._packed.lease([r.salted_history for r in requests], spare=1) as entries:
             known = [entry.cached_tokens for entry in entries]
             logprobs = iter(self._logprobs(requests, entries))
             for request, entry in zip(requests, entries, strict=True):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qnet.engine.attention import Columns, PackedSegment, joined
+from qnet.engine.packed_model import Salted
 from qnet.engine.prefix_cache import Branch, Entry
 from qnet.engine.token_trie import TokenTree
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
@@ -39,6 +40,12 @@ class RenderedRequest:
     index: list[int]
     tree: TokenTree
     paths: list[list[int]]
+    cache_salt: str = ""
+
+    @property
+    def salted_history(self) -> Salted:
+        """What a prefix cache looks up for it."""
+        return self.cache_salt, self.history
 
     @property
     def sequences(self) -> Iterator[list[int]]:
@@ -79,6 +86,7 @@ def render_request(
         index=[distinct[token_ids] for token_ids in encoded],
         tree=tree,
         paths=[tree.add(token_ids) for token_ids in distinct],
+        cache_salt=request.cache_salt,
     )
 
 

@@ -108,7 +108,7 @@ class SharedPrefixScorer:
             render_request(self._loaded.renderer, r, name=self.name, context=self.context)
             for r in requests
         ]
-        with self._packed.lease([r.history for r in rendered], spare=0) as entries:
+        with self._packed.lease([r.salted_history for r in rendered], spare=0) as entries:
             known = [entry.cached_tokens for entry in entries]
             like = next(self._loaded.model.parameters())
             hidden_RD = self._packed.run(_pieces(rendered, entries, like))

@@ -35,8 +35,8 @@ class VllmScorer:
     """One request to vLLM for each batch; the value head in float32 on what it answers.
 
     vLLM counts cached tokens for the whole server, not for a prompt. Of a batch of several
-    requests each is therefore told a share by its tokens; the shares add up to what was counted.
-    Where others use the same server, it is what at least was found.
+    requests with one cache salt each is therefore told a share by its tokens; the shares add up to
+    what was counted. Where others use the same server, it is what at least was found.
 
     Args:
         loaded: the Q model without its trunk.
@@ -76,11 +76,23 @@ class VllmScorer:
             render_request(self._loaded.renderer, r, name=self.name, context=self.context)
             for r in requests
         ]
-        sequences = [request.history + c for request in rendered for c in request.candidates]
-        q_values = self._q_values(sequences, head_features(rendered, self._loaded.head.features))
-        tokens = list(map(_tokens, rendered))
+        results: dict[int, ScoreResult] = {}
+        # One salt to a request of vLLM's; and a share of what others' prompts had cached would
+        # tell about those prompts.
+        for salt in dict.fromkeys(request.cache_salt for request in rendered):
+            mine = [i for i, request in enumerate(rendered) if request.cache_salt == salt]
+            results.update(
+                zip(mine, self._score_salted([rendered[i] for i in mine], salt), strict=True)
+            )
+        return [results[i] for i in range(len(rendered))]
+
+    def _score_salted(self, requests: Sequence[RenderedRequest], salt: str) -> list[ScoreResult]:
+        sequences = [request.history + c for request in requests for c in request.candidates]
+        features_BF = head_features(requests, self._loaded.head.features)
+        q_values = self._q_values(sequences, features_BF, cache_salt=salt)
+        tokens = list(map(_tokens, requests))
         cached = share(self._cached_tokens(sum(tokens)), tokens)
-        return _results(rendered, q_values, tokens, cached)
+        return _results(requests, q_values, tokens, cached)
 
     @property
     def cache(self) -> CacheUse:
@@ -92,8 +104,10 @@ class VllmScorer:
         self._server.close()
 
     @torch.inference_mode()
-    def _q_values(self, sequences: Sequence[list[int]], features_BF: Tensor | None) -> list[float]:
-        hidden_BD = self._server.hidden_states(sequences)
+    def _q_values(
+        self, sequences: Sequence[list[int]], features_BF: Tensor | None, *, cache_salt: str = ""
+    ) -> list[float]:
+        hidden_BD = self._server.hidden_states(sequences, cache_salt=cache_salt)
         q_B = self._loaded.head(hidden_BD, features_BF).where(
             hidden_BD.isfinite().all(-1), torch.nan
         )

@@ -147,10 +147,13 @@ class VllmServer:
         except (ValueError, OverflowError) as error:
             raise self._failure("counts its cache in no numbers") from error
 
-    def hidden_states(self, sequences: Sequence[list[int]]) -> Tensor:
+    def hidden_states(self, sequences: Sequence[list[int]], *, cache_salt: str = "") -> Tensor:
         """The hidden state at each sequence's last token, float32 (sequences, D).
 
         It may hold what is not finite: one sequence's overflow is no fault of the others.
+
+        Args:
+            cache_salt: vLLM finds in its prefix cache only what was sent with the same one.
 
         Raises:
             ScorerUnavailableError: no answer, or another than was asked for.
@@ -163,7 +166,7 @@ class VllmServer:
             "encoding_format": "base64",
             "embed_dtype": "float32",
             "endianness": "little",
-        }
+        } | ({"cache_salt": cache_salt} if cache_salt else {})
         answer = self._read(_PoolingAnswer, self._ask("POST", "/pooling", json=body))
         sent, counted = sum(map(len, sequences)), answer.usage.prompt_tokens
         if counted != sent:

@@ -10,6 +10,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qnet.errors import QGuideError
+from qnet.tenant import Tenant, working_for
 from server.access.keys import Key
 from server.access.rate_limits import Caller, caller_of
 from server.errors.table import known_error_response
@@ -63,6 +64,7 @@ class AdmissionMiddleware:
             await self.app(request.scope, receive, send)
             return
         state.drain.check()
+        tenant = Tenant(account.key or "", caller.cache_salt)
         async with state.limiter.admit(caller, account) as left:
 
             async def with_limits(message: Message) -> None:
@@ -70,7 +72,8 @@ class AdmissionMiddleware:
                     MutableHeaders(scope=message).update(left)
                 await send(message)
 
-            await self.app(request.scope, receive, with_limits)
+            with working_for(tenant):
+                await self.app(request.scope, receive, with_limits)
 
     def _caller(self, request: Request) -> Caller:
         keys = request.app.state.keys

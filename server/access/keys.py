@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from qnet.errors import ConfigError
 
 PREFIX: Final = "qg_"
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _RANDOM_BYTES: Final = 32
 _LOCK_TIMEOUT_S: Final = 10.0
 """A change takes milliseconds; who waits longer waits for a process that hangs."""
@@ -38,16 +39,25 @@ class Key(BaseModel):
         admin: may also load, drop and rename Q models.
         requests_per_minute: None takes the server's setting; 0 is no limit.
         tokens_per_day: None takes the server's setting; 0 is no limit.
+        cache_group: keys of one group find each other's prefixes, scores and paraphrases in the
+            caches; None: only this key finds its own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    name: str = Field(pattern=NAME_PATTERN)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     admin: bool = False
     requests_per_minute: int | None = Field(default=None, ge=0)
     tokens_per_day: int | None = Field(default=None, ge=0)
+    cache_group: str | None = Field(default=None, pattern=NAME_PATTERN)
     created: datetime
+
+    @property
+    def cache_salt(self) -> str:
+        """What the caches tell it from others by; a hash, because upstreams see it."""
+        owner = f"key:{self.name}" if self.cache_group is None else f"group:{self.cache_group}"
+        return hash_of(owner)
 
 
 class KeyList(BaseModel):
@@ -139,6 +149,7 @@ def create_key(
     admin: bool = False,
     requests_per_minute: int | None = None,
     tokens_per_day: int | None = None,
+    cache_group: str | None = None,
 ) -> str:
     """Add a caller to the file, which is made if need be.
 
@@ -157,6 +168,7 @@ def create_key(
             admin=admin,
             requests_per_minute=requests_per_minute,
             tokens_per_day=tokens_per_day,
+            cache_group=cache_group,
             created=datetime.now(UTC).replace(microsecond=0),
         )
     except ValidationError as error:

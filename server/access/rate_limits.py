@@ -31,12 +31,17 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and the limits that hold; 0 is none."""
+    """Who asks, and the limits that hold; 0 is none.
+
+    Attributes:
+        cache_salt: see `qnet.tenant.Tenant`; "" shares every cache, where there are no keys.
+    """
 
     name: str
     admin: bool
     requests_per_minute: int
     tokens_per_day: int
+    cache_salt: str = ""
 
 
 def caller_of(key: Key | None, settings: Settings) -> Caller:
@@ -49,6 +54,7 @@ def caller_of(key: Key | None, settings: Settings) -> Caller:
         key.admin,
         settings.requests_per_minute if requests is None else requests,
         settings.tokens_per_day if tokens is None else tokens,
+        key.cache_salt,
     )
 
 

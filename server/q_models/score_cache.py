@@ -1,8 +1,8 @@
 """Q-values that were known before: by checkpoint, history and candidates, for a while.
 
 A Q model is deterministic, so what it said of the same state once is what it would say again. The
-key is a hash: no text leaves this process. Requests of one key do not see who asked before, but
-an answer that took no computing tells that somebody did; do not share it between strangers.
+key is a hash: no text leaves this process. The caller's cache salt is part of it, because an
+answer that took no computing tells that somebody has asked before.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Final, cast
 from cachetools import TTLCache
 from pydantic import FiniteFloat, TypeAdapter
 
+from qnet.tenant import current_tenant
 from qnet.types import AsyncScorer, ScoreRequest, ScoreResult
 from server.redis.client import NAMESPACE, RedisLink
 
@@ -105,7 +106,7 @@ class CachedScorer:
             [message.key for message in messages]
             for messages in (request.history, request.candidates)
         )
-        text = json.dumps([self._content, state, candidates])
+        text = json.dumps([self._content, current_tenant().cache_salt, state, candidates])
         return sha256(text.encode()).hexdigest()
 
 

@@ -67,6 +67,8 @@ class Upstream(BaseModel):
         model: what the upstream calls it.
         n: whether one request may draw several candidates.
         max_tokens_name: what it calls the longest completion; the same at every endpoint of ours.
+        cache_salt: tell it with each request whose cached prefixes it may use; vLLM takes the
+            parameter, most others refuse it.
         timeout_s: longest silence; None: nine tenths of the time for a decision.
         max_connections: at once; with `parallel` every candidate needs one.
         retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
@@ -80,6 +82,7 @@ class Upstream(BaseModel):
     api_key: ApiKey | None = None
     n: Literal["one_request", "parallel"] = "one_request"
     max_tokens_name: MaxTokensName = "max_tokens"
+    cache_salt: bool = False
     timeout_s: float | None = Field(default=None, gt=0)
     connect_timeout_s: float = Field(default=_PATIENCE.connect_timeout_s, gt=0)
     max_connections: int = Field(default=_PATIENCE.max_connections, ge=1)

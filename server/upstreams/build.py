@@ -26,5 +26,6 @@ def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAIC
         api_key=upstream.api_key.get_secret_value() if upstream.api_key else None,
         takes_n=upstream.n == "one_request",
         max_tokens_name=upstream.max_tokens_name,
+        takes_cache_salt=upstream.cache_salt,
         limits=limits,
     )

@@ -134,7 +134,12 @@ class VllmProcess:
     def upstream(self) -> Upstream:
         """How to reach it."""
         return Upstream.model_validate(
-            {"url": f"{self.url}/v1", "model": VLLM, "api_key": self.api_key}
+            {
+                "url": f"{self.url}/v1",
+                "model": VLLM,
+                "api_key": self.api_key,
+                "cache_salt": True,
+            }
         )
 
     def _spawn(self) -> "subprocess.Popen[str]":

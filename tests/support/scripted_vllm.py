@@ -55,7 +55,7 @@ class ScriptedVllm:
     url: str = ""
     queries: int = 0
     hits: int = 0
-    _blocks: set[tuple[int, ...]] = field(default_factory=set)
+    _blocks: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
 
     def fails(self, *faults: Fault) -> Fault:
         """Which of these faults the running request has to show."""
@@ -70,16 +70,16 @@ class ScriptedVllm:
         """The last hidden state of each sequence alone."""
         return [self.trunk(torch.tensor([s])).last_hidden_state[0, -1] for s in sequences]
 
-    def look_up(self, token_ids: list[int]) -> None:
-        """Whole blocks that were seen are hits, but for the last token; all are then known."""
+    def look_up(self, token_ids: list[int], salt: str) -> None:
+        """Whole blocks that were seen with the salt are hits, but for the last token."""
         if not self.caching:
             return
         ends = range(BLOCK, len(token_ids) + 1, BLOCK)
-        known = [end for end in ends if tuple(token_ids[:end]) in self._blocks]
+        known = [end for end in ends if (salt, tuple(token_ids[:end])) in self._blocks]
         usable = [end for end in known if end < len(token_ids)]
         self.queries += len(token_ids)
         self.hits += max(usable, default=0)
-        self._blocks.update(tuple(token_ids[:end]) for end in ends)
+        self._blocks.update((salt, tuple(token_ids[:end])) for end in ends)
 
 
 @contextmanager
@@ -136,12 +136,12 @@ class _Handler(BaseHTTPRequestHandler):
         elif state.fails("garbage"):
             self._send(200, '{"data": "none"}')
         else:
-            self._pool(body["input"])
+            self._pool(body["input"], body.get("cache_salt", ""))
 
-    def _pool(self, sequences: list[list[int]]) -> None:
+    def _pool(self, sequences: list[list[int]], salt: str) -> None:
         state = self.state
         for token_ids in sequences:
-            state.look_up(token_ids)
+            state.look_up(token_ids, salt)
         if state.fails("other_traffic"):
             state.queries, state.hits = state.queries + 1000, state.hits + 990
         encoded = [self._encode(one) for one in state.states(sequences)]

@@ -1,6 +1,7 @@
 """The fast scorer equals the plain one and computes only what is new."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -189,10 +190,10 @@ def test_a_lease_that_fails_leaves_none_of_the_others_held(monkeypatch: pytest.M
     leases = iter((True, False))
     real = PrefixCache.lease
 
-    def lease(store: PrefixCache, token_ids: list[int], *, at_most: int) -> Entry:
+    def lease(store: PrefixCache, token_ids: list[int], **limits: Any) -> Entry:
         if not next(leases):
             raise MemoryError
-        return real(store, token_ids, at_most=at_most)
+        return real(store, token_ids, **limits)
 
     with monkeypatch.context() as patch:
         patch.setattr(PrefixCache, "lease", lease)
