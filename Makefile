@@ -17,7 +17,7 @@ inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-vllm test-litellm test-openapi test-image test-typescript vllm-cpu \
-	check format helm-schema clean embedded-models
+	check format helm-schema docs docs-reference clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -57,6 +57,18 @@ check: setup $(VENV)/.installed-dev ## lint, format and types
 helm-schema: setup ## the Helm chart's schema, after a change of the server's settings
 	$(bin)/python docker/helm/settings_schema.py
 
+# Pages link to each other, to the pictures of results/ and to the pages at the root as they lie in
+# the repository; in build/docs they lie the same way, without everything else.
+docs: setup $(VENV)/.installed-docs ## the documentation, as a site in .site/; a broken link fails
+	rm -rf build/docs .site
+	mkdir -p build/docs/results
+	cp -r docs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md build/docs/
+	cp results/*.png build/docs/results/
+	$(bin)/zensical build --strict
+
+docs-reference: setup $(VENV)/.installed-dev ## the generated pages, after a change of what they describe
+	PYTHONPATH=clients/python/src $(bin)/python -m tools.reference_pages
+
 format: setup $(VENV)/.installed-dev ## let ruff put the code into its shape
 	$(bin)/ruff check --fix
 	$(bin)/ruff format
@@ -79,7 +91,7 @@ embedded-models: setup ## train the models that ship, from seeds alone (two core
 	cp -r runs/embedded/qnet/checkpoint qnet/embedded/qnet
 
 clean: ## remove the virtual environments and the caches
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) build clients/python/build .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) build .site clients/python/build .mypy_cache .pytest_cache .ruff_cache \
 		.hypothesis *.egg-info clients/python/src/*.egg-info \
 		clients/typescript/node_modules clients/typescript/dist clients/typescript/build
 
@@ -95,6 +107,10 @@ $(VENV)/.installed: $(inputs) | $(bin)/python
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(install) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(install) --editable '.[docs]'
 	@touch $@
 
 # The real ALFWorld engine is compiled on installation. Without a C compiler its tests are

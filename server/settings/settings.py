@@ -63,16 +63,20 @@ class Upstream(BaseModel):
     """An OpenAI-compatible server whose model is served as a policy.
 
     Attributes:
-        url: what /chat/completions is appended to, as an OpenAI client's base URL.
-        model: what the upstream calls it.
-        n: whether one request may draw several candidates.
-        max_tokens_name: what it calls the longest completion; the same at every endpoint of ours.
-        cache_salt: tell it with each request whose cached prefixes it may use; vLLM takes the
+        url: base URL, as an OpenAI client's; /chat/completions is appended to it.
+        model: the model's name there.
+        api_key: the key to send, if it needs one.
+        n: whether one request may draw several candidates; `parallel` sends one for each.
+        max_tokens_name: its name for the longest completion; reasoning models of OpenAI's take
+            `max_completion_tokens`.
+        cache_salt: send with each request whose cached prefixes it may use; vLLM takes the
             parameter, most others refuse it.
-        timeout_s: longest silence; None: nine tenths of the time for a decision.
+        timeout_s: longest silence; without it nine tenths of the time for a decision.
+        connect_timeout_s: longest wait for a connection.
         max_connections: at once; with `parallel` every candidate needs one.
         retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
-        breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
+        breaker_failures: failures in a row after which nothing is sent for `breaker_open_s`.
+        breaker_open_s: how long nothing is sent then.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -95,64 +99,76 @@ class Settings(BaseSettings):
     """Everything the server needs to start.
 
     Attributes:
-        policy: "embedded", "scripted" (a fake for demos), a checkpoint folder or an upstream.
-        upstreams: name -> the server behind it; each is a policy that a request may name.
-        vllm: a model that vLLM shall serve, as a child process; it is then the upstream `vllm`.
+        host: address to bind; another than loopback needs API keys or `insecure`.
+        port: port to bind; 0 takes a free one.
+        policy: what draws candidates: "embedded", "scripted" (a fake for demos), a checkpoint
+            folder, any causal language model as a Hugging Face folder, or the name of an upstream.
+        upstreams: name -> the OpenAI-compatible server behind it; a request may name each.
+        vllm: a model that vLLM serves as a child process; it is then the upstream `vllm`.
         vllm_python: the interpreter that has vLLM.
         vllm_arguments: more of vLLM's options.
         vllm_ready_s: longest start.
-        vllm_silent_s: one that lives and does not answer for longer is started again.
-        q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder; of
-            several versions the name leads to the first. Where no version is given it is the
-            first 12 digits of the manifest's sha256, which stands for all of the checkpoint.
+        vllm_silent_s: a vLLM that lives but does not answer for longer is started again.
+        q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder. A
+            plain name leads to the first of its versions. Without a version it is the first 12
+            digits of the manifest's sha256, which stands for the whole checkpoint.
         vllm_trunks: `name@version`, or a `name` for all of its versions -> the vLLM server that
             runs the trunk; head and tokenizer are those of the checkpoint in `q_models`.
-        default_q_model: the one that a request gets which names none; "" takes the first.
-        aliases: other name -> a Q model, or several and the share of the episodes of each.
-        shadows: Q model's name -> another, which scores its requests a second time.
-        models_dir: the folder whose folders may be loaded while the server runs; None: none.
-        paraphraser: what rewords tasks, named like `policy`; "" leaves `perturb` refused.
-        paraphrase_max_tokens: longest paraphrase; 0 leaves it to the policy, which reasoning models
-            need, because what they think counts, too.
-        adaptive_batch: candidates drawn at a time where a request asks for adaptive M.
-        replica: told in `X-QGuide-Replica`, for a proxy that keeps an episode with its cache; ""
-            tells nothing.
-        episodes_dir: where finished episodes are written; None writes, and keeps, no texts.
+        default_q_model: the Q model of requests that name none; "" takes the first.
+        aliases: other name -> a Q model, or several with the share of episodes of each.
+        shadows: Q model's name -> another Q model that scores its requests a second time.
+        models_dir: the folder whose folders may be loaded while the server runs.
+        paraphraser: what rewords tasks, named like `policy`; without it `perturb` is refused.
+        paraphrase_max_tokens: longest paraphrase; 0 is the policy's own limit, which reasoning
+            models need, because their thoughts count too.
+        adaptive_batch: candidates drawn at a time if a request asks for adaptive M.
+        replica: this replica's name in `X-QGuide-Replica`, for a proxy that keeps an episode on
+            the replica that has it cached.
+        episodes_dir: where ended episodes are written; without it no text of them is kept.
         episodes_redact: `module:function` of the operator's, from a text to what may be written.
-        episodes_file_bytes: size at which a file of episodes is left for a new one.
-        episodes_max_files: files of each kind that stay; the oldest goes.
-        episodes_memory_bytes: of all episodes that have not ended; the oldest is forgotten.
+        episodes_file_bytes: size at which a new file of episodes is begun.
+        episodes_max_files: most files of each kind; the oldest is removed.
+        episodes_memory_bytes: memory of all open episodes; the one untouched for longest is
+            forgotten.
         episodes_ttl_s: an episode without a step for longer is forgotten.
-        admin: serve the routes that load, drop and rename Q models. With keys they ask for an
-            admin's; without, the server must be bound to this machine alone.
-        keys_file: hashes and limits of the API keys (`qguide keys create`); None asks for none.
-        insecure: bind to other addresses than loopback without keys.
-        playground: serve the page at /playground, which needs no key until it asks something.
-        public_metrics: whether /metrics asks for no key; likewise `public_docs`.
-        cors_origins: origins whose pages may call; none by default.
-        requests_per_minute: of each key that has no limit of its own; 0 is no limit.
-        tokens_per_day: likewise; tokens read, generated and computed.
-        concurrent_requests: of each key at the same time; 0 is no limit.
-        num_candidates: M, where a chat completion does not say.
+        admin: serve the routes that load, drop and rename Q models. With keys they need an
+            admin's; without keys the server must be bound to loopback.
+        keys_file: hashes and limits of the API keys (`qguide keys create`); without it no key is
+            needed.
+        insecure: allow other addresses than loopback without keys.
+        playground: serve the page at /playground; the page needs no key, its requests do.
+        public_metrics: whether /metrics needs no key.
+        public_docs: whether /docs and /openapi.json need no key.
+        cors_origins: origins whose pages may call.
+        requests_per_minute: limit of each key without one of its own; 0 is no limit.
+        tokens_per_day: likewise for tokens that were read, generated and computed.
+        concurrent_requests: of each key at the same time, in this server; 0 is no limit.
+        device: "cpu", "cuda", "cuda:1" and so on, for the models in this process.
+        dtype: of weights and activations.
+        threads: torch's threads; 0 leaves its own choice.
+        num_candidates: M of a chat completion that does not say.
         max_candidates: most candidates of one request.
         max_score_items: most histories of one batch to score.
-        fallback: what a request gets that no Q can be given for, unless it says itself.
-        heartbeat_s: between the signs of life of a stream that has nothing to say yet.
-        max_history_messages: most turns of one history; the model's context limits it, too.
-        max_text_bytes: of a history, and of all candidates; what is longer is refused before its
+        fallback: what happens if no Q can be given: an error, or the first candidate.
+        heartbeat_s: time between the comments of a stream that waits.
+        max_history_messages: most turns of one history; the model's context limits it too.
+        max_text_bytes: of a history, and of all candidates; a longer one is refused before its
             tokens are counted.
         max_body_bytes: a larger request body is refused with 413.
         max_waiting: requests that may wait for the device; one more is answered with 503.
-        max_batch_tokens: new tokens that are scored together, as far as texts tell them; a request
-            that has more is scored alone.
+        max_batch: most requests that go through the device together.
+        max_batch_tokens: new tokens that are scored together, estimated from the texts. A request
+            with more is scored alone, so that a short one does not wait for a long history.
         cache_bytes: keys and values that each model keeps between requests.
-        timeout_s: a request that takes longer is answered with 503; a caller may want less.
-        redis_url: where servers share limits, scores, paraphrases and episodes (with their texts
-            where those are recorded); None, or one that is gone: each has its own, in memory.
-        score_cache_ttl_s: how long a Q model's answer is kept for the same question; 0: not.
+        timeout_s: a decision that takes longer is answered with 503; a caller may ask for less.
+        redis_url: where replicas share limits, scores, paraphrases and episodes (with their texts
+            if those are recorded); without it, or while it is down, each has its own in memory.
+        score_cache_ttl_s: how long a Q model's answer to the same question is kept; 0 is off.
         otlp_endpoint: a collector that takes traces over HTTP; needs the extra `otel`.
-        drain_delay_s: how long SIGTERM keeps the door open, with a red light, before it closes.
+        drain_delay_s: how long the server still takes requests after SIGTERM, with a red /readyz.
         shutdown_timeout_s: how long the end waits for the requests in flight.
+        log_level: of the JSON lines on stderr; they never hold prompts, and messages of
+            exceptions only at DEBUG.
     """
 
     model_config = SettingsConfigDict(env_prefix="QGUIDE_", frozen=True, extra="forbid")
@@ -194,7 +210,7 @@ class Settings(BaseSettings):
     concurrent_requests: int = Field(default=64, ge=0)
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
-    threads: int = Field(default=0, ge=0, description="torch threads; 0 leaves its own choice")
+    threads: int = Field(default=0, ge=0)
     num_candidates: int = Field(default=5, ge=1)
     max_candidates: int = Field(default=64, ge=1)
     max_score_items: int = Field(default=64, ge=1)

@@ -1,0 +1,225 @@
+"""The documentation's recipes work: each block is run as it stands, on one server for all pages.
+
+A block that is not run says why in a comment before it; tests/unit/docs checks its commands against
+the code. The server is a process of `qguide serve` with the variables that the pages give, and what
+it draws from is a process of `qguide fake-upstream` in OpenAI's place; the ports are other ones.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from qnet.models.checkpoint import embedded_path
+from server.chat.fake_openai import DEFAULT_REPLIES
+from tests.support.documents import blocks_of, pages, run_shell
+from tests.support.serving import ROOT, START_S, free_port, serving
+
+THERE = "http://127.0.0.1:8000"
+OPENAI_SDK = "docs/connect/openai-sdk.md"
+FIRST_OBSERVATION = "You see a desk 1. Your task is to: find the mug."
+RUN = [page for page in pages() if any(block.is_run for block in blocks_of(page))]
+
+
+@dataclass
+class Environment:
+    """What the pages call `environment`: it ends after three actions."""
+
+    reward: float = 0.5
+    actions: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        return len(self.actions) == 3
+
+    def reset(self) -> str:
+        return FIRST_OBSERVATION
+
+    def step(self, action: str) -> str:
+        self.actions.append(action)
+        return "Nothing happens."
+
+
+@dataclass
+class Played:
+    """What came of a page: the JSON that its shells printed, and its names in Python."""
+
+    answers: list[Any] = field(default_factory=list)
+    names: dict[str, Any] = field(default_factory=lambda: {"environment": Environment()})
+
+
+Play = Callable[[str], Played]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with the variables of the pages, but for where its upstream is."""
+    (given,) = (b.text for b in blocks_of(OPENAI_SDK) if "export QGUIDE_UPSTREAMS=" in b.text)
+    variables = dict(re.findall(r"(QGUIDE_\w+)=('.*'|\w+)", given))
+    upstreams = json.loads(shlex.split(variables["QGUIDE_UPSTREAMS"])[0])
+    (upstream,) = upstreams.values()
+    assert upstream["url"] == "https://api.openai.com/v1"
+    folder = tmp_path_factory.mktemp("documentation")
+    for name in ("shop-0042", "shop-0043"):
+        shutil.copytree(embedded_path("qnet"), folder / "models" / name)
+    with fake_upstream(folder) as upstream["url"]:
+        environment = variables | {
+            "QGUIDE_UPSTREAMS": json.dumps(upstreams),
+            "QGUIDE_PARAPHRASER": "scripted",
+            "QGUIDE_ADMIN": "true",
+            "QGUIDE_MODELS_DIR": str(folder / "models"),
+            "QGUIDE_EPISODES_DIR": str(folder / "served"),
+        }
+        with serving(env=environment, log=folder / "serve.log", start_s=START_S) as started:
+            yield started
+
+
+@contextmanager
+def fake_upstream(folder: Path) -> Iterator[str]:
+    """The base URL of a `qguide fake-upstream`."""
+    port = free_port()
+    command = [sys.executable, "-m", "qguide", "fake-upstream", "--port", str(port)]
+    root = f"http://127.0.0.1:{port}"
+    with (
+        (folder / "upstream.log").open("wb") as log,
+        subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log) as process,
+    ):
+        try:
+            deadline = time.monotonic() + START_S
+            while not _is_well(root):
+                assert process.poll() is None, (folder / "upstream.log").read_text()
+                assert time.monotonic() < deadline, "the fake upstream did not start"
+                time.sleep(0.2)
+            yield f"{root}/v1"
+        finally:
+            process.terminate()
+
+
+def _is_well(root: str) -> bool:
+    try:
+        return httpx.get(f"{root}/health").is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def play(url: str, tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """Runs the blocks of a page in their order, once."""
+
+    @cache
+    def play_page(page: str) -> Played:
+        played = Played()
+        for block in blocks_of(page):
+            if not block.is_run:
+                continue
+            assert THERE in block.text, f"what does this ask? {block.text}"
+            text = block.text.replace(THERE, url)
+            if block.language == "python":
+                exec(compile(text, page, "exec"), played.names)
+                continue
+            if shutil.which("curl") is None:
+                pytest.skip("no curl on PATH")
+            played.answers += _json_in(run_shell(text, tmp_path_factory.mktemp("block")))
+        return played
+
+    return play_page
+
+
+def _json_in(text: str) -> Iterator[Any]:
+    """The JSON values that stand in a row."""
+    decoder = json.JSONDecoder()
+    while text := text.lstrip():
+        value, end = decoder.raw_decode(text)
+        yield value
+        text = text[end:]
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_the_blocks_of_a_page_run(page: str, play: Play) -> None:
+    for answer in play(page).answers:
+        assert "error" not in answer, answer
+
+
+def test_the_readmes_curl_chooses_the_candidate_with_the_highest_q(play: Play) -> None:
+    (answer,) = play("README.md").answers
+    q_values = [candidate["q_value"] for candidate in answer["candidates"]]
+    assert len(q_values) == 5
+    assert q_values[answer["chosen"]] == max(q_values) > min(q_values)
+    assert answer["action"] in DEFAULT_REPLIES
+
+
+def test_score_ranks_the_readers_own_candidates(play: Play) -> None:
+    names = play("docs/start.md").names
+    q_values = [score["q_value"] for score in names["answer"]["scores"]]
+    assert len(q_values) == 2
+    assert q_values[names["best"]] == max(q_values)
+
+
+def test_chat_completions_answer_with_the_best_tool_call(play: Play) -> None:
+    (answer,) = play(OPENAI_SDK).answers
+    guidance = answer["qguide"]
+    assert len(guidance["candidates"]) == 5
+    assert guidance["q_values"][guidance["chosen"]] == max(guidance["q_values"])
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "look"
+
+
+def test_openais_sdk_needs_another_base_url_alone(play: Play) -> None:
+    names = play(OPENAI_SDK).names
+    assert names["completion"].choices[0].message.content in DEFAULT_REPLIES
+    assert len(names["guidance"]["q_values"]) == 5
+
+
+def test_langchain_gets_the_best_reply(play: Play) -> None:
+    assert play("docs/connect/langchain.md").names["reply"].content in DEFAULT_REPLIES
+
+
+def test_rerank_sorts_the_documents(play: Play) -> None:
+    (answer,) = play("docs/connect/rerankers.md").answers
+    results = answer["results"]
+    assert sorted(one["index"] for one in results) == [0, 1]
+    assert 1 > results[0]["relevance_score"] >= results[1]["relevance_score"] > 0
+
+
+def test_adaptive_draws_all_at_the_first_step_and_perturbed_ones_are_counted(play: Play) -> None:
+    adaptive, perturbed = play("docs/connect/options.md").answers
+    assert (len(adaptive["candidates"]), adaptive["draws_saved"]) == (6, 0)
+    assert perturbed["perturbed"] == 2
+
+
+def test_an_episode_ends_with_its_outcome_and_is_recorded(url: str, play: Play) -> None:
+    _, closed = play("docs/connect/episodes.md").answers
+    assert (closed["episode_id"], closed["reward"], closed["steps"]) == ("apple-7", 1.0, 1)
+    assert closed["recorded"], closed
+    path = f"{url}/v1/episodes/apple-7/outcome"
+    again = {"reward": 1.0, "observation": "You put the apple in the fridge."}
+    assert httpx.post(path, json=again).json() == closed, "the same outcome again changes nothing"
+
+
+def test_q_models_come_and_go(play: Play) -> None:
+    first, *_, last = play("docs/operate/q-models.md").answers
+    assert "shop@v2" in [card["id"] for card in first["data"]]
+    assert "shop@v3" not in [card["id"] for card in last["data"]]
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/connect/python-client.md", "clients/python/README.md"]
+)
+def test_the_python_client_plays_an_episode_to_its_end(page: str, url: str, play: Play) -> None:
+    names = play(page).names
+    assert all(action in DEFAULT_REPLIES for action in names["environment"].actions)
+    path = f"{url}/v1/episodes/{names['episode'].episode_id}/outcome"
+    assert httpx.post(path, json={"reward": 0.5}).json()["steps"] == 3
+    assert httpx.post(path, json={"reward": 0.0}).status_code == 409

@@ -1,0 +1,119 @@
+"""Code blocks of the documentation, and the commands that a shell would run in one."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.support.serving import ROOT
+
+_BLOCK: Final = re.compile(
+    r"(?:^<!-- (?P<kind>[a-z ]+): (?P<said>[^>]*?) -->\n+)?^```(?P<language>\S*)\n(?P<text>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)
+_AT_THE_ROOT: Final = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+_RECORDER: Final = """#!{python} -SE
+import json, os, sys
+variables = {{name: value for name, value in os.environ.items() if name.startswith("QGUIDE_")}}
+with open(os.environ["RECORD"], "a") as record:
+    record.write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], variables]) + "\\n")
+"""
+_RECORDED: Final = ("qguide", "make", "docker", "helm", "kubectl", "vllm", "curl", "cp", "npm")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block.
+
+    Attributes:
+        page: path below the repository's root.
+        kind: the word of the comment before it: "not run", "schema", "row" …; "" without one.
+        said: what that comment says.
+    """
+
+    page: str
+    language: str
+    text: str
+    kind: str = ""
+    said: str = ""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the tests run it as it stands."""
+        return self.language in ("sh", "python") and self.kind != "not run"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a shell would have run: the program, its arguments and its QGUIDE_… variables."""
+
+    program: str
+    arguments: Sequence[str]
+    variables: Mapping[str, str]
+
+
+def pages() -> list[str]:
+    """Every page that is written by hand."""
+    found = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "clients").glob("*/README.md")]
+    names = [str(path.relative_to(ROOT)) for path in found]
+    return [*_AT_THE_ROOT, *sorted(n for n in names if not n.startswith("docs/reference/"))]
+
+
+def blocks_of(page: str) -> list[Block]:
+    """Its fenced blocks, in order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Block(page, found["language"], found["text"], found["kind"] or "", found["said"] or "")
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def commands_of(block: Block, folder: Path) -> Iterator[Command]:
+    """The commands of a shell block, expanded by a real shell in which none of them does anything.
+
+    Args:
+        folder: an empty one, in which the shell runs.
+
+    Raises:
+        CalledProcessError: the block is no valid shell, or runs a program that is not expected.
+    """
+    programs = folder / "programs"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    programs.mkdir()
+    for name in (*(programs / name for name in _RECORDED), folder / ".venv" / "bin" / "qguide"):
+        name.write_text(_RECORDER.format(python=sys.executable))
+        name.chmod(name.stat().st_mode | stat.S_IEXEC)
+    record = folder / "record"
+    record.touch()
+    subprocess.run(
+        ["/bin/bash", "-euc", block.text],
+        cwd=folder,
+        env={"PATH": str(programs), "RECORD": str(record), "KEY": "key"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for line in record.read_text().splitlines():
+        program, arguments, variables = json.loads(line)
+        yield Command(program, arguments, variables)
+
+
+def run_shell(text: str, folder: Path) -> str:
+    """What a block prints, run as it stands with the console script of this environment."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["/bin/bash", "-euc", text],
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,156 @@
+"""The documentation against the code: generated pages are fresh, and every command exists."""
+
+import ast
+import importlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+from click import Command as ClickCommand
+from click import Context, Group
+
+from qguide.cli import app
+from server.messages import schemas
+from server.settings.settings import Settings
+from tests.support.documents import Block, Command, blocks_of, commands_of, pages
+from tests.support.serving import ROOT
+from tools.reference_pages.build import build_files
+from tools.reference_pages.jobs import JOBS
+from tools.reference_pages.summary import with_summary
+from training.configs.job_files import load_config
+
+MOST_README_LINES = 200
+LANGUAGES = {"sh", "python", "json", "ts", "text"}
+FOLDERS = ("clients/", "docker/", "docs/", "tests/", "training/")
+MADE_BY_THE_READER = {"docker/.env"}
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)[^)]*\)|!\[[^\]]*\]\(([^)\s]+)\)")
+BLOCKS = [block for page in pages() for block in blocks_of(page)]
+
+
+def named(block: Block) -> str:
+    """A test's name."""
+    return f"{block.page}:{block.text.splitlines()[0][:40]}"
+
+
+def test_generated_pages_are_fresh() -> None:
+    stale = [
+        path
+        for path, text in build_files().items()
+        if (ROOT / path).read_text(encoding="utf-8") != text
+    ]
+    assert stale == [], "run `make docs-reference`"
+
+
+def test_a_summary_without_its_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="marks"):
+        with_summary("# QGuide", "<!-- summary: copied -->\n<!-- end of summary -->")
+
+
+def test_the_readme_fits_its_limit() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_README_LINES
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_lead_to_files(page: str) -> None:
+    folder = (ROOT / page).parent
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = [one or other for one, other in LINK.findall(text)]
+    missing = [to for to in targets if "://" not in to and not (folder / to).exists()]
+    assert missing == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "zensical.toml").read_text()
+    generated = [str(path.relative_to(ROOT)) for path in (ROOT / "docs/reference").glob("*.md")]
+    hand = [page for page in pages() if not page.startswith("clients/")]
+    assert [page for page in [*hand, *generated] if f'"{page}"' not in navigation] == []
+
+
+def test_blocks_are_in_languages_that_the_tests_know() -> None:
+    assert {block.language for block in BLOCKS} <= LANGUAGES
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "json"], ids=named)
+def test_json_is_what_it_is_said_to_be(block: Block) -> None:
+    match block.kind:
+        case "schema":
+            getattr(schemas, block.said).model_validate_json(block.text)
+        case "row":
+            records = importlib.import_module("training.data.records")
+            getattr(records, block.said).model_validate_json(block.text)
+        case "setting":
+            Settings.model_validate({block.said: json.loads(block.text)})
+        case _:
+            json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=named)
+def test_python_parses_and_imports_what_there_is(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(("qnet", "qguide")):
+            module = importlib.import_module(str(node.module))
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="no /bin/bash")
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "sh"], ids=named)
+def test_commands_and_their_options_exist(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = list(commands_of(block, tmp_path))
+    assert commands
+    for command in commands:
+        for argument in command.arguments:
+            if argument.startswith(FOLDERS) and argument not in MADE_BY_THE_READER:
+                assert (ROOT / argument).exists(), argument
+        match command.program:
+            case "make":
+                assert_targets(command)
+            case "qguide":
+                assert_qguide(command, monkeypatch)
+
+
+def assert_targets(command: Command) -> None:
+    """The Makefile has them."""
+    rules = (ROOT / "Makefile").read_text()
+    for target in command.arguments:
+        assert re.search(rf"^{re.escape(target)}:", rules, re.MULTILINE), target
+
+
+def assert_qguide(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command has these options, its job file these fields, the server these settings."""
+    context = parse(typer.main.get_command(app), list(command.arguments))
+    name = context.info_name or ""
+    if name in JOBS and "config" in context.params:
+        path = context.params["config"]
+        overrides = list(context.params.get("overrides") or ())
+        if path is None:
+            overrides.append("output=there")
+        load_config(JOBS[name], path and ROOT / path, overrides)
+    if name == "serve" and "policy" in context.params:
+        given = {"host": context.params["host"], "policy": context.params["policy"]}
+        for variable, value in command.variables.items():
+            monkeypatch.setenv(variable, value)
+        Settings(**{name: value for name, value in given.items() if value is not None})
+        for variable in command.variables:
+            monkeypatch.delenv(variable)
+
+
+def parse(command: ClickCommand, arguments: list[str], parent: Context | None = None) -> Context:
+    """The innermost command's options, checked by click, without running it."""
+    if isinstance(command, Group):
+        inner = command.get_command(Context(command), arguments[0])
+        assert inner is not None, f"there is no command {arguments[0]!r}"
+        return parse(inner, arguments[1:], Context(command, parent=parent))
+    return command.make_context(command.name, arguments, parent=parent)
+
+
+def test_a_wrong_option_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shutil.which("bash")
+    text = "qguide label --config training/configs/alfworld/label.toml --set gama=0.9\n"
+    (command,) = commands_of(Block("here", "sh", text), tmp_path)
+    with pytest.raises(Exception, match="gama"):
+        assert_qguide(command, monkeypatch)

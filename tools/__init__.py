@@ -1,0 +1,1 @@
+"""Programs for those who work on this repository; nothing here is installed."""

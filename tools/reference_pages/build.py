@@ -1,0 +1,33 @@
+"""Every generated file and its text; a test compares them with what is committed."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+from tools.reference_pages.api import api_document, api_page
+from tools.reference_pages.errors import errors_page
+from tools.reference_pages.jobs import jobs_page
+from tools.reference_pages.metrics import metrics_page
+from tools.reference_pages.models import models_page
+from tools.reference_pages.settings import settings_page
+from tools.reference_pages.summary import with_summary
+
+ROOT: Final = Path(__file__).parents[2]
+REFERENCE: Final = "docs/reference"
+
+
+def build_files() -> dict[str, str]:
+    """Text by path below the repository's root."""
+    document = api_document()
+    results = (ROOT / "docs/results/index.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return {
+        f"{REFERENCE}/settings.md": settings_page(),
+        f"{REFERENCE}/jobs.md": jobs_page(),
+        f"{REFERENCE}/errors.md": errors_page(),
+        f"{REFERENCE}/metrics.md": metrics_page(),
+        f"{REFERENCE}/models.md": models_page(),
+        f"{REFERENCE}/openapi.md": api_page(document),
+        f"{REFERENCE}/openapi.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
+        "README.md": with_summary(readme, results),
+    }

@@ -1,0 +1,68 @@
+"""The page of the jobs' options."""
+
+import inspect
+from typing import Final, get_args
+
+from pydantic import BaseModel
+
+from tools.reference_pages.fields import default, limits, meanings
+from tools.reference_pages.markdown import code, page, table
+from training.jobs.choice_regret import JudgeConfig
+from training.jobs.collect import CollectConfig
+from training.jobs.evaluate import EvaluateConfig
+from training.jobs.explore import ExploreConfig
+from training.jobs.groups import GroupsConfig
+from training.jobs.label import LabelConfig
+from training.jobs.sft import SftConfig
+from training.jobs.train_qnet import TrainQNetConfig
+
+JOBS: Final[dict[str, type[BaseModel]]] = {
+    "collect": CollectConfig,
+    "sft": SftConfig,
+    "explore": ExploreConfig,
+    "groups": GroupsConfig,
+    "label": LabelConfig,
+    "train-qnet": TrainQNetConfig,
+    "evaluate": EvaluateConfig,
+    "judge": JudgeConfig,
+}
+_INTRODUCTION: Final = (
+    "The fields of each job's TOML file; `--set field=value` overrides one. Tables that several "
+    "jobs share are at the end. Hashes that a job fills in itself are left out."
+)
+
+
+def jobs_page() -> str:
+    """The fields of every job, then the tables in them."""
+    parts = [_INTRODUCTION]
+    tables: dict[str, type[BaseModel]] = {}
+    for name, kind in JOBS.items():
+        parts += [f"## qguide {name}", _rows_of(kind)]
+        tables |= _tables_in(kind)
+    for name, kind in tables.items():
+        parts += [f"## Table {name}", _summary(kind), _rows_of(kind)]
+    return page("Job options", *parts)
+
+
+def _rows_of(kind: type[BaseModel]) -> str:
+    said, ranges = meanings(kind), limits(kind)
+    rows = [
+        (code(name), default(kind, name), ranges[name], said.get(name, ""))
+        for name in kind.model_fields
+        if not name.endswith("_sha256")
+    ]
+    return table(("field", "default", "value", "meaning"), rows)
+
+
+def _summary(kind: type[BaseModel]) -> str:
+    return inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]
+
+
+def _tables_in(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Models that fields of a model hold, by name."""
+    found: dict[str, type[BaseModel]] = {}
+    for field in kind.model_fields.values():
+        for one in (field.annotation, *get_args(field.annotation)):
+            if isinstance(one, type) and issubclass(one, BaseModel):
+                found |= {one.__name__: one} | _tables_in(one)
+    return found

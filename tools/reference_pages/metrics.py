@@ -1,0 +1,34 @@
+"""The page of the metrics at `/metrics`."""
+
+from typing import Any, Final
+
+from server.observability.metrics import Metrics
+from tools.reference_pages.markdown import code, page, table
+
+_INTRODUCTION: Final = (
+    "Series at `/metrics`, in Prometheus' format. Series of a Q model carry its `name@version` in "
+    "`q_model` and are removed with the version. `qguide_redis_up` exists where a Redis is "
+    "configured, `qguide_upstream_up` where there are upstreams."
+)
+
+
+def metrics_page() -> str:
+    """Name, type, labels and meaning of every metric."""
+    metrics = Metrics()
+    metrics.redis_up()
+    metrics.upstream_up()
+    rows = [_row(collector) for collector in _collectors(metrics)]
+    return page("Metrics", _INTRODUCTION, table(("metric", "type", "labels", "meaning"), rows))
+
+
+def _collectors(metrics: Metrics) -> list[Any]:
+    """Every metric of the registry, by name; the registry tells only through a private member."""
+    found = {id(one): one for one in metrics.registry._names_to_collectors.values()}
+    return sorted(found.values(), key=lambda one: str(one._name))
+
+
+def _row(collector: Any) -> tuple[str, str, str, str]:
+    kind = str(collector._type)
+    name = f"{collector._name}_total" if kind == "counter" else str(collector._name)
+    labels = ", ".join(code(label) for label in collector._labelnames)
+    return code(name), kind, labels, str(collector._documentation)

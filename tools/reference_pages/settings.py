@@ -1,0 +1,72 @@
+"""The page of the server's settings."""
+
+from typing import Final
+
+from pydantic import BaseModel
+
+from server.settings.settings import Settings, Upstream, VllmTrunk
+from tools.reference_pages.fields import default, limits, meanings
+from tools.reference_pages.markdown import code, page, table
+
+_GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "Address and access": (
+        "host", "port", "keys_file", "insecure", "admin", "public_", "cors_origins", "playground",
+        "trusted_", "allowed_hosts",
+    ),
+    "Policies": ("policy", "upstreams", "vllm", "num_candidates", "adaptive_batch", "paraphrase"),
+    "Q models": (
+        "q_models", "default_q_model", "aliases", "shadows", "models_dir", "vllm_trunks",
+        "score_cache", "fallback",
+    ),
+    "Device": ("device", "dtype", "threads", "cache_", "max_waiting", "max_batch"),
+    "Limits of a request": ("max_", "timeout_s", "heartbeat_s"),
+    "Limits of a key": ("requests_per_minute", "tokens_per_day", "concurrent_requests"),
+    "Episodes": ("episodes_", "replica"),
+    "Operation": ("redis_url", "otlp_endpoint", "log_level", "drain_delay_s", "shutdown_"),
+}  # fmt: skip
+"""Sections of the page and the beginnings of the names in each; the longest beginning wins."""
+_OTHER: Final = "Other"
+_INTRODUCTION: Final = (
+    "Every setting is an environment variable, read once when the server starts. Maps and lists "
+    "are written as JSON. An unknown or misspelt setting stops the start."
+)
+
+
+def settings_page() -> str:
+    """Every setting by section, then the tables of those that are maps of tables."""
+    parts = [_INTRODUCTION]
+    for title in [*_GROUPS, _OTHER]:
+        names = [name for name in Settings.model_fields if _group_of(name) == title]
+        if names:
+            parts += [f"## {title}", _rows_of(Settings, names, prefix="QGUIDE_")]
+    for title, kind, place in (
+        ("Upstream", Upstream, "QGUIDE_UPSTREAMS"),
+        ("vLLM trunk", VllmTrunk, "QGUIDE_VLLM_TRUNKS"),
+    ):
+        parts += [f"## {title}", f"One entry of `{place}`.", _rows_of(kind, [*kind.model_fields])]
+    return page("Settings", *parts)
+
+
+def _group_of(name: str) -> str:
+    fitting = [
+        (len(start), title)
+        for title, starts in _GROUPS.items()
+        for start in starts
+        if name.startswith(start)
+    ]
+    return max(fitting)[1] if fitting else _OTHER
+
+
+def _rows_of(kind: type[BaseModel], names: list[str], *, prefix: str = "") -> str:
+    said, ranges = meanings(kind), limits(kind)
+    header = ("variable" if prefix else "field", "default", "value", "meaning")
+    rows = [
+        (
+            code(prefix + (name.upper() if prefix else name)),
+            default(kind, name),
+            ranges[name],
+            said[name],
+        )
+        for name in names
+    ]
+    return table(header, rows)
