@@ -31,6 +31,7 @@ from tests.support.serving import ROOT
 from tests.support.typescript_types import declarations
 
 SOURCE = ROOT / "clients" / "typescript"
+CLIENT_PAGE = ROOT / "docs" / "connect" / "typescript-client.md"
 IGNORED = shutil.ignore_patterns("node_modules", "dist", "build")
 OLDEST_NODE = 20
 OPENAI = "openai@6.49.0"
@@ -197,8 +198,8 @@ def test_an_error_has_the_same_class_as_in_python(package: Package) -> None:
 
 @pytest.fixture(scope="module")
 def programs(package: Package, servers: Servers) -> Path:
-    """Where the examples and what the READMEs show are compiled to."""
-    for name, text in (("client", SOURCE / "README.md"), ("main", ROOT / "README.md")):
+    """Where the examples and what README and page show are compiled to."""
+    for name, text in (("client", SOURCE / "README.md"), ("main", CLIENT_PAGE)):
         (block,) = README_BLOCK.findall(text.read_text())
         assert THERE in block
         program = PRELUDE + block.replace(THERE, servers.url) + EPILOGUE

@@ -14,7 +14,8 @@ from typing import Final
 from tests.support.serving import ROOT
 
 _BLOCK: Final = re.compile(
-    r"(?:^<!-- (?P<kind>[a-z ]+): (?P<said>[^>]*?) -->\n+)?^```(?P<language>\S*)\n(?P<text>.*?)^```",
+    r"(?:^<!-- (?P<kind>[a-z ]+): (?P<said>[^>]*?) -->\n+)?"
+    r"^```(?P<language>\S*)\n(?P<text>.*?)^```",
     re.DOTALL | re.MULTILINE,
 )
 _AT_THE_ROOT: Final = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")

@@ -4,14 +4,15 @@ import inspect
 from typing import Final
 
 from qguide_client import errors as client
+
 from server.errors.table import HTTP_CODES, TABLE
 from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (
-    'The body of every error is `{"error": {"code", "message", "request_id"}}`; on OpenAI\'s routes '
-    "it has OpenAI's shape. The message states the value, the limit and the remedy. 429 and 503 "
-    "carry `Retry-After`. The last column is the class that the Python client raises; the "
-    "TypeScript client's has the same name."
+    'The body of every error is `{"error": {"code", "message", "request_id"}}`; on the routes of '
+    "OpenAI's API it has OpenAI's shape. The message states the value, the limit and the remedy. "
+    "429 and 503 carry `Retry-After`. The last column is the class that the Python client raises; "
+    "the TypeScript client's has the same name."
 )
 _OTHERS: Final = (
     (422, "malformed_body", "The body is not JSON in UTF-8, or not of the endpoint's shape."),
