@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
-from training.jobs.choice_regret import JudgeConfig
+from training.jobs.choice_regret import ChoiceRegretConfig
 from training.jobs.collect import CollectConfig
 from training.jobs.evaluate import EvaluateConfig
 from training.jobs.explore import ExploreConfig
@@ -24,7 +24,7 @@ JOBS: Final[dict[str, type[BaseModel]]] = {
     "label": LabelConfig,
     "train-qnet": TrainQNetConfig,
     "evaluate": EvaluateConfig,
-    "judge": JudgeConfig,
+    "choice-regret": ChoiceRegretConfig,
 }
 _INTRODUCTION: Final = (
     "The fields of each job's TOML file; `--set field=value` overrides one. Tables that several "
