@@ -55,7 +55,11 @@ class RunFolder:
 
 @contextmanager
 def open_run(
-    folder: Path, config: BaseModel, *, may_change: Set[str] = frozenset({"output"})
+    folder: Path,
+    config: BaseModel,
+    *,
+    may_change: Set[str] = frozenset({"output"}),
+    weights: Mapping[str, str] | None = None,
 ) -> Iterator[RunFolder]:
     """Start a run in `folder`, or take up the one that was started there, for the block alone.
 
@@ -63,13 +67,14 @@ def open_run(
         folder: made if it is missing; no other job gets into it before the block ends.
         config: written to `config.json` by a new run, compared with it by a resumed one.
         may_change: top-level fields that do not change the rows, such as `parallel`.
+        weights: hashes of the models that the run uses, kept beside the fields of `config`.
 
     Raises:
         ConfigError: another job works in the folder, or its run has another configuration.
     """
     run = RunFolder(folder)
     with _locked(run):
-        _start_or_resume(run, config.model_dump(mode="json"), may_change)
+        _start_or_resume(run, config.model_dump(mode="json") | dict(weights or {}), may_change)
         yield run
 
 

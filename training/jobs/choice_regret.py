@@ -6,38 +6,37 @@ r"""Regret of guided choices: every candidate of guided episodes, played to the 
 reads a policy and a Q model; writes one row per episode, and figures over all decisions.
 """
 
-from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
-from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 
-from qnet.errors import EnvironmentFailureError, QGuideError
+from qnet.errors import EnvironmentFailureError
 from qnet.types import BatchPolicy, Sampling, Scorer
-from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run, read_rows
-from training.environments.registry import AnyEnvironment, default_environment
-from training.environments.task_selection import SelectedSuite, build_selected_suite
+from training.data.runs import read_rows
 from training.evaluation.choice_regret import (
     ChoiceRegretRow,
     play_choices,
     summarise_choices,
 )
 from training.evaluation.methods import Play
-from training.rollouts.models import EMBEDDED, EXPERT, Inference, build_policy, build_scorer
+from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from training.rollouts.models import (
+    EMBEDDED,
+    EXPERT,
+    build_policy,
+    build_scorer,
+    sha256_of_policy,
+    sha256_of_q_model,
+)
 from training.rollouts.policies import PolicyWithRollouts
-from training.rollouts.progress import ProgressBar
-from training.rollouts.rollout import RolloutTask, Timings, run_processes
-
-MAY_CHANGE = frozenset({"output", "parallel", "inference"})
+from training.rollouts.rollout import RolloutTask
 
 
-class ChoiceRegretConfig(BaseModel):
+class ChoiceRegretConfig(RolloutConfig):
     """Configuration of `qguide choice-regret`.
 
     Attributes:
-        output: the run folder to write, or to resume.
         policy, qnet: "embedded" or a checkpoint's folder: the guided agent.
         rollouts: plays on after every candidate, at temperature 0: "expert" for the
             environment's, or a policy as above.
@@ -45,17 +44,11 @@ class ChoiceRegretConfig(BaseModel):
         temperature: of the draws; the first candidate is the greedy one where the next says so.
         max_steps: of the guided episode.
         horizon: most actions of a rollout, those before its candidate included.
-        parallel: episodes played at the same time.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    output: Path
-    environment: AnyEnvironment = Field(default_factory=default_environment)
     policy: str = EMBEDDED
     qnet: str = EMBEDDED
     rollouts: str = EXPERT
-    inference: Inference = Inference()
     candidates: int = Field(default=5, ge=2)
     temperature: float = Field(default=0.7, gt=0)
     max_tokens: int = Field(default=128, ge=1)
@@ -63,7 +56,6 @@ class ChoiceRegretConfig(BaseModel):
     seed: int = 0
     max_steps: int = Field(default=40, ge=1)
     horizon: int = Field(default=60, ge=1)
-    parallel: int = Field(default=64, ge=1)
 
     @property
     def play(self) -> Play:
@@ -94,70 +86,44 @@ def run_choice_regret(
         ConfigError: the run folder belongs to another configuration.
         EnvironmentFailureError: an episode failed; a run again goes on with the others.
     """
-    with open_run(config.output, config, may_change=MAY_CHANGE) as run:
-        return _play(config, run, policy, scorer, console)
+    weights = {
+        "policy_sha256": "" if policy else sha256_of_policy(config.policy),
+        "qnet_sha256": "" if scorer else sha256_of_q_model(config.qnet),
+        "rollouts_sha256": "" if policy else sha256_of_policy(config.rollouts),
+    }
+    with open_rollouts("choice-regret", config, weights=weights, console=console) as rollouts:
+        rollouts.play(
+            partial(_play_task, config, rollouts),
+            policy=policy or _build_policy(config),
+            scorer=scorer or build_scorer(config.qnet, config.inference),
+        )
+        if rollouts.failures:
+            first = rollouts.failures[0]
+            raise EnvironmentFailureError(
+                f"{len(rollouts.failures)} tasks failed; the first: {first.task_id}: {first.error}"
+            )
+        summary = summarise_choices(list(read_rows(rollouts.folder.rows, ChoiceRegretRow)))
+        rollouts.metrics.write(summary)
+        return summary
 
 
-def _play(
-    config: ChoiceRegretConfig,
-    run: RunFolder,
-    policy: BatchPolicy | None,
-    scorer: Scorer | None,
-    console: Console | None,
-) -> dict[str, float]:
-    scorer = scorer or build_scorer(config.qnet, config.inference)
-    policy = policy or PolicyWithRollouts(
+def _build_policy(config: ChoiceRegretConfig) -> BatchPolicy:
+    """The policy that draws, and the one that plays on."""
+    return PolicyWithRollouts(
         build_policy(config.policy, config.inference, config.environment),
         build_policy(config.rollouts, config.inference, config.environment),
     )
-    failures: list[str] = []
-    finished = finished_task_ids(run.rows)
-    with (
-        closing(build_selected_suite(config.environment)) as suite,
-        JsonlWriter(run.rows) as rows,
-        ProgressBar(
-            "choice-regret", total=len(suite.tasks), done=len(finished), console=console
-        ) as bar,
-    ):
-
-        def on_done(task_id: str, row: ChoiceRegretRow, _: Timings) -> None:
-            rows.write(row)
-            bar.advance()
-
-        def on_failure(task_id: str, error: QGuideError) -> None:
-            failures.append(f"{task_id}: {error}")
-            bar.advance(f"{len(failures)} failed")
-
-        run_processes(
-            _processes(config, suite, finished),
-            policy=policy,
-            scorer=scorer,
-            parallel=config.parallel,
-            environment_threads=config.environment.threads,
-            on_done=on_done,
-            on_failure=on_failure,
-        )
-    if failures:
-        raise EnvironmentFailureError(f"{len(failures)} tasks failed; the first: {failures[0]}")
-    summary = summarise_choices(list(read_rows(run.rows, ChoiceRegretRow)))
-    with JsonlWriter(run.metrics) as metrics:
-        metrics.write(summary)
-    return summary
 
 
-def _processes(
-    config: ChoiceRegretConfig, suite: SelectedSuite, finished: set[str]
-) -> Iterator[tuple[str, RolloutTask[ChoiceRegretRow]]]:
-    for task in suite.tasks:
-        if task.id not in finished:
-            yield (
-                task.id,
-                play_choices(
-                    partial(suite.make, task),
-                    config.play,
-                    seed=config.seed,
-                    task=task,
-                    environment=suite.environment,
-                    horizon=config.horizon,
-                ),
-            )
+def _play_task(
+    config: ChoiceRegretConfig, rollouts: Rollouts, playable: PlayableTask
+) -> RolloutTask[None]:
+    row = yield from play_choices(
+        playable.make,
+        config.play,
+        seed=config.seed,
+        task=playable.task,
+        environment=playable.environment,
+        horizon=config.horizon,
+    )
+    rollouts.write(row)

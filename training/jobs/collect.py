@@ -9,37 +9,29 @@ With a `policy` it collects as DAgger does (Ross et al., 2011): the policy plays
 so that the expert is heard in the states that the policy gets itself into.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from rich.console import Console
 
-from qnet.errors import QGuideError
 from qnet.types import Candidate, History, SampleRequest, Sampling
 from training.data.records import EXPERT, TrajectoryRow, rows_of
-from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
-from training.environment import Expert, ExpertBuilder, Task
-from training.environments.registry import AnyEnvironment, default_environment, find_environment
-from training.environments.task_selection import SelectedSuite, build_selected_suite
+from training.data.runs import JsonlWriter, finished_task_ids
+from training.environment import Expert, Task
 from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
+from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from training.rollouts.models import (
-    Inference,
     build_policy,
     expert_builder,
     sha256_of_policy,
 )
-from training.rollouts.progress import ProgressBar
-from training.rollouts.rollout import ModelRequest, RolloutTask, Timings, run_processes
-
-MAY_CHANGE = frozenset({"output", "parallel", "inference"})
+from training.rollouts.rollout import ModelRequest, RolloutTask
 
 
-class CollectConfig(BaseModel):
+class CollectConfig(RolloutConfig):
     """What `qguide collect` reads.
 
     Attributes:
@@ -52,15 +44,9 @@ class CollectConfig(BaseModel):
         policy_share: probability that a step is the policy's.
         temperature: at which the policy draws.
         max_tokens: most completion tokens of one of the policy's actions.
-        inference: how the policy runs.
         seed: of the mistakes, and of what the policy draws.
-        parallel: episodes at the same time; the rows do not depend on it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    environment: AnyEnvironment = Field(default_factory=default_environment)
-    output: Path
     max_steps: int = Field(default=40, ge=1)
     only_won: bool = True
     mistakes: float = Field(default=0.0, ge=0, lt=1)
@@ -68,7 +54,6 @@ class CollectConfig(BaseModel):
     policy_share: float = Field(default=0.5, gt=0, le=1)
     temperature: float = Field(default=0.7, ge=0)
     max_tokens: int = Field(default=128, ge=1)
-    inference: Inference = Inference()
     seed: int = 0
     parallel: int = Field(default=4, ge=1)
 
@@ -86,12 +71,7 @@ class CollectConfig(BaseModel):
         return self
 
 
-class _ResolvedConfig(CollectConfig):
-    """What `config.json` holds: a policy trained again under the same name is another one."""
-
-    policy_sha256: str
-
-
+SKIPPED = "skipped.jsonl"
 FIGURES = ("episodes", "won", "kept", "steps")
 
 
@@ -112,47 +92,17 @@ class Collected:
 
 def run_collect(config: CollectConfig, *, console: Console | None = None) -> Collected:
     """Play every task that has not been played yet."""
-    resolved = _ResolvedConfig(
-        **dict(config), policy_sha256=sha256_of_policy(config.policy) if config.policy else ""
-    )
-    with open_run(config.output, resolved, may_change=MAY_CHANGE) as run:
-        return _collect(config, run, console)
-
-
-def _collect(config: CollectConfig, run: RunFolder, console: Console | None) -> Collected:
-    policy = (
-        build_policy(config.policy, config.inference, config.environment) if config.policy else None
-    )
-    suite = build_selected_suite(config.environment)
-    build_expert = expert_builder(config.environment)
-    skipped_path = run.path / "skipped.jsonl"
-    finished = finished_task_ids(run.rows) | finished_task_ids(skipped_path)
-    waiting = [task for task in suite.tasks if task.id not in finished]
-    collected = Collected()
-    try:
-        with (
-            JsonlWriter(run.rows) as rows,
-            JsonlWriter(skipped_path) as skipped,
-            ProgressBar(
-                "collect",
-                total=len(suite.tasks),
-                done=len(suite.tasks) - len(waiting),
-                console=console,
-            ) as bar,
-        ):
-            run_processes(
-                _episodes(config, suite, waiting, build_expert),
-                policy=policy,
-                parallel=config.parallel,
-                environment_threads=config.environment.threads,
-                on_done=_keeper(config, {t.id: t for t in waiting}, rows, skipped, collected, bar),
-                on_failure=lambda task_id, error: _note(collected, task_id, error, bar),
-            )
-    finally:
-        suite.close()
-    with JsonlWriter(run.metrics) as metrics:
-        metrics.write({name: getattr(collected, name) for name in FIGURES})
-    return collected
+    weights = {"policy_sha256": sha256_of_policy(config.policy) if config.policy else ""}
+    with open_rollouts("collect", config, weights=weights, console=console) as rollouts:
+        policy = None
+        if config.policy:
+            policy = build_policy(config.policy, config.inference, config.environment)
+        skipped_path = rollouts.folder.path / SKIPPED
+        with JsonlWriter(skipped_path) as skipped:
+            collector = _Collector(config, rollouts, skipped)
+            finished = finished_task_ids(rollouts.folder.rows) | finished_task_ids(skipped_path)
+            rollouts.play(collector.collect, policy=policy, finished=finished)
+        return collector.finish()
 
 
 def expert_chooser(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
@@ -196,23 +146,6 @@ def corrected_chooser(
     return choose
 
 
-def _episodes(
-    config: CollectConfig,
-    suite: SelectedSuite,
-    tasks: list[Task],
-    build_expert: ExpertBuilder,
-) -> Iterator[tuple[str, RolloutTask[Episode]]]:
-    for task in tasks:
-        chooser = _chooser(config, build_expert(), seed=derived_seed(config.seed, task.id))
-        episode = play_episode(
-            partial(suite.make, task),
-            chooser,
-            max_steps=config.max_steps,
-            chat=suite.environment.chat,
-        )
-        yield task.id, episode
-
-
 def _chooser(config: CollectConfig, expert: Expert, *, seed: int) -> Agent:
     if not config.policy:
         return expert_chooser(expert, mistakes=config.mistakes, seed=seed)
@@ -220,30 +153,41 @@ def _chooser(config: CollectConfig, expert: Expert, *, seed: int) -> Agent:
     return corrected_chooser(expert, policy_share=config.policy_share, sampling=sampling, seed=seed)
 
 
-def _keeper(
-    config: CollectConfig,
-    tasks: dict[str, Task],
-    rows: JsonlWriter,
-    skipped: JsonlWriter,
-    collected: Collected,
-    bar: ProgressBar,
-) -> Callable[[str, Episode, Timings], None]:
-    """Writes a finished episode where it belongs and counts it."""
-    environment = find_environment(config.environment.name)
+class _Collector:
+    """Plays each task once, writes the episode where it belongs and counts it."""
 
-    def keep(task_id: str, episode: Episode, spent: Timings) -> None:
-        won = environment.is_success(episode.reward, episode.terminated)
+    def __init__(self, config: CollectConfig, rollouts: Rollouts, skipped: JsonlWriter) -> None:
+        self._config = config
+        self._rollouts = rollouts
+        self._skipped = skipped
+        self._build_expert = expert_builder(config.environment)
+        self._collected = Collected()
+
+    def collect(self, playable: PlayableTask) -> RolloutTask[None]:
+        """Play one task; an episode that is not kept leaves its id alone."""
+        task, config, collected = playable.task, self._config, self._collected
+        chooser = _chooser(config, self._build_expert(), seed=derived_seed(config.seed, task.id))
+        episode = yield from play_episode(
+            playable.make, chooser, max_steps=config.max_steps, chat=playable.environment.chat
+        )
+        won = playable.environment.is_success(episode.reward, episode.terminated)
         collected.episodes += 1
         collected.won += won
         collected.steps += len(episode.steps)
+        note = f"{collected.won}/{collected.episodes} won"
         if won or not config.only_won:
-            rows.write(trajectory_row(tasks[task_id], config.environment.name, episode))
             collected.kept += 1
+            self._rollouts.write(trajectory_row(task, config.environment.name, episode), note=note)
         else:
-            skipped.write({"task_id": task_id, "reward": episode.reward})
-        bar.advance(f"{collected.won}/{collected.episodes} won")
+            self._skipped.write({"task_id": task.id, "reward": episode.reward})
+            self._rollouts.advance(note)
 
-    return keep
+    def finish(self) -> Collected:
+        """Write the run's figures."""
+        collected, failures = self._collected, self._rollouts.failures
+        collected.failed = [(failure.task_id, failure.error) for failure in failures]
+        self._rollouts.metrics.write({name: getattr(collected, name) for name in FIGURES})
+        return collected
 
 
 def trajectory_row(
@@ -263,8 +207,3 @@ def trajectory_row(
         seed=seed,
         mistakes=tuple(i for i, choice in enumerate(episode.choices) if choice.mistaken),
     )
-
-
-def _note(collected: Collected, task_id: str, error: QGuideError, bar: ProgressBar) -> None:
-    collected.failed.append((task_id, str(error)))
-    bar.advance(f"{len(collected.failed)} failed")

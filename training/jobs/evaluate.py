@@ -10,25 +10,18 @@ writes, into the output folder:
 """
 
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from time import perf_counter
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from rich.console import Console
 
 from qnet.decision.selection import TieBreak
-from qnet.errors import EnvironmentFailureError, QGuideError
+from qnet.errors import EnvironmentFailureError
 from qnet.types import BatchPolicy, Sampling, Scorer
-from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
-from training.environment import Task
-from training.environments.registry import AnyEnvironment, default_environment, find_environment
-from training.environments.task_selection import SelectedSuite, build_selected_suite
+from training.data.runs import RunFolder, read_rows
 from training.evaluation.methods import Play
 from training.evaluation.records import (
     METHODS,
@@ -48,25 +41,23 @@ from training.evaluation.results import (
     summarise,
 )
 from training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
+from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from training.rollouts.models import (
     EMBEDDED,
-    Inference,
     build_policy,
     build_scorer,
     model_folder,
     weights_sha256,
 )
-from training.rollouts.progress import ProgressBar
-from training.rollouts.rollout import RolloutTask, run_processes
+from training.rollouts.rollout import RolloutTask
 
 EPISODES = "episodes.jsonl"
 RESULTS = "results.json"
 PLOT = "success_vs_tokens.png"
-MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 PACKAGES = ("qguide", "torch", "transformers", "numpy")
 
 
-class EvaluateConfig(BaseModel):
+class EvaluateConfig(RolloutConfig):
     """What `qguide evaluate` reads.
 
     Attributes:
@@ -75,18 +66,12 @@ class EvaluateConfig(BaseModel):
         temperature: of every draw but greedy's.
         greedy_candidate: the first of the M candidates is the greedy one.
         tie_break: which of several replies of highest Q is taken.
-        parallel: tasks that are played at the same time; no result depends on it.
         policy_sha256, qnet_sha256: of the weights; the job fills them in, so that a run is
             never resumed with other models.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    output: Path
-    environment: AnyEnvironment = Field(default_factory=default_environment)
     policy: str = EMBEDDED
     qnet: str = EMBEDDED
-    inference: Inference = Inference()
     methods: tuple[MethodName, ...] = Field(default=METHODS, min_length=1)
     candidates: int = Field(default=5, ge=1)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2), min_length=1)
@@ -95,7 +80,6 @@ class EvaluateConfig(BaseModel):
     max_steps: int = Field(default=40, ge=1)
     greedy_candidate: bool = True
     tie_break: TieBreak = "first"
-    parallel: int = Field(default=64, ge=1)
     policy_sha256: str = ""
     qnet_sha256: str = ""
 
@@ -138,28 +122,15 @@ def run_evaluate(
         EnvironmentFailureError: not a single episode could be played.
     """
     config = _with_hashes(config, policy is None, scorer is None)
-    with open_run(config.output, config, may_change=MAY_CHANGE) as run:
-        return _evaluate(config, run, policy, scorer, console)
-
-
-def _evaluate(
-    config: EvaluateConfig,
-    run: RunFolder,
-    policy: BatchPolicy | None,
-    scorer: Scorer | None,
-    console: Console | None,
-) -> Results:
-    if policy is None:
-        policy = build_policy(config.policy, config.inference, config.environment)
-    if scorer is None and "q-guided" in config.methods:
-        scorer = build_scorer(config.qnet, config.inference)
-    start = perf_counter()
-    with closing(build_selected_suite(config.environment)) as suite:
-        failures = _play_all(config, run, suite, policy, scorer)
-        tasks = suite.tasks
-    return _sum_up(
-        config, run, tasks, failures, seconds=perf_counter() - start, console=console or Console()
-    )
+    with open_rollouts("evaluate", config) as rollouts:
+        if policy is None:
+            policy = build_policy(config.policy, config.inference, config.environment)
+        if scorer is None and "q-guided" in config.methods:
+            scorer = build_scorer(config.qnet, config.inference)
+        start = perf_counter()
+        failures = _play_all(config, rollouts, policy, scorer)
+        seconds = perf_counter() - start
+        return _sum_up(config, rollouts, failures, seconds=seconds, console=console or Console())
 
 
 def _with_hashes(config: EvaluateConfig, own_policy: bool, own_qnet: bool) -> EvaluateConfig:
@@ -171,80 +142,72 @@ def _with_hashes(config: EvaluateConfig, own_policy: bool, own_qnet: bool) -> Ev
     return config.model_copy(update=hashes)
 
 
-@dataclass(slots=True)
-class _Board:
-    """What the running tasks write to and read from."""
-
-    writer: JsonlWriter
-    bar: ProgressBar
-    failures: list[Failure] = field(default_factory=list)
-    won: int = 0
-    played: int = 0
-
-    def on_row(self, row: EpisodeRow) -> None:
-        self.writer.write(row)
-        self.won += row.success
-        self.played += 1
-        self.bar.advance(f"{self.won}/{self.played} won")
-
-    def on_failure(self, failure: Failure) -> None:
-        self.failures.append(failure)
-        self.bar.advance(f"{len(self.failures)} failed")
-
-
 def _play_all(
-    config: EvaluateConfig,
-    run: RunFolder,
-    suite: SelectedSuite,
-    policy: BatchPolicy,
-    scorer: Scorer | None,
+    config: EvaluateConfig, rollouts: Rollouts, policy: BatchPolicy, scorer: Scorer | None
 ) -> list[Failure]:
-    """Every trial that has no row yet; returns those that could not be played."""
-    with JsonlWriter(run.path / EPISODES) as writer:
-        played = _read_episodes(run)
-        trials = plan_trials(config.methods, config.seeds)
-        total = len(trials) * len(suite.tasks)
-        with ProgressBar("evaluate", total=total, done=len(played)) as bar:
-            board = _Board(writer, bar)
-            run_processes(
-                _processes(config, suite, trials, played, board),
-                policy=policy,
-                scorer=scorer,
-                parallel=config.parallel,
-                environment_threads=config.environment.threads,
-                on_done=lambda name, value, spent: None,
-                on_failure=_raise,
-            )
-    return board.failures
+    """Play every trial that has no row yet; returns those that could not be played."""
+    evaluator = _Evaluator(config, rollouts)
+    rollouts.play(
+        evaluator.evaluate,
+        policy=policy,
+        scorer=scorer,
+        finished={task.id for task in rollouts.suite.tasks if not evaluator.waiting(task.id)},
+        rows=EPISODES,
+        rows_per_task=len(evaluator.trials),
+        rows_written=len(evaluator.played),
+    )
+    if rollouts.failures:  # a trial's own failure is caught where it is played
+        first = rollouts.failures[0]
+        raise EnvironmentFailureError(f"{first.task_id}: {first.error}")
+    return evaluator.failures
 
 
-def _processes(
-    config: EvaluateConfig,
-    suite: SelectedSuite,
-    trials: Sequence[Trial],
-    played: dict[Key, EpisodeRow],
-    board: _Board,
-) -> Iterator[tuple[str, RolloutTask[None]]]:
-    for task in suite.tasks:
-        waiting = [trial for trial in trials if (trial.method, trial.seed, task.id) not in played]
-        guided = [played.get(("q-guided", seed, task.id)) for seed in config.seeds]
+class _Evaluator:
+    """Plays each task's trials and writes every episode as it is over.
+
+    Attributes:
+        trials: every trial of a task.
+        played: the episodes that earlier runs wrote.
+        failures: trials that this run could not play.
+    """
+
+    def __init__(self, config: EvaluateConfig, rollouts: Rollouts) -> None:
+        self._config = config
+        self._rollouts = rollouts
+        self.trials = plan_trials(config.methods, config.seeds)
+        self.played = _read_episodes(rollouts.folder)
+        self.failures: list[Failure] = []
+        self._won = 0
+        self._counted = 0
+
+    def waiting(self, task_id: str) -> list[Trial]:
+        """The trials of a task that have no episode yet."""
+        return [t for t in self.trials if (t.method, t.seed, task_id) not in self.played]
+
+    def evaluate(self, playable: PlayableTask) -> RolloutTask[None]:
+        """Play one task's trials, best-of-n with the budgets of the guided episodes."""
+        task, config = playable.task, self._config
+        guided = [self.played.get(("q-guided", seed, task.id)) for seed in config.seeds]
         shared = TaskTrials(
             task=task,
-            make=partial(suite.make, task),
-            environment=suite.environment,
+            make=playable.make,
+            environment=playable.environment,
             play=config.play,
             budgets={r.seed: r.completion_tokens for r in guided if r and r.seed is not None},
             matched="q-guided" in config.methods,
-            on_row=board.on_row,
-            on_failure=board.on_failure,
+            on_row=self._on_row,
+            on_failure=self._on_failure,
         )
-        if waiting:
-            yield task.id, play_trials(shared, waiting)
+        yield from play_trials(shared, self.waiting(task.id))
 
+    def _on_row(self, row: EpisodeRow) -> None:
+        self._won += row.success
+        self._counted += 1
+        self._rollouts.write(row, note=f"{self._won}/{self._counted} won")
 
-def _raise(name: str, error: QGuideError) -> None:
-    """A trial's failure is caught at its table, so whatever comes here is not one."""
-    raise error
+    def _on_failure(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        self._rollouts.advance(f"{len(self.failures)} failed")
 
 
 def _read_episodes(run: RunFolder) -> dict[Key, EpisodeRow]:
@@ -254,24 +217,23 @@ def _read_episodes(run: RunFolder) -> dict[Key, EpisodeRow]:
 
 def _sum_up(
     config: EvaluateConfig,
-    run: RunFolder,
-    tasks: Sequence[Task],
+    rollouts: Rollouts,
     failures: Sequence[Failure],
     *,
     seconds: float,
     console: Console,
 ) -> Results:
     """Write and show the results."""
-    environment = find_environment(config.environment.name)
+    run, suite = rollouts.folder, rollouts.suite
     episodes = _read_episodes(run)
     if not episodes and failures:
         raise EnvironmentFailureError(
             f"no episode could be played; the first failure: {failures[0].error}"
         )
-    expected = len(plan_trials(config.methods, config.seeds)) * len(tasks)
+    expected = len(plan_trials(config.methods, config.seeds)) * len(suite.tasks)
     results = Results(
         complete=len(episodes) == expected,
-        tasks=len(tasks),
+        tasks=len(suite.tasks),
         kinds=kinds_of(episodes),
         rows=tuple(method_rows(episodes, config.seeds)),
         summary=tuple(summarise(episodes, config.seeds)),
@@ -279,7 +241,7 @@ def _sum_up(
         failures=tuple(failures),
         wall_clock_s=seconds,
         config=config.model_dump(mode="json"),
-        versions=_versions((*PACKAGES, *environment.packages)),
+        versions=_versions((*PACKAGES, *suite.environment.packages)),
         notes=NOTES,
     )
     unfinished = run.path / f"{RESULTS}.tmp"

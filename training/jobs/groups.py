@@ -9,23 +9,18 @@ comes from (seed, task, step): neither `parallel` nor a resume changes a row.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.decision_groups import ContinuationBy, DecisionGroupsRow
-from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from training.environment import Expert, Task
-from training.environments.registry import AnyEnvironment, default_environment, find_environment
-from training.environments.task_selection import SelectedSuite, build_selected_suite
+from training.environments.registry import find_environment
 from training.evaluation.methods import Play, q_guided
 from training.exploration.decision_groups import (
     Continuing,
@@ -35,18 +30,16 @@ from training.exploration.decision_groups import (
     play_decisions,
 )
 from training.rollouts.episode import Agent, derived_seed, first_reply, seeded
+from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from training.rollouts.models import (
     EMBEDDED,
-    Inference,
     build_policy,
     build_scorer,
     expert_builder,
-    model_folder,
     sha256_of_policy,
-    weights_sha256,
+    sha256_of_q_model,
 )
-from training.rollouts.progress import ProgressBar
-from training.rollouts.rollout import RolloutTask, Timings, run_processes
+from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 
@@ -79,32 +72,22 @@ class Continuation(BaseModel):
         return self
 
 
-class GroupsConfig(BaseModel):
+class GroupsConfig(RolloutConfig):
     """What `qguide groups` reads.
 
     Attributes:
-        output: the run folder to write, or to resume.
-        environment: the tasks to play.
         policy: "embedded" or a policy's folder: it draws the candidates.
         qnet: "embedded" or a Q model's folder, for `decisions.go_on` or `continuation.by` being
             "guided"; "" for none.
-        inference: how the models run.
         decisions: how an episode is played and its candidates are drawn.
         continuation: how each candidate is valued.
-        parallel: episodes played at the same time; a batch of the policy is as large.
         seed: of every draw.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    output: Path
-    environment: AnyEnvironment = Field(default_factory=default_environment)
     policy: str = EMBEDDED
     qnet: str = ""
-    inference: Inference = Inference()
     decisions: Decisions = Decisions()
     continuation: Continuation = Continuation()
-    parallel: int = Field(default=64, ge=1)
     seed: int = 0
 
     @property
@@ -121,13 +104,6 @@ class GroupsConfig(BaseModel):
                 'them is "guided"'
             )
         return self
-
-
-class _ResolvedConfig(GroupsConfig):
-    """What `config.json` holds: a model trained again under the same name is another one."""
-
-    policy_sha256: str
-    qnet_sha256: str
 
 
 def run_groups(
@@ -152,70 +128,17 @@ def run_groups(
             expert.
         EnvironmentFailureError: no task could be played.
     """
-    resolved = _ResolvedConfig(
-        **dict(config),
-        policy_sha256="" if policy else sha256_of_policy(config.policy),
-        qnet_sha256=weights_sha256(model_folder(config.qnet, "qnet")) if config.qnet else "",
-    )
-    with open_run(config.output, resolved, may_change=MAY_CHANGE) as run:
-        return _play(config, run, policy, scorer, console)
-
-
-def _play(
-    config: GroupsConfig,
-    run: RunFolder,
-    policy: BatchPolicy | None,
-    scorer: Scorer | None,
-    console: Console | None,
-) -> dict[str, float]:
-    policy = policy or build_policy(config.policy, config.inference, config.environment)
-    if config.is_guided and scorer is None:
-        scorer = build_scorer(config.qnet, config.inference)
-    build_expert: Callable[[], Expert] | None = None
-    if config.continuation.by == "expert":
-        build_expert = partial(expert_builder(config.environment), forgetful=True)
-    with (
-        closing(build_selected_suite(config.environment)) as suite,
-        JsonlWriter(run.rows) as rows,
-        JsonlWriter(run.metrics) as metrics,
-    ):
-        finished = finished_task_ids(run.rows)
-        waiting = [task for task in suite.tasks if task.id not in finished]
-        done = len(suite.tasks) - len(waiting)
-        with ProgressBar("groups", total=len(suite.tasks), done=done, console=console) as bar:
-            tasks = {task.id: task for task in waiting}
-            recorder = _Recorder(config, policy.name, tasks, rows, metrics, bar)
-            run_processes(
-                _processes(config, suite, waiting, build_expert),
-                policy=policy,
-                scorer=scorer,
-                parallel=config.parallel,
-                environment_threads=config.environment.threads,
-                on_done=recorder.on_done,
-                on_failure=recorder.on_failure,
-            )
-        return recorder.close()
-
-
-def _processes(
-    config: GroupsConfig,
-    suite: SelectedSuite,
-    tasks: Sequence[Task],
-    build_expert: Callable[[], Expert] | None,
-) -> Iterator[tuple[str, RolloutTask[PlayedDecisions]]]:
-    for task in tasks:
-        yield (
-            task.id,
-            play_decisions(
-                partial(suite.make, task),
-                task_id=task.id,
-                settings=config.decisions,
-                seed=config.seed,
-                continuing=_continuing(config, task, build_expert),
-                repetitions=config.continuation.repetitions,
-                chat=suite.environment.chat,
-            ),
-        )
+    weights = {
+        "policy_sha256": "" if policy else sha256_of_policy(config.policy),
+        "qnet_sha256": sha256_of_q_model(config.qnet),
+    }
+    with open_rollouts("groups", config, weights=weights, console=console) as rollouts:
+        policy = policy or build_policy(config.policy, config.inference, config.environment)
+        if config.is_guided and scorer is None:
+            scorer = build_scorer(config.qnet, config.inference)
+        player = _Player(config, rollouts, source=policy.name)
+        rollouts.play(player.play, policy=policy, scorer=scorer)
+        return player.finish()
 
 
 def _continuing(
@@ -236,61 +159,59 @@ def _continuing(
     return continuing
 
 
-class _Recorder:
-    """Writes each row as its episode is finished, and counts what this run has played."""
+class _Player:
+    """Plays each task's episode, writes it as it is finished, and counts what this run played."""
 
-    def __init__(
-        self,
-        config: GroupsConfig,
-        source: str,
-        tasks: Mapping[str, Task],
-        rows: JsonlWriter,
-        metrics: JsonlWriter,
-        bar: ProgressBar,
-    ) -> None:
+    def __init__(self, config: GroupsConfig, rollouts: Rollouts, *, source: str) -> None:
         self._config = config
+        self._rollouts = rollouts
         self._source = source
-        self._tasks = tasks
-        self._rows = rows
-        self._metrics = metrics
-        self._bar = bar
+        self._build_expert: Callable[[], Expert] | None = None
+        if config.continuation.by == "expert":
+            self._build_expert = partial(expert_builder(config.environment), forgetful=True)
         self._started = monotonic()
-        self._failures: list[str] = []
         self._totals: dict[str, float] = defaultdict(float)
 
-    def on_done(self, task_id: str, played: PlayedDecisions, timings: Timings) -> None:
-        row = groups_row(self._tasks[task_id], self._config, played, source=self._source)
-        self._rows.write(row)
-        spent = {"policy_s": timings.policy_s, "scorer_s": timings.scorer_s}
-        spent["environment_s"] = timings.environment_s
-        for name, figure in (groups_figures(row) | spent).items():
-            self._totals[name] += figure
+    def play(self, playable: PlayableTask) -> RolloutTask[None]:
+        """Play and write the decisions of one task."""
+        task, config = playable.task, self._config
+        played = yield from play_decisions(
+            playable.make,
+            task_id=task.id,
+            settings=config.decisions,
+            seed=config.seed,
+            continuing=_continuing(config, task, self._build_expert),
+            repetitions=config.continuation.repetitions,
+            chat=playable.environment.chat,
+        )
+        spent: Timings = yield TimingsRequest()
+        row = groups_row(task, config, played, source=self._source)
+        self._count(groups_figures(row))
+        self._count({"policy_s": spent.policy_s, "scorer_s": spent.scorer_s})
+        self._count({"environment_s": spent.environment_s})
         summary = self._summary()
-        self._bar.advance(f"{summary['states']:,.0f} states  {summary['states_per_s']:.1f}/s")
+        note = f"{summary['states']:,.0f} states  {summary['states_per_s']:.1f}/s"
+        self._rollouts.write(row, note=note)
 
-    def on_failure(self, task_id: str, error: QGuideError) -> None:
-        self._failures.append(f"{task_id}: {error}")
-        self._metrics.write({"task_id": task_id, "error": str(error)})
-        self._bar.advance(f"{len(self._failures)} failed, the last one {task_id}")
+    def _count(self, figures: Mapping[str, float]) -> None:
+        for name, figure in figures.items():
+            self._totals[name] += figure
 
-    def close(self) -> dict[str, float]:
+    def finish(self) -> dict[str, float]:
         """Write the run's figures.
 
         Raises:
             EnvironmentFailureError: every task failed.
         """
-        if self._failures and not self._totals:
-            raise EnvironmentFailureError(
-                f"all {len(self._failures)} tasks failed; the first: {self._failures[0]}"
-            )
-        self._metrics.write({"summary": self._summary()})
+        self._rollouts.require_some(int(self._totals["episodes"]))
+        self._rollouts.metrics.write({"summary": self._summary()})
         return self._summary()
 
     def _summary(self) -> dict[str, float]:
         seconds = monotonic() - self._started
         states_per_s = self._totals["states"] / seconds
         return dict(self._totals) | {
-            "failures": len(self._failures),
+            "failures": len(self._rollouts.failures),
             "wall_time_s": seconds,
             "states_per_s": states_per_s,
         }

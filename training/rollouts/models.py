@@ -126,6 +126,11 @@ def sha256_of_policy(name: str) -> str:
     return weights_sha256(model_folder(name, "policy"))
 
 
+def sha256_of_q_model(name: str) -> str:
+    """One hash over the weights of the Q model of that name; "" where there are none."""
+    return weights_sha256(model_folder(name, "qnet")) if name else ""
+
+
 def weights_sha256(folder: Path) -> str:
     """One hash over a model folder's weights; "" where there are none."""
     from qnet.models.checkpoint import sha256_of
