@@ -1,0 +1,63 @@
+"""The harness plays what has no row, keeps failures apart and locks the folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from qnet.errors import ConfigError, EnvironmentFailureError
+from training.data.runs import finished_task_ids
+from training.environments.corridor import CorridorConfig
+from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from training.rollouts.rollout import EnvironmentCall, RolloutTask
+
+
+def config(output: Path, *, parallel: int = 2) -> RolloutConfig:
+    return RolloutConfig(output=output, environment=CorridorConfig(count=4), parallel=parallel)
+
+
+def play(output: Path, *, failing: str = "", weights: dict[str, str] | None = None) -> Rollouts:
+    """Reset each task once; returns the run."""
+    with open_rollouts(
+        "test", config(output), weights=weights, console=Console(quiet=True)
+    ) as rollouts:
+
+        def start(playable: PlayableTask) -> RolloutTask[None]:
+            if playable.task.id == failing:
+                raise EnvironmentFailureError("the engine is gone")
+            environment: Any = yield EnvironmentCall(playable.make)
+            first: str = yield EnvironmentCall(environment.reset)
+            rollouts.write({"task_id": playable.task.id, "first": first})
+
+        rollouts.play(start)
+        return rollouts
+
+
+def test_a_task_that_failed_is_tried_again_and_one_with_a_row_is_not(tmp_path: Path) -> None:
+    broken = play(tmp_path, failing="corridor:2")
+    assert [failure.task_id for failure in broken.failures] == ["corridor:2"]
+    rows = (tmp_path / "rows.jsonl").read_text()
+    assert finished_task_ids(tmp_path / "rows.jsonl") == {"corridor:0", "corridor:1", "corridor:3"}
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert metrics == [{"task_id": "corridor:2", "error": "the engine is gone"}]
+    mended = play(tmp_path)
+    assert mended.failures == []
+    after = (tmp_path / "rows.jsonl").read_text()
+    assert after.startswith(rows)
+    assert len(after.splitlines()) == 4
+
+
+def test_a_run_is_not_resumed_with_other_models(tmp_path: Path) -> None:
+    play(tmp_path, weights={"policy_sha256": "a"})
+    play(tmp_path, weights={"policy_sha256": "a"})
+    with pytest.raises(ConfigError, match="policy_sha256 = 'a' then, 'b' now"):
+        play(tmp_path, weights={"policy_sha256": "b"})
+
+
+def test_everything_failing_is_an_error_with_the_first_cause(tmp_path: Path) -> None:
+    rollouts = play(tmp_path, failing="corridor:0")
+    rollouts.require_some(written=3)
+    with pytest.raises(EnvironmentFailureError, match=r"all 1 tasks failed.*corridor:0.*is gone"):
+        rollouts.require_some(written=0)

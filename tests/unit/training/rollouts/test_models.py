@@ -1,0 +1,102 @@
+"""A job takes the Q models that the server takes, and knows one from another by its weights."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from qnet.errors import ConfigError
+from qnet.scoring.implicit_q import SharedPrefixImplicitScorer
+from qnet.scoring.value_head import SharedPrefixScorer
+from qnet.types import Message, Scorer, ScoreRequest
+from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
+from training.environments.corridor import CorridorConfig
+from training.exploration.tree_expansion import Exploration
+from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from training.jobs.evaluate import EvaluateConfig, run_evaluate
+from training.jobs.explore import ExploreConfig, run_explore
+from training.rollouts.models import Inference, build_scorer, sha256_of_q_model
+
+QUIET = Console(quiet=True)
+START, LEFT, RIGHT = (
+    Message("user", "go"),
+    Message("assistant", "left"),
+    Message("assistant", "right"),
+)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def implicit(tmp_path_factory: pytest.TempPathFactory, policy: Path) -> Path:
+    reference = save_policy(tmp_path_factory.mktemp("reference"), seed=1)
+    return save_implicit_q(tmp_path_factory.mktemp("implicit"), policy, reference)
+
+
+def scores(scorer: Scorer) -> tuple[float, ...]:
+    (result,) = scorer.score([ScoreRequest((START,), (LEFT, RIGHT))])
+    return result.q_values
+
+
+def test_a_value_head_and_an_implicit_q_are_built_alike(
+    tmp_path: Path, policy: Path, implicit: Path
+) -> None:
+    head = build_scorer(str(save_qnet(tmp_path, policy)), Inference())
+    ratio = build_scorer(str(implicit), Inference())
+    assert isinstance(head, SharedPrefixScorer)
+    assert isinstance(ratio, SharedPrefixImplicitScorer)
+    assert len(set(scores(head) + scores(ratio))) == 4
+
+
+def test_evaluate_and_explore_are_guided_by_an_implicit_q(
+    tmp_path: Path, policy: Path, implicit: Path
+) -> None:
+    results = run_evaluate(
+        EvaluateConfig(
+            output=tmp_path / "evaluation",
+            environment=CorridorConfig(count=2),
+            policy=str(policy),
+            qnet=str(implicit),
+            methods=("q-guided",),
+            candidates=3,
+            seeds=(0,),
+            max_steps=2,
+            max_tokens=8,
+        ),
+        console=QUIET,
+    )
+    assert results.rows[0].scored_tokens > 0
+    assert results.config["qnet_sha256"] == sha256_of_q_model(str(implicit)) != ""
+    figures = run_explore(
+        ExploreConfig(
+            output=tmp_path / "trees",
+            environment=CorridorConfig(count=2),
+            policy=str(policy),
+            guide=str(implicit),
+            exploration=Exploration(max_steps=2, max_draws=2, max_tokens=8, policy_prefix_steps=1),
+        ),
+        console=QUIET,
+    )
+    assert figures["trees"] == 2
+
+
+def test_a_choice_analysis_is_not_resumed_with_other_weights(tmp_path: Path, policy: Path) -> None:
+    qnet = save_qnet(tmp_path / "qnet", policy)
+    config = ChoiceRegretConfig(
+        output=tmp_path / "run",
+        environment=CorridorConfig(count=1),
+        policy=str(policy),
+        qnet=str(qnet),
+        rollouts=str(policy),
+        max_steps=1,
+        horizon=2,
+        max_tokens=4,
+    )
+    first = run_choice_regret(config, console=QUIET)
+    assert run_choice_regret(config, console=QUIET) == first
+    save_qnet(qnet, save_policy(tmp_path / "another", seed=3))
+    with pytest.raises(ConfigError, match="qnet_sha256"):
+        run_choice_regret(config, console=QUIET)
