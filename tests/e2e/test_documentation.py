@@ -124,11 +124,11 @@ def play(url: str, tmp_path_factory: pytest.TempPathFactory) -> Play:
         for block in blocks_of(page):
             if not block.is_run:
                 continue
-            assert THERE in block.text, f"what does this ask? {block.text}"
             text = block.text.replace(THERE, url)
             if block.language == "python":
                 exec(compile(text, page, "exec"), played.names)
                 continue
+            assert THERE in block.text, f"what does this ask? {block.text}"
             if shutil.which("curl") is None:
                 pytest.skip("no curl on PATH")
             played.answers += _json_in(run_shell(text, tmp_path_factory.mktemp("block")))
@@ -208,6 +208,18 @@ def test_an_episode_ends_with_its_outcome_and_is_recorded(url: str, play: Play) 
     assert httpx.post(path, json=again).json() == closed, "the same outcome again changes nothing"
 
 
+def test_the_environment_of_the_page_keeps_to_the_contract(play: Play) -> None:
+    names = play("docs/bring/environment.md").names
+    bundle, config = names["LAMPS"], names["LampsConfig"](count=2)
+    suite = bundle.build_suite(config)
+    first, second = (suite.make(task) for task in suite.tasks)
+    assert first.reset() != second.reset()
+    assert not first.step("juggle the moon").valid
+    wrong, right = first.step("press switch 2"), first.step("press switch 1")
+    assert not bundle.is_success(wrong.reward, wrong.terminated)
+    assert bundle.is_success(right.reward, right.terminated)
+
+
 def test_q_models_come_and_go(play: Play) -> None:
     first, *_, last = play("docs/operate/q-models.md").answers
     assert "shop@v2" in [card["id"] for card in first["data"]]
@@ -215,7 +227,13 @@ def test_q_models_come_and_go(play: Play) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/connect/python-client.md", "clients/python/README.md"]
+    "page",
+    [
+        "README.md",
+        "docs/connect/python-client.md",
+        "clients/python/README.md",
+        "skills/qguide/SKILL.md",
+    ],
 )
 def test_the_python_client_plays_an_episode_to_its_end(page: str, url: str, play: Play) -> None:
     names = play(page).names

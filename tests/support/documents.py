@@ -19,6 +19,7 @@ _BLOCK: Final = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _AT_THE_ROOT: Final = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+_BESIDE: Final = ("clients/*/README.md", "skills/*/SKILL.md")
 _RECORDER: Final = """#!{python} -SE
 import json, os, sys
 variables = {{name: value for name, value in os.environ.items() if name.startswith("QGUIDE_")}}
@@ -61,7 +62,8 @@ class Command:
 
 def pages() -> list[str]:
     """Every page that is written by hand."""
-    found = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "clients").glob("*/README.md")]
+    beside = [path for pattern in _BESIDE for path in ROOT.glob(pattern)]
+    found = [*(ROOT / "docs").rglob("*.md"), *beside]
     names = [str(path.relative_to(ROOT)) for path in found]
     return [*_AT_THE_ROOT, *sorted(n for n in names if not n.startswith("docs/reference/"))]
 

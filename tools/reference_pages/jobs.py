@@ -7,6 +7,8 @@ from pydantic import BaseModel
 
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
+from training.environment import EnvironmentConfig
+from training.environments.registry import ENVIRONMENTS, find_environment
 from training.jobs.choice_regret import ChoiceRegretConfig
 from training.jobs.collect import CollectConfig
 from training.jobs.evaluate import EvaluateConfig
@@ -27,8 +29,9 @@ JOBS: Final[dict[str, type[BaseModel]]] = {
     "choice-regret": ChoiceRegretConfig,
 }
 _INTRODUCTION: Final = (
-    "The fields of each job's TOML file; `--set field=value` overrides one. Tables that several "
-    "jobs share are at the end. Hashes that a job fills in itself are left out."
+    "The fields of each job's TOML file; `--set field=value` overrides one. The `[environment]` "
+    "table depends on the environment that it names; tables that several jobs share are at the "
+    "end. Hashes that a job fills in itself are left out."
 )
 
 
@@ -39,6 +42,10 @@ def jobs_page() -> str:
     for name, kind in JOBS.items():
         parts += [f"## qguide {name}", _rows_of(kind)]
         tables |= _tables_in(kind)
+    for name in ENVIRONMENTS:
+        kind = find_environment(name).config
+        parts += [f"## Environment {name}", _rows_of(kind)]
+    del tables[EnvironmentConfig.__name__]
     for name, kind in tables.items():
         parts += [f"## Table {name}", _summary(kind), _rows_of(kind)]
     return page("Job options", *parts)
@@ -47,11 +54,16 @@ def jobs_page() -> str:
 def _rows_of(kind: type[BaseModel]) -> str:
     said, ranges = meanings(kind), limits(kind)
     rows = [
-        (code(name), default(kind, name), ranges[name], said.get(name, ""))
+        (code(name), default(kind, name), _value(name, ranges[name]), said.get(name, ""))
         for name in kind.model_fields
         if not name.endswith("_sha256")
     ]
     return table(("field", "default", "value", "meaning"), rows)
+
+
+def _value(name: str, words: str) -> str:
+    """Type and range; what the environment's table holds depends on its name."""
+    return "table of the environment" if name == "environment" and "table" in words else words
 
 
 def _summary(kind: type[BaseModel]) -> str:

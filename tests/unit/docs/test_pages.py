@@ -26,6 +26,10 @@ LANGUAGES = {"sh", "python", "json", "ts", "text"}
 FOLDERS = ("clients/", "docker/", "docs/", "tests/", "training/")
 MADE_BY_THE_READER = {"docker/.env"}
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)[^)]*\)|!\[[^\]]*\]\(([^)\s]+)\)")
+NAMED = re.compile(
+    r"`((?:qnet|server|training|qguide|tests|tools|clients|docker|results)/[\w./-]*)`"
+)
+PLACEHOLDERS = ("NAME", "/lamps", "docker/.env")
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
 
 
@@ -52,7 +56,7 @@ def test_the_readme_fits_its_limit() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_README_LINES
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", [*pages(), "llms.txt"])
 def test_links_lead_to_files(page: str) -> None:
     folder = (ROOT / page).parent
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -61,10 +65,17 @@ def test_links_lead_to_files(page: str) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", pages())
+def test_named_files_exist(page: str) -> None:
+    found = NAMED.findall((ROOT / page).read_text(encoding="utf-8"))
+    named = [path for path in found if not any(word in path for word in PLACEHOLDERS)]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "zensical.toml").read_text()
     generated = [str(path.relative_to(ROOT)) for path in (ROOT / "docs/reference").glob("*.md")]
-    hand = [page for page in pages() if not page.startswith("clients/")]
+    hand = [page for page in pages() if not page.startswith(("clients/", "skills/"))]
     assert [page for page in [*hand, *generated] if f'"{page}"' not in navigation] == []
 
 
