@@ -1,4 +1,4 @@
-"""`python tools/released_version.py v0.2.0`: fails unless all packages have the version of the tag."""
+"""`python tools/released_version.py v0.2.0` fails unless all packages have that version."""
 
 import json
 import re

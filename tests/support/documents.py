@@ -1,9 +1,7 @@
 """Code blocks of the documentation, and the commands that a shell would run in one."""
 
-import json
 import os
 import re
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +18,29 @@ _BLOCK: Final = re.compile(
 )
 _AT_THE_ROOT: Final = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 _BESIDE: Final = ("clients/*/README.md", "skills/*/SKILL.md")
-_RECORDER: Final = """#!{python} -SE
-import json, os, sys
-variables = {{name: value for name, value in os.environ.items() if name.startswith("QGUIDE_")}}
-with open(os.environ["RECORD"], "a") as record:
-    record.write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], variables]) + "\\n")
+_PROGRAMS: Final = (
+    *(
+        "qguide",
+        ".venv/bin/qguide",
+        "make",
+        "docker",
+        "helm",
+        "kubectl",
+        "vllm",
+        "curl",
+        "cp",
+        "npm",
+    ),
+)
+_RECORDER: Final = """
+record() {
+    for variable in $(compgen -A variable QGUIDE_); do
+        printf '%s=%s\\0' "$variable" "${!variable}" >> record
+    done
+    printf '%s\\0' "--$#" "$@" >> record
+}
 """
-_RECORDED: Final = ("qguide", "make", "docker", "helm", "kubectl", "vllm", "curl", "cp", "npm")
+"""A shell function in place of each program: it notes its variables and arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +100,27 @@ def commands_of(block: Block, folder: Path) -> Iterator[Command]:
     Raises:
         CalledProcessError: the block is no valid shell, or runs a program that is not expected.
     """
-    programs = folder / "programs"
-    (folder / ".venv" / "bin").mkdir(parents=True)
-    programs.mkdir()
-    for name in (*(programs / name for name in _RECORDED), folder / ".venv" / "bin" / "qguide"):
-        name.write_text(_RECORDER.format(python=sys.executable))
-        name.chmod(name.stat().st_mode | stat.S_IEXEC)
+    functions = "".join(f'{name}() {{ record {name} "$@"; }}\n' for name in _PROGRAMS)
     record = folder / "record"
     record.touch()
     subprocess.run(
-        ["/bin/bash", "-euc", block.text],
+        ["/bin/bash", "-euc", f"{_RECORDER}{functions}{block.text}"],
         cwd=folder,
-        env={"PATH": str(programs), "RECORD": str(record), "KEY": "key"},
+        env={"PATH": "/nowhere", "KEY": "key"},
         capture_output=True,
         text=True,
         check=True,
     )
-    for line in record.read_text().splitlines():
-        program, arguments, variables = json.loads(line)
-        yield Command(program, arguments, variables)
+    words = iter(record.read_text().split("\0")[:-1])
+    variables: dict[str, str] = {}
+    for word in words:
+        if not word.startswith("--"):
+            name, _, value = word.partition("=")
+            variables[name] = value
+            continue
+        program, *arguments = (next(words) for _ in range(int(word[2:])))
+        yield Command(program.rpartition("/")[2], arguments, variables)
+        variables = {}
 
 
 def run_shell(text: str, folder: Path) -> str:
