@@ -7,6 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
 from training.configs.job_files import load_config
+from training.jobs.choice_regret import ChoiceRegretConfig
+from training.jobs.explore import ExploreConfig
+from training.jobs.label import LabelConfig
+from training.jobs.sft import SftConfig
+from training.jobs.train_qnet import TrainQNetConfig
 
 
 class Inner(BaseModel):
@@ -118,3 +123,24 @@ def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
     broken.write_text("steps = = 3")
     with pytest.raises(ConfigError, match=r"broken\.toml is no TOML"):
         load_config(Job, broken)
+
+
+@pytest.mark.parametrize(
+    ("kind", "override", "message"),
+    [
+        (TrainQNetConfig, "tails=false", "tails: is called unbranched_suffixes now"),
+        (
+            ExploreConfig,
+            "exploration.own_steps=3",
+            "exploration.own_steps: is called exploration.policy_prefix_steps now",
+        ),
+        (ChoiceRegretConfig, "judge=expert", "judge: is called rollouts now"),
+        (SftConfig, "architecture.recall_heads=1", "is called architecture.copy_heads now"),
+        (LabelConfig, "judge=expert", "judge: there is no such field"),
+    ],
+)
+def test_an_old_name_is_refused_with_the_new_one(
+    kind: type[BaseModel], override: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(kind, None, [override])

@@ -53,6 +53,38 @@ def test_label_reads_what_explore_writes() -> None:
     assert load_config(LabelConfig, CONFIGS / "label.toml").trees == (trees,)
 
 
+def test_training_ships_with_the_papers_numbers() -> None:
+    sft = load_config(SftConfig, CONFIGS / "sft.toml")
+    qnet = load_config(TrainQNetConfig, CONFIGS / "train_qnet.toml")
+    for config in (sft, qnet):
+        optimization = config.optimization
+        assert (optimization.lr, optimization.warmup_ratio) == (1e-5, 0.03)
+        assert (optimization.weight_decay, config.max_length) == (0.0, 4096)
+    assert (sft.optimization.epochs, qnet.optimization.epochs) == (3, 2)
+    assert sft.observation_weight == 0
+    assert (qnet.head_width, qnet.loss_on, qnet.ranking_weight) == (1024, "all", 0)
+    assert qnet.constant_trees
+    assert qnet.unbranched_suffixes
+
+
+def test_each_stage_reads_what_the_one_before_it_writes() -> None:
+    collect = load_config(CollectConfig, CONFIGS / "collect.toml")
+    sft = load_config(SftConfig, CONFIGS / "sft.toml")
+    explore = load_config(ExploreConfig, CONFIGS / "explore.toml")
+    label = load_config(LabelConfig, CONFIGS / "label.toml")
+    qnet = load_config(TrainQNetConfig, CONFIGS / "train_qnet.toml")
+    assert sft.trajectories == (collect.output,)
+    assert Path(explore.policy) == sft.output / "checkpoint" == qnet.trunk
+    assert qnet.labels == (label.output,)
+
+
+def test_a_command_in_the_head_of_a_job_file_names_that_file() -> None:
+    for path in CONFIGS.rglob("*.toml"):
+        commands = [line for line in path.read_text().splitlines() if "--config" in line]
+        shown = str(path.relative_to(CONFIGS.parents[2]))
+        assert all(shown in command for command in commands), shown
+
+
 def test_no_two_jobs_of_the_embedded_models_play_the_same_generated_game() -> None:
     def files(job: str) -> list[Path]:
         return sorted((CONFIGS / "embedded").glob(f"{job}*.toml"))
