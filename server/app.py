@@ -8,14 +8,16 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
-from server.access.admission import AdmissionMiddleware
+from server.access.admission import AdmissionMiddleware, RateLimits
 from server.access.keys import KeyFile
 from server.access.rate_limits import Limiter
 from server.episodes.service import Episodes, build_recorder, build_store
 from server.errors.table import STATUSES, install_error_handlers
 from server.messages.schemas import ErrorBody
+from server.middleware.bodies import BodyReader
 from server.middleware.drain import Drain
-from server.middleware.http import BodyLimit, CancelWhenGone, Observe
+from server.middleware.http import CancelWhenGone, Observe
+from server.middleware.trusted_hosts import TrustedHosts
 from server.observability.metered import MeteredPolicy
 from server.q_models.build import Models, build_models
 from server.redis.paraphrase_cache import RedisParaphraseCache
@@ -48,6 +50,8 @@ def create_app(
         version=version("qguide"),
         description="A value function for any LLM agent.",
         lifespan=_lifespan(settings, build),
+        # A redirect to the address with another slash would be built from the Host header.
+        redirect_slashes=False,
         responses={status: {"model": ErrorBody} for status in STATUSES},
     )
     app.state.settings = settings
@@ -114,7 +118,10 @@ def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:
 def _surround(app: FastAPI, settings: Settings) -> None:
     """The middleware; what is added last is outermost."""
     app.add_middleware(CancelWhenGone)
-    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(RateLimits)
+    app.add_middleware(
+        BodyReader, max_body_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s
+    )
     app.add_middleware(AdmissionMiddleware, settings=settings)
     if settings.cors_origins:
         app.add_middleware(
@@ -124,4 +131,5 @@ def _surround(app: FastAPI, settings: Settings) -> None:
             allow_headers=["*"],
             expose_headers=["X-Request-ID", "X-QGuide-Replica", "Retry-After"],
         )
+    app.add_middleware(TrustedHosts, settings=settings)
     app.add_middleware(Observe)

@@ -74,10 +74,9 @@ def _run(settings: "Settings", console: Console) -> None:
     Raises:
         Exit: a model or a key file cannot be had; the reason has been shown.
     """
-    import uvicorn
-
     from qnet.errors import QGuideError
     from server.app import create_app
+    from server.connections.config import raise_descriptor_limit, server_config
     from server.middleware.drain import DrainingServer
     from server.observability.logs import configure_logging
     from server.q_models.build import build_models
@@ -97,14 +96,8 @@ def _run(settings: "Settings", console: Console) -> None:
         q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))
         served = f"{models.policy.name} with {q_models}"
         console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
-        config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            access_log=False,
-            log_config=None,
-            timeout_graceful_shutdown=settings.shutdown_timeout_s,
-        )
+        raise_descriptor_limit(settings.max_connections)
+        config = server_config(app, settings)
         DrainingServer(config, app.state.drain, delay_s=settings.drain_delay_s).run()
 
 

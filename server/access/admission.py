@@ -1,6 +1,7 @@
-"""The door: whether the server takes anything new, who may call, and how much.
+"""Admission: who may call, whether the server takes anything new, and how much of it.
 
-It stands before anything is read of a body, so a stranger costs nothing.
+The key is asked for before anything is read of a body, so that a stranger costs nothing. The
+limits count after the body has come, so that whoever sends slowly takes nobody's place.
 """
 
 from typing import Final
@@ -12,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from qnet.errors import QGuideError
 from qnet.tenant import Tenant, working_for
 from server.access.keys import Key
-from server.access.rate_limits import Caller, caller_of
+from server.access.rate_limits import Caller, Limiter, caller_of
 from server.errors.table import known_error_response
-from server.errors.types import ForbiddenError, UnauthorizedError
+from server.errors.types import ForbiddenError, OverLimitError, UnauthorizedError
 from server.settings.settings import Settings
 
 HEALTH: Final = frozenset({"/healthz", "/readyz"})
@@ -25,9 +26,9 @@ PAGE: Final = frozenset({"/", "/playground"})
 
 
 class AdmissionMiddleware:
-    """Refuses what comes while draining, without a key or over a limit; health is open to all.
+    """Refuses what comes while draining or without a key; health is open to all.
 
-    The drain, the keys and the limiter are those of the application's state.
+    The drain and the keys are those of the application's state.
     """
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
@@ -47,7 +48,7 @@ class AdmissionMiddleware:
         request = Request(scope)
         try:
             await self._serve(request, receive, send)
-        except QGuideError as error:  # of this door alone: what routes raise is answered inside
+        except QGuideError as error:  # raised here: what routes raise is answered inside
             await known_error_response(request, error)(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:
@@ -57,23 +58,11 @@ class AdmissionMiddleware:
     async def _serve(self, request: Request, receive: Receive, send: Send) -> None:
         state = request.app.state
         caller = self._caller(request)
-        account = request.state.account
-        account.key = caller.name if state.keys else None
-        request.state.caller = caller
-        if request.scope["path"] in METRICS:  # neither an end nor a flood keeps out who watches it
-            await self.app(request.scope, receive, send)
-            return
-        state.drain.check()
-        tenant = Tenant(account.key or "", caller.cache_salt)
-        async with state.limiter.admit(caller, account) as left:
-
-            async def with_limits(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    MutableHeaders(scope=message).update(left)
-                await send(message)
-
-            with working_for(tenant):
-                await self.app(request.scope, receive, with_limits)
+        request.state.account.key = caller.name if state.keys else None
+        if request.scope["path"] not in METRICS:  # neither an end nor a flood hides those
+            request.state.caller = caller
+            state.drain.check()
+        await self.app(request.scope, receive, send)
 
     def _caller(self, request: Request) -> Caller:
         keys = request.app.state.keys
@@ -88,6 +77,42 @@ class AdmissionMiddleware:
         if key is None:
             raise UnauthorizedError("nobody has this API key; ask the operator for one")
         return caller_of(key, self._settings)
+
+
+class RateLimits:
+    """Refuses what is over the caller's limits, and charges what was spent.
+
+    The limiter is that of the application's state; what was admitted without a caller is free.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request within its caller's limits."""
+        caller = scope.get("state", {}).get("caller")
+        if caller is None:
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            await self._serve(request, caller, receive, send)
+        except OverLimitError as error:  # raised here: what routes raise is answered inside
+            await known_error_response(request, error)(scope, receive, send)
+
+    async def _serve(self, request: Request, caller: Caller, receive: Receive, send: Send) -> None:
+        limiter: Limiter = request.app.state.limiter
+        account = request.state.account
+        tenant = Tenant(account.key or "", caller.cache_salt)
+        async with limiter.admit(caller, account) as left:
+
+            async def with_limits(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(scope=message).update(left)
+                await send(message)
+
+            with working_for(tenant):
+                await self.app(request.scope, receive, with_limits)
 
 
 async def require_admin(request: Request) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from qnet.errors import MalformedHistoryError
 from qnet.types import History
 from server.chat.schemas import ChatTurn
-from server.messages.history import check_count, check_readable, check_size, surrogate_defect
+from server.messages.history import check_count, check_readable, check_size
 from server.messages.schemas import text_in
 
 
@@ -19,14 +19,11 @@ def to_chat_history(
 
     Raises:
         HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
-        MalformedHistoryError: there is no message, or one that nobody can read.
+        MalformedHistoryError: there is no message.
     """
     check_count(turns, most)
     history = tuple(turn.to_message() for turn in turns)
     check_size("messages", [message.text for message in history], most_bytes)
-    for index, message in enumerate(history):
-        if defect := surrogate_defect(message.text):
-            raise MalformedHistoryError(f"messages[{index}] {defect}")
     try:
         for turn in turns:
             text_in(turn.role, turn.content)

@@ -30,10 +30,19 @@ from qnet.errors import (
     UpstreamUnavailableError,
 )
 from server.errors.openai import openai_detail, speaks_openai
-from server.errors.types import DrainingError, ForbiddenError, OverLimitError, UnauthorizedError
+from server.errors.types import (
+    BodyTimeoutError,
+    BodyTooLargeError,
+    DrainingError,
+    ForbiddenError,
+    MalformedBodyError,
+    OverLimitError,
+    UnauthorizedError,
+    UntrustedHostError,
+)
 from server.messages.schemas import SHAPES
 
-STATUSES = (400, 401, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504)
+STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 431, 500, 502, 503, 504)
 """All that an error can have."""
 RETRY_AFTER_S = 1
 
@@ -56,14 +65,18 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     UpstreamTimeoutError: (504, "upstream_timeout"),
     UpstreamUnavailableError: (503, "upstream_unavailable"),
     UpstreamError: (502, "upstream_failed"),
+    UntrustedHostError: (403, "untrusted_host"),
     UnauthorizedError: (401, "unauthorized"),
     ForbiddenError: (403, "forbidden"),
+    BodyTimeoutError: (408, "request_timeout"),
+    BodyTooLargeError: (413, "body_too_large"),
+    MalformedBodyError: (422, "malformed_body"),
     OverLimitError: (429, "rate_limited"),
     DrainingError: (503, "draining"),
 }
 """The most special class first."""
 
-HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 UNREADABLE = "the body is no JSON in UTF-8, or nested too deeply; send one object"
 _SHOWN_CHARACTERS = 40
 
@@ -144,7 +157,9 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     if error.status_code == 400:  # FastAPI's answer to a body that no parser could read
         return error_response(request, 422, "malformed_body", UNREADABLE)
     code = HTTP_CODES.get(error.status_code, "invalid_request")
-    return error_response(request, error.status_code, code, str(error.detail))
+    response = error_response(request, error.status_code, code, str(error.detail))
+    response.headers.update(error.headers or {})  # 405 names the methods there are in `Allow`
+    return response
 
 
 def unknown_error_response(request: Request, error: Exception) -> JSONResponse:

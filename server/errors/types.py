@@ -1,8 +1,12 @@
-"""Why a caller may not go on, or not now: what the door of the server raises.
+"""Errors of the server itself, raised before a request reaches its route.
 
 QGuideError
+├── UntrustedHostError      the request names a host that this server is not
 ├── UnauthorizedError       no key, or one that nobody has
 ├── ForbiddenError          a key that may not do this
+├── BodyTooLargeError       more bytes than the server takes
+├── BodyTimeoutError        the body did not come in time
+├── MalformedBodyError      a body that cannot be stored or passed on
 ├── DrainingError           the server is about to end
 └── OverLimitError          this caller's requests or tokens are used up
 """
@@ -16,6 +20,34 @@ class UnauthorizedError(QGuideError):
 
 class ForbiddenError(QGuideError):
     """The key may not do this."""
+
+
+class UntrustedHostError(QGuideError):
+    """The request is for a host that this server does not answer to."""
+
+
+class BodyTooLargeError(QGuideError):
+    """More bytes came, or were announced, than the server takes."""
+
+    def __init__(self, max_body_bytes: int) -> None:
+        super().__init__(
+            f"the body has more than {max_body_bytes:,} bytes; shorten the history or raise "
+            "QGUIDE_MAX_BODY_BYTES"
+        )
+
+
+class BodyTimeoutError(QGuideError):
+    """The body did not come in time."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(
+            f"the body had not come after {timeout_s:g} s; send it faster or raise "
+            "QGUIDE_BODY_TIMEOUT_S"
+        )
+
+
+class MalformedBodyError(QGuideError):
+    """The body holds something that cannot be stored or passed on."""
 
 
 class DrainingError(QGuideError):

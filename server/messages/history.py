@@ -75,16 +75,6 @@ def to_documents(texts: Sequence[str], *, most: int, most_bytes: int) -> tuple[M
     return tuple(Message("assistant", text) for text in texts)
 
 
-def check_whole(text: str, name: str) -> None:
-    """Refuse a text that no file can hold.
-
-    Raises:
-        InvalidRequestError: it holds half a character.
-    """
-    if defect := surrogate_defect(text):
-        raise InvalidRequestError(f"{name} {defect}")
-
-
 def check_count(messages: Sequence[object], most: int) -> None:
     """Refuse an empty history, and one of more than `most` messages."""
     if len(messages) > most:
@@ -171,16 +161,7 @@ def check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
 
 def _defect(text: str) -> str | None:
     """What keeps a text from being said, and the remedy."""
-    return surrogate_defect(text) if text.strip() else "is empty; remove it"
-
-
-def surrogate_defect(text: str) -> str | None:
-    """A lone surrogate in a text, named with its place; JSON can spell one, no file can hold it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"holds half a character (a lone surrogate) at {error.start}; send whole ones"
-    return None
+    return None if text.strip() else "is empty; remove it"
 
 
 def _to_message(candidate: str | ChatMessage, index: int) -> Message:

@@ -1,4 +1,4 @@
-"""What happens around every request: an id, a size limit, a log line, a count, an early end."""
+"""Middleware around every request: its id, its log line and metrics, and its early end."""
 
 import asyncio
 import re
@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Final
 
 import structlog
-from fastapi import HTTPException, Request
+from fastapi import Request
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,39 +20,6 @@ CLIENT_GONE: Final = 499
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = structlog.get_logger(__name__)
-
-
-class BodyTooLargeError(HTTPException):
-    """More bytes came than the server takes."""
-
-    def __init__(self, max_body_bytes: int) -> None:
-        super().__init__(
-            413,
-            f"the body has more than {max_body_bytes:,} bytes; shorten the history or raise "
-            "QGUIDE_MAX_BODY_BYTES",
-        )
-
-
-class BodyLimit:
-    """Stops reading a body at a size, whatever length was announced."""
-
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
-        self.app = app
-        self.max_body_bytes = max_body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-        received = 0
-
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self.max_body_bytes:
-                raise BodyTooLargeError(self.max_body_bytes)
-            return message
-
-        await self.app(scope, counted if scope["type"] == "http" else receive, send)
 
 
 class CancelWhenGone:

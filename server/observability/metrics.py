@@ -41,6 +41,9 @@ class Metrics:
         self.request_seconds = self._histogram(
             "request_seconds", "Time of a whole request: of an agent's step.", ["route"]
         )
+        self.connections_closed = self._counter(
+            "connections_closed", "Connections that the server closed, by the reason.", ["reason"]
+        )
         self.stage_seconds = self._histogram(
             "stage_seconds", "Time of each stage, waiting included.", ["stage"]
         )

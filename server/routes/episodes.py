@@ -3,7 +3,6 @@
 from fastapi import APIRouter
 
 from server.episodes.state import Outcome
-from server.messages.history import check_whole
 from server.messages.schemas import OutcomeRequest, OutcomeResponse
 from server.routes.dependencies import EpisodesDep
 
@@ -15,7 +14,6 @@ async def end_episode(
     episode_id: str, body: OutcomeRequest, episodes: EpisodesDep
 ) -> OutcomeResponse:
     """Close an episode; where the operator records episodes, it becomes training data."""
-    check_whole(body.observation, "observation")
     outcome = Outcome(
         reward=body.reward,
         terminated=body.terminated,

@@ -28,6 +28,7 @@ VLLM: Final = "vllm"
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 _PATIENCE: Final = UpstreamLimits()
+_HOST: Final = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
 
 
@@ -154,7 +155,18 @@ class Settings(BaseSettings):
         max_history_messages: most turns of one history; the model's context limits it too.
         max_text_bytes: of a history, and of all candidates; a longer one is refused before its
             tokens are counted.
+        trusted_hosts: names that a request's Host may have besides localhost and IP addresses;
+            "*" takes any. With keys all are taken while none is named here.
         max_body_bytes: a larger request body is refused with 413.
+        body_timeout_s: a body that takes longer to come is refused with 408; an answer of which
+            the client takes nothing for as long is given up.
+        head_timeout_s: from the opening of a connection, or the first byte of a later request, to
+            the end of the request's head.
+        keep_alive_s: how long a connection may stay open between two requests.
+        max_header_bytes: of the request line and the headers; more are refused with 431.
+        max_headers: likewise.
+        max_connections_per_address: open at once; behind a proxy all have the proxy's address.
+        max_connections: of all addresses.
         max_waiting: requests that may wait for the device; one more is answered with 503.
         max_batch: most requests that go through the device together.
         max_batch_tokens: new tokens that are scored together, estimated from the texts. A request
@@ -218,7 +230,15 @@ class Settings(BaseSettings):
     heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=1024, ge=1)
     max_text_bytes: int = Field(default=1_000_000, ge=1)
+    trusted_hosts: tuple[str, ...] = ()
     max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
+    body_timeout_s: float = Field(default=30.0, gt=0)
+    head_timeout_s: float = Field(default=10.0, gt=0)
+    keep_alive_s: float = Field(default=5.0, gt=0)
+    max_header_bytes: int = Field(default=32 * 1024, ge=1024)
+    max_headers: int = Field(default=100, ge=1)
+    max_connections_per_address: int = Field(default=512, ge=1)
+    max_connections: int = Field(default=2048, ge=1)
     max_waiting: int = Field(default=256, ge=1)
     max_batch: int = Field(default=16, ge=1)
     max_batch_tokens: int = Field(default=2048, ge=1)
@@ -238,6 +258,14 @@ class Settings(BaseSettings):
             if not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r} is no origin; name each as https://host or :port too")
         return origins
+
+    @field_validator("trusted_hosts")
+    @classmethod
+    def _hosts_are_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise ValueError(f"{host!r} is no host's name; leave out scheme, port and path")
+        return hosts
 
     @model_validator(mode="after")
     def _others_need_keys(self) -> Self:

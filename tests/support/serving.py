@@ -17,6 +17,8 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
+from server.connections.config import server_config
+
 ROOT = Path(__file__).parents[2]
 START_S = 180.0
 END_S = 60
@@ -74,9 +76,13 @@ def _process(
 @contextmanager
 def serving_app(app: FastAPI) -> Iterator[str]:
     """The address of an application that uvicorn serves on a thread, as it does in a process."""
-    config = uvicorn.Config(
-        app, port=0, http="httptools", log_config=None, access_log=False, lifespan="on"
-    )
+    settings = getattr(app.state, "settings", None)
+    if settings is None:  # not ours: a fake upstream
+        config = uvicorn.Config(
+            app, port=0, http="httptools", log_config=None, access_log=False, lifespan="on"
+        )
+    else:
+        config = server_config(app, settings, port=0)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="uvicorn")
     thread.start()

@@ -46,7 +46,9 @@ def serve() -> Iterator[Serve]:
             settings: Settings = FAKES, build: Callable[[Settings], Models] = build_models
         ) -> TestClient:
             app = create_app(settings, build=build)
-            return stack.enter_context(TestClient(app, raise_server_exceptions=False))
+            return stack.enter_context(
+                TestClient(app, "http://127.0.0.1", raise_server_exceptions=False)
+            )
 
         yield start
 

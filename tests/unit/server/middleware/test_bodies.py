@@ -1,11 +1,13 @@
 """Bodies that no honest client sends are explained and harm nothing."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.support.tiny_models import renderer
+from tests.unit.server.conftest import FAKES, Serve
 
 JSON = {"content-type": "application/json"}
 USER = '{"role": "user", "content": "look"}'
@@ -47,18 +49,64 @@ def test_the_number_of_candidates_is_an_integer(client: TestClient, value: str) 
     assert error["message"].startswith("body.num_candidates: Input should be a valid integer")
 
 
-def test_half_a_character_in_a_message_is_refused(tiny_client: TestClient) -> None:
-    body = '{"messages": [{"role": "user", "content": "go \\ud800"}]}'
-    error = error_of(tiny_client, "/v1/act", body, 400)
-    assert error["code"] == "malformed_history"
-    assert "holds half a character (a lone surrogate) at 3; send whole ones" in error["message"]
+HALF = r"\ud800"
+CALL = f'{{"id": "{HALF}", "type": "function", "function": {{"name": "go", "arguments": "{{}}"}}}}'
+CALLED = f'{{"role": "assistant", "content": null, "tool_calls": [{CALL}]}}'
+RESULT = f'{{"role": "tool", "content": "there", "tool_call_id": "{HALF}"}}'
 
 
-def test_half_a_character_in_a_candidate_is_refused(tiny_client: TestClient) -> None:
-    body = f'{{"messages": [{USER}], "candidates": ["go", "\\udfff"]}}'
-    error = error_of(tiny_client, "/v1/score", body, 400)
-    assert error["code"] == "invalid_candidates"
-    assert error["message"].startswith("candidates[1] holds half a character")
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        ("act", f'"messages": [{{"role": "user", "content": "{HALF}"}}]', "messages.0.content"),
+        ("act", f'"messages": [{USER}, {CALLED}, {RESULT}]', "messages.1.tool_calls.0.id"),
+        ("act", f'"messages": [{USER}], "episode_id": "{HALF}"', "episode_id"),
+        ("act", f'"messages": [{USER}], "task": "{HALF}"', "task"),
+        ("act", f'"messages": [{USER}], "q_model": "{HALF}"', "q_model"),
+        ("score", f'"messages": [{USER}], "candidates": ["a", "\\udfff"]', "candidates.1"),
+        ("episodes/e/outcome", f'"reward": 1, "observation": "{HALF}"', "observation"),
+        ("models/alias", f'"alias": "{HALF}", "to": "demo"', "alias"),
+        ("models/load", f'"folder": "a", "name": "{HALF}"', "name"),
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_stands(
+    serve: Serve, tmp_path: Path, path: str, body: str, place: str
+) -> None:
+    more = {"episodes_dir": tmp_path, "admin": True, "models_dir": tmp_path}
+    error = error_of(serve(FAKES.model_copy(update=more)), f"/v1/{path}", f"{{{body}}}", 422)
+    assert error["code"] == "malformed_body"
+    assert error["message"].startswith(f"body.{place} holds half a character")
+
+
+def test_half_a_character_in_a_name_is_refused(client: TestClient) -> None:
+    body = f'{{"messages": [{USER}], "metadata": {{"{HALF}": "a"}}}}'
+    error = error_of(client, "/v1/chat/completions", body, 400)
+    assert error["code"] == "malformed_body"
+    assert error["message"].startswith("a name in body.metadata holds half a character")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le"])
+def test_half_a_character_is_found_in_every_encoding(client: TestClient, encoding: str) -> None:
+    text = f'{{"messages": [{{"role": "user", "content": "{HALF}"}}]}}'
+    assert error_of(client, "/v1/act", text.encode(encoding), 422)["code"] == "malformed_body"
+    raw = '{"messages": [{"role": "user", "content": "\ud800"}]}'
+    body = raw.encode(encoding, errors="surrogatepass")
+    assert error_of(client, "/v1/act", body, 422)["code"] == "malformed_body"
+
+
+@pytest.mark.parametrize(
+    "text", [r"\ud83d\ude00", "\U0001f600", r"\\ud800", r"\\\\ud800", "\ud55c"]
+)
+def test_whole_characters_pass_however_they_are_spelt(client: TestClient, text: str) -> None:
+    body = f'{{"messages": [{{"role": "user", "content": "{text}"}}], "candidates": ["go"]}}'
+    response = client.post("/v1/score", content=body.encode(), headers=JSON)
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("text", [r"\\ud83d\ude00", r"\ud83d\ud83d\ude00", r"\ude00\ud83d"])
+def test_a_half_behind_what_looks_like_the_other_is_refused(client: TestClient, text: str) -> None:
+    body = f'{{"messages": [{{"role": "user", "content": "{text}"}}]}}'
+    assert error_of(client, "/v1/act", body, 422)["code"] == "malformed_body"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Limits on what one connection may hold, send and wait for."""

@@ -1,0 +1,59 @@
+"""uvicorn's configuration for the server, its limits included."""
+
+import resource
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from server.connections.limits import ConnectionTable, limits_of
+from server.connections.protocol import LimitedHttpProtocol
+from server.settings.settings import Settings
+
+_RESERVED_DESCRIPTORS = 256
+"""For models, logs, episodes, Redis and upstreams."""
+
+_log = structlog.get_logger(__name__)
+
+
+def server_config(app: FastAPI, settings: Settings, *, port: int | None = None) -> uvicorn.Config:
+    """Configuration of the server that answers with this application.
+
+    Args:
+        port: other than that of the settings.
+    """
+
+    def count_closed(reason: str) -> None:
+        app.state.metrics.connections_closed.labels(reason).inc()
+
+    table = ConnectionTable(limits_of(settings), count_closed)
+    protocol = type("ServedHttpProtocol", (LimitedHttpProtocol,), {"table": table})
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port if port is None else port,
+        http=protocol,
+        # There are none; and a connection that became one would leave the table's count.
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=settings.shutdown_timeout_s,
+    )
+
+
+def raise_descriptor_limit(max_connections: int) -> None:
+    """Let this process open as many descriptors as that many connections need, or say so."""
+    wanted = max_connections + _RESERVED_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        _log.warning(
+            "few_descriptors",
+            allowed=allowed,
+            wanted=wanted,
+            remedy="raise `ulimit -n` or lower QGUIDE_MAX_CONNECTIONS",
+        )

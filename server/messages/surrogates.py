@@ -1,0 +1,61 @@
+r"""Lone surrogates in a body: JSON can spell half a character, but UTF-8 cannot hold it.
+
+`"\ud800"` passes every parser of JSON and then fails wherever it is written: to an upstream, a
+file, Redis, a metric's label. So it is refused where it enters, in whatever field.
+"""
+
+import json
+import re
+from json import detect_encoding
+from typing import Any, Final
+
+# A high one that no low one follows, or a low one that no high one precedes.
+_ESCAPED: Final = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F])"
+)
+_RAW: Final = re.compile(rb"\xed[\xa0-\xbf]")  # UTF-8 has no such bytes; Python's JSON takes them
+_ESCAPED_BACKSLASH: Final = rb"\\u"
+
+
+def lone_surrogate_in(body: bytes) -> str | None:
+    """Place of the first lone surrogate in a JSON body, as `body.messages.0.content`."""
+    if not _may_hold_one(body):
+        return None
+    try:
+        return _find(json.loads(body))
+    except (ValueError, RecursionError):
+        return None  # for whoever reads it to refuse
+
+
+def _may_hold_one(body: bytes) -> bool:
+    """True if only parsing can tell; most bodies are told from their bytes."""
+    if detect_encoding(body) not in ("utf-8", "utf-8-sig"):
+        return True
+    # Behind an escaped backslash, what looks like the half of a pair may be none.
+    return bool(_ESCAPED.search(body) or _RAW.search(body)) or _ESCAPED_BACKSLASH in body
+
+
+def _find(value: object) -> str | None:
+    waiting: list[tuple[str, Any]] = [("body", value)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, str):
+            if not _is_whole(value):
+                return place
+        elif isinstance(value, dict):
+            for name in value:
+                if not _is_whole(name):
+                    return f"a name in {place}"
+            waiting += [(f"{place}.{name}", inner) for name, inner in reversed(value.items())]
+        elif isinstance(value, list):
+            waiting += [(f"{place}.{i}", value[i]) for i in reversed(range(len(value)))]
+    return None
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

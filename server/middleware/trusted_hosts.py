@@ -1,0 +1,65 @@
+"""Refusal of requests that name a foreign host: pages that reach this server by DNS rebinding."""
+
+from ipaddress import ip_address
+from typing import Final
+
+from fastapi import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.errors.table import known_error_response
+from server.errors.types import UntrustedHostError
+from server.settings.settings import Settings
+
+ANY: Final = "*"
+
+
+class TrustedHosts:
+    """Refuses requests whose Host is not one of this server's names.
+
+    A page on evil.example can have its name lead to 127.0.0.1 and then asks this server as its
+    own origin; the browser still sends `Host: evil.example`. An IP address in Host is therefore
+    always fine. With API keys a page of somebody else's has none to send, so the check is only
+    made there if the operator names hosts.
+    """
+
+    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
+        self.app = app
+        self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.trusted_hosts)}
+        self._any = ANY in self._names or bool(settings.keys_file and not settings.trusted_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, if it is meant for this server."""
+        if scope["type"] == "http" and not self._any:
+            hosts = [value for name, value in scope["headers"] if name == b"host"]
+            if not all(self._is_trusted(_name_in(host)) for host in hosts) or len(hosts) > 1:
+                await _refuse(b", ".join(hosts), scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _is_trusted(self, name: str) -> bool:
+        return name in self._names or name.endswith(".localhost") or _is_address(name)
+
+
+async def _refuse(host: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    error = UntrustedHostError(
+        f"the request is for the host {host.decode('latin-1')[:80]!r}; this server answers to "
+        "localhost, IP addresses and the names in QGUIDE_TRUSTED_HOSTS; add the name there "
+        '(["qguide.example"]; ["*"] takes any)'
+    )
+    await known_error_response(Request(scope), error)(scope, receive, send)
+
+
+def _name_in(host: bytes) -> str:
+    """The host without its port, in lower case."""
+    text = host.decode("latin-1").strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
