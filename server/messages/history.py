@@ -7,7 +7,6 @@ from typing import Final
 from qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
-    InvalidRequestError,
     MalformedHistoryError,
 )
 from qnet.types import History, Message, Role

@@ -87,7 +87,7 @@ def run_job(folder: Path, job: str, text: str) -> None:
 
 def test_served_episodes_train_a_q_model_that_is_served(tmp_path: Path) -> None:
     settings = Settings(policy=SCRIPTED, q_models={"q": SCRIPTED}, episodes_dir=tmp_path / "served")
-    with TestClient(create_app(settings, build=build)) as client:
+    with TestClient(create_app(settings, build=build), "http://localhost") as client:
         wins = [play(client, seed, knows_the_way=True) for seed in SEEDS]
         losses = [play(client, seed, knows_the_way=False) for seed in SEEDS]
     assert wins == [1.0] * len(SEEDS)
@@ -115,7 +115,7 @@ def test_served_episodes_train_a_q_model_that_is_served(tmp_path: Path) -> None:
 
     again = Settings(policy=SCRIPTED, q_models={"q": str(tmp_path / "qnet" / "checkpoint")})
     history = [row.model_dump() for row in labels[0].messages[:2]]
-    with TestClient(create_app(again)) as client:
+    with TestClient(create_app(again), "http://localhost") as client:
         body = {"messages": history, "candidates": [react_reply("Well.", a) for a in ACTIONS]}
         scored = client.post("/v1/score", json=body).raise_for_status().json()
     assert len({score["q_value"] for score in scored["scores"]}) > 1

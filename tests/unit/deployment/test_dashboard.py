@@ -40,7 +40,7 @@ def samples() -> Samples:
         shadows={"a": "b"},
         redis_url=SecretStr("redis://127.0.0.1:9/0"),  # gone, which is told as well
     )
-    with TestClient(create_app(settings)) as client:
+    with TestClient(create_app(settings), "http://localhost") as client:
         body = {"messages": [{"role": "user", "content": "look"}]}
         assert client.post("/v1/act", json=body).status_code == 200
         told = client.get("/metrics").text

@@ -75,6 +75,18 @@ def test_settings_arrive_as_they_were_meant(monkeypatch: pytest.MonkeyPatch) -> 
     assert settings_of(rendered("gpu-vllm.yaml"), monkeypatch).cache_bytes == 8 * 1024**3
 
 
+def test_without_keys_a_server_answers_to_its_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = "ingress.hosts[0]"
+    ingress = ("ingress.enabled=true", f"{host}.host=qguide.example", f"{host}.paths[0].path=/")
+    more = (f"{host}.paths[0].pathType=Prefix", "insecure=true")
+    hosts = settings_of(rendered(*ingress, *more), monkeypatch).trusted_hosts
+    assert hosts[:2] == ("qguide", "qguide.default")
+    assert hosts[-2:] == ("qguide.default.svc.cluster.local", "qguide.example")
+    assert settings_of(rendered(KEYS), monkeypatch).trusted_hosts == ()
+    named = settings_of(rendered("insecure=true", "settings.trusted_hosts={a}"), monkeypatch)
+    assert named.trusted_hosts == ("a",)
+
+
 def test_no_text_is_taken_for_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a$(QGUIDE_HOST)$$1 \"b\\'"
     given = ("--set-json", f"settings.paraphraser={json.dumps(text)}")
@@ -99,7 +111,7 @@ def test_the_notes_command_and_the_probes_are_answered(
     )
     settings = settings_of(rendered(*fakes), monkeypatch)
     server = server_of(rendered(*fakes))
-    with TestClient(create_app(settings)) as client:
+    with TestClient(create_app(settings), "http://localhost") as client:
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert client.get(server[probe]["httpGet"]["path"]).status_code == 200
         words = shlex.split(told[told.index("curl") :])

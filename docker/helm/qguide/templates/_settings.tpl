@@ -44,6 +44,16 @@ key, which Kubernetes puts in where the text has $(NAME).
 {{- $url := printf "http://%s-vllm:8000/v1" (include "qguide.fullname" .) -}}
 {{- $settings = merge $settings (dict "policy" "vllm" "upstreams" (dict "vllm" (dict "url" $url "model" "policy"))) -}}
 {{- end -}}
+{{- /* Without keys the server answers to its own names alone. */ -}}
+{{- if and .Values.insecure (not (hasKey $settings "trusted_hosts")) -}}
+{{- $name := include "qguide.fullname" . -}}
+{{- $local := printf "%s.%s" $name .Release.Namespace -}}
+{{- $hosts := list $name $local (printf "%s.svc" $local) (printf "%s.svc.cluster.local" $local) -}}
+{{- if .Values.ingress.enabled -}}
+{{- range .Values.ingress.hosts }}{{ $hosts = append $hosts .host }}{{ end -}}
+{{- end -}}
+{{- $settings = merge $settings (dict "trusted_hosts" $hosts) -}}
+{{- end -}}
 - name: QGUIDE_HOST
   value: "0.0.0.0"
 - name: QGUIDE_PORT

@@ -148,27 +148,29 @@ HALF = "\ud800"
 
 
 @pytest.mark.parametrize(
-    ("messages", "why"),
+    ("messages", "place"),
     [
-        ([{"role": "user", "content": HALF}], "holds half a character"),
+        ([{"role": "user", "content": HALF}], "messages.0.content"),
         (
             [
                 USER,
                 {"role": "assistant", "content": None, "tool_calls": [CALL | {"id": HALF}]},
-                USER,
+                {"role": "tool", "content": "there", "tool_call_id": HALF},
             ],
-            "have no result",
+            "messages.1.tool_calls.0.id",
         ),
+        ([USER | {"cache_control": {"type": HALF}}], "messages.0.cache_control.type"),
     ],
-    ids=["in a text", "in a call's id"],
+    ids=["in a text", "in a call's id", "in what is passed on"],
 )
-def test_half_a_character_is_a_400_with_and_without_an_upstream(
-    client: TestClient, messages: Any, why: str
+def test_half_a_character_is_a_400(
+    client: TestClient, guided: TestClient, messages: Any, place: str
 ) -> None:
-    body = json.dumps({"messages": messages, "qguide": {"perturb": True}})
-    refused = client.post(CHAT, content=body, headers={"Content-Type": "application/json"})
-    assert refused.status_code == 400, refused.text
-    assert why in refused.json()["error"]["message"]
+    body = json.dumps({"messages": messages, "qguide": {"episode_id": "e"}})
+    for server in (client, guided):
+        refused = server.post(CHAT, content=body, headers={"Content-Type": "application/json"})
+        assert refused.status_code == 400, refused.text
+        assert refused.json()["error"]["message"].startswith(f"body.{place} holds half")
 
 
 def test_a_conversation_with_an_image_is_no_record(

@@ -107,7 +107,7 @@ def test_spans_reach_a_collector_before_the_server_ends(
 
     url, sent = collector
     settings = Settings(**FAKES.model_dump() | {"otlp_endpoint": url})
-    with TestClient(create_app(settings)) as client:
+    with TestClient(create_app(settings), "http://localhost") as client:
         client.post("/v1/act", json=BODY)
     ((path, spans),) = sent
     assert path == "/v1/traces"

@@ -65,7 +65,7 @@ async def serving(settings: Settings) -> AsyncIterator[tuple[httpx.AsyncClient, 
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://server") as client,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
         yield client, app.state.models
 

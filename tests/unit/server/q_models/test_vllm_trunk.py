@@ -112,7 +112,7 @@ async def running(settings: Settings) -> AsyncIterator[tuple[httpx.AsyncClient, 
     app = create_app(settings, build=lambda _: models)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://qguide") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client, models
 
 

@@ -107,7 +107,7 @@ def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(
     process.start(ready_s=START_S)
     upstreams = {"vllm": process.upstream()}
     settings = FAKES.model_copy(update={"upstreams": upstreams, "vllm": "a-model"})
-    with TestClient(create_app(settings, vllm=process)) as client:
+    with TestClient(create_app(settings, vllm=process), "http://localhost") as client:
         assert client.get("/readyz").status_code == 200
         with pytest.raises(httpx.TransportError):
             httpx.get(f"{process.url}/die")
