@@ -151,15 +151,15 @@ def test_an_outcome_closes_an_episode_once(client: TestClient) -> None:
     assert "ended with a reward of 0.5, not 1.0" in other.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("field", "status"), [("action", 422), ("observation", 400)])
-def test_half_a_character_is_no_text(client: TestClient, field: str, status: int) -> None:
+@pytest.mark.parametrize("field", ["action", "observation"])
+def test_half_a_character_is_no_text(client: TestClient, field: str) -> None:
     play(client, steps=1)
     response = client.post(
         "/v1/episodes/e/outcome",
         content=json.dumps({"reward": 1, field: "a\ud800"}),
         headers={"content-type": "application/json"},
     )
-    assert response.status_code == status
+    assert response.status_code == 422
     assert field in response.json()["error"]["message"]
 
 
