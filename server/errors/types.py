@@ -27,7 +27,7 @@ class UntrustedHostError(QGuideError):
 
 
 class BodyTooLargeError(QGuideError):
-    """More bytes came, or were announced, than the server takes."""
+    """The body is larger than `QGUIDE_MAX_BODY_BYTES`."""
 
     def __init__(self, max_body_bytes: int) -> None:
         super().__init__(
@@ -37,7 +37,7 @@ class BodyTooLargeError(QGuideError):
 
 
 class BodyTimeoutError(QGuideError):
-    """The body did not come in time."""
+    """The head or the body of a request did not come in time."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class BodyTimeoutError(QGuideError):
 
 
 class MalformedBodyError(QGuideError):
-    """The body holds something that cannot be stored or passed on."""
+    """The body is not JSON in UTF-8, or not of the endpoint's shape."""
 
 
 class DrainingError(QGuideError):

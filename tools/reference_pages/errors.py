@@ -15,15 +15,16 @@ _INTRODUCTION: Final = (
     "the TypeScript client's has the same name."
 )
 _OTHERS: Final = (
-    (422, "malformed_body", "The body is not JSON in UTF-8, or not of the endpoint's shape."),
+    (400, "malformed_request", "What came is no request of HTTP/1.1."),
     (429, "too_many_at_once", "This key has as many requests in flight as it may."),
     (429, "tokens_used_up", "This key's tokens of the day are used up."),
+    (431, "head_too_large", "The request line and the headers are too long, or too many."),
     (500, "internal_error", "A failure that nobody foresaw; the log has the request's id."),
+    (503, "too_many_connections", "This address, or all together, have too many connections."),
 )
 _OF_HTTP: Final = {
     "not_found": "There is no such path.",
     "method_not_allowed": "The path exists, for another method.",
-    "body_too_large": "The body is larger than `QGUIDE_MAX_BODY_BYTES`.",
 }
 
 

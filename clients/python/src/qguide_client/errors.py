@@ -7,7 +7,7 @@ QGuideError
 ├── UnreadableAnswerError        what came back is none of QGuide's answers
 ├── EpisodeError                 an episode was used in an order that makes no sense
 └── RefusedError                 the server said no: status, code, request id
-    ├── InvalidRequestError      400, 405, 422: send something else
+    ├── InvalidRequestError      400, 405, 408, 422, 431: send something else
     │   ├── HistoryTooLongError
     │   ├── InvalidCandidatesError
     │   ├── MalformedHistoryError
@@ -228,10 +228,12 @@ OF_STATUS: Final[dict[int, type[RefusedError]]] = {
     403: ForbiddenError,
     404: NotFoundError,
     405: InvalidRequestError,
+    408: InvalidRequestError,
     409: ConflictError,
     413: BodyTooLargeError,
     422: InvalidRequestError,
     429: OverLimitError,
+    431: InvalidRequestError,
     500: ServerFailedError,
     502: UnavailableError,
     503: UnavailableError,
