@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Generic, Protocol, Self, TypeVar
+from typing import Annotated, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import BatchPolicy
+from qnet.types import BatchPolicy, History
 from training.trajectory import REACT, ChatFormat
 
 
@@ -135,6 +135,39 @@ class EngineComparison(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPair:
+    """One reply in two histories, one of which makes it void.
+
+    Attributes:
+        present: the state in which the last observation holds what the reply acts on.
+        absent: the same but for that.
+        reply: acts on something that it names.
+        played: which of the two was really reached.
+        rival: another reply of the state, which goes elsewhere; None without one.
+    """
+
+    present: History
+    absent: History
+    reply: str
+    played: Literal["present", "absent"]
+    rival: str | None = None
+
+
+class ReadPairMaker(Protocol):
+    """Makes counterfactual states, for a check that a Q model reads what it scores."""
+
+    def __call__(self, history: History, replies: Sequence[str], rng: Random) -> Sequence[ReadPair]:
+        """The pairs of a state; none where no reply names anything in its last observation.
+
+        Args:
+            history: the state, as it was played.
+            replies: drawn there.
+            rng: draws what takes the place of what is taken away.
+        """
+        ...
+
+
 Slice = Annotated[str, Field(pattern=r"^\d*:\d*$")]
 
 
@@ -185,6 +218,7 @@ class EnvironmentBundle(Generic[C]):
         is_success: (outcome reward, terminated) to the verdict that success rates count.
         build_expert: makes a fresh expert for each episode; None where there is none.
         build_expert_policy: the expert and its mistakes as a policy, named "expert" in job files.
+        read_pairs: counterfactual states, for `qguide choice-regret`; None where there are none.
         write_games: for `qguide generate`; None where games cannot be generated.
         compare_engines: for `qguide parity`; None where there is one engine.
         packages: distributions that results depend on; evaluations record their versions.
@@ -197,6 +231,7 @@ class EnvironmentBundle(Generic[C]):
     is_success: Callable[[float, bool], bool] = full_reward
     build_expert: ExpertBuilder | None = None
     build_expert_policy: Callable[[], BatchPolicy] | None = None
+    read_pairs: ReadPairMaker | None = None
     write_games: GameWriter | None = None
     compare_engines: EngineComparison | None = None
     packages: tuple[str, ...] = ()

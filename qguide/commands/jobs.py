@@ -153,7 +153,7 @@ def _split(text: str | None) -> list[str] | None:
 
 @app.command()
 def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """Regret of guided choices: each candidate, played to the end by the expert."""
+    """Regret of a Q model's choices on decision groups; nothing is played."""
     with _errors_without_traceback():
         from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 

@@ -1,195 +1,222 @@
-"""Regret of a guided agent's choices, in steps that an expert needs after each candidate.
+"""Choice regret: steps that a scorer's choices cost, on decision groups whose values are known.
 
-A success rate says that guidance failed, not where. Here every candidate of every decision is
-played to the end by a policy that knows the way (the environment's expert), so that choices can
-be compared with the best, the first and a random one, and Q with an order that it never saw.
+A success rate says that guidance failed, not where. Here every candidate of every decision has been
+played to the end (`qguide groups`), so a scorer's argmax can be compared with the best, the greedy
+and a random candidate, and its order with one that it never saw. No episode is played.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import combinations
-from typing import Any
+from statistics import fmean
 
-from pydantic import BaseModel, ConfigDict
+import numpy as np
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
+from scipy import stats
 
-from qnet.decision.decide import Decision
-from qnet.decision.selection import distinct
-from qnet.types import Sampling
-from training.environment import Environment, EnvironmentBundle, Task
-from training.evaluation.methods import Play, q_guided
-from training.rollouts.episode import first_reply, play_episode
-from training.rollouts.rollout import RolloutTask
-from training.trajectory import Step
+from training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
+from training.evaluation.statistics import bootstrap_interval
+
+RESAMPLES = 2_000
 
 
-class DecisionRow(BaseModel):
-    """One decision among different candidates.
+class ScoredDecisionRow(BaseModel):
+    """One decision among at least two candidates, and how a scorer ranks them.
 
     Attributes:
-        after_idle: the action before it meant nothing to the environment.
-        replies: the different candidates, in the order in which they were drawn.
+        step: actions before it.
+        after_invalid: the action before it meant nothing to the environment.
+        replies: the distinct candidates, in the order in which they were drawn.
         draws: how often each was drawn.
-        q_values: what the Q model said of each.
-        steps: how many the rollout needed after each; `horizon` where it did not succeed.
-        idle: whether each meant nothing to the environment.
-        chosen: which was taken.
+        q_values: the scorer's.
+        steps: expected steps to the end of each; see `candidate_steps`.
+        valid: False where the action meant nothing to the environment.
+        greedy: index of the policy's greedy reply, None where it was not drawn.
+        chosen: index of the highest value, the first of equal ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    step: int
-    after_idle: bool
+    step: NonNegativeInt
+    after_invalid: bool
     replies: tuple[str, ...]
     draws: tuple[int, ...]
-    q_values: tuple[float, ...]
-    steps: tuple[int, ...]
-    idle: tuple[bool, ...]
+    q_values: tuple[FiniteFloat, ...]
+    steps: tuple[FiniteFloat, ...]
+    valid: tuple[bool, ...]
+    greedy: int | None
     chosen: int
 
 
-class ChoiceRegretRow(BaseModel):
-    """One guided episode and its decisions."""
+class ScoredEpisodeRow(BaseModel):
+    """One episode's decisions; its reward is that of the agent which played it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task_id: str
     kind: str
-    reward: float
-    success: bool
-    decisions: tuple[DecisionRow, ...]
+    reward: FiniteFloat
+    decisions: tuple[ScoredDecisionRow, ...]
 
 
-def play_choices(
-    make: Callable[[], Environment],
-    play: Play,
-    *,
-    seed: int,
-    task: Task,
-    environment: EnvironmentBundle[Any],
-    horizon: int,
-) -> RolloutTask[ChoiceRegretRow]:
-    """Play one guided episode, then each of its candidates to the end.
+def candidate_steps(candidate: CandidateRow, *, most: float) -> float:
+    """Expected steps to the end, this action included; `most` where it is not reached.
 
-    One policy draws the candidates, another plays the roll-outs: see `PolicyWithRollouts`.
+    A graded outcome r counts as r times the steps and 1 - r times `most`.
+    """
+    return fmean(
+        most - c.outcome_reward * (most - min(c.steps, most)) for c in candidate.continuations
+    )
+
+
+def scored_episode(
+    row: DecisionGroupsRow, scores: Sequence[Sequence[float]], *, most_steps: float
+) -> ScoredEpisodeRow:
+    """The decisions of a row with a scorer's values.
 
     Args:
-        make: a fresh, single-use episode of the task; the same one every time.
-        play: how the guided agent plays.
-        seed: the job's.
-        task: names the task in the seeds of its draws.
-        environment: that of the task.
-        horizon: most actions of a rollout, those before the candidate included.
+        row: with any number of candidates; decisions with a single one are left out.
+        scores: for every decision, one value per candidate.
+        most_steps: what a continuation that does not reach the end counts as.
     """
-    guided = q_guided(play, seed, task.id)
-    episode = yield from play_episode(make, guided, max_steps=play.max_steps, chat=environment.chat)
-    decisions: list[DecisionRow] = []
-    for step, choice in enumerate(episode.choices):
-        if choice.decision is not None and choice.decision.q_values is not None:
-            before = episode.steps[:step]
-            roll_out = partial(_roll_out, make, environment, horizon)
-            decisions.append((yield from _play_on(before, choice.decision, roll_out)))
-    return ChoiceRegretRow(
-        task_id=task.id,
-        kind=task.kind,
-        reward=episode.reward,
-        success=environment.is_success(episode.reward, episode.terminated),
-        decisions=tuple(decisions),
+    before: list[DecisionRow] = []
+    decisions: list[ScoredDecisionRow] = []
+    for decision, values in zip(row.decisions, scores, strict=True):
+        if len(decision.candidates) > 1:
+            decisions.append(_scored(decision, values, before, most_steps))
+        before.append(decision)
+    return ScoredEpisodeRow(
+        task_id=row.task_id, kind=row.kind, reward=row.outcome_reward, decisions=tuple(decisions)
     )
 
 
-def _play_on(
-    before: Sequence[Step],
-    decision: Decision,
-    roll_out: Callable[[Sequence[str]], RolloutTask[tuple[int, bool]]],
-) -> RolloutTask[DecisionRow]:
-    """Play each of a decision's different candidates to the end."""
-    drawn = [candidate.message for candidate in decision.candidates]
-    q_of = {candidate.message: q for candidate, q in decision.scored_candidates if q is not None}
-    different = distinct(drawn).messages
-    outcomes: list[tuple[int, bool]] = []
-    for message in different:
-        outcomes.append((yield from roll_out([*(step.action for step in before), message.content])))
-    return DecisionRow(
+def _scored(
+    decision: DecisionRow, values: Sequence[float], before: Sequence[DecisionRow], most: float
+) -> ScoredDecisionRow:
+    candidates = decision.candidates
+    return ScoredDecisionRow(
         step=len(before),
-        after_idle=bool(before) and not before[-1].valid,
-        replies=tuple(message.content for message in different),
-        draws=tuple(drawn.count(message) for message in different),
-        q_values=tuple(q_of[message] for message in different),
-        steps=tuple(steps for steps, _ in outcomes),
-        idle=tuple(idle for _, idle in outcomes),
-        chosen=different.index(decision.action),
+        after_invalid=bool(before) and not before[-1].taken.valid,
+        replies=tuple(c.action for c in candidates),
+        draws=tuple(c.count for c in candidates),
+        q_values=tuple(values),
+        steps=tuple(candidate_steps(c, most=most) for c in candidates),
+        valid=tuple(c.valid for c in candidates),
+        greedy=decision.greedy,
+        chosen=max(range(len(values)), key=values.__getitem__),
     )
 
 
-def _roll_out(
-    make: Callable[[], Environment],
-    environment: EnvironmentBundle[Any],
-    horizon: int,
-    prefix: Sequence[str],
-) -> RolloutTask[tuple[int, bool]]:
-    """Steps that success takes after a prefix; True beside them if its last reply did nothing."""
-    greedy = first_reply(lambda _: Sampling(0.0), role="rollout")
-    episode = yield from play_episode(
-        make, greedy, max_steps=horizon, prefix=prefix, chat=environment.chat
-    )
-    success = environment.is_success(episode.reward, episode.terminated)
-    steps = len(episode.steps) - len(prefix) if success else horizon
-    return steps, not episode.steps[len(prefix) - 1].valid
-
-
-def summarise_choices(rows: Sequence[ChoiceRegretRow]) -> dict[str, float]:
-    """Figures over all decisions.
+def choice_figures(rows: Iterable[ScoredEpisodeRow]) -> dict[str, float]:
+    """Figures of all decisions among at least two candidates.
 
     Returns:
-        `regret` of the chosen, the first and a random candidate: steps more than the best one's,
-        on average. `idle_after_idle`: the share of choices that do nothing right after an action
-        that did nothing, and that of random ones. `pair_accuracy`: the share of pairs with
-        different steps that Q puts in order (a tie counts half), and `idle_pair_accuracy` that
-        of pairs of which one candidate does nothing. Figures without a case are left out.
+        `regret`: steps that the choice costs more than the best candidate, on average over
+        decisions, with its 95 % interval over tasks; the same for the greedy candidate (where it
+        was drawn), for a random one of the distinct candidates and for a random draw.
+        `pair_accuracy`: share of pairs with different steps that the scorer puts in order (a tie
+        counts half); `pair_accuracy_by_gap` counts each by its difference.
+        `valid_above_invalid`: the same for pairs of which one action means nothing.
+        `spearman`: mean within-state rank correlation of value and steps saved; a state whose
+        candidates all cost the same is left out, constant values count 0.
+        `invalid_rate` of the choice, of the greedy, a random distinct and a random drawn one;
+        `invalid_after_invalid` where the action before it meant nothing either.
+        Figures without a case are left out.
     """
-    decisions = [decision for row in rows for decision in row.decisions]
-    stuck = [decision for decision in decisions if decision.after_idle]
-    pairs = [
-        (decision.idle[a] != decision.idle[b], _order(decision, a, b))
-        for decision in decisions
-        for a, b in combinations(range(len(decision.steps)), 2)
-        if decision.steps[a] != decision.steps[b]
-    ]
-    figures = {
-        "success_rate": _mean([row.success for row in rows]),
-        "regret": _mean([_regret(d, d.steps[d.chosen]) for d in decisions]),
-        "regret_of_first": _mean([_regret(d, d.steps[0]) for d in decisions]),
-        "regret_of_random": _mean([_regret(d, _random(d, d.steps)) for d in decisions]),
-        "idle_after_idle": _mean([d.idle[d.chosen] for d in stuck]),
-        "idle_after_idle_of_random": _mean([_random(d, d.idle) for d in stuck]),
-        "pair_accuracy": _mean([right for _, right in pairs]),
-        "idle_pair_accuracy": _mean([right for idle, right in pairs if idle]),
-    }
-    counts = {
-        "episodes": len(rows),
+    episodes = list(rows)
+    decisions = [decision for episode in episodes for decision in episode.decisions]
+    figures = _regrets(decisions) | _orders(decisions) | _invalid_rates(decisions)
+    known = {name: value for name, value in figures.items() if value is not None}
+    return {
+        "episodes": len(episodes),
         "decisions": len(decisions),
-        "decisions_after_idle": len(stuck),
-        "pairs": len(pairs),
+        **known,
+        **_regret_interval(episodes),
     }
-    return counts | {name: value for name, value in figures.items() if value is not None}
+
+
+def _regrets(decisions: Sequence[ScoredDecisionRow]) -> dict[str, float | None]:
+    greedy = [(d, d.greedy) for d in decisions if d.greedy is not None]
+    return {
+        "regret": _mean([_regret(d, d.steps[d.chosen]) for d in decisions]),
+        "regret_of_greedy": _mean([_regret(d, d.steps[first]) for d, first in greedy]),
+        "regret_of_random_distinct": _mean([_regret(d, fmean(d.steps)) for d in decisions]),
+        "regret_of_random_draw": _mean([_regret(d, _drawn(d, d.steps)) for d in decisions]),
+    }
+
+
+def _orders(decisions: Sequence[ScoredDecisionRow]) -> dict[str, float | None]:
+    gaps, orders, by_validity = [], [], []
+    for decision in decisions:
+        for a, b in combinations(range(len(decision.steps)), 2):
+            better, worse = (a, b) if decision.steps[a] < decision.steps[b] else (b, a)
+            if decision.steps[a] != decision.steps[b]:
+                gaps.append(decision.steps[worse] - decision.steps[better])
+                orders.append(_order(decision, better, worse))
+            if decision.valid[a] != decision.valid[b]:
+                valid, invalid = (a, b) if decision.valid[a] else (b, a)
+                by_validity.append(_order(decision, valid, invalid))
+    weighted = sum(gap * order for gap, order in zip(gaps, orders, strict=True))
+    return {
+        "pairs": len(orders),
+        "pair_accuracy": _mean(orders),
+        "pair_accuracy_by_gap": weighted / sum(gaps) if gaps else None,
+        "validity_pairs": len(by_validity),
+        "valid_above_invalid": _mean(by_validity),
+        "spearman": _mean([r for d in decisions if (r := _spearman(d)) is not None]),
+    }
+
+
+def _invalid_rates(decisions: Sequence[ScoredDecisionRow]) -> dict[str, float | None]:
+    greedy = [(d, d.greedy) for d in decisions if d.greedy is not None]
+    stuck = [decision for decision in decisions if decision.after_invalid]
+    return {
+        "invalid_rate": _mean([not d.valid[d.chosen] for d in decisions]),
+        "invalid_rate_of_greedy": _mean([not d.valid[first] for d, first in greedy]),
+        "invalid_rate_of_random_distinct": _mean([1 - fmean(d.valid) for d in decisions]),
+        "invalid_rate_of_random_draw": _mean([1 - _drawn(d, d.valid) for d in decisions]),
+        "invalid_after_invalid": _mean([not d.valid[d.chosen] for d in stuck]),
+        "invalid_after_invalid_of_random_distinct": _mean([1 - fmean(d.valid) for d in stuck]),
+    }
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    return float(fmean(values)) if values else None
 
 
-def _regret(decision: DecisionRow, steps: float) -> float:
+def _regret(decision: ScoredDecisionRow, steps: float) -> float:
     return steps - min(decision.steps)
 
 
-def _random(decision: DecisionRow, values: Sequence[float]) -> float:
+def _regret_interval(episodes: Sequence[ScoredEpisodeRow]) -> dict[str, float]:
+    """Of the mean over tasks, each task's decisions averaged first."""
+    means = [
+        fmean(_regret(d, d.steps[d.chosen]) for d in episode.decisions)
+        for episode in episodes
+        if episode.decisions
+    ]
+    if not means:
+        return {}
+    low, high = bootstrap_interval(means, np.random.default_rng(0), resamples=RESAMPLES)
+    return {"regret_by_task": fmean(means), "regret_by_task_low": low, "regret_by_task_high": high}
+
+
+def _drawn(decision: ScoredDecisionRow, values: Sequence[float]) -> float:
     """The mean over the draws."""
     weighted = zip(decision.draws, values, strict=True)
     return sum(draws * value for draws, value in weighted) / sum(decision.draws)
 
 
-def _order(decision: DecisionRow, a: int, b: int) -> float:
-    """1 where the candidate with fewer steps has the higher Q, 0.5 for a tie."""
-    better, worse = (a, b) if decision.steps[a] < decision.steps[b] else (b, a)
+def _order(decision: ScoredDecisionRow, better: int, worse: int) -> float:
+    """1 where the better candidate has the higher value, 0.5 for a tie."""
     q_better, q_worse = decision.q_values[better], decision.q_values[worse]
     return 0.5 if q_better == q_worse else float(q_better > q_worse)
+
+
+def _spearman(decision: ScoredDecisionRow) -> float | None:
+    """Rank correlation of value and steps saved; None where all candidates cost the same."""
+    if len(set(decision.steps)) < 2:
+        return None
+    if len(set(decision.q_values)) < 2:
+        return 0.0
+    saved = stats.rankdata([-steps for steps in decision.steps])
+    return float(np.corrcoef(saved, stats.rankdata(decision.q_values))[0, 1])

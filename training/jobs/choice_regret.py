@@ -1,129 +1,178 @@
-r"""Regret of guided choices: every candidate of guided episodes, played to the end by an expert.
+"""Choice regret of a scorer on decision groups, and whether it reads what it scores.
 
-    qguide choice-regret --config training/configs/alfworld/choice_regret.toml \
-        --set environment.games=DIR
+    qguide choice-regret --config training/configs/alfworld/choice_regret.toml
 
-reads a policy and a Q model; writes one row per episode, and figures over all decisions.
+reads decision groups and a Q model (or a policy, whose own log-probability is the baseline); writes
+one row per episode and the figures of all. It plays nothing, so it is the first thing to look at
+after a training: an argmax that loses here wins no game. It takes a minute for 200 episodes, so a
+killed run starts over; its rows appear all at once.
 """
 
-from functools import partial
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Self
 
-from pydantic import Field
-from rich.console import Console
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import BatchPolicy, Sampling, Scorer
-from training.data.runs import read_rows
-from training.evaluation.choice_regret import (
-    ChoiceRegretRow,
-    play_choices,
-    summarise_choices,
-)
-from training.evaluation.methods import Play
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qnet.errors import ConfigError
+from qnet.types import Message, Scorer, ScoreRequest
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
+from training.environment import ReadPair
+from training.environments.registry import find_environment
+from training.evaluation.choice_regret import ScoredEpisodeRow, choice_figures, scored_episode
+from training.evaluation.read_pairs import ScoredReadPair, read_pair_figures
+from training.rollouts.episode import derived_seed
 from training.rollouts.models import (
-    EMBEDDED,
-    EXPERT,
-    build_policy,
+    Inference,
+    build_logprob_scorer,
     build_scorer,
     sha256_of_policy,
     sha256_of_q_model,
 )
-from training.rollouts.policies import PolicyWithRollouts
-from training.rollouts.rollout import RolloutTask
+
+EPISODES_AT_ONCE = 32
 
 
-class ChoiceRegretConfig(RolloutConfig):
-    """Configuration of `qguide choice-regret`.
+class ChoiceRegretConfig(BaseModel):
+    """What `qguide choice-regret` reads.
 
     Attributes:
-        policy, qnet: "embedded" or a checkpoint's folder: the guided agent.
-        rollouts: plays on after every candidate, at temperature 0: "expert" for the
-            environment's, or a policy as above.
-        candidates: M.
-        temperature: of the draws; the first candidate is the greedy one where the next says so.
-        max_steps: of the guided episode.
-        horizon: most actions of a rollout, those before its candidate included.
+        groups: run folders of `groups`, best of held-back tasks.
+        output: the run folder to write.
+        qnet: "embedded" or the folder of a Q model of either kind.
+        policy: "embedded" or a policy's folder, whose log-probability scores in place of `qnet`.
+        inference: how the scorer runs.
+        most_steps: what a continuation that does not reach the end counts as.
+        read_pairs: score counterfactual pairs too, where the environment has them.
+        seed: of the read pairs.
     """
 
-    policy: str = EMBEDDED
-    qnet: str = EMBEDDED
-    rollouts: str = EXPERT
-    candidates: int = Field(default=5, ge=2)
-    temperature: float = Field(default=0.7, gt=0)
-    max_tokens: int = Field(default=128, ge=1)
-    greedy_candidate: bool = True
-    seed: int = 0
-    max_steps: int = Field(default=40, ge=1)
-    horizon: int = Field(default=60, ge=1)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    @property
-    def play(self) -> Play:
-        """How the guided agent plays."""
-        return Play(
-            candidates=self.candidates,
-            sampling=Sampling(self.temperature, self.max_tokens),
-            greedy_candidate=self.greedy_candidate,
-            max_steps=self.max_steps,
-        )
+    groups: tuple[Path, ...] = Field(min_length=1)
+    output: Path
+    qnet: str = ""
+    policy: str = ""
+    inference: Inference = Inference()
+    most_steps: float = Field(default=50, gt=0)
+    read_pairs: bool = True
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _one_scorer(self) -> Self:
+        if bool(self.qnet) == bool(self.policy):
+            raise ValueError(f"qnet is {self.qnet!r} and policy {self.policy!r}; name one of them")
+        return self
+
+
+class _ResolvedConfig(ChoiceRegretConfig):
+    """What `config.json` holds: a model trained again under the same name is another one."""
+
+    qnet_sha256: str
+    policy_sha256: str
 
 
 def run_choice_regret(
-    config: ChoiceRegretConfig,
-    *,
-    policy: BatchPolicy | None = None,
-    scorer: Scorer | None = None,
-    console: Console | None = None,
+    config: ChoiceRegretConfig, *, scorer: Scorer | None = None
 ) -> dict[str, float]:
-    """Play the tasks that have no row yet; returns figures over all of them.
+    """Score every decision; returns the figures that `metrics.jsonl` gets too.
 
     Args:
-        config: what to play.
-        policy, scorer: play in place of those that `config` names; the policy plays on, too.
-        console: where progress is shown; None takes stderr.
+        config: what to score.
+        scorer: scores in place of the model that `config` names.
 
     Raises:
-        ConfigError: the run folder belongs to another configuration.
-        EnvironmentFailureError: an episode failed; a run again goes on with the others.
+        ConfigError: the run folder belongs to another configuration, or there is no decision.
+        RecordError: a row is no decision group.
     """
-    weights = {
-        "policy_sha256": "" if policy else sha256_of_policy(config.policy),
-        "qnet_sha256": "" if scorer else sha256_of_q_model(config.qnet),
-        "rollouts_sha256": "" if policy else sha256_of_policy(config.rollouts),
-    }
-    with open_rollouts("choice-regret", config, weights=weights, console=console) as rollouts:
-        rollouts.play(
-            partial(_play_task, config, rollouts),
-            policy=policy or _build_policy(config),
-            scorer=scorer or build_scorer(config.qnet, config.inference),
+    own = scorer is None
+    resolved = _ResolvedConfig(
+        **dict(config),
+        qnet_sha256=sha256_of_q_model(config.qnet) if own else "",
+        policy_sha256=sha256_of_policy(config.policy) if own and config.policy else "",
+    )
+    with open_run(config.output, resolved) as run:
+        return _score_all(config, run, scorer or _build_scorer(config))
+
+
+def _build_scorer(config: ChoiceRegretConfig) -> Scorer:
+    if config.policy:
+        return build_logprob_scorer(config.policy, config.inference)
+    return build_scorer(config.qnet, config.inference)
+
+
+def _score_all(config: ChoiceRegretConfig, run: RunFolder, scorer: Scorer) -> dict[str, float]:
+    rows = [row for path in config.groups for row in read_rows(rows_path(path), DecisionGroupsRow)]
+    episodes: list[ScoredEpisodeRow] = []
+    unfinished = run.rows.with_suffix(".partial")
+    unfinished.unlink(missing_ok=True)
+    with JsonlWriter(unfinished) as writer:
+        for first in range(0, len(rows), EPISODES_AT_ONCE):
+            some = rows[first : first + EPISODES_AT_ONCE]
+            for row, scores in zip(some, score_groups(scorer, some), strict=True):
+                episodes.append(scored_episode(row, scores, most_steps=config.most_steps))
+                writer.write(episodes[-1])
+    if not any(episode.decisions for episode in episodes):
+        raise ConfigError(
+            f"{', '.join(map(str, config.groups))}: no decision among several candidates; "
+            "draw more of them, or hotter"
         )
-        if rollouts.failures:
-            first = rollouts.failures[0]
-            raise EnvironmentFailureError(
-                f"{len(rollouts.failures)} tasks failed; the first: {first.task_id}: {first.error}"
-            )
-        summary = summarise_choices(list(read_rows(rollouts.folder.rows, ChoiceRegretRow)))
-        rollouts.metrics.write(summary)
-        return summary
+    unfinished.replace(run.rows)
+    figures = choice_figures(episodes)
+    if config.read_pairs:
+        figures |= read_pair_figures(list(_scored_read_pairs(scorer, rows, seed=config.seed)))
+    with JsonlWriter(run.metrics) as metrics:
+        metrics.write({"scorer": scorer.name, **figures})
+    return figures
 
 
-def _build_policy(config: ChoiceRegretConfig) -> BatchPolicy:
-    """The policy that draws, and the one that plays on."""
-    return PolicyWithRollouts(
-        build_policy(config.policy, config.inference, config.environment),
-        build_policy(config.rollouts, config.inference, config.environment),
+def score_groups(scorer: Scorer, rows: Sequence[DecisionGroupsRow]) -> list[list[list[float]]]:
+    """Values of every candidate of every decision of every row.
+
+    The episodes go side by side, step by step, so that a step is one batch and a scorer that
+    keeps prefixes reads each history once. A decision with one candidate is not scored: it gets 0.
+    """
+    states = [list(row.states()) for row in rows]
+    scores: list[list[list[float]]] = [[] for _ in rows]
+    for step in range(max(map(len, states))):
+        alive = [i for i, own in enumerate(states) if step < len(own)]
+        choices = [i for i in alive if len(states[i][step][1].candidates) > 1]
+        requests = [
+            ScoreRequest(history, tuple(_reply(c.action) for c in decision.candidates))
+            for history, decision in (states[i][step] for i in choices)
+        ]
+        values = dict(zip(choices, scorer.score(requests), strict=True)) if requests else {}
+        for i in alive:
+            scores[i].append(list(values[i].q_values) if i in values else [0.0])
+    return scores
+
+
+def _scored_read_pairs(
+    scorer: Scorer, rows: Sequence[DecisionGroupsRow], *, seed: int
+) -> Iterator[ScoredReadPair]:
+    """Of the rows whose environment makes any."""
+    for row in rows:
+        make = find_environment(row.environment).read_pairs
+        if make is None:
+            continue
+        rng = Random(derived_seed(seed, row.task_id))
+        for history, decision in row.states():
+            for pair in make(history, [c.action for c in decision.candidates], rng):
+                yield _scored_read_pair(scorer, pair)
+
+
+def _scored_read_pair(scorer: Scorer, pair: ReadPair) -> ScoredReadPair:
+    replies = tuple(_reply(text) for text in (pair.reply, pair.rival) if text is not None)
+    present, absent = (
+        result.q_values
+        for result in scorer.score([ScoreRequest(h, replies) for h in (pair.present, pair.absent)])
     )
+    if pair.rival is None:
+        return ScoredReadPair(present[0], absent[0])
+    return ScoredReadPair(present[0], absent[0], rival_present=present[1], rival_absent=absent[1])
 
 
-def _play_task(
-    config: ChoiceRegretConfig, rollouts: Rollouts, playable: PlayableTask
-) -> RolloutTask[None]:
-    row = yield from play_choices(
-        playable.make,
-        config.play,
-        seed=config.seed,
-        task=playable.task,
-        environment=playable.environment,
-        horizon=config.horizon,
-    )
-    rollouts.write(row)
+def _reply(text: str) -> Message:
+    return Message("assistant", text)

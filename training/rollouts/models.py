@@ -114,6 +114,28 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
     return build_shared_prefix_scorer(loaded, cache_bytes=inference.cache_bytes)
 
 
+def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
+    """The log-probability under a policy as a score: the baseline for every Q model.
+
+    Args:
+        name: "embedded" or the folder of a policy.
+        inference: how it runs.
+
+    Raises:
+        CheckpointError: the folder holds no policy.
+    """
+    import torch
+
+    from qnet.models.checkpoint import load_policy
+    from qnet.scoring.logprobs import SharedPrefixLogprobScorer
+
+    if inference.threads:
+        torch.set_num_threads(inference.threads)
+    dtype: torch.dtype = getattr(torch, inference.dtype)
+    loaded = load_policy(model_folder(name, "policy"), dtype=dtype, device=inference.device)
+    return SharedPrefixLogprobScorer(loaded, cache_bytes=inference.cache_bytes)
+
+
 def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
     """Where the model of that name lies."""
     from qnet.models.checkpoint import embedded_path

@@ -13,6 +13,7 @@ from training.environments.alfworld.expert.expert import Expert
 from training.environments.alfworld.expert.policy import ExpertPolicy
 from training.environments.alfworld.generate import generate_games
 from training.environments.alfworld.parity import run_parity
+from training.environments.alfworld.read_pairs import read_pairs
 from training.environments.alfworld.suite import (
     AlfWorldSuite,
     build_alfworld_suite,
@@ -74,6 +75,7 @@ ALFWORLD = EnvironmentBundle(
     build_suite=build_suite,
     build_expert=Expert,
     build_expert_policy=ExpertPolicy,
+    read_pairs=read_pairs,
     write_games=write_games,
     compare_engines=compare_engines,
     packages=("alfworld", "textworld"),

@@ -1,20 +1,31 @@
-"""Regret on generated games: the expert's mistakes as candidates, the expert plays on."""
+"""The choice-regret job on an expert's mistakes, and on a model's own log-probability."""
 
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
+from pydantic import ValidationError
 from rich.console import Console
 
 from qnet.errors import ConfigError
-from qnet.types import ScoreRequest, ScoreResult
-from training.data.runs import read_rows
+from qnet.models.checkpoint import load_policy
+from qnet.types import Message, ScoreRequest, ScoreResult
+from tests.support.tiny_models import save_policy
+from training.data.decision_groups import (
+    CandidateRow,
+    ContinuationRow,
+    DecisionGroupsRow,
+    DecisionRow,
+)
+from training.data.runs import JsonlWriter, read_rows
 from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.alfworld.expert.policy import ExpertPolicy
-from training.evaluation.choice_regret import ChoiceRegretRow, DecisionRow, summarise_choices
+from training.evaluation.choice_regret import ScoredEpisodeRow
+from training.exploration.decision_groups import Decisions, Draws
 from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
-
-QUIET = Console(quiet=True)
+from training.jobs.groups import GroupsConfig, run_groups
 
 
 class LikesTheLast:
@@ -26,77 +37,85 @@ class LikesTheLast:
         return [ScoreResult(tuple(map(float, range(len(r.candidates)))), 1) for r in requests]
 
 
-def config(output: Path, *, count: int = 3, **changes: object) -> ChoiceRegretConfig:
-    games = AlfWorldConfig(first_seed=0, count=count)
-    return ChoiceRegretConfig(output=output, environment=games, max_steps=6, **changes)
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Decisions among the mistakes of an expert in three generated games."""
+    output = tmp_path_factory.mktemp("groups")
+    config = GroupsConfig(
+        output=output,
+        environment=AlfWorldConfig(first_seed=0, count=3),
+        decisions=Decisions(draws=(Draws(n=5, temperature=1.0),), max_steps=6),
+    )
+    run_groups(config, policy=ExpertPolicy(), console=Console(file=StringIO()))
+    return output
 
 
-def choice_regret(config: ChoiceRegretConfig) -> dict[str, float]:
-    return run_choice_regret(config, policy=ExpertPolicy(), scorer=LikesTheLast(), console=QUIET)
+def configure(output: Path, groups: Path, **changes: object) -> ChoiceRegretConfig:
+    values = {"output": output, "groups": (groups,), "qnet": "any"}
+    return ChoiceRegretConfig.model_validate(values | changes)
 
 
-def test_each_candidate_is_played_to_the_end_by_one_who_knows(tmp_path: Path) -> None:
-    figures = choice_regret(config(tmp_path))
-    rows = list(read_rows(tmp_path / "rows.jsonl", ChoiceRegretRow))
+def test_a_scorers_choices_are_compared_with_what_the_expert_found(
+    tmp_path: Path, groups: Path
+) -> None:
+    figures = run_choice_regret(configure(tmp_path, groups), scorer=LikesTheLast())
+    rows = list(read_rows(tmp_path / "rows.jsonl", ScoredEpisodeRow))
     decisions = [decision for row in rows for decision in row.decisions]
     assert figures["episodes"] == len(rows) == 3
     assert figures["decisions"] == len(decisions) > 3
     for decision in decisions:
         assert decision.chosen == len(decision.replies) - 1  # what the scorer likes
-        assert len(decision.steps) == len(decision.idle) == len(decision.replies) > 1
         assert sum(decision.draws) == 5
-        assert min(decision.steps) < 60  # the expert finds the way back from most mistakes
-    assert any(any(decision.idle) for decision in decisions)
-    assert figures["regret"] >= 0
+    assert figures["regret"] > 0
+    assert figures["read_pair_accuracy"] == 0.5  # it reads nothing
+    again = run_choice_regret(configure(tmp_path, groups), scorer=LikesTheLast())
+    assert again == figures
 
 
-def test_a_run_goes_on_where_it_was_and_ends_with_the_same_figures(tmp_path: Path) -> None:
-    whole = choice_regret(config(tmp_path / "whole"))
-    choice_regret(config(tmp_path / "cut"))
-    lines = (tmp_path / "cut" / "rows.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "cut" / "rows.jsonl").write_text(lines[0] + lines[1][:40])
-    assert choice_regret(config(tmp_path / "cut")) == pytest.approx(whole)
-    with pytest.raises(ConfigError, match="seed"):
-        choice_regret(config(tmp_path / "cut", seed=1))
-
-
-def test_figures_are_what_one_counts_by_hand() -> None:
-    first = DecisionRow(
-        step=1,
-        after_idle=True,
-        replies=("a", "b", "c"),
-        draws=(3, 1, 1),
-        q_values=(0.1, 0.3, 0.1),
-        steps=(4, 9, 4),
-        idle=(False, True, False),
-        chosen=1,
-    )
-    second = first.model_copy(update={"after_idle": False, "steps": (2, 1, 2), "chosen": 1})
-    rows = [
-        ChoiceRegretRow(task_id="x", kind="k", reward=1.0, success=True, decisions=(first, second)),
-        ChoiceRegretRow(task_id="y", kind="k", reward=0.0, success=False, decisions=()),
+def test_a_policys_own_log_probability_is_a_score(tmp_path: Path) -> None:
+    end = ContinuationRow(outcome_reward=1.0, steps=1, terminated=True)
+    candidates = [
+        CandidateRow(action=f"Action: {action}", count=1, observation="", continuations=(end,))
+        for action in ("go left", "go right", "open door")
     ]
-    assert summarise_choices(rows) == pytest.approx(
-        {
-            "episodes": 2,
-            "decisions": 2,
-            "decisions_after_idle": 1,
-            "pairs": 4,
-            "success_rate": 0.5,
-            "regret": 2.5,
-            "regret_of_first": 0.5,
-            "regret_of_random": (1.0 + 0.8) / 2,
-            "idle_after_idle": 1.0,
-            "idle_after_idle_of_random": 0.2,
-            "pair_accuracy": 0.5,
-            "idle_pair_accuracy": 0.5,
-        }
+    row = DecisionGroupsRow(
+        task_id="corridor:0",
+        kind="reach_door",
+        environment="fake",
+        first_observation="You are in a corridor.",
+        decisions=(DecisionRow(candidates=tuple(candidates), chosen=0),),
+        source="policy",
+        continuation="policy",
+        seed=0,
     )
+    with JsonlWriter(tmp_path / "groups" / "rows.jsonl") as writer:
+        writer.write(row)
+    policy = save_policy(tmp_path / "policy")
+    config = configure(tmp_path / "out", tmp_path / "groups", qnet="", policy=str(policy))
+    assert "read_pairs" not in run_choice_regret(config)  # a corridor has none
+    [scored] = read_rows(tmp_path / "out" / "rows.jsonl", ScoredEpisodeRow)
+    loaded = load_policy(policy)
+    [(history, decision)] = row.states()
+    for candidate, q in zip(decision.candidates, scored.decisions[0].q_values, strict=True):
+        before = loaded.renderer.encode_history(history)
+        after = loaded.renderer.encode_candidate(Message("assistant", candidate.action))
+        with torch.inference_mode():
+            logits = loaded.model(torch.tensor([before + after])).logits[0]
+        logprobs = logits.log_softmax(-1)[len(before) - 1 : -1]
+        expected = logprobs.gather(1, torch.tensor(after)[:, None]).sum()
+        assert q == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_without_a_decision_there_is_nothing_to_say() -> None:
-    figures = summarise_choices(
-        [ChoiceRegretRow(task_id="x", kind="k", reward=1.0, success=True, decisions=())]
-    )
-    assert "regret" not in figures
-    assert figures["success_rate"] == 1.0
+def test_groups_without_a_choice_are_refused(tmp_path: Path, groups: Path) -> None:
+    with JsonlWriter(tmp_path / "none" / "rows.jsonl"):
+        pass
+    with pytest.raises(ConfigError, match="no decision among several candidates"):
+        run_choice_regret(configure(tmp_path / "out", tmp_path / "none"), scorer=LikesTheLast())
+
+
+@pytest.mark.parametrize("changes", [{"policy": "embedded"}, {"qnet": ""}])
+def test_exactly_one_scorer_is_named(
+    tmp_path: Path, groups: Path, changes: dict[str, object]
+) -> None:
+    with pytest.raises(ValidationError, match="name one of them"):
+        configure(tmp_path, groups, **changes)

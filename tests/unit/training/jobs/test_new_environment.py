@@ -10,7 +10,7 @@ from training.data.decision_groups import DecisionGroupsRow
 from training.data.records import LabelRow, TrajectoryRow, TreeRow
 from training.data.runs import read_rows
 from training.environments.registry import environment_config
-from training.evaluation.choice_regret import ChoiceRegretRow
+from training.evaluation.choice_regret import ScoredEpisodeRow
 from training.evaluation.records import EpisodeRow
 from training.exploration.decision_groups import Decisions
 from training.exploration.tree_expansion import Exploration
@@ -67,17 +67,6 @@ def test_an_evaluation_counts_what_the_environment_calls_success(tmp_path: Path)
 
 
 def test_choice_regret_and_groups_speak_its_format(tmp_path: Path) -> None:
-    regret = ChoiceRegretConfig(
-        output=tmp_path / "regret", environment=TABLE, max_steps=4, horizon=12
-    )
-    figures = run_choice_regret(
-        regret, policy=CountingPolicy(), scorer=LikesProgress(), console=QUIET
-    )
-    rows = list(read_rows(tmp_path / "regret" / "rows.jsonl", ChoiceRegretRow))
-    assert figures["decisions"] > 0
-    assert any(True in decision.idle for row in rows for decision in row.decisions)
-    assert figures["regret"] == 0  # the highest number is the right one
-
     groups = GroupsConfig(
         output=tmp_path / "groups", environment=TABLE, decisions=Decisions(max_steps=3, horizon=9)
     )
@@ -91,3 +80,11 @@ def test_choice_regret_and_groups_speak_its_format(tmp_path: Path) -> None:
         for candidate in decision.candidates
         for continuation in candidate.continuations
     )
+
+    regret = ChoiceRegretConfig(
+        output=tmp_path / "regret", groups=(tmp_path / "groups",), qnet="any"
+    )
+    figures = run_choice_regret(regret, scorer=LikesProgress())
+    rows = list(read_rows(tmp_path / "regret" / "rows.jsonl", ScoredEpisodeRow))
+    assert any(False in decision.valid for row in rows for decision in row.decisions)
+    assert figures["regret"] == 0  # the highest number is the right one

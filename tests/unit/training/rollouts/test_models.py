@@ -11,10 +11,12 @@ from qnet.scoring.value_head import SharedPrefixScorer
 from qnet.types import Message, Scorer, ScoreRequest
 from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
 from training.environments.corridor import CorridorConfig
+from training.exploration.decision_groups import Decisions
 from training.exploration.tree_expansion import Exploration
 from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
 from training.jobs.explore import ExploreConfig, run_explore
+from training.jobs.groups import Continuation, GroupsConfig, run_groups
 from training.rollouts.models import Inference, build_scorer, sha256_of_q_model
 
 QUIET = Console(quiet=True)
@@ -83,20 +85,21 @@ def test_evaluate_and_explore_are_guided_by_an_implicit_q(
     assert figures["trees"] == 2
 
 
-def test_a_choice_analysis_is_not_resumed_with_other_weights(tmp_path: Path, policy: Path) -> None:
-    qnet = save_qnet(tmp_path / "qnet", policy)
-    config = ChoiceRegretConfig(
-        output=tmp_path / "run",
+def test_choice_regret_does_not_mix_the_figures_of_two_models(tmp_path: Path, policy: Path) -> None:
+    groups = GroupsConfig(
+        output=tmp_path / "groups",
         environment=CorridorConfig(count=1),
         policy=str(policy),
-        qnet=str(qnet),
-        rollouts=str(policy),
-        max_steps=1,
-        horizon=2,
-        max_tokens=4,
+        decisions=Decisions(max_steps=1, horizon=1, max_tokens=4),
+        continuation=Continuation(by="policy"),
     )
-    first = run_choice_regret(config, console=QUIET)
-    assert run_choice_regret(config, console=QUIET) == first
+    run_groups(groups, console=QUIET)
+    qnet = save_qnet(tmp_path / "qnet", policy)
+    config = ChoiceRegretConfig(
+        output=tmp_path / "run", groups=(tmp_path / "groups",), qnet=str(qnet)
+    )
+    first = run_choice_regret(config)
+    assert run_choice_regret(config) == first
     save_qnet(qnet, save_policy(tmp_path / "another", seed=3))
     with pytest.raises(ConfigError, match="qnet_sha256"):
-        run_choice_regret(config, console=QUIET)
+        run_choice_regret(config)

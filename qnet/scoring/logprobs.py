@@ -1,0 +1,182 @@
+"""Log-probabilities of candidates' tokens under a causal LM, and a scorer that is nothing more.
+
+The implicit Q reads two models in this way; `SharedPrefixLogprobScorer` reads a policy alone, which
+is the baseline for every Q model.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import fsum
+
+import torch
+from transformers import PreTrainedModel
+
+from qnet.engine.attention import PackedSegment
+from qnet.engine.packed_model import (
+    DEFAULT_CACHE_BYTES,
+    DEFAULT_TOKENS_PER_FORWARD,
+    PackedModel,
+    context_length,
+    logits_of,
+)
+from qnet.engine.prefix_cache import Entry
+from qnet.engine.token_trie import TokenTree
+from qnet.models.checkpoint import LoadedPolicy
+from qnet.scoring.score_plan import RenderedRequest, pieces, remember, render_request
+from qnet.types import CacheUse, ScoreRequest, ScoreResult
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobReading:
+    """Log-probabilities of one request under one model.
+
+    Attributes:
+        logprobs: of each distinct candidate's tokens.
+        known: how many of the history's tokens were cached.
+    """
+
+    logprobs: list[list[float]]
+    known: int
+
+
+class SharedPrefixLogprobScorer:
+    """log pi(a | s) of a policy as a score: the sum over the action's tokens, its end included.
+
+    Args:
+        cache_bytes: for the histories kept between steps.
+        tokens_per_forward: longest packed row of one forward pass.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedPolicy,
+        *,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
+    ) -> None:
+        self.name = loaded.name
+        self.context = context_length(loaded.model.config)
+        self._renderer = loaded.renderer
+        self._reader = LogprobReader(
+            loaded.model, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
+        )
+
+    @torch.inference_mode()
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """log pi of each candidate, in the requests' order.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the context.
+            InvalidCandidatesError: a request has no candidates.
+        """
+        rendered = [
+            render_request(self._renderer, request, name=self.name, context=self.context)
+            for request in requests
+        ]
+        return [
+            ScoreResult(
+                tuple(fsum(reading.logprobs[i]) for i in request.index),
+                computed_tokens=request.new_tokens(reading.known),
+                cached_tokens=reading.known,
+            )
+            for request, reading in zip(rendered, self._reader.read(rendered), strict=True)
+        ]
+
+    @property
+    def cache(self) -> CacheUse:
+        """What is kept now."""
+        return self._reader.cache
+
+    def close(self) -> None:
+        """Let go of every history; it scores no more."""
+        self._reader.clear()
+
+
+class LogprobReader:
+    """Log-probabilities of the candidates' tokens under one model, and its cache."""
+
+    def __init__(
+        self, model: PreTrainedModel, *, cache_bytes: int, tokens_per_forward: int
+    ) -> None:
+        self._like = next(model.parameters())
+        self._packed = PackedModel(
+            model,
+            logits_of(model),
+            cache_bytes=cache_bytes,
+            tokens_per_forward=tokens_per_forward,
+        )
+
+    @property
+    def cache(self) -> CacheUse:
+        """What is kept now."""
+        return self._packed.cache
+
+    def clear(self) -> None:
+        """Let go of every history."""
+        self._packed.store.clear()
+
+    def read(self, requests: Sequence[RenderedRequest]) -> list[LogprobReading]:
+        """Log-probabilities of each request's distinct candidates, token by token."""
+        # The first token of an action is predicted at the history's last: it is computed again.
+        with self._packed.lease([r.salted_history for r in requests], spare=1) as entries:
+            known = [entry.cached_tokens for entry in entries]
+            logprobs = iter(self._logprobs(requests, entries))
+            for request, entry in zip(requests, entries, strict=True):
+                remember(request, entry)
+        return [
+            LogprobReading(_of_each_candidate(request, logprobs), cached)
+            for request, cached in zip(requests, known, strict=True)
+        ]
+
+    def _logprobs(
+        self, requests: Sequence[RenderedRequest], entries: Sequence[Entry]
+    ) -> list[float]:
+        """Of every token of the candidates' trees, in the order of `_followers`."""
+        wanted = [
+            [request.tree.token_ids[token] for token in following]
+            for request in requests
+            for following in _followers(request.tree).values()
+        ]
+        found: list[float] = []
+        rows = 0
+        for logits_RV in self._packed.outputs(_pieces(requests, entries, self._like)):
+            found += _logprobs_after(logits_RV, wanted[rows : rows + len(logits_RV)])
+            rows += len(logits_RV)
+        return found
+
+
+def _pieces(
+    requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: torch.Tensor
+) -> Iterator[PackedSegment]:
+    """Each history with its candidates, read wherever a token of a candidate follows."""
+    for request, entry in zip(requests, entries, strict=True):
+        yield from pieces(request, entry, read=list(_followers(request.tree)), like=like)
+
+
+def _followers(tree: TokenTree) -> dict[int, list[int]]:
+    """By token of the tree, in order, the tokens that follow it; -1 is the history's last."""
+    followers: dict[int, list[int]] = defaultdict(list)
+    for token, before in enumerate(tree.before):
+        followers[before].append(token)
+    return dict(sorted(followers.items()))
+
+
+def _logprobs_after(logits_RV: torch.Tensor, wanted: Sequence[Sequence[int]]) -> list[float]:
+    """log pi of the tokens that are wanted of each row, one row after the other."""
+    rows = [row for row, tokens in enumerate(wanted) for _ in tokens]
+    tokens = [token for tokens in wanted for token in tokens]
+    device = logits_RV.device
+    rows_N, tokens_N = (torch.tensor(n, dtype=torch.long, device=device) for n in (rows, tokens))
+    logits_RV = logits_RV.float()
+    total_R = torch.logsumexp(logits_RV, dim=-1)
+    logprobs: list[float] = (logits_RV[rows_N, tokens_N] - total_R[rows_N]).tolist()
+    return logprobs
+
+
+def _of_each_candidate(request: RenderedRequest, logprobs: Iterator[float]) -> list[list[float]]:
+    """The next values of `logprobs`, one for each token of the tree, along each candidate."""
+    in_order = chain.from_iterable(_followers(request.tree).values())
+    of_token = {token: next(logprobs) for token in in_order}
+    return [[of_token[token] for token in path] for path in request.paths]

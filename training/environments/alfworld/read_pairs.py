@@ -1,0 +1,61 @@
+"""Read pairs: one reply in two histories, the thing that it takes being there in one of them only.
+
+The two differ in one name of the last list ("you see a book 2, and a pen 1"), so a Q model that
+gives the reply the same value in both has not compared what it says with what was read. No
+environment is asked: that the thing is not there is the whole difference.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from random import Random
+
+from qnet.types import History
+from training.environment import ReadPair
+from training.environments.alfworld.game.observation import kind_of, read_scene
+from training.environments.alfworld.game.statistics import load_statistics
+from training.trajectory import parse_action
+
+_TAKE = re.compile(r"take ([a-z]+ \d+) from ([a-z]+ \d+)")
+
+
+def read_pairs(history: History, replies: Sequence[str], rng: Random) -> list[ReadPair]:
+    """The pairs of every `take` that follows a list of the same receptacle."""
+    going = (reply for reply in replies if parse_action(reply).startswith("go to "))
+    rival = next(going, None)
+    pairs = []
+    for reply in replies:
+        if (exchanged := _exchange(history, parse_action(reply), rng)) is not None:
+            there, other = exchanged
+            pairs.append(
+                ReadPair(history, other, reply, "present", rival)
+                if there
+                else ReadPair(other, history, reply, "absent", rival)
+            )
+    return pairs
+
+
+def _exchange(history: History, action: str, rng: Random) -> tuple[bool, History] | None:
+    """True if the thing is in the last list, and the history in which that is otherwise."""
+    take = _TAKE.fullmatch(action)
+    scene = read_scene(history[-1].content)
+    if take is None or take[2] != scene.receptacle or not scene.contents:
+        return None
+    wanted = take[1]
+    there = wanted in scene.contents
+    said = " ".join(message.content for message in history)
+    strangers = [kind for kind in _kinds() if kind not in said and kind != kind_of(wanted)]
+    if there and not strangers:
+        return None
+    old = wanted if there else rng.choice(scene.contents)
+    new = f"{rng.choice(strangers)} {rng.randint(1, 3)}" if there else wanted
+    text = re.sub(rf"\b{old}\b", new, history[-1].content)
+    return there, (*history[:-1], replace(history[-1], content=text))
+
+
+@cache
+def _kinds() -> tuple[str, ...]:
+    """Kinds of things that houses hold."""
+    rooms = load_statistics().rooms.values()
+    return tuple(sorted({kind for room in rooms for kind in room.item_numbers}))

@@ -1,0 +1,44 @@
+"""Figures of read pairs: does a scorer notice that what a reply names is not there?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredReadPair:
+    """A scorer's values in the state with what the reply names, and in the state without it.
+
+    Attributes:
+        rival_present, rival_absent: of a reply that goes elsewhere; None without one.
+    """
+
+    present: float
+    absent: float
+    rival_present: float | None = None
+    rival_absent: float | None = None
+
+
+def read_pair_figures(pairs: Sequence[ScoredReadPair]) -> dict[str, float]:
+    """Figures of all pairs; none where there is no pair.
+
+    Returns:
+        `read_pair_accuracy`: share of pairs in which the reply's value is higher where it can
+        work (a tie counts half). `leaves_when_absent` and `takes_when_present`: share in which the
+        better of reply and rival has the higher value.
+    """
+    if not pairs:
+        return {}
+    figures = {
+        "read_pairs": len(pairs),
+        "read_pair_accuracy": fmean(_above(pair.present, pair.absent) for pair in pairs),
+    }
+    leaves = [_above(p.rival_absent, p.absent) for p in pairs if p.rival_absent is not None]
+    takes = [_above(p.present, p.rival_present) for p in pairs if p.rival_present is not None]
+    if leaves and takes:
+        figures |= {"leaves_when_absent": fmean(leaves), "takes_when_present": fmean(takes)}
+    return figures
+
+
+def _above(higher: float, lower: float) -> float:
+    return 0.5 if higher == lower else float(higher > lower)
