@@ -158,7 +158,7 @@ def served_by_qguide(workplace: Workplace) -> Iterator[ManySessions]:
 
 @contextmanager
 def served_by_vllm(workplace: Workplace) -> Iterator[ManySessions]:
-    """A vLLM server on the trunk, with blocks of 32 and what the README says.
+    """A vLLM server on the trunk, with blocks of 32 and the options of docs/operate/vllm.md.
 
     Raises:
         ConfigError: it does not start.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from server.routes.rerank import best_first, relevance
+from server.rerank.translation import best_first, relevance
 from tests.unit.server.conftest import FAKES, Serve
 
 QUERY = "You see a desk. Your task is to: take the mug."

@@ -1,0 +1,115 @@
+"""Rerank dialects: from a query to a history, and from Q to the answers of Jina, Cohere and vLLM.
+
+The query is what the user said, the documents are what the agent might answer. Rerankers promise
+scores in [0, 1], which Q need not be in; so `relevance_score` is the logistic function of Q. It
+keeps the order and means nothing more: a Q model is trained on returns, not on relevance, and no
+softmax over the documents is taken. The raw Q stands beside it, and alone in vLLM's `/score`.
+"""
+
+import math
+import uuid
+from collections.abc import Sequence
+from time import time
+from typing import Final
+
+from server.guidance.score_step import Scored
+from server.messages.schemas import ChatMessage
+from server.rerank.schemas import (
+    CachedTokens,
+    CohereMeta,
+    CohereRerankRequest,
+    CohereRerankResponse,
+    CohereTokens,
+    DocumentText,
+    JinaRankedDocument,
+    JinaRerankRequest,
+    JinaRerankResponse,
+    JinaUsage,
+    PairScore,
+    PairScoreResponse,
+    PairScoreUsage,
+    RankedDocument,
+)
+
+NOT_CUT: Final = "max_tokens_per_doc is not applied: documents are actions and are never cut"
+
+
+def messages_of(query: str | None, messages: Sequence[ChatMessage] | None) -> Sequence[ChatMessage]:
+    """The history: `messages`, or the query as the user's one message."""
+    return [ChatMessage(role="user", content=query or "")] if messages is None else messages
+
+
+def relevance(q_value: float) -> float:
+    """The logistic function: monotone, into [0, 1], without overflow."""
+    if q_value >= 0:
+        return 1 / (1 + math.exp(-q_value))
+    return math.exp(q_value) / (1 + math.exp(q_value))
+
+
+def best_first(q_values: Sequence[float]) -> list[int]:
+    """Indices from the highest Q to the lowest; equal ones in the order in which they came."""
+    return sorted(range(len(q_values)), key=lambda i: -q_values[i])
+
+
+def jina_response(body: JinaRerankRequest, q_model: str, scored: Scored) -> JinaRerankResponse:
+    """Jina's answer, the best document first."""
+    shown = [DocumentText(text=text) for text in body.texts] if body.return_documents else None
+    return JinaRerankResponse(
+        model=q_model,
+        results=[
+            JinaRankedDocument(
+                index=i,
+                relevance_score=relevance(scored.q_values[i]),
+                q_value=scored.q_values[i],
+                document=shown[i] if shown else None,
+            )
+            for i in best_first(scored.q_values)[: body.top_n]
+        ],
+        usage=JinaUsage(total_tokens=_tokens(scored), cached_tokens=scored.cached_tokens),
+    )
+
+
+def cohere_response(
+    body: CohereRerankRequest, q_model: str, scored: Scored
+) -> CohereRerankResponse:
+    """Cohere's answer, the best document first."""
+    return CohereRerankResponse(
+        id=str(uuid.uuid4()),
+        results=[
+            RankedDocument(
+                index=i,
+                relevance_score=relevance(scored.q_values[i]),
+                q_value=scored.q_values[i],
+            )
+            for i in best_first(scored.q_values)[: body.top_n]
+        ],
+        meta=CohereMeta(
+            tokens=CohereTokens(input_tokens=_tokens(scored)),
+            cached_tokens=scored.cached_tokens,
+            warnings=None if body.max_tokens_per_doc is None else [NOT_CUT],
+        ),
+        model=q_model,
+    )
+
+
+def pair_response(
+    q_values: Sequence[float], q_model: str, scored: Sequence[Scored]
+) -> PairScoreResponse:
+    """vLLM's answer: the raw Q of each pair, in the request's order."""
+    tokens = sum(map(_tokens, scored))
+    cached = sum(one.cached_tokens for one in scored)
+    return PairScoreResponse(
+        id=f"score-{uuid.uuid4().hex}",
+        created=int(time()),
+        model=q_model,
+        data=[PairScore(index=i, score=q) for i, q in enumerate(q_values)],
+        usage=PairScoreUsage(
+            prompt_tokens=tokens,
+            total_tokens=tokens,
+            prompt_tokens_details=CachedTokens(cached_tokens=cached),
+        ),
+    )
+
+
+def _tokens(scored: Scored) -> int:
+    return scored.computed_tokens + scored.cached_tokens
