@@ -1,24 +1,24 @@
-"""Everything that QGuide raises on purpose.
+"""Error tree of QGuide.
 
 QGuideError
-├── InvalidRequestError          the caller's input cannot be served
+├── InvalidRequestError          a request that cannot be served as it is
 │   ├── MalformedHistoryError    roles or contents out of order
 │   ├── InvalidCandidatesError   empty or duplicate candidates, M out of range
 │   ├── HistoryTooLongError      more tokens than the model's context
 │   ├── UnknownModelError        no policy or Q model of that name
-│   ├── UnknownEpisodeError      no step of such an episode is remembered
+│   ├── UnknownEpisodeError      no step of such an episode is known
 │   ├── EpisodeClosedError       the episode has ended, or ended otherwise
-│   ├── UnsupportedParameterError  what the policy that was asked cannot do
-│   └── UpstreamRefusedError     an upstream says that the request is wrong
+│   ├── UnsupportedParameterError  a parameter that the policy does not support
+│   └── UpstreamRefusedError     a request that the upstream refused
 ├── RenderingError               a chat template that does not extend its own prefix
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
-├── RoutingError                 a name of Q models that would lead nowhere, or to two things
-├── ScorerUnavailableError       the scoring worker or its trunk's server is dead, full or too late
-│   ├── OverloadedError          as many requests wait as may
-│   └── UnscorableError          the trunk's server refuses this input; it may take others
-├── UpstreamError                an upstream answered with a failure, or with what is no answer
-│   ├── UpstreamTimeoutError     it was silent for too long
-│   └── UpstreamUnavailableError it cannot be reached, is busy, or failed so often that it rests
+├── RoutingError                 a change that would let a name lead nowhere, or to two Q models
+├── ScorerUnavailableError       no Q can be given: a dead scorer, a full queue, or no time left
+│   ├── OverloadedError          the queue is full
+│   └── UnscorableError          the trunk's server refused this input
+├── UpstreamError                an upstream answered with an error, or not with a completion
+│   ├── UpstreamTimeoutError     it did not answer in time
+│   └── UpstreamUnavailableError it cannot be reached, is busy, or its circuit is open
 ├── EnvironmentFailureError      a game or its engine failed
 │   └── InvalidGameError         a game file that the engine cannot play
 ├── EmptyTreeError               a tree without any action
@@ -32,7 +32,7 @@ class QGuideError(Exception):
 
 
 class InvalidRequestError(QGuideError):
-    """The caller's input cannot be served."""
+    """A request that cannot be served as it is."""
 
 
 class MalformedHistoryError(InvalidRequestError):
@@ -44,7 +44,7 @@ class InvalidCandidatesError(InvalidRequestError):
 
 
 class HistoryTooLongError(InvalidRequestError):
-    """More tokens than the model's context takes."""
+    """A history with more tokens than the model's context takes."""
 
 
 class UnknownModelError(InvalidRequestError):
@@ -52,7 +52,7 @@ class UnknownModelError(InvalidRequestError):
 
 
 class UnknownEpisodeError(InvalidRequestError):
-    """No step of an episode of that id is remembered."""
+    """No step of an episode with that id is known."""
 
 
 class EpisodeClosedError(InvalidRequestError):
@@ -60,7 +60,7 @@ class EpisodeClosedError(InvalidRequestError):
 
 
 class UnsupportedParameterError(InvalidRequestError):
-    """The policy that was asked cannot do what a parameter wants.
+    """A parameter that the policy does not support.
 
     Args:
         parameter: its name.
@@ -72,7 +72,7 @@ class UnsupportedParameterError(InvalidRequestError):
 
 
 class UpstreamRefusedError(InvalidRequestError):
-    """An upstream says that the request is wrong; its reason is the caller's to read."""
+    """A request that the upstream refused; the message holds its reason."""
 
 
 class RenderingError(QGuideError):
@@ -84,15 +84,15 @@ class CheckpointError(QGuideError):
 
 
 class RoutingError(QGuideError):
-    """A change after which a name would lead to no Q model, in a circle or to two things."""
+    """A change that would let a name lead nowhere, in a circle, or to two Q models at once."""
 
 
 class ScorerUnavailableError(QGuideError):
-    """The scoring worker or its trunk's server is dead, its queue full or the deadline past."""
+    """No Q can be given: the scorer is dead, its queue is full, or the time is up."""
 
 
 class UpstreamError(QGuideError):
-    """An upstream answered with a failure, or with what is no answer.
+    """An upstream answered with an error, or with something that is not a completion.
 
     Args:
         retry_after_s: when it may be worth asking again; None: nobody knows.
@@ -108,19 +108,19 @@ class UpstreamError(QGuideError):
 
 
 class UpstreamTimeoutError(UpstreamError):
-    """An upstream was silent for too long."""
+    """An upstream did not answer in time."""
 
 
 class UpstreamUnavailableError(UpstreamError):
-    """An upstream cannot be reached, is busy, or failed so often that it is left alone."""
+    """An upstream cannot be reached, is busy, or its circuit is open after repeated failures."""
 
 
 class OverloadedError(ScorerUnavailableError):
-    """As many requests wait as may; one that comes later may find a place."""
+    """The queue is full; a later request may find a place."""
 
 
 class UnscorableError(ScorerUnavailableError):
-    """The trunk's server refuses what it was sent; of a batch that may be one request's fault."""
+    """The trunk's server refused its input; in a batch one request may be the cause."""
 
 
 class EnvironmentFailureError(QGuideError):
@@ -140,4 +140,4 @@ class RecordError(QGuideError):
 
 
 class ConfigError(QGuideError):
-    """A job's configuration that cannot be run."""
+    """A configuration of a job or of the server that cannot be run."""

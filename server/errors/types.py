@@ -2,24 +2,24 @@
 
 QGuideError
 ├── UntrustedHostError      the request names a host that this server is not
-├── UnauthorizedError       no key, or one that nobody has
-├── ForbiddenError          a key that may not do this
+├── UnauthorizedError       no API key, or one that does not exist
+├── ForbiddenError          a key that does not allow this
 ├── BodyTooLargeError       more bytes than the server takes
 ├── BodyTimeoutError        the body did not come in time
 ├── MalformedBodyError      a body that cannot be stored or passed on
 ├── DrainingError           the server is about to end
-└── OverLimitError          this caller's requests or tokens are used up
+└── OverLimitError          the requests or tokens of this key are used up
 """
 
 from qnet.errors import QGuideError
 
 
 class UnauthorizedError(QGuideError):
-    """There is no key, or nobody has it."""
+    """No API key was sent, or one that does not exist."""
 
 
 class ForbiddenError(QGuideError):
-    """The key may not do this."""
+    """The API key does not allow this."""
 
 
 class UntrustedHostError(QGuideError):
@@ -51,11 +51,11 @@ class MalformedBodyError(QGuideError):
 
 
 class DrainingError(QGuideError):
-    """The server is about to end and takes nothing new."""
+    """The server is about to end and takes no new requests."""
 
 
 class OverLimitError(QGuideError):
-    """This caller's requests or tokens are used up.
+    """The requests or tokens of this key are used up.
 
     Args:
         code: which limit, for programs.

@@ -158,7 +158,7 @@ class StepOptions(Body):
     q_model: QModelName = None
     fallback: Fallback | None = Field(
         default=None,
-        description="where no Q can be given: `error`, or `first` for the first candidate; null "
+        description="if no Q can be given: `error`, or `first` for the first candidate; null "
         "takes the server's setting",
     )
     episode_id: EpisodeId = None
@@ -189,11 +189,11 @@ class ActRequest(StepOptions):
     messages: list[ChatMessage] = Field(description="the history; the last turn is not the agent's")
     num_candidates: int = Field(default=5, description="M, how many candidates to draw")
     temperature: Temperature | None = Field(
-        default=0.7, description="null leaves it to the policy, as reasoning models want it"
+        default=0.7, description="null leaves it to the policy, which reasoning models need"
     )
     greedy_candidate: bool = Field(
         default=True,
-        description="draw the first candidate at temperature 0; not where temperature is null",
+        description="draw the first candidate at temperature 0, unless temperature is null",
     )
     max_tokens: int | None = Field(
         default=128, ge=1, le=4096, description="of each candidate; null leaves it to the policy"
@@ -207,7 +207,7 @@ class ScoreItem(Body):
 
     messages: list[ChatMessage]
     candidates: list[str | ChatMessage] = Field(
-        description="what the agent might say next: texts or assistant messages, all different"
+        description="possible next actions: texts or assistant messages, all different"
     )
 
 
@@ -238,8 +238,10 @@ class Usage(ScoreUsage):
 
     prompt_tokens: int
     completion_tokens: int
-    paraphrase_tokens: int = Field(description="generated for paraphrases; 0 if they were known")
-    cached_prompt_tokens: int = Field(description="of the prompt, that an upstream knew already")
+    paraphrase_tokens: int = Field(description="generated for paraphrases; 0 if they were cached")
+    cached_prompt_tokens: int = Field(
+        description="tokens of the prompt that an upstream had cached"
+    )
 
 
 class ScoreTimings(Body):
@@ -260,7 +262,7 @@ class ScoredCandidate(Body):
     """A candidate and its Q."""
 
     message: ChatMessage
-    q_value: float | None = Field(description="null where none was read; see `reason`")
+    q_value: float | None = Field(description="null if none was read; see `reason`")
 
 
 class ActResponse(Body):
@@ -269,12 +271,12 @@ class ActResponse(Body):
     action: str = Field(description="the chosen reply's content")
     chosen: int = Field(description="its index among the candidates")
     reason: Reason
-    guided: bool = Field(description="false where no Q could be given though there was a choice")
+    guided: bool = Field(description="false if there was a choice but no Q could be given")
     unguided_reason: str | None = Field(default=None, description="why there is no guidance")
     candidates: list[ScoredCandidate]
-    draws_saved: int = Field(description="candidates that adaptive M did without")
+    draws_saved: int = Field(description="candidates that adaptive M did not need")
     perturbed: int = Field(description="candidates drawn under a paraphrase")
-    warnings: list[str] = Field(description="what was asked for and could not be had")
+    warnings: list[str] = Field(description="what was asked for but could not be done")
     policy: str
     q_model: str
     q_model_version: str
@@ -320,12 +322,12 @@ class OutcomeRequest(Body):
 
     reward: float = Field(allow_inf_nan=False)
     terminated: bool = Field(
-        default=True, description="false where a limit of steps cut the episode off"
+        default=True, description="false if a limit of steps cut the episode off"
     )
     action: str | None = Field(
         default=None, min_length=1, description="the last one, if it was not the chosen one"
     )
-    observation: str = Field(default="", description="what the last action brought")
+    observation: str = Field(default="", description="the observation after the last action")
 
 
 class OutcomeResponse(Body):
@@ -333,9 +335,9 @@ class OutcomeResponse(Body):
 
     episode_id: str
     reward: float
-    steps: int = Field(description="different states that it was guided in")
-    recorded: bool = Field(description="it stands in a file for the offline jobs")
-    reason: str | None = Field(description="why it does not")
+    steps: int = Field(description="distinct states in which it was guided")
+    recorded: bool = Field(description="true if it was written for the offline jobs")
+    reason: str | None = Field(description="why it was not written")
 
 
 class Health(Body):

@@ -39,33 +39,37 @@ class Metrics:
             "requests", "Requests by route and status.", ["route", "status"]
         )
         self.request_seconds = self._histogram(
-            "request_seconds", "Time of a whole request: of an agent's step.", ["route"]
+            "request_seconds", "Time of a whole request.", ["route"]
         )
         self.connections_closed = self._counter(
             "connections_closed", "Connections that the server closed, by the reason.", ["reason"]
         )
         self.stage_seconds = self._histogram(
-            "stage_seconds", "Time of each stage, waiting included.", ["stage"]
+            "stage_seconds", "Time of each stage, including waits.", ["stage"]
         )
         self.candidates = self._histogram(
-            "distinct_candidates", "Different candidates per request.", buckets=_COUNTS
+            "distinct_candidates", "Distinct candidates per request.", buckets=_COUNTS
         )
         self.unguided = self._counter(
-            "unguided", "Requests that got the first candidate, for want of a Q.", _Q_MODEL
+            "unguided",
+            "Requests answered with the first candidate because no Q could be given.",
+            _Q_MODEL,
         )
 
     def _watch_draws(self) -> None:
-        self.completion_tokens = self._counter("completion_tokens", "Tokens that policies drew.")
-        self.paraphrase_tokens = self._counter(
-            "paraphrase_tokens", "Tokens of those read and drawn that were for paraphrases."
+        self.completion_tokens = self._counter(
+            "completion_tokens", "Tokens that policies generated."
         )
-        self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did without.")
+        self.paraphrase_tokens = self._counter(
+            "paraphrase_tokens", "Tokens read and generated for paraphrases; part of the other two."
+        )
+        self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did not need.")
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens that policies read.")
 
     def _watch_scoring(self) -> None:
         self.queue_seconds = self._histogram(
             "queue_seconds",
-            "Time that a scoring request waited for the device, and how it ended.",
+            "Time that a scoring request waited for the device, by how it ended.",
             ["q_model", "ended"],
         )
         self.batch_requests = self._histogram(
@@ -73,10 +77,12 @@ class Metrics:
         )
         self.batch_seconds = self._histogram("batch_seconds", "Device time of one batch.", _Q_MODEL)
         self.scorer_tokens = self._counter(
-            "scorer_tokens", "Tokens that scoring computed or found cached.", ["q_model", "kind"]
+            "scorer_tokens",
+            "Tokens that scoring computed or found in the cache.",
+            ["q_model", "kind"],
         )
         self.cache_evictions = self._counter(
-            "cache_evictions", "Histories dropped because the cache was full.", _Q_MODEL
+            "cache_evictions", "Histories evicted because the cache was full.", _Q_MODEL
         )
         self.cache_bytes = Gauge(
             "qguide_cache_bytes",
@@ -85,14 +91,14 @@ class Metrics:
             registry=self.registry,
         )
         self.shadow_requests = self._counter(
-            "shadow_requests", "Requests scored a second time.", ["q_model", "outcome"]
+            "shadow_requests", "Requests scored a second time by a shadow.", ["q_model", "outcome"]
         )
 
     def _watch_episodes(self) -> None:
-        self.episodes = self._counter("episodes", "Episodes that got their outcome.", _Q_MODEL)
+        self.episodes = self._counter("episodes", "Episodes whose outcome was reported.", _Q_MODEL)
         self.rewards = self._counter(
             "episode_reward",
-            "Their rewards: those above 0, and what those below took away.",
+            "Sum of the rewards of episodes, positive and negative ones apart.",
             ["q_model", "sign"],
         )
 
@@ -142,7 +148,9 @@ class Metrics:
     def redis_up(self) -> Gauge:
         """Whether Redis answers, 1 or 0; the series exists where a Redis is configured."""
         return Gauge(
-            "qguide_redis_up", "Whether Redis answers; else memory does.", registry=self.registry
+            "qguide_redis_up",
+            "1 if Redis answers, 0 while memory serves in its place.",
+            registry=self.registry,
         )
 
     def know(self, q_model: str) -> None:
@@ -157,7 +165,10 @@ class Metrics:
     def upstream_up(self) -> Gauge:
         """Whether each upstream answers, 1 or 0; the series exist where there are upstreams."""
         return Gauge(
-            "qguide_upstream_up", "Whether it answers.", ["upstream"], registry=self.registry
+            "qguide_upstream_up",
+            "1 if the upstream answers, 0 if it is marked down.",
+            ["upstream"],
+            registry=self.registry,
         )
 
     def forget(self, q_model: str) -> None:

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/models", tags=["admin"], dependencies=[Depends(re
 
 @router.post("/load")
 async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsDep) -> ModelList:
-    """Verify a checkpoint and serve it, next to the others or in the place of one."""
+    """Verify a checkpoint and serve it, beside the others or in place of one."""
     await models.load(
         settings, body.folder, name=body.name, version=body.version, replacing=body.replace
     )
@@ -27,7 +27,7 @@ async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsD
 
 @router.post("/drop")
 async def drop_q_model(body: DropRequest, models: ModelsDep) -> ModelList:
-    """Serve a version no more; requests that run with it still get its answer."""
+    """Stop serving a version; requests that run with it still get its answer."""
     models.q_models.drop(body.q_model)
     return model_list(models)
 
@@ -41,6 +41,6 @@ async def move_alias(body: AliasRequest, models: ModelsDep) -> ModelList:
 
 @router.post("/shadow")
 async def set_shadow(body: ShadowRequest, models: ModelsDep) -> ModelList:
-    """Let a second Q model score the same requests, without a say in the answer."""
+    """Let a second Q model score the same requests, without effect on the answer."""
     models.q_models.shadow(body.q_model, body.shadow)
     return model_list(models)

@@ -24,7 +24,7 @@ _DEAD: Final = "a thread that scores is dead; restart the server"
 
 @router.get("/healthz", responses={503: {"model": Health}})
 async def live(models: ModelsDep, response: Response) -> Health:
-    """The process answers; 503 where only a new one would help.
+    """Liveness: 503 if only a restart would help.
 
     A Q model with a thread of its own can die alone: the server is not ready then, but it lives.
     """
@@ -43,7 +43,7 @@ async def ready(
     vllm: VllmDep,
     response: Response,
 ) -> Health:
-    """Requests can be served; 503 where what serves them here is dead, and before the end.
+    """Readiness: 503 if this replica cannot serve, or is about to end.
 
     Upstreams are in the details alone: other servers have the same ones, and not all that is
     asked needs them. A vLLM that this server started is its own.
@@ -66,7 +66,7 @@ async def ready(
 
 @router.get("/metrics", response_class=Response)
 async def metrics(metrics: MetricsDep) -> Response:
-    """Prometheus text format."""
+    """Metrics in Prometheus' text format."""
     return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 

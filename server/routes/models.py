@@ -19,13 +19,13 @@ _OURSELVES: Final = "qguide"
 
 @router.get("/models")
 async def list_models(models: ModelsDep) -> ModelList:
-    """The policy and the Q models, with what their checkpoints say of them."""
+    """Policies and Q models, with the metadata of their checkpoints."""
     return model_list(models)
 
 
 @router.get("/models/{model_id:path}")
 async def show_model(model_id: str, models: ModelsDep) -> ModelCard:
-    """A policy or a Q model, by a name that a request could give; a split is no one model."""
+    """A policy or a Q model by any name that a request could give; a split has no single one."""
     cards = {card.id: card for card in model_list(models).data}
     return cards[model_id if model_id in cards else _id_of(model_id, models)]
 

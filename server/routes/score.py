@@ -34,7 +34,7 @@ router = APIRouter(prefix="/v1", tags=["guidance"])
 async def score_candidates(
     body: EitherScoreRequest, scoring: ScoringDep
 ) -> ScoreResponse | PairScoreResponse:
-    """Score what the caller's agent might say next; nothing is drawn."""
+    """Score the caller's own candidates; nothing is drawn."""
     if isinstance(body, PairScoreRequest):
         return await score_pairs(body, scoring)
     return await _score(body, scoring)
@@ -42,7 +42,7 @@ async def score_candidates(
 
 @router.post("/score/batch")
 async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchResponse:
-    """Score several histories with one version; either all of them are scored or none."""
+    """Score several histories with one version; all of them, or none."""
     most = scoring.settings.max_score_items
     if not 1 <= len(body.items) <= most:
         raise InvalidRequestError(
