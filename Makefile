@@ -80,7 +80,7 @@ embedded-models: setup ## train the models that ship, from seeds alone (two core
 	$(bin)/qguide collect --config $(jobs)/collect.toml
 	$(bin)/qguide sft --config $(jobs)/sft.toml
 	printf '%s\n' 'collect collect_more_corrections' 'collect collect_corrections' \
-		'explore explore_wanderings' 'explore explore_mistakes' | $(pair)
+		'explore explore_random_walks' 'explore explore_mistakes' | $(pair)
 	$(bin)/qguide sft --config $(jobs)/sft_corrections.toml
 	printf '%s\n' 'explore explore' 'explore explore_more' | $(pair)
 	$(bin)/qguide label --config $(jobs)/label.toml

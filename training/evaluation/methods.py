@@ -1,6 +1,6 @@
 """The methods that are compared, as agents (QLASS, algorithm 4 and section 4.1).
 
-A chooser sees the history and what the models answer, nothing else: the guided agent cannot
+An agent sees the history and what the models answer, nothing else: the guided agent cannot
 look at the environment's reward, because no value of it ever reaches this code. Best-of-n is
 the one method that peeks, after its trajectories are over, and is labelled so.
 

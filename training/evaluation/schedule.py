@@ -95,17 +95,17 @@ def _load(make: Callable[[], Environment]) -> None:
 def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[list[Episode]]:
     if trial.method == "best-of-n":
         return (yield from _best_of_n(shared, trial.seed or 0))
-    episode = yield from _play(shared, _chooser(shared, trial))
+    episode = yield from _play(shared, _agent(shared, trial))
     return [episode]
 
 
-def _play(shared: TaskTrials, chooser: Agent) -> RolloutTask[Episode]:
+def _play(shared: TaskTrials, agent: Agent) -> RolloutTask[Episode]:
     return play_episode(
-        shared.make, chooser, max_steps=shared.play.max_steps, chat=shared.environment.chat
+        shared.make, agent, max_steps=shared.play.max_steps, chat=shared.environment.chat
     )
 
 
-def _chooser(shared: TaskTrials, trial: Trial) -> Agent:
+def _agent(shared: TaskTrials, trial: Trial) -> Agent:
     play, task_id, seed = shared.play, shared.task.id, trial.seed or 0
     match trial.method:
         case "greedy":
@@ -129,8 +129,8 @@ def _best_of_n(shared: TaskTrials, seed: int) -> RolloutTask[list[Episode]]:
     episodes: list[Episode] = []
     while _goes_on(shared, seed, episodes):
         parts = (seed, shared.task.id, "best-of-n", len(episodes))
-        chooser = first_reply(seeded(shared.play.sampling, *parts))
-        episodes.append((yield from _play(shared, chooser)))
+        agent = first_reply(seeded(shared.play.sampling, *parts))
+        episodes.append((yield from _play(shared, agent)))
     return episodes
 
 

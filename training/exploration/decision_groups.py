@@ -136,7 +136,7 @@ def play_decisions(
     repetitions: int = 1,
     chat: ChatFormat = REACT,
 ) -> RolloutTask[PlayedDecisions]:
-    """Play one episode, then each of its candidates to the end; a process for `run_processes`.
+    """Play one episode, then each of its candidates to the end; a process for `run_rollouts`.
 
     Args:
         make: a fresh, single-use episode of the task; the same one every time.
@@ -152,19 +152,17 @@ def play_decisions(
         HistoryTooLongError: the task leaves no room for a first reply.
     """
     made: list[_Drawn] = []
-    chooser = _noting(settings, seed, task_id, made)
-    episode: Episode = yield from play_episode(
-        make, chooser, max_steps=settings.max_steps, chat=chat
-    )
+    agent = _noting(settings, seed, task_id, made)
+    episode: Episode = yield from play_episode(make, agent, max_steps=settings.max_steps, chat=chat)
     if not made:
         raise HistoryTooLongError(f"{task_id} leaves no room for a reply; use a longer context")
     decisions: list[DecisionRow] = []
     for step, drawn in enumerate(made):
         rows: list[CandidateRow] = []
         for index, candidate in enumerate(drawn.candidates):
-            choosers = [continuing(step, index, i) for i in range(repetitions)]
+            agents = [continuing(step, index, i) for i in range(repetitions)]
             reply = candidate.message.content
-            episodes = yield from _play_on(make, episode, step, reply, choosers, settings.horizon)
+            episodes = yield from _play_on(make, episode, step, reply, agents, settings.horizon)
             rows.append(_candidate_row(candidate, drawn.counts[index], step, episodes))
         decisions.append(DecisionRow(candidates=rows, chosen=drawn.chosen, greedy=drawn.greedy))
         _require_same(rows[drawn.chosen].to_step(), episode.steps[step], step)
@@ -177,15 +175,15 @@ def _play_on(
     episode: Episode,
     step: int,
     reply: str,
-    choosers: Sequence[Agent],
+    agents: Sequence[Agent],
     horizon: int,
 ) -> RolloutTask[list[Episode]]:
     """Continuations of one candidate; one is enough where the candidate ends the episode."""
     prefix = [*(s.action for s in episode.steps[:step]), reply]
     episodes: list[Episode] = []
-    for chooser in choosers:
+    for agent in agents:
         played = yield from play_episode(
-            make, chooser, max_steps=step + horizon, prefix=prefix, chat=episode.chat
+            make, agent, max_steps=step + horizon, prefix=prefix, chat=episode.chat
         )
         episodes.append(played)
         if played.terminated and len(played.steps) == len(prefix):

@@ -109,7 +109,7 @@ def explore_task(
     expert: Sequence[Step] = (),
     chat: ChatFormat = REACT,
 ) -> RolloutTask[ExploredTree]:
-    """Explore one task; a process for `run_processes`.
+    """Explore one task; a process for `run_rollouts`.
 
     Args:
         make: a fresh, single-use episode of the task; the same one every time.

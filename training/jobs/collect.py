@@ -105,7 +105,7 @@ def run_collect(config: CollectConfig, *, console: Console | None = None) -> Col
         return collector.finish()
 
 
-def expert_chooser(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
+def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
     """The expert as an agent that asks no model."""
     rng = Random(seed)
 
@@ -119,9 +119,7 @@ def expert_chooser(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> A
     return choose
 
 
-def corrected_chooser(
-    expert: Expert, *, policy_share: float, sampling: Sampling, seed: int
-) -> Agent:
+def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, seed: int) -> Agent:
     """The expert, in a game that a policy plays too.
 
     Args:
@@ -146,11 +144,11 @@ def corrected_chooser(
     return choose
 
 
-def _chooser(config: CollectConfig, expert: Expert, *, seed: int) -> Agent:
+def _agent(config: CollectConfig, expert: Expert, *, seed: int) -> Agent:
     if not config.policy:
-        return expert_chooser(expert, mistakes=config.mistakes, seed=seed)
+        return expert_agent(expert, mistakes=config.mistakes, seed=seed)
     sampling = Sampling(config.temperature, config.max_tokens)
-    return corrected_chooser(expert, policy_share=config.policy_share, sampling=sampling, seed=seed)
+    return corrected_agent(expert, policy_share=config.policy_share, sampling=sampling, seed=seed)
 
 
 class _Collector:
@@ -166,9 +164,9 @@ class _Collector:
     def collect(self, playable: PlayableTask) -> RolloutTask[None]:
         """Play one task; an episode that is not kept leaves its id alone."""
         task, config, collected = playable.task, self._config, self._collected
-        chooser = _chooser(config, self._build_expert(), seed=derived_seed(config.seed, task.id))
+        agent = _agent(config, self._build_expert(), seed=derived_seed(config.seed, task.id))
         episode = yield from play_episode(
-            playable.make, chooser, max_steps=config.max_steps, chat=playable.environment.chat
+            playable.make, agent, max_steps=config.max_steps, chat=playable.environment.chat
         )
         won = playable.environment.is_success(episode.reward, episode.terminated)
         collected.episodes += 1

@@ -27,7 +27,7 @@ from training.environments.registry import AnyEnvironment, default_environment
 from training.environments.task_selection import SelectedSuite, build_selected_suite
 from training.rollouts.models import Inference
 from training.rollouts.progress import ProgressBar
-from training.rollouts.rollout import RolloutTask, run_processes
+from training.rollouts.rollout import RolloutTask, run_rollouts
 
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 """Fields that a resumed run may change, because no row depends on them."""
@@ -128,7 +128,7 @@ class Rollouts:
                 self.job, total=total, done=rows_written, console=self.console
             ) as self._bar,
         ):
-            run_processes(
+            run_rollouts(
                 ((task.id, rollout(self._playable(task))) for task in waiting),
                 policy=policy,
                 scorer=scorer,

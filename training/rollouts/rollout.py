@@ -8,7 +8,7 @@ A process is a generator. It yields what it needs and is sent the answer:
     value = yield EnvironmentCall(lambda: environment.step(a))  what the function returned
     spent = yield TimingsRequest()                              Timings
 
-`run_processes` keeps many of them alive and answers all that wait for the policy in one
+`run_rollouts` keeps many of them alive and answers all that wait for the policy in one
 `sample_batch` and all that wait for the scorer in one `score`. A need that cannot be met is
 raised inside the process that asked, so it can be caught there.
 """
@@ -79,7 +79,7 @@ class Timings:
         )
 
 
-def run_processes(
+def run_rollouts(
     processes: Iterable[tuple[str, RolloutTask[T]]],
     *,
     policy: BatchPolicy | None = None,
@@ -123,7 +123,7 @@ def run_together(
         raise error
 
     if tasks:
-        run_processes(
+        run_rollouts(
             ((str(number), task) for number, task in enumerate(tasks)),
             policy=policy,
             scorer=scorer,

@@ -30,16 +30,16 @@ def drawn(*texts: str, logprobs: Sequence[float] = ()) -> list[Candidate]:
     ]
 
 
-def ask(chooser: Agent, *answers: Any, step: int = 0) -> tuple[AgentStep, list[Any]]:
-    """Answer the chooser's requests in turn; returns its choice and the requests."""
-    process, requests = chooser(HISTORY, step), []
+def ask(agent: Agent, *answers: Any, step: int = 0) -> tuple[AgentStep, list[Any]]:
+    """Answer the agent's requests in turn; returns its choice and the requests."""
+    process, requests = agent(HISTORY, step), []
     try:
         requests.append(next(process))
         for answer in answers:
             requests.append(process.send(answer))
     except StopIteration as end:
         return end.value, requests
-    raise AssertionError("the chooser wants more answers")
+    raise AssertionError("the agent wants more answers")
 
 
 def test_guidance_scores_different_replies_once_and_takes_the_best() -> None:
@@ -60,8 +60,8 @@ def test_guidance_scores_nothing_where_there_is_nothing_to_choose() -> None:
     )
 
 
-def first_request(chooser: Agent, *, step: int = 0) -> SampleRequest:
-    request = next(chooser(HISTORY, step))
+def first_request(agent: Agent, *, step: int = 0) -> SampleRequest:
+    request = next(agent(HISTORY, step))
     assert isinstance(request, SampleRequest)
     return request
 

@@ -11,7 +11,7 @@ from qnet.types import Candidate, Message, SampleRequest
 from training.algorithms.tree import ROOT_ID
 from training.environment import Environment, StepResult
 from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
-from training.rollouts.rollout import Timings, run_processes
+from training.rollouts.rollout import Timings, run_rollouts
 from training.trajectory import Step, action_key
 
 ACTIONS = ("a", "b", "c")
@@ -95,7 +95,7 @@ def explore(
         seed=seed,
         expert=expert,
     )
-    run_processes(
+    run_rollouts(
         [("spell", process)],
         policy=policy or LetterPolicy(),
         parallel=1,

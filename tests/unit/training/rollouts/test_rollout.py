@@ -14,7 +14,7 @@ from training.rollouts.rollout import (
     RolloutTask,
     SampleRequests,
     Timings,
-    run_processes,
+    run_rollouts,
 )
 from training.trajectory import parse_action
 
@@ -94,7 +94,7 @@ def play(
         done[name], timings[name] = episode, spent
 
     policy = Obedient()
-    run_processes(
+    run_rollouts(
         ((name, play_one(e, max_steps)) for name, e in environments.items()),
         policy=policy,
         parallel=parallel,
@@ -173,7 +173,7 @@ def test_environment_calls_run_beside_each_other_in_threads() -> None:
         return place
 
     places: list[int] = []
-    run_processes(
+    run_rollouts(
         ((str(i), process()) for i in range(3)),
         policy=Obedient(),
         parallel=3,
@@ -190,7 +190,7 @@ def test_scores_reach_the_process_that_asked() -> None:
         return result.q_values
 
     done: dict[str, tuple[float, ...]] = {}
-    run_processes(
+    run_rollouts(
         ((text, process(text)) for text in ("a", "bbb")),
         policy=Obedient(),
         scorer=ByLength(),
@@ -206,7 +206,7 @@ def test_scoring_without_a_scorer_says_what_is_missing() -> None:
         yield ScoreRequest((), (Message("assistant", "a"),))
 
     with pytest.raises(ConfigError, match="name a QNet"):
-        run_processes(
+        run_rollouts(
             [("a", process())],
             policy=Obedient(),
             parallel=1,
@@ -218,7 +218,7 @@ def test_scoring_without_a_scorer_says_what_is_missing() -> None:
 def test_a_prefix_is_replayed_without_asking_the_policy() -> None:
     episodes: list[Episode] = []
     environment = Counter(4)
-    run_processes(
+    run_rollouts(
         [
             (
                 "branch",
@@ -258,7 +258,7 @@ def test_several_draws_at_once_come_back_in_order_and_share_a_batch() -> None:
         return [[candidate.message.content for candidate in drawn] for drawn in several]
 
     done: list[list[list[str]]] = []
-    run_processes(
+    run_rollouts(
         [("both", process())],
         policy=policy,
         parallel=1,
@@ -280,7 +280,7 @@ def test_one_draw_of_several_that_fails_fails_them_all() -> None:
         return "drawn"
 
     done: list[str] = []
-    run_processes(
+    run_rollouts(
         [("both", process())],
         policy=Obedient(),
         parallel=1,
