@@ -1,7 +1,7 @@
-"""One episode with any agent, as a process of `training.rollouts.rollout`.
+"""One episode with any agent, as a rollout task.
 
-The agent is an `Agent`: it gets the history and may ask the policy and the scorer, nothing
-else. It never holds the environment, so no reward can reach it before the episode is over.
+An agent gets the history and may ask the policy and the scorer, nothing else. It never holds the
+environment, so no reward can reach it before the episode is over.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from training.trajectory import REACT, ChatFormat, Step, step_messages
 
 @dataclass(frozen=True, slots=True)
 class AgentStep:
-    """What the agent says next, and what choosing it cost.
+    """An agent's reply and its cost.
 
     Attributes:
-        distinct_candidates: how many different replies it chose among.
+        distinct_candidates: number of different replies that it chose among.
         scored_tokens: tokens that went through the Q model's trunk.
         mistaken: a mistake made on purpose, not to be imitated.
         decision: a guided agent's whole decision; None of any other.
@@ -37,18 +37,19 @@ class AgentStep:
 
 
 Agent = Callable[[History, int], Generator[ModelRequest, Any, AgentStep]]
-"""(history, index of the step) to the next reply."""
+"""From (history, index of the step) to the next reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What happened.
+    """A played episode.
 
     Attributes:
         steps: replayed ones included.
-        choices: one per step that was chosen, not replayed.
-        invalid_actions: how many of the chosen actions meant nothing to the environment.
-        too_long: the history outgrew the policy's or the Q model's context, which ended it.
+        choices: the agent's steps; replayed steps have none.
+        invalid_actions: how many of the agent's actions meant nothing to the environment.
+        too_long: the history outgrew the context of the policy or the Q model, which ended it.
+        chat: the environment's.
     """
 
     first_observation: str
@@ -60,7 +61,7 @@ class Episode:
 
     @property
     def reward(self) -> float:
-        """The outcome reward; an episode that was cut off keeps what it had earned by then."""
+        """The outcome reward; an episode that was cut off keeps that of its last step."""
         return self.steps[-1].reward if self.steps else 0.0
 
     @property
@@ -92,10 +93,10 @@ def play_episode(
     prefix: Sequence[str] = (),
     chat: ChatFormat = REACT,
 ) -> RolloutTask[Episode]:
-    """Play from the start, or from where the replies of `prefix` lead, to the end.
+    """Play to the end, from the start or from the state that the replies of `prefix` lead to.
 
     Args:
-        make: a fresh environment; it is closed when the episode ends, however it ends.
+        make: a fresh environment, which is closed at the end, however that comes.
         choose: the agent; its step index counts the replayed steps too.
         max_steps: most steps, replayed ones included.
         prefix: replies to replay first.

@@ -16,13 +16,13 @@ EXPERT = "expert"
 
 
 class Inference(BaseModel):
-    """How a job runs its models; nothing here changes what they say (up to rounding).
+    """Device, precision and memory of a job's models; results depend on them by rounding alone.
 
     Attributes:
         device: "cpu", "cuda", "cuda:1" …
         dtype: of weights and activations.
-        cache_bytes: for the histories kept between steps: enough for all the episodes
-            played at the same time, or every step reads its history anew.
+        cache_bytes: for the histories kept between steps. It should hold those of all episodes
+            played at the same time; otherwise steps compute their histories again.
         threads: of torch; 0 leaves its own choice.
     """
 
@@ -35,7 +35,7 @@ class Inference(BaseModel):
 
 
 def build_policy(name: str, inference: Inference, environment: EnvironmentConfig) -> BatchPolicy:
-    """The policy of that name.
+    """Build the policy of that name.
 
     Args:
         name: "embedded" for the one that ships with QGuide, "expert" for the environment's expert
@@ -63,7 +63,7 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
 
 
 def expert_builder(environment: EnvironmentConfig) -> ExpertBuilder:
-    """Makes a fresh expert for each episode.
+    """The function that makes a fresh expert for each episode.
 
     Raises:
         ConfigError: the environment has no expert.
@@ -93,7 +93,7 @@ def build_expert_policy(environment: EnvironmentConfig) -> BatchPolicy:
 
 
 def build_scorer(name: str, inference: Inference) -> Scorer:
-    """The Q model of that name, a QNet or an implicit Q, behind the fast scorer.
+    """Build the fast scorer of the Q model of that name, a QNet or an implicit Q.
 
     Args:
         name: "embedded" for the one that ships with QGuide, or a checkpoint's folder.
@@ -137,7 +137,7 @@ def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
 
 
 def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
-    """Where the model of that name lies."""
+    """Folder of the model of that name."""
     from qnet.models.checkpoint import embedded_path
 
     return embedded_path(kind) if name == EMBEDDED else Path(name)

@@ -1,4 +1,4 @@
-"""Policies that are made of others, for trees that no single one would grow."""
+"""Policies composed of others, for trees that no single policy would grow."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,8 +38,8 @@ class PolicyWithRollouts:
 class GuidedPolicy:
     """A policy whose own actions are guided: the argmax of Q over M candidates of another policy.
 
-    So the way through a tree leads where the guided agent gets itself, and the branches that are
-    compared there are still those that it will have to choose among.
+    So a tree's paths lead through the states that the guided agent reaches, and its branches are
+    the candidates that the agent has to choose among there.
     """
 
     def __init__(self, policy: BatchPolicy, scorer: Scorer, *, num_candidates: int) -> None:

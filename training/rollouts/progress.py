@@ -1,4 +1,4 @@
-"""One progress bar for every job that counts finished tasks."""
+"""Progress bar of the jobs."""
 
 from types import TracebackType
 from typing import Self
@@ -15,7 +15,7 @@ from rich.progress import (
 
 
 class ProgressBar:
-    """A bar on stderr with the job's name, its count, times and a note."""
+    """A bar with the job's name, its count, times and a note; on stderr by default."""
 
     def __init__(
         self, name: str, *, total: int, done: int = 0, console: Console | None = None
@@ -33,7 +33,7 @@ class ProgressBar:
         self._task = self._progress.add_task(name, total=total, completed=done, note="")
 
     def advance(self, note: str = "") -> None:
-        """One more is done."""
+        """Count one more as done."""
         self._progress.update(self._task, advance=1, note=note)
 
     def __enter__(self) -> Self:
@@ -47,5 +47,5 @@ class ProgressBar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop; the last state stays on the screen."""
+        """Stop; the last state remains on the screen."""
         self._progress.stop()

@@ -1,6 +1,6 @@
-"""Many episodes at once with one policy: every process waits for what it needs, in batches.
+"""Scheduler that plays many episodes at once, so that the models answer in batches.
 
-A process is a generator. It yields what it needs and is sent the answer:
+A rollout task is a generator. It yields a request and is sent the answer:
 
     candidates = yield SampleRequest(history, n, sampling)      list[Candidate]
     several = yield SampleRequests((request, request))          list[list[Candidate]]
@@ -8,9 +8,9 @@ A process is a generator. It yields what it needs and is sent the answer:
     value = yield EnvironmentCall(lambda: environment.step(a))  what the function returned
     spent = yield TimingsRequest()                              Timings
 
-`run_rollouts` keeps many of them alive and answers all that wait for the policy in one
-`sample_batch` and all that wait for the scorer in one `score`. A need that cannot be met is
-raised inside the process that asked, so it can be caught there.
+`run_rollouts` keeps many of them alive, and answers all that wait for the policy with one
+`sample_batch` and all that wait for the scorer with one `score`. The error of a request is raised
+inside the task that made it, and can be caught there.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentCall:
-    """Something to do in an environment: slow in some engines, so it may run in a thread."""
+    """A call of an environment. Some engines are slow, so it may run in a thread."""
 
     function: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TimingsRequest:
-    """Asks what the process has cost so far; the answer is a copy of its `Timings`."""
+    """Request for the task's own cost so far; the answer is a copy of its `Timings`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ RolloutTask = Generator[RolloutRequest, Any, T]
 
 @dataclass(slots=True)
 class Timings:
-    """Seconds that a process cost.
+    """Seconds that a rollout task cost.
 
-    A batched call's time is shared out by tokens: sampling by the tokens generated for each
-    request, scoring by the tokens that went through the trunk. Environment calls are timed
-    one by one; in threads they overlap, so their sum may exceed the clock on the wall.
+    A batch's time is divided among its requests by tokens: sampling by the tokens generated,
+    scoring by the tokens that went through the trunk. Environment calls are timed one by one; in
+    threads they overlap, so their sum may exceed the elapsed time.
     """
 
     policy_s: float = 0.0
@@ -67,11 +67,11 @@ class Timings:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Sum of the three."""
         return self.policy_s + self.scorer_s + self.environment_s
 
     def since(self, before: "Timings") -> "Timings":
-        """What was spent after `before` was taken."""
+        """Difference to timings taken earlier."""
         return Timings(
             self.policy_s - before.policy_s,
             self.scorer_s - before.scorer_s,
@@ -80,7 +80,7 @@ class Timings:
 
 
 def run_rollouts(
-    processes: Iterable[tuple[str, RolloutTask[T]]],
+    tasks: Iterable[tuple[str, RolloutTask[T]]],
     *,
     policy: BatchPolicy | None = None,
     scorer: Scorer | None = None,
@@ -89,30 +89,32 @@ def run_rollouts(
     on_done: Callable[[str, T, Timings], None],
     on_failure: Callable[[str, QGuideError], None],
 ) -> None:
-    """Run every process to its end, up to `parallel` at the same time.
+    """Run every task to its end, up to `parallel` at the same time.
 
     Args:
-        processes: (name, process), the name being the task's id or what else a report
-            needs; taken one by one as places become free.
-        policy: answers the sample requests; an expert's episodes make none.
-        scorer: answers the score requests, if any process makes them.
-        parallel: most processes alive at the same time.
-        environment_threads: how many environment calls run beside each other; 0 runs them
-            inline, which is right for engines that take microseconds.
-        on_done: gets the name, what the process returned and what it cost.
-        on_failure: gets the name and the error of a process that raised a `QGuideError`;
-            the others go on. Any other exception is a bug and ends the run.
+        tasks: (name, task) pairs, taken one by one as places become free.
+        policy: answers sample requests; an expert's episodes make none.
+        scorer: answers score requests; None where no task makes any.
+        parallel: most tasks alive at the same time.
+        environment_threads: environment calls that run beside each other; 0 runs them inline,
+            which is right for engines that take microseconds.
+        on_done: gets a task's name, result and cost.
+        on_failure: gets a task's name and the `QGuideError` that it raised; the other tasks go
+            on. Any other exception is a bug and ends the run.
+
+    Raises:
+        ConfigError: `parallel` is below 1, or a task asks for a model that there is none of.
     """
     if parallel < 1:
         raise ConfigError(f"parallel is {parallel}; at least one episode must be played at a time")
     rounds = _Rounds(policy, scorer, environment_threads, on_done, on_failure)
-    rounds.run(iter(processes), parallel)
+    rounds.run(iter(tasks), parallel)
 
 
 def run_together(
     tasks: Sequence[RolloutTask[T]], *, policy: BatchPolicy, scorer: Scorer | None = None
 ) -> list[T]:
-    """What each task returns, in order; all run at the same time, in batches.
+    """Results of tasks that all run at the same time, in their order.
 
     Raises:
         QGuideError: of the first task that failed.
@@ -135,9 +137,9 @@ def run_together(
 
 
 @dataclass(slots=True, eq=False)
-class _Alive(Generic[T]):
+class _Running(Generic[T]):
     name: str
-    process: RolloutTask[T]
+    task: RolloutTask[T]
     spent: Timings = field(default_factory=Timings)
 
 
@@ -148,7 +150,7 @@ class _Answer:
 
 
 class _Rounds(Generic[T]):
-    """Who is alive, and what each of them waits for."""
+    """The running tasks, by what they wait for: a draw, a score or an environment."""
 
     def __init__(
         self,
@@ -162,120 +164,120 @@ class _Rounds(Generic[T]):
         self._scorer = scorer
         self._on_done = on_done
         self._on_failure = on_failure
-        self._alive: set[_Alive[T]] = set()
-        self._sampling: list[tuple[_Alive[T], SampleRequest | SampleRequests]] = []
-        self._scoring: list[tuple[_Alive[T], ScoreRequest]] = []
-        self._acting: dict[Future[tuple[_Answer, float]], _Alive[T]] = {}
+        self._running: set[_Running[T]] = set()
+        self._sampling: list[tuple[_Running[T], SampleRequest | SampleRequests]] = []
+        self._scoring: list[tuple[_Running[T], ScoreRequest]] = []
+        self._acting: dict[Future[tuple[_Answer, float]], _Running[T]] = {}
         self._pool = ThreadPoolExecutor(environment_threads) if environment_threads else None
 
-    def run(self, processes: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> None:
+    def run(self, tasks: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> None:
         try:
-            while self._start(processes, parallel):
+            while self._start(tasks, parallel):
                 self._answer_samples()
                 self._answer_scores()
                 self._answer_actions()
         finally:
             if self._pool is not None:
                 self._pool.shutdown(cancel_futures=True)
-            for alive in self._alive:
-                alive.process.close()
+            for running in self._running:
+                running.task.close()
 
-    def _start(self, processes: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> bool:
-        """Fill the free places; False once nothing is alive and nothing is left."""
-        while len(self._alive) < parallel:
-            following = next(processes, None)
+    def _start(self, tasks: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> bool:
+        """Fill the free places; False once nothing runs and nothing is left."""
+        while len(self._running) < parallel:
+            following = next(tasks, None)
             if following is None:
                 break
-            alive = _Alive(*following)
-            self._alive.add(alive)
-            self._advance(alive, _Answer())
-        return bool(self._alive)
+            running = _Running(*following)
+            self._running.add(running)
+            self._advance(running, _Answer())
+        return bool(self._running)
 
-    def _advance(self, alive: _Alive[T], answer: _Answer) -> None:
-        """Let a process run until it waits for something that is not there at once."""
+    def _advance(self, running: _Running[T], answer: _Answer) -> None:
+        """Let a task run until it waits for a batch or a thread."""
         waits = False
         while not waits:
             try:
-                need = _resume(alive.process, answer)
+                request = _resume(running.task, answer)
             except StopIteration as end:
-                self._alive.remove(alive)
-                self._on_done(alive.name, end.value, alive.spent)
+                self._running.remove(running)
+                self._on_done(running.name, end.value, running.spent)
                 return
             except QGuideError as error:
-                self._alive.remove(alive)
-                self._on_failure(alive.name, error)
+                self._running.remove(running)
+                self._on_failure(running.name, error)
                 return
-            if isinstance(need, TimingsRequest):
-                answer = _Answer(replace(alive.spent))
-            elif isinstance(need, EnvironmentCall) and self._pool is None:
-                answer, seconds = _call(need)
-                alive.spent.environment_s += seconds
+            if isinstance(request, TimingsRequest):
+                answer = _Answer(replace(running.spent))
+            elif isinstance(request, EnvironmentCall) and self._pool is None:
+                answer, seconds = _call(request)
+                running.spent.environment_s += seconds
             else:
-                self._enqueue(alive, need)
+                self._enqueue(running, request)
                 waits = True
 
-    def _enqueue(self, alive: _Alive[T], need: ModelRequest | EnvironmentCall) -> None:
-        match need:
+    def _enqueue(self, running: _Running[T], request: ModelRequest | EnvironmentCall) -> None:
+        match request:
             case SampleRequest() | SampleRequests():
-                self._sampling.append((alive, need))
+                self._sampling.append((running, request))
             case ScoreRequest():
-                self._scoring.append((alive, need))
+                self._scoring.append((running, request))
             case EnvironmentCall():
                 assert self._pool is not None
-                self._acting[self._pool.submit(_call, need)] = alive
+                self._acting[self._pool.submit(_call, request)] = running
 
     def _answer_samples(self) -> None:
         waiting, self._sampling = self._sampling, []
         if not waiting:
             return
         if self._policy is None:
-            raise ConfigError("a process asks for candidates, but the run has no policy; name one")
+            raise ConfigError("a task asks for candidates, but the run has no policy; name one")
         start = perf_counter()
-        requests = [_requests(need) for _, need in waiting]
+        requests = [_requests(request) for _, request in waiting]
         each = iter(_answer_all([r for own in requests for r in own], self._policy.sample_batch))
         answers = [
-            _gathered(need, [next(each) for _ in own])
-            for (_, need), own in zip(waiting, requests, strict=True)
+            _gathered(request, [next(each) for _ in own])
+            for (_, request), own in zip(waiting, requests, strict=True)
         ]
         shares = _shares(perf_counter() - start, [_generated_tokens(a) for a in answers])
-        for (alive, _), answer, share in zip(waiting, answers, shares, strict=True):
-            alive.spent.policy_s += share
-            self._advance(alive, answer)
+        for (running, _), answer, share in zip(waiting, answers, shares, strict=True):
+            running.spent.policy_s += share
+            self._advance(running, answer)
 
     def _answer_scores(self) -> None:
         waiting, self._scoring = self._scoring, []
         if not waiting:
             return
         if self._scorer is None:
-            raise ConfigError("a process asks for Q-values, but the run has no scorer; name a QNet")
+            raise ConfigError("a task asks for Q-values, but the run has no scorer; name a Q model")
         start = perf_counter()
         answers = _answer_all([request for _, request in waiting], self._scorer.score)
         shares = _shares(perf_counter() - start, [_computed_tokens(a) for a in answers])
-        for (alive, _), answer, share in zip(waiting, answers, shares, strict=True):
-            alive.spent.scorer_s += share
-            self._advance(alive, answer)
+        for (running, _), answer, share in zip(waiting, answers, shares, strict=True):
+            running.spent.scorer_s += share
+            self._advance(running, answer)
 
     def _answer_actions(self) -> None:
-        """Hand on what the environments have done; wait for one only if nothing else is left."""
+        """Pass on finished environment calls; wait for one only if nothing else can go on."""
         if not self._acting:
             return
         idle = not self._sampling and not self._scoring
         done, _ = wait(self._acting, None if idle else 0, return_when=FIRST_COMPLETED)
         for future in done:
-            alive = self._acting.pop(future)
+            running = self._acting.pop(future)
             answer, seconds = future.result()
-            alive.spent.environment_s += seconds
-            self._advance(alive, answer)
+            running.spent.environment_s += seconds
+            self._advance(running, answer)
 
 
-def _resume(process: RolloutTask[T], answer: _Answer) -> RolloutRequest:
-    return process.send(answer.value) if answer.error is None else process.throw(answer.error)
+def _resume(task: RolloutTask[T], answer: _Answer) -> RolloutRequest:
+    return task.send(answer.value) if answer.error is None else task.throw(answer.error)
 
 
-def _call(need: EnvironmentCall) -> tuple[_Answer, float]:
+def _call(request: EnvironmentCall) -> tuple[_Answer, float]:
     start = perf_counter()
     try:
-        answer = _Answer(need.function())
+        answer = _Answer(request.function())
     except QGuideError as error:
         answer = _Answer(error=error)
     return answer, perf_counter() - start
@@ -287,7 +289,8 @@ R = TypeVar("R", SampleRequest, ScoreRequest)
 def _answer_all(
     requests: Sequence[R], model: Callable[[Sequence[R]], Sequence[Any]]
 ) -> list[_Answer]:
-    """One batched call; where a request spoils it, one call each, to find whose fault it is."""
+    """One answer per request, from one batched call."""
+    # One bad request fails the whole batch: ask one by one then, so that only its task fails.
     try:
         return [_Answer(value) for value in model(requests)]
     except QGuideError as error:
@@ -296,13 +299,13 @@ def _answer_all(
     return [answer for request in requests for answer in _answer_all([request], model)]
 
 
-def _requests(need: SampleRequest | SampleRequests) -> tuple[SampleRequest, ...]:
-    return need.requests if isinstance(need, SampleRequests) else (need,)
+def _requests(request: SampleRequest | SampleRequests) -> tuple[SampleRequest, ...]:
+    return request.requests if isinstance(request, SampleRequests) else (request,)
 
 
-def _gathered(need: SampleRequest | SampleRequests, answers: Sequence[_Answer]) -> _Answer:
-    """One answer to all that a process asked for at once; the first error is that of all."""
-    if isinstance(need, SampleRequest):
+def _gathered(request: SampleRequest | SampleRequests, answers: Sequence[_Answer]) -> _Answer:
+    """One answer to several draws; the first error is that of all."""
+    if isinstance(request, SampleRequest):
         return answers[0]
     error = next((answer.error for answer in answers if answer.error is not None), None)
     return _Answer(None if error else [answer.value for answer in answers], error)
