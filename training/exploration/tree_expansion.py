@@ -1,10 +1,10 @@
-"""Growing an exploration tree from a policy's own trajectories (QLASS algorithm 2).
+"""Exploration tree of one task, from a policy's own trajectories (QLASS algorithm 2).
 
-Two things differ from the letter of the algorithm. A draw from a node must begin with
-an action that its children do not have yet: independent samples of a trained policy
-mostly repeat each other, and a tree that does not branch has no siblings to compare
-(ours). And the number of trajectories is bounded; where an expert is there, half of
-them are kept for its branch, because nodes on a way that succeeds teach the most (ours).
+Two things differ from the letter of the algorithm (ours). A draw from a node has to begin with an
+action that none of its children has: samples of a trained policy mostly repeat each other, and a
+tree without branches has no siblings to compare. And the number of trajectories is limited; if
+there is an expert, half of them are kept for its branch, because nodes on a successful path teach
+the most.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,24 +31,25 @@ from training.trajectory import REACT, ChatFormat, Step
 
 
 class Exploration(BaseModel):
-    """How a tree grows; the defaults are QLASS's on ALFWorld where it gives any.
+    """Options of a tree's growth; the defaults are QLASS's on ALFWorld where it gives any.
 
     Attributes:
-        width: children that make a node full (W).
-        depth: the deepest node that is expanded (D); trajectories go on below it.
+        width: most children of a node (W).
+        depth: depth of the deepest node that is expanded (D); trajectories go on below it.
         max_steps: actions from the root at which a trajectory is cut off.
         max_draws: most trajectories per tree.
-        candidates: actions drawn at once to find one that the node's children lack.
-        temperature: of all draws but those that the next two fields govern.
-        branch_temperature: of these candidates; None takes `temperature`.
-        greedy_rollout: draw everything but these candidates at temperature 0, so that Q
-            says how the greedy agent fares after a deviation.
-        policy_prefix_steps: the first trajectory begins with up to so many actions drawn like these
-            candidates; how many, the seed says. Where what follows is another agent's, the states
-            on its way are still those that the policy gets itself into.
+        candidates: actions drawn at a time for a new branch; the first that no child of the node
+            has begins it.
+        temperature: of all draws, apart from those of the next two fields.
+        branch_temperature: of the candidates for a branch; None takes `temperature`.
+        greedy_rollout: draw all other actions at temperature 0, so that Q is the value of the
+            greedy agent after a deviation.
+        policy_prefix_steps: most actions at the beginning of the first trajectory that are drawn
+            at the branch temperature; the seed draws how many. If another agent plays the
+            roll-outs, the tree begins in the policy's own states nevertheless.
         max_tokens: most completion tokens of one action.
-        stop_on_zero: an outcome of 0 expands nothing on its branch.
-        expand: which waiting node comes next, the oldest or a random one.
+        stop_on_zero: do not expand the nodes of a branch with outcome 0.
+        expand: the node that is expanded next: the one that has waited longest, or a random one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,28 +69,28 @@ class Exploration(BaseModel):
 
     @property
     def deviating_action(self) -> Sampling:
-        """How a sibling of an action that is there already is drawn."""
+        """Sampling of a new sibling of a node's children."""
         branch = self.branch_temperature
         return Sampling(self.temperature if branch is None else branch, self.max_tokens)
 
     @property
     def other_actions(self) -> Sampling:
-        """How all other actions are drawn."""
+        """Sampling of all other actions."""
         return Sampling(0.0 if self.greedy_rollout else self.temperature, self.max_tokens)
 
     @property
     def rollout_role(self) -> DrawRole:
-        """Greedy roll-outs measure what an action is worth; drawn ones are the agent's own way."""
+        """Role of these other draws: a greedy roll-out values an action, others are the agent's."""
         return "rollout" if self.greedy_rollout else "act"
 
 
 @dataclass(frozen=True, slots=True)
 class ExploredTree:
-    """A finished tree and what it cost.
+    """A finished tree and its cost.
 
     Attributes:
         draws: trajectories drawn.
-        misses: times that no candidate for a first action was new.
+        misses: attempts at a branch in which no candidate was new.
         completion_tokens: tokens drawn, those of discarded candidates included.
     """
 
@@ -109,7 +110,7 @@ def explore_task(
     expert: Sequence[Step] = (),
     chat: ChatFormat = REACT,
 ) -> RolloutTask[ExploredTree]:
-    """Explore one task; a process for `run_rollouts`.
+    """Explore one task; a rollout task.
 
     Args:
         make: a fresh, single-use episode of the task; the same one every time.
@@ -172,12 +173,12 @@ class _Search:
 
     @property
     def seed_parts(self) -> tuple[int | str, ...]:
-        """What the next draw's seeds derive from."""
+        """Parts from which the seeds of the next draw derive."""
         return self.seed, self.task_id, self.draws + self.misses
 
     @property
     def policy_prefix_steps(self) -> int:
-        """How many actions of the next trajectory are drawn like deviations."""
+        """Actions at the beginning of the next trajectory that are drawn like branches."""
         if self.draws or not self.exploration.policy_prefix_steps:
             return 0
         rng = Random(derived_seed(self.seed, self.task_id, "own"))
@@ -205,7 +206,7 @@ class _Search:
 def _expand(
     search: _Search, make: Callable[[], Environment], source: str, *, most_draws: int
 ) -> RolloutTask[None]:
-    """QLASS algorithm 2, the loop over E."""
+    """Expand waiting nodes until none is left (QLASS algorithm 2, the loop over E)."""
     while search.draws < most_draws and (node_id := search.pop()) is not None:
         reply = yield from _draw_first_action(search, node_id)
         if reply is None:
@@ -220,7 +221,7 @@ def _expand(
 
 
 def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[str | None]:
-    """The first candidate that no child of the node does already, or None."""
+    """The first candidate whose action no child of the node has, or None."""
     settings = search.exploration
     deviates = bool(search.tree.children[node_id])
     own = deviates or search.policy_prefix_steps > 0
@@ -243,7 +244,7 @@ def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[str | None]
 def _roll_out(
     search: _Search, node_id: int, reply: str, make: Callable[[], Environment]
 ) -> RolloutTask[tuple[Step, ...]]:
-    """Take `reply` after the node and let the policy play on to the end.
+    """Take `reply` in the node's state and let the policy play on to the end.
 
     A history that outgrows the policy's context cuts the trajectory off.
     """
@@ -282,6 +283,6 @@ def _first_observation(make: Callable[[], Environment]) -> str:
 def _require_same(now: str, before: str, when: str) -> None:
     if now != before:
         raise EnvironmentFailureError(
-            f"a replayed episode differs {when}: {now!r} instead of {before!r}; trees need "
-            "a deterministic environment, and an expert's trajectory its own game"
+            f"a replayed episode differs {when}: {now!r} instead of {before!r}; a tree needs "
+            "a deterministic environment, and an expert's trajectory of the same game"
         )
