@@ -50,8 +50,7 @@ def step_messages(step: Step) -> History:
 def parse_action(reply: str) -> str:
     """The bare action of a ReAct reply: what follows the last "Action:" on its line.
 
-    A reply without the marker yields "", which environments answer as they answer any other
-    action that means nothing to them.
+    A reply without the marker yields "", which means nothing to an environment.
     """
     _, marker, rest = reply.rpartition(ACTION_PREFIX)
     return rest.strip().split("\n", 1)[0].strip() if marker else ""

@@ -1,8 +1,8 @@
 """Labels for the nodes of an exploration tree.
 
-`bellman_backup` is QLASS's (equation 7, algorithm 3); `average_outcome` and
-`branch_outcome` are what figure 4 of QLASS compares it with. All return one value per
-node id; the root has no action and so no label.
+`bellman_backup` is QLASS's (equation 7, algorithm 3); `average_outcome` and `branch_outcome` are
+the alternatives of its figure 4. All return one value per node id; the root has no action and so
+no label.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
     Args:
         tree: rewards in [0, 1], 0 but at the end, give Q in [0, 1].
         gamma: discount per environment step, in [0, 1].
-        noop_cost_steps: steps charged for an action that does nothing right after another that did
-            nothing (ours; the paper charges 1). An agent that repeats itself goes on doing so: the
-            game has not changed, and the history only by what it did not learn from.
+        noop_cost_steps: steps that an action costs which does nothing, right after another that
+            did nothing (ours; the paper's is 1). An agent that repeats itself tends to go on: the
+            game is the same, and the history says nothing new.
 
     Raises:
         EmptyTreeError: the root has no children.
@@ -39,8 +39,8 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
 def normalize(q_values: Mapping[int, float]) -> dict[int, float]:
     """Min-max over one tree: q <- (q - q_min) / (q_max - q_min) (QLASS algorithm 3).
 
-    Where all are equal they stay as they are (ours: the published code writes 0, which
-    labels a tree of nothing but successes as failure).
+    If all are equal, they stay as they are (ours: the published code writes 0, which labels a
+    tree of successes alone as failure).
     """
     low, high = min(q_values.values()), max(q_values.values())
     if low == high:

@@ -1,4 +1,4 @@
-"""From a labelled tree to the paths that a Q model reads (QLASS section 3.3)."""
+"""Labels of a tree, and the labelled paths that a Q model is trained on (QLASS section 3.3)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ def label_tree(
     """The label of every node.
 
     Args:
-        tree: what was explored of one task.
+        tree: of one task.
         target: `q` is QLASS's; `avg` and `reward` are its ablations and stay as they are.
         gamma: discount of `q`.
         normalized: min-max `q` over the tree.
-        noop_cost_steps: what an idle step costs, for `q`; see `bellman_backup`.
+        noop_cost_steps: for `q`; see `bellman_backup`.
 
     Raises:
         EmptyTreeError: the root has no children.
@@ -44,10 +44,10 @@ def label_tree(
 
 @dataclass(frozen=True, slots=True)
 class LabelledPath:
-    """One root-to-leaf path and the labels that it owns.
+    """One root-to-leaf path and its labels.
 
     Attributes:
-        q_values: one per node; None where an earlier path of the tree owns the label.
+        q_values: one per node; None where an earlier path of the tree has the label.
     """
 
     nodes: tuple[Node, ...]
@@ -55,7 +55,7 @@ class LabelledPath:
 
 
 def labelled_paths(tree: Tree, labels: Mapping[int, float]) -> Iterator[LabelledPath]:
-    """Every root-to-leaf path; each node's label stands in the first that holds it."""
+    """Every root-to-leaf path; the first path through a node has its label."""
     owned: set[int] = set()
     for leaf in tree.leaves():
         path = tree.path(leaf.id)
@@ -66,5 +66,5 @@ def labelled_paths(tree: Tree, labels: Mapping[int, float]) -> Iterator[Labelled
 
 
 def sibling_groups(tree: Tree) -> Iterator[tuple[int, ...]]:
-    """The ids of each set of two or more actions taken from the same state."""
+    """Ids of the actions taken in the same state, for each state with two or more."""
     return (children for children in tree.children if len(children) >= 2)

@@ -1,8 +1,8 @@
-"""The exploration tree as a value (QLASS section 3.2 and algorithm 2).
+"""Exploration tree as a value (QLASS section 3.2 and algorithm 2).
 
-A node is an action and what it did; its state is the path that leads to it. The root,
-id 0, is the task before any action. Ids count the actions in the order in which they
-were merged, so parents come before their children and siblings stand oldest first.
+A node is an action and its effect; its state is the path from the root. The root, id 0, is the
+task before any action. Ids count the nodes in the order in which they were merged, so parents come
+before their children, and siblings stand oldest first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ ROOT_ID = 0
 """The task before any action. It is not among a tree's nodes."""
 
 EXPERT = "expert"
-"""The `source` of what the expert did; any other source is a policy's name."""
+"""The `source` of an expert's nodes and trajectories; any other source is a policy's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An action in its place in the tree.
+    """One action in its place in the tree.
 
     Attributes:
         depth: actions from the root, this one included.
-        source: "expert" or the policy's name: whose trajectory brought it first.
+        source: "expert" or a policy's name, of the trajectory that brought the node first.
     """
 
     id: int
@@ -65,7 +65,7 @@ class Tree:
         return tuple(reversed(nodes))
 
     def idles(self, node_id: int) -> bool:
-        """Whether the action did nothing after another that did nothing."""
+        """True if the action did nothing, right after another that did nothing."""
         if node_id == ROOT_ID or (parent := self.node(node_id).parent) == ROOT_ID:
             return False
         return not self.node(node_id).step.valid and not self.node(parent).step.valid
@@ -85,7 +85,7 @@ class Tree:
 
 
 def tree_of(first_observation: str, nodes: Sequence[Node]) -> Tree:
-    """The tree that these nodes, parents before children, make up."""
+    """The tree of these nodes, in which parents come before their children."""
     children: list[tuple[int, ...]] = [() for _ in range(len(nodes) + 1)]
     for node in nodes:
         children[node.parent] += (node.id,)
@@ -93,7 +93,7 @@ def tree_of(first_observation: str, nodes: Sequence[Node]) -> Tree:
 
 
 def find_child(tree: Tree, node_id: int, action: str) -> int | None:
-    """The child of a node that does the same as `action`, or None."""
+    """The child of a node with the same action, whatever its thought, or None."""
     key = action_key(action)
     return next(
         (
@@ -108,10 +108,10 @@ def find_child(tree: Tree, node_id: int, action: str) -> int | None:
 def merge_branch(
     tree: Tree, steps: Sequence[Step], *, at: int = ROOT_ID, source: str
 ) -> tuple[Tree, tuple[int, ...]]:
-    """Add a trajectory below node `at`; the part that is there already is shared.
+    """Add a trajectory below node `at`, along the nodes that it has in common with the tree.
 
-    Environments are deterministic, so equal actions from one node are one node, and
-    the first of two such replies is kept. Merging the same branch twice changes nothing.
+    Environments are deterministic, so equal actions after one node are one node, and the first of
+    two such replies is kept. Merging the same branch twice changes nothing.
 
     Returns:
         The new tree, and the ids of the branch's nodes in order, shared ones included.
@@ -132,11 +132,11 @@ def merge_branch(
 
 
 def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:
-    """The share of nodes with children, the root among them, that have at least two.
+    """Share of the inner nodes, the root included, that have at least two children.
 
     Args:
-        tree: any; one without actions does not branch.
-        depth: leaves deeper nodes out, which exploration never expands; None counts all.
+        tree: any; 0 for one without actions.
+        depth: depth of the deepest node that counts; None counts all.
     """
     widths = [
         len(children)
@@ -147,7 +147,7 @@ def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:
 
 
 def merge_trees(trees: Sequence[Tree]) -> Tree:
-    """One tree of several explorations of the same task; equal actions become one node."""
+    """Merge several explorations of the same task into one tree."""
     merged, *others = trees
     for other in others:
         for leaf in other.leaves():
