@@ -1,8 +1,8 @@
-"""Consistent renamings of an episode, so that a policy learns to copy rather than to remember.
+"""Consistent renaming of an episode's words, so that a policy learns to copy, not to remember.
 
-Three hundred demonstrations name the same apples in the same places; a model trained from scratch
-learns them by heart. Renaming the words of a group among themselves, the same way in the whole
-episode, keeps every relation between task, observation and action and changes every name.
+Three hundred demonstrations have the same apples in the same places, and a model trained from
+scratch learns them by heart. Permuting the words of a group, in the same way throughout an
+episode, changes the names and keeps every relation between task, observation and action.
 """
 
 import random
@@ -19,10 +19,10 @@ Augmenter = Callable[[Episode, random.Random], Episode]
 
 
 class Augmentation(BaseModel):
-    """What may be renamed.
+    """Options of the renaming.
 
     Attributes:
-        probability: of renaming an episode at all; the rest stays as it is.
+        probability: of renaming an episode at all.
         groups: words that may take each other's place, for example all object types.
     """
 
@@ -33,7 +33,7 @@ class Augmentation(BaseModel):
 
 
 def build_augmenter(config: Augmentation) -> Augmenter:
-    """A function from an episode to the episode under new names."""
+    """Build the function that renames an episode."""
     words = [word for group in config.groups for word in group]
     if not words or config.probability == 0:
         return lambda episode, rng: episode

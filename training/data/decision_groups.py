@@ -1,10 +1,10 @@
-"""Decision groups: one played episode with every distinct candidate at every step, each valued.
+"""Decision groups: one played episode with every distinct candidate of every step, each valued.
 
     groups ─▶ DecisionGroupsRow ─▶ train-qnet, choice-regret
 
-A tree of `explore` holds what a Q model may learn from; a decision group holds exactly what it
-will have to choose among: the candidates that the policy drew in a state which it got itself into.
-The rows hold facts alone (outcomes and steps); labels are computed where they are read.
+An exploration tree holds what a Q model may learn from. A decision group holds exactly what it has
+to choose among: the candidates that the policy draws in the states that it reaches itself. Rows
+hold facts alone (outcomes and steps); labels are computed where the rows are read.
 """
 
 import math
@@ -30,9 +30,9 @@ class ContinuationRow(_Row):
     """One play from a candidate to the end of its episode.
 
     Attributes:
-        outcome_reward: the reward at the end; what had been earned where a limit cut it off.
+        outcome_reward: the reward at the end, be it the environment's or a limit's.
         steps: environment steps from and including the candidate, until the end or the limit.
-        terminated: False where a limit cut it off.
+        terminated: False if a limit cut it off.
     """
 
     outcome_reward: FiniteFloat
@@ -145,7 +145,7 @@ class DecisionGroupsRow(TaskRow):
 
     @property
     def outcome_reward(self) -> float:
-        """The episode's own reward; an episode that was cut off keeps what it had earned."""
+        """The episode's own reward; one that was cut off keeps that of its last step."""
         return self.decisions[-1].taken.reward
 
     def states(self) -> Iterator[tuple[History, DecisionRow]]:

@@ -3,8 +3,8 @@
     collect ─▶ TrajectoryRow ─▶ sft
     explore ─▶ TreeRow ─▶ label ─▶ LabelRow ─▶ train-qnet
 
-A row that does not match is refused, never repaired. The version rises whenever an
-old reader would misread a new row.
+A row that does not match is refused, never repaired. The version rises whenever an older reader
+would misread a new row.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ class ToolCallRow(_Row):
 
 
 class MessageRow(_Row):
-    """One turn of the chat; what a plain turn lacks is not written."""
+    """One message of a chat; fields of tool calls are written only where there are any."""
 
     role: Role
     content: str
@@ -77,7 +77,7 @@ def messages_of(rows: Iterable[MessageRow]) -> tuple[Message, ...]:
 
 
 class TaskRow(_Row):
-    """What every row says of the task that it belongs to."""
+    """Task that a row belongs to."""
 
     task_id: NonEmpty
     kind: str
@@ -85,18 +85,18 @@ class TaskRow(_Row):
 
 
 class TrajectoryRow(TaskRow):
-    """One played episode: written by `collect` and `evaluate`, read by `sft` and `explore`.
+    """One played episode: `collect` writes it; `sft` and `explore` read it.
 
     Attributes:
         messages: the system message if the environment has one, the first observation, then
             actions and observations in turn; the last action's observation included.
-        outcome_reward: the reward at the end; what had been earned where it was cut off.
-        terminated: False where the step limit cut the episode off.
+        outcome_reward: the reward at the end, be it the environment's or a step limit's.
+        terminated: False if a step limit cut the episode off.
         steps: actions taken.
         completion_tokens: tokens generated for the actions; 0 for an expert.
         source: "expert" or the policy's name.
-        seed: of the sampling, None where nothing was sampled.
-        mistakes: the actions, counted from 0, that SFT must not imitate.
+        seed: of the sampling; None if nothing was sampled.
+        mistakes: indices of the actions that SFT must not imitate.
     """
 
     version: Literal[1] = 1
@@ -129,7 +129,7 @@ class TrajectoryRow(TaskRow):
         return tuple(row.content for row in self.messages if row.role == "assistant")
 
     def to_steps(self) -> tuple[Step, ...]:
-        """Actions with their observations; the outcome stands on the last.
+        """Actions with their observations; the last one has the outcome reward.
 
         Raises:
             RecordError: the messages do not end with the last action's observation, or
@@ -157,17 +157,17 @@ class TrajectoryRow(TaskRow):
 
 
 class NodeRow(_Row):
-    """One action of an exploration tree and what it did.
+    """One action of an exploration tree and its effect.
 
     Attributes:
         id: its place in the tree's `nodes`, counted from 1 (0 is the root).
         parent: the id of the node it follows, smaller than its own.
         depth: actions from the root, this one included.
         action: the whole reply ("Thought: … Action: …").
-        reward: 0, or the outcome reward where the episode ended here.
-        terminated: the episode ended here.
-        valid: False where the action meant nothing to the environment.
-        source: "expert" or the policy's name: who drew it first.
+        reward: the outcome reward on a trajectory's last action, 0 on the others.
+        terminated: the environment ended the episode here.
+        valid: False if the action meant nothing to the environment.
+        source: "expert" or a policy's name, of the trajectory that brought the node first.
     """
 
     id: Annotated[int, Field(ge=1)]
@@ -202,16 +202,17 @@ class NodeRow(_Row):
 
 
 class TreeRow(TaskRow):
-    """One task's exploration tree (QLASS algorithm 2): `label` reads it.
+    """One task's exploration tree (QLASS algorithm 2).
 
-    `explore` writes it, and the server, one path for each episode whose outcome it was told.
+    `explore` writes it, and so does the server: one path for each episode with an outcome. `label`
+    reads it.
 
     Attributes:
-        first_observation: what the root's state is: the task and what is seen.
+        first_observation: the root's state: the task and what is seen.
         system: the system message before it, None without one.
         nodes: parents before their children, ids 1, 2, 3, …
         draws: trajectories drawn from the policy.
-        misses: times that none of the candidates for a first action was new.
+        misses: attempts at a branch in which no candidate was new.
         completion_tokens: tokens drawn, those of discarded candidates included.
     """
 
@@ -244,15 +245,15 @@ class TreeRow(TaskRow):
 class LabelRow(TaskRow):
     """One root-to-leaf path of a labelled tree: `label` writes it, `train-qnet` reads it.
 
-    The paths of a tree overlap. A node's label stands in the first path that holds it
-    and is null in the later ones, so that each node counts once in the loss. Nodes of
-    the same task and the same parent id are siblings: candidates for one state.
+    The paths of a tree overlap. A node's label stands in the first path through it and is null in
+    the later ones, so that each node counts once in the loss. Nodes of the same task with the same
+    parent id are siblings: candidates in one state.
 
     Attributes:
-        target: how the labels were computed.
+        target: method by which the labels were computed.
         messages: the first observation, then actions and observations in turn, up to
             the leaf's action.
-        q_values: one per assistant message; null where an earlier path owns the node.
+        q_values: one per assistant message; null where an earlier path has the label.
         node_ids: one per assistant message.
         parent_ids: one per assistant message, 0 for the root.
     """

@@ -1,12 +1,12 @@
-"""Where a job's output lies and how it survives a kill.
+"""Run folder of a job: its files, its lock, and how it survives a kill.
 
     <output>/config.json     the resolved configuration; a resume must match it
     <output>/rows.jsonl      the job's records, one per line, flushed one by one
     <output>/metrics.jsonl   numbers about the run, one object per line
     <output>/run.lock        held while a job works in the folder
 
-A line that a kill cut off was never written: readers pass over it and the next writer
-drops it. Its task is simply done again.
+A line that a kill cut off does not count: readers skip it, the next writer drops it, and its task
+is done again.
 """
 
 import hashlib
@@ -206,7 +206,7 @@ def read_rows(path: Path, row_type: type[Row]) -> Iterator[Row]:
 
 
 def finished_task_ids(path: Path) -> set[str]:
-    """The tasks that have a row in `path`; none where there is no such file yet.
+    """Ids of the tasks that have a row in `path`; none if there is no such file yet.
 
     Raises:
         RecordError: a line is no JSON object with a `task_id`.
@@ -244,7 +244,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def rows_path(path: Path) -> Path:
-    """The rows that a configuration names: a file, or a run folder that holds them."""
+    """The file of rows that a configuration names, by itself or by its run folder."""
     return RunFolder(path).rows if path.is_dir() else path
 
 
