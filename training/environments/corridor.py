@@ -1,8 +1,8 @@
-"""A corridor with a key and a door: the deterministic fake that needs no data.
+"""A corridor with a key and a door: a deterministic fake that needs no data.
 
-The agent starts somewhere in a row of rooms, fetches the key from one room and opens
-the door in another. Goal types, invalid actions, a text answer to each action and one
-best route make it a small ALFWorld; tests, demos and smoke runs play it.
+The agent starts in one of a row of rooms, fetches a key where the door is locked, and opens the
+door. It has goal types, invalid actions, an observation for each action and one best route. Tests,
+demos and smoke runs play it.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ class Corridor:
     """One layout; rooms are numbered from 1.
 
     Attributes:
-        rooms: how many there are.
-        start, key, door: room numbers; key is None where the door is not locked.
+        rooms: their number.
+        start, key, door: room numbers; key is None if the door is not locked.
     """
 
     rooms: int
@@ -34,7 +34,7 @@ class Corridor:
 
     @staticmethod
     def of_seed(seed: int) -> "Corridor":
-        """Layouts differ in length, places and goal; any integer is a seed."""
+        """The layout of any integer; seeds differ in length, places and goal."""
         rooms = 3 + seed % 4
         start = 1 + seed // 2 % rooms
         door = 1 + (start + seed // 3 % (rooms - 1)) % rooms
@@ -69,7 +69,7 @@ class CorridorEnvironment:
         self._running = False
 
     def reset(self) -> str:
-        """Where the agent is and what it is to do."""
+        """The agent's room and its task."""
         corridor = self._corridor
         self._room, self._has_key, self._running = corridor.start, corridor.key is None, True
         errand = "open the door" if self._has_key else "take the key and open the door"

@@ -67,8 +67,8 @@ def select_tasks(
     """Filter by id, then shuffle, then cut, then thin out.
 
     Args:
-        tasks: in any order: the result depends on their ids alone if they are shuffled.
-        task_ids: which to keep; None keeps all.
+        tasks: in any order; once shuffled, the result depends on their ids alone.
+        task_ids: those to keep; None keeps all.
         shuffle_seed: None leaves the order as it is.
         cut: "first:end", counted from 0; either may be left out.
         limit: at most so many, spread evenly over the rest.
@@ -102,7 +102,7 @@ def _with_ids(tasks: Sequence[Task], task_ids: Sequence[str]) -> list[Task]:
 
 
 def read_task_ids(path: Path) -> list[str]:
-    """The ids in a file, one per line; empty lines and lines that begin with # are passed over.
+    """The ids in a file, one per line; empty lines and lines that begin with # do not count.
 
     Raises:
         ConfigError: there is no such file.

@@ -1,10 +1,10 @@
-"""Plays real games in both ALFWorld engines side by side and reports where they differ.
+"""Comparison of both ALFWorld engines on real games, played side by side.
 
     qguide parity alfworld --games DIR --episodes 40 --seed 0
 
-Episodes alternate between random walks (one action in ten is not admissible) and walks
-of the expert. Each starts in a game drawn without replacement, and ends when won or
-after `max_steps`. Both engines get the same actions, chosen from what the real one says.
+Random walks (one action in ten is not admissible) and the expert's episodes take turns. Games are
+drawn without replacement; an episode ends when it is won or after `max_steps`. Both engines get the
+same actions, which depend on the real one's observations.
 """
 
 import random
@@ -32,7 +32,7 @@ Choose = Callable[[str, list[str]], str]
 
 @dataclass(slots=True)
 class Agreement:
-    """How often the engines said the same of one thing."""
+    """Count of equal answers of the engines to one question."""
 
     same: int = 0
     total: int = 0
@@ -44,18 +44,18 @@ class Agreement:
 
     @property
     def rate(self) -> float:
-        """The share that agreed; 0 where nothing was compared."""
+        """Share of equal answers; 0 if nothing was compared."""
         return self.same / self.total if self.total else 0.0
 
 
 @dataclass(slots=True)
 class ParityReport:
-    """What a parity run found.
+    """Result of a parity run.
 
     Attributes:
         observations, admissible_sets, won_flags: agreement, at resets and steps alike.
         episodes, steps, won: what was played.
-        mismatches: one description for each difference.
+        mismatches: a description of each difference.
     """
 
     observations: Agreement = field(default_factory=Agreement)
@@ -68,7 +68,7 @@ class ParityReport:
 
     @property
     def passed(self) -> bool:
-        """All admissible sets and won flags agree, and 99.5 % of the observations."""
+        """True if all admissible sets and won flags agree, and 99.5 % of the observations."""
         return (
             self.admissible_sets.rate == 1.0
             and self.won_flags.rate == 1.0
@@ -77,7 +77,7 @@ class ParityReport:
 
     @property
     def exit_status(self) -> int:
-        """0 where it passed, else 1."""
+        """0 if the run passed, else 1."""
         return 0 if self.passed else 1
 
 
@@ -117,9 +117,9 @@ def run_parity(
 
 
 def random_walk(rng: random.Random) -> Choose:
-    """A random verb, then any of its actions; now and then one that means nothing.
+    """Draw a verb, then one of its actions; sometimes an action that means nothing.
 
-    By verb first, because most admissible actions only go somewhere.
+    Most admissible actions go somewhere, so a draw among actions would hardly do anything else.
     """
 
     def choose(_: str, admissible: list[str]) -> str:
@@ -134,7 +134,7 @@ def random_walk(rng: random.Random) -> Choose:
 
 
 def expert_walk() -> Choose:
-    """What the expert does on seeing the observation."""
+    """The expert's actions."""
     from training.environments.alfworld.expert.expert import Expert
 
     expert = Expert()

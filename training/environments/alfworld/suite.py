@@ -31,8 +31,8 @@ class AlfWorldSuite:
         """Start nothing yet.
 
         Args:
-            name: what results call it.
-            tasks: sources are paths of game files, or "generated:SEED".
+            name: of the suite, in results.
+            tasks: their sources are paths of game files, or "generated:SEED".
             engine: the Python twin, or the real one.
             processes: worker processes of the real engine.
         """
@@ -55,7 +55,7 @@ class AlfWorldSuite:
         return TextWorldEnvironment(self._pool, self._file(task.source))
 
     def _file(self, source: str) -> Path:
-        """Where a game's file is; a generated one is written when it is first played."""
+        """File of a game; that of a generated game is written when it is first played."""
         if not source.startswith(GENERATED):
             return Path(source)
         with self._writing:

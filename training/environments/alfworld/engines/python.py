@@ -1,12 +1,12 @@
-"""A pure-Python twin of ALFWorld's text engine.
+"""Pure-Python twin of ALFWorld's text engine.
 
-It plays the same games word for word (`qguide parity alfworld` proves it) some thousand
-times faster, because it keeps a handful of sets instead of a planner's state.
+It plays the same games word for word (`qguide parity alfworld` checks it) about a thousand times
+faster, because it keeps a few sets instead of a planner's state.
 
-Three habits of the real engine look like bugs and are kept on purpose: an object may
-lie in two receptacles at once; something that was taken from one receptacle and put
-into another at the same place is from then on seen "next to" them; and only what is in
-the hand can be examined (a comma in the games' PDDL types voids the other case).
+Three properties of the real engine look like bugs and are kept: an object may lie in two
+receptacles at once; an object that was taken from one receptacle and put into another at the same
+location is seen "next to" them from then on; and only a held object can be examined (a comma in
+the games' PDDL types voids the other case).
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,8 @@
-"""The real TextWorld engine behind the Environment interface, in processes of its own.
+"""ALFWorld's own TextWorld engine behind the Environment protocol, in worker processes.
 
-Every episode is a session in one of a few worker processes (`textworld_worker`). A
-game always goes to the same slot of the pool, so playing it again costs a reset and
-not a load: 0.03 s where the engine still holds it, 0.15 s where only its translation
-is remembered, 0.4 to 2 s the first time.
+Every episode is a session in one of a few workers (`textworld_worker`). A game always goes to the
+same slot of the pool, so playing it again takes a reset instead of a load: 0.03 s if the engine
+still has it loaded, 0.15 s if only its translation is cached, 0.4 to 2 s the first time.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ _EXIT_TIMEOUT_S = 5.0
 
 
 class WorkerProcess:
-    """One worker; it takes requests from any thread, one at a time."""
+    """One worker process, which answers the requests of all threads one at a time."""
 
     def __init__(self, *, timeout_s: float) -> None:
         """Start the process; the first answer waits for its imports."""
@@ -45,11 +44,11 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """True while the process runs."""
         return self._process.poll() is None
 
     def ask(self, **request: object) -> dict[str, Any]:
-        """The worker's reply.
+        """Send a request and wait for the worker's reply.
 
         Raises:
             EnvironmentFailureError: the engine failed, died or did not answer in time.
@@ -85,7 +84,7 @@ class WorkerProcess:
         return bool(ready)
 
     def stop(self) -> None:
-        """End the process: politely by end of input, then by force. Safe to call twice."""
+        """End the process, first by end of input, then by a kill. Safe to call twice."""
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is not None and not stdin.closed:
             with contextlib.suppress(BrokenPipeError):
@@ -132,13 +131,13 @@ class TextWorldEnvironment:
         return StepResult(reply["observation"], float(self.won), self.won, valid=reply["valid"])
 
     def admissible_actions(self) -> list[str]:
-        """Every action that does something now, sorted. The agent never sees it."""
+        """Every action that has an effect now, sorted. The agent never sees it."""
         if self._worker is None:
             raise EnvironmentFailureError("the episode was not reset; call reset first")
         return list(self._worker.ask(op="admissible", session=self._session)["actions"])
 
     def close(self) -> None:
-        """Leave the engine, loaded, to the next episode of the game."""
+        """Leave the loaded engine to the game's next episode."""
         worker, self._worker = self._worker, None
         if worker is not None:
             self._pool.release(worker, self._session)
@@ -147,19 +146,19 @@ class TextWorldEnvironment:
 class EnginePool:
     """A few worker processes that many episodes share.
 
-    Sessions are cheap and not limited; steps of one process are taken one at a time.
+    The number of sessions is not limited; a process takes one step at a time.
     """
 
     def __init__(
         self, *, processes: int = 2, games_per_process: int = 200, timeout_s: float = 120.0
     ) -> None:
-        """Start nothing yet: workers start when their first game comes.
+        """Start nothing yet: a worker starts with its first game.
 
         Args:
-            processes: how many workers, hence how many steps at the same time.
-            games_per_process: distinct games (about 5 MB each) after which a worker
-                is replaced, once its last episode has ended.
-            timeout_s: longest wait for one answer; the worker is killed after it.
+            processes: number of workers, and so of steps at the same time.
+            games_per_process: distinct games (about 5 MB each) after which a worker is replaced,
+                once its last episode has ended.
+            timeout_s: longest wait for one answer; after it the worker is killed.
         """
         self._slots: list[WorkerProcess | None] = [None] * processes
         self._retired: list[WorkerProcess] = []
@@ -169,11 +168,11 @@ class EnginePool:
         self._lock = threading.Lock()
 
     def next_session(self) -> int:
-        """A number that no other episode of this pool has."""
+        """A session number that is new in this pool."""
         return next(self._sessions)
 
     def acquire(self, game: str) -> WorkerProcess:
-        """The worker for one episode of `game`, counted as in use until `release`."""
+        """Take the worker for one episode of `game`; it is in use until `release`."""
         slot = zlib.crc32(game.encode()) % len(self._slots)
         with self._lock:
             worker = self._slots[slot]

@@ -1,20 +1,20 @@
-"""The process in which real TextWorld engines live.
+"""Worker process of the TextWorld engine.
 
-Run by `textworld.EnginePool`, never by hand and never imported: the planner library
-rewrites `sys.argv`, may call `sys.exit` on a bad game and leaks memory, so its owner
-starts a new process now and then. Requests and replies are JSON lines on stdin and
-stdout; end of input ends the process, also where its parent died.
+`textworld.EnginePool` runs it; it is never imported. The planner library rewrites `sys.argv`, may
+call `sys.exit` on a bad game and leaks memory, so the pool replaces the process from time to time.
+Requests and replies are JSON lines on stdin and stdout. End of input ends the process, also when
+its parent has died.
 
     {"op": "reset", "session": 1, "game": "…/game.tw-pddl"}  -> {"observation", "won"}
     {"op": "step", "session": 1, "action": "look"}    -> {"observation", "won", "valid"}
     {"op": "admissible", "session": 1}                       -> {"actions"}
     {"op": "close", "session": 1}                            -> {}
 
-The engine is TextWorld's own `PddlEnv` under alfworld's own names. Only repeated work
-is taken out: a game's translation (TextWorld makes four of them before the first
-step), parsed grammar texts and the wording of each command are remembered, and what
-never changes is shared instead of copied. And a planner library is never unloaded,
-because that crashes the process now and then: the next game is loaded into it.
+The engine is TextWorld's own `PddlEnv` under alfworld's own names, without its repeated work: a
+game's translation (TextWorld makes four before the first step), parsed grammar texts and the
+wording of each command are cached, and data that never changes is shared instead of copied. A
+planner library is never unloaded, because unloading sometimes crashes the process; the next game is
+loaded into it.
 """
 
 import json
@@ -35,27 +35,27 @@ IDLE_ENGINES = 8
 
 
 _FREE_LIBRARIES: list[Any] = []
-"""Loaded copies of the planner that no engine uses; each runs one game at a time."""
+"""Loaded copies of the planner library that no engine uses; each runs one game at a time."""
 
 
 class _MemoisedParser:
-    """A grammar parser that parses each text once; its models are only ever read."""
+    """A grammar parser that parses each text once; nobody changes its results."""
 
     def __init__(self, parser: Any) -> None:
         self.parse = cache(parser.parse)
 
 
 def _copy_context(context: dict[str, Any]) -> dict[str, Any]:
-    """TextWorld copies the named entities too, on every symbol, though none ever changes."""
+    """Copy a context without its entities, which TextWorld copies for every symbol, unchanged."""
     shallow = {name: dict(context[name]) for name in ("variables", "mapping")}
     return {**context, **shallow}
 
 
 def remember_repeated_work() -> None:
-    """Spare this process what it would translate, parse or copy again and again.
+    """Cache this process's translations and parsed texts, and share its contexts.
 
-    The second translation of `PddlState` serves plan search alone, which is never
-    asked for here, so it may be the first one again.
+    The second translation of `PddlState` is for plan search alone, which is not used here, so it
+    may be the first one again.
     """
     translate = lru_cache(REMEMBERED_TRANSLATIONS)(fast_downward.pddl2sas)
 
@@ -82,7 +82,7 @@ class Engine:
         self._remember_commands()
 
     def _remember_commands(self) -> None:
-        """A command's words depend on its arguments alone, never on the state."""
+        """Cache the words of each command, which depend on its arguments, never on the state."""
         grammar = self._pddl._logic.grammar
         templates = {action.template for action in self._pddl._logic.actions.values()}
         derive: Callable[..., str] = grammar.derive
@@ -99,7 +99,7 @@ class Engine:
         grammar.derive = remembered
 
     def reset(self) -> dict[str, Any]:
-        """Begin anew."""
+        """Begin an episode."""
         self._state = self._env.reset()
         return {"observation": self._state.feedback, "won": bool(self._state["won"])}
 
@@ -113,7 +113,7 @@ class Engine:
         }
 
     def admissible(self) -> dict[str, Any]:
-        """What could be done now."""
+        """Every action that has an effect now."""
         return {"actions": self._state["admissible_commands"]}
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class Sessions:
 
 
 def serve(read: Callable[[], str], write: Callable[[str], object]) -> None:
-    """Answer requests until the input ends; an engine's failure is a reply too."""
+    """Answer requests until the input ends; an engine's failure is answered, too."""
     sessions = Sessions()
     while line := read():
         try:
@@ -175,7 +175,7 @@ def serve(read: Callable[[], str], write: Callable[[str], object]) -> None:
 
 
 def main() -> None:
-    """Keep stdout for replies alone; whatever the planner prints goes nowhere."""
+    """Serve on stdin and stdout, without anything that the planner prints."""
     replies = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     remember_repeated_work()

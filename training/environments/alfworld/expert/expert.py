@@ -1,15 +1,14 @@
-"""An expert that plays ALFWorld from what it reads alone, in words a small model can learn.
+"""Expert that plays ALFWorld from its texts alone, in words that a small model can learn.
 
-It knows no more than an agent does: the observations, and how often which objects lie in
-which receptacles (`statistics`). Its replies are a deterministic function of the history,
-short, and of a closed vocabulary; every action is named in the thought before it.
+It knows no more than an agent does: the observations, and how often each kind of object lies in
+each kind of receptacle (`statistics`). Its replies are a deterministic function of the history,
+short, and of a closed vocabulary. The thought before an action names it.
 
-The words are chosen for a small model. A thought begins with what the last text decides: "plate 2
-is here" or "Not here". The name of the thing is likely wherever it is needed and likely wherever
-it was just read, and only where both are true is it the likeliest word: no comparison has to be
-learnt. Then comes what is needed and for what, in the same words every time, so that a step
-depends on nothing that was not said a few lines before; what stands in the first message alone is
-forgotten.
+The words are chosen for a small model. A thought begins with what the last observation decides:
+"plate 2 is here" or "Not here". An object's name is likely if it is needed and likely if it was
+just read, and only both together make it the likeliest word, so no comparison has to be learnt.
+Then follows what is needed and for what, always in the same words, so that each step depends on
+nothing but the last few lines: a small model forgets what only the first message says.
 """
 
 from copy import copy
@@ -29,13 +28,13 @@ class Expert:
     """Plays one episode; a new one is needed for the next."""
 
     def __init__(self, statistics: Statistics | None = None, *, forgetful: bool = False) -> None:
-        """Know the frequencies; None takes those that ship with QGuide.
+        """Prepare an episode; the first observation comes with `reply`.
 
         Args:
-            statistics: where things lie.
-            forgetful: whether it forgets what an agent that it follows has overlooked. One that
-                still knows it shows that agent the way back; but it calls the oversight cheap,
-                which it is not for an agent that will not come back.
+            statistics: frequencies of objects in receptacles; None takes those of QGuide.
+            forgetful: forget what an agent that it follows has overlooked. An expert that
+                remembers it shows the agent the way back, but values the oversight as cheap,
+                which it is not for an agent that never comes back.
         """
         self._statistics = statistics or load_statistics()
         self._forgetful = forgetful
@@ -45,7 +44,7 @@ class Expert:
         self._plans: dict[str, tuple[str, ...]] = {}
 
     def copy(self) -> "Expert":
-        """One that goes its own way from here."""
+        """A copy that goes its own way from here."""
         twin = copy(self)
         twin._memory = self._memory and self._memory.copy()
         return twin
@@ -67,11 +66,11 @@ class Expert:
     def deviate(self, rng: Random, *, misreadings: float = 0.0) -> str:
         """A plausible mistake in place of the last reply; the next reply recovers from it.
 
-        Behaviour cloning that has never seen a mistake does not know what to do after one.
+        A cloned policy that has never seen a mistake does not know how to go on after one.
 
         Args:
             rng: draws it.
-            misreadings: share of mistakes that are drawn from misreadings alone.
+            misreadings: share of the mistakes that are misreadings.
         """
         assert self._memory is not None, "there is no reply yet to deviate from"
         misread = misreadings > 0 and rng.random() < misreadings
@@ -79,10 +78,9 @@ class Expert:
         return self._say(self._memory, kind(self._memory, rng), deliberate=False)
 
     def follow(self, reply: str) -> None:
-        """Hear that another reply was given than the last one of `self.reply`.
+        """Take note of a reply that was given in place of the last one of `self.reply`.
 
-        The next reply then goes on from there: the expert can take over from any policy
-        at any step, which is how its advice on a policy's own states is collected.
+        The next reply goes on from there, so the expert can advise a policy in its own states.
         """
         action = parse_action(reply)
         self._deliberate = action == self._action
@@ -92,7 +90,7 @@ class Expert:
         self._action = action
 
     def _overlook(self, memory: HouseMemory) -> None:
-        """Whoever goes elsewhere has not noticed, or has forgotten, what there was to take."""
+        """Forget what the agent did not take or use before it went elsewhere."""
         verb, _, rest = self._action.partition(" ")
         if verb == "go" and memory.held is None:
             memory.overlook(rest.removeprefix("to "), memory.task.item)
@@ -158,7 +156,7 @@ class Expert:
         home: str | None = None,
         plan: tuple[str, ...] = (),
     ) -> Decision:
-        """Go where one was seen, `home` excepted; else on to the next place."""
+        """Go to where an object of the kind was seen, but for `home`; else to the next place."""
         for place in memory.contents:
             item = memory.seen_at(place, kind)
             if item and place not in (home, memory.at):
@@ -174,14 +172,14 @@ class Expert:
         if kind not in self._plans:
             plan = search_plan(kind, memory.receptacles, self._statistics)
             if memory.task.kind == "pick_and_place_simple":
-                # What already lay in a target would have won the game before it began.
+                # An object in the target would have won the game before it began.
                 plan = tuple(place for place in plan if place != memory.task.target)
             self._plans[kind] = plan
         return self._plans[kind]
 
 
 def _need(memory: HouseMemory) -> str:
-    """The task in the words of this house; what to look for now comes last."""
+    """The task in the names of this house; the object to look for comes last."""
     task, held = memory.task, memory.held
     if task.kind == "look_at_obj_in_light":
         if held is not None and kind_of(held) == task.item:
@@ -210,7 +208,7 @@ def _deliver(memory: HouseMemory, held: str) -> Decision:
 
 
 def _target(memory: HouseMemory) -> str:
-    """Where to deliver: for two, where one already is; else the first that is listed."""
+    """The receptacle to deliver to; for two objects, the one that already holds the first."""
     task = memory.task
     if task.kind == "pick_two_obj_and_place":
         for place in memory.all_of(task.target):
@@ -222,8 +220,8 @@ def _target(memory: HouseMemory) -> str:
 def _first(memory: HouseMemory, kind: str) -> str:
     """The receptacle of a kind with the lowest number that has not failed yet.
 
-    A kind's number 1 is there whenever the kind is, so nothing has to be read to name it; the
-    first that is listed has the highest number, which a small model guesses and does not unlearn.
+    Number 1 exists whenever the kind does, so a model can name it without reading. The first one
+    listed has the highest number, which a small model would guess, and would not unlearn to.
     """
     places = memory.all_of(kind)[::-1] or [f"{kind} 1"]
     return next((place for place in places if place not in memory.refused), places[0])

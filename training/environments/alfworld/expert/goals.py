@@ -1,4 +1,4 @@
-"""What the expert and its mistakes share: the treatments, and what a decision is."""
+"""Treatments that goals ask for, and the parts of a reply: shared by expert and mistakes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ TREATMENTS: dict[str, tuple[str, str, str]] = {
     "pick_heat_then_place_in_recep": ("heat", "hot", "microwave"),
     "pick_cool_then_place_in_recep": ("cool", "cool", "fridge"),
 }
-"""Goal kind -> verb, the state it brings, the appliance."""
+"""Goal kind -> verb, resulting state, appliance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class Decision:
     """One reply in parts.
 
     Attributes:
-        seen: what the last observation says of the task; empty before anything was seen.
-        intent: what to do about it.
+        seen: the part of the last observation that matters; empty at the start.
+        intent: the next thing to do.
         action: the action alone.
     """
 

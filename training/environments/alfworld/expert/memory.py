@@ -1,4 +1,4 @@
-"""What an agent in a house can know from the texts it has read so far."""
+"""Knowledge of an agent in a house, from the texts that it has read so far."""
 
 from copy import copy
 
@@ -18,13 +18,13 @@ class HouseMemory:
     """Facts of one episode, kept up to date by `read`.
 
     Attributes:
-        task: what is asked for.
+        task: from the first observation.
         receptacles: all of them, in the order of the first observation.
-        contents: receptacle -> objects last seen in it; only those that were looked into.
+        contents: receptacle -> objects last seen in it, for those that were looked into.
         closed: receptacles that were found closed.
-        refused: receptacles that did not do or take what they should have.
-        at: the receptacle that the agent stands before.
-        unclear: a receptacle that is right here but was not described.
+        refused: receptacles at which an action failed that should have worked.
+        at: the receptacle in front of the agent.
+        unclear: a receptacle at the agent's location that was not described yet.
         held: the object in hand.
         treated: (verb, object) of what was cleaned, heated or cooled and still is.
     """
@@ -42,7 +42,7 @@ class HouseMemory:
         self.treated: set[tuple[str, str]] = set()
 
     def copy(self) -> "HouseMemory":
-        """The same facts, which change on their own from here."""
+        """A copy that changes on its own from here."""
         twin = copy(self)
         twin.contents = self.contents.copy()
         twin.closed, twin.refused = self.closed.copy(), self.refused.copy()
@@ -50,10 +50,9 @@ class HouseMemory:
         return twin
 
     def read(self, action: str, observation: str, *, deliberate: bool) -> None:
-        """Take in what an action brought about.
+        """Learn from the observation after an action.
 
-        A `deliberate` action was expected to work, so its failure says that what is
-        remembered was wrong.
+        A `deliberate` action was expected to work, so its failure corrects what is remembered.
         """
         if observation.strip() == NOTHING_HAPPENS:
             self._read_failure(action, deliberate=deliberate)
@@ -76,7 +75,7 @@ class HouseMemory:
             self.closed.add(action.removeprefix("close "))
 
     def forget_contents(self) -> None:
-        """Begin to look everywhere anew."""
+        """Forget all contents, so that the search begins again."""
         self.contents.clear()
         self.refused.clear()
 
@@ -87,7 +86,7 @@ class HouseMemory:
             self.contents[receptacle] = tuple(item for item in seen if kind_of(item) != kind)
 
     def is_shut(self, receptacle: str, kind: str) -> bool:
-        """Whether a receptacle has to be opened to look for, or take, a kind of object."""
+        """True if a receptacle must be opened to look for, or take, a kind of object."""
         unseen = receptacle not in self.contents
         return receptacle in self.closed and (unseen or bool(self.seen_at(receptacle, kind)))
 
@@ -96,7 +95,7 @@ class HouseMemory:
         return [name for name in self.receptacles if kind_of(name) == kind]
 
     def seen_at(self, receptacle: str | None, kind: str) -> str | None:
-        """The last listed object of a kind in a receptacle as last seen."""
+        """The object of a kind that was listed last when a receptacle was last seen."""
         items = self.contents.get(receptacle, ()) if receptacle else ()
         return next((item for item in reversed(items) if kind_of(item) == kind), None)
 

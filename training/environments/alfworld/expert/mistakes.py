@@ -1,4 +1,4 @@
-"""Mistakes like those that a half-trained policy makes, for an expert to recover from."""
+"""Mistakes like those of a half-trained policy, for an expert to recover from."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from training.environments.alfworld.game.observation import kind_of
 
 
 def mistake(memory: HouseMemory, rng: Random) -> Decision:
-    """A decision that need not be right, drawn from what there is in the house."""
+    """A random decision among objects and places of the house; it need not be wrong."""
     choices = [_go_astray(memory, rng)]
     if memory.at is not None:
         choices += _misread(memory, memory.at, rng)
@@ -20,21 +20,21 @@ def mistake(memory: HouseMemory, rng: Random) -> Decision:
 
 
 def misreading(memory: HouseMemory, rng: Random) -> Decision:
-    """See what is not here, or overlook what is: the mistake that a small policy makes most."""
+    """Claim an object that is not here, or overlook one that is: a small policy's main mistake."""
     if memory.at is None or memory.held is not None or memory.seen_at(memory.at, memory.task.item):
         return _go_astray(memory, rng)
     return _misread(memory, memory.at, rng)[0]
 
 
 def _go_astray(memory: HouseMemory, rng: Random) -> Decision:
-    """To any place: one seen before, the target too early, or the one where one stands."""
+    """Go to any place: one seen before, the target too early, or the present one."""
     targets = memory.all_of(memory.task.target)
     place = rng.choice([*targets[-1:], *memory.receptacles]) if memory.receptacles else ""
     return Decision("Not here.", f"Next is {place}.", f"go to {place}")
 
 
 def _take(memory: HouseMemory, at: str) -> list[Decision]:
-    """Something that is not needed."""
+    """Take an object that is not needed."""
     items = [i for i in memory.contents.get(at, ()) if kind_of(i) != memory.task.item]
     return [
         Decision(f"{item} is here.", "I take it.", f"take {item} from {at}") for item in items[:1]
@@ -42,7 +42,7 @@ def _take(memory: HouseMemory, at: str) -> list[Decision]:
 
 
 def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Decision]:
-    """Put it down here, or a treatment that nobody asked for or that does not work here."""
+    """Put the object down here, or apply a treatment that is not asked for or not possible."""
     verb, _, appliance = rng.choice([*TREATMENTS.values()])
     place = next(iter(memory.all_of(appliance)), at)
     return [
@@ -52,7 +52,7 @@ def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Decisi
 
 
 def _misread(memory: HouseMemory, at: str, rng: Random) -> list[Decision]:
-    """Take what is not here, or open what does not open."""
+    """Take an object that is not here, or open a receptacle that does not open."""
     item = f"{memory.task.item} {rng.randint(1, 4)}"
     return [
         Decision(f"{item} is here.", "I take it.", f"take {item} from {at}"),

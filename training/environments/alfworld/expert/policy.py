@@ -1,4 +1,4 @@
-"""The expert as a policy, so that its own mistakes can be explored like a model's."""
+"""The expert as a policy, so that trees can be explored with its mistakes."""
 
 from collections.abc import Sequence
 from random import Random
@@ -9,30 +9,30 @@ from qnet.types import Candidate, Message, SampleRequest
 from training.environments.alfworld.expert.expert import Expert
 
 MISREADINGS = 0.6
-"""A Q model that has hardly seen any takes "it is here" at its word, and argmax finds it."""
+"""Share of misreadings. A Q model that has seen few believes "it is here", and argmax finds it."""
 
 MOST_EXPERTS = 8192
-"""Histories whose expert is kept for the next step, a few kilobytes each."""
+"""Most histories whose expert is kept for the next step, a few kilobytes each."""
 
 Texts = tuple[str, ...]
 """A history's observations and replies in turn."""
 
 
 class ExpertPolicy:
-    """At temperature 0 the expert's reply, at any other a mistake in its place.
+    """The expert's reply at temperature 0; at any other temperature a mistake in its place.
 
-    A tree explored with it, siblings hot and roll-outs greedy, says what each mistake costs an
-    agent that recovers from it: hundreds of trees a minute, because no model is asked.
+    A tree with drawn branches and greedy roll-outs measures the cost of each mistake to an agent
+    that recovers from it. It grows hundreds of trees a minute, because no model is asked.
     """
 
     name = "expert"
 
     def __init__(self) -> None:
-        """Know no history yet."""
+        """Start without histories."""
         self._experts = LRUCache[Texts, tuple[Expert, str]](MOST_EXPERTS)
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        """Candidates of each request, a function of its history and its seed."""
+        """Candidates of each request, which depend on its history and its seed alone."""
         return [self._draw(request) for request in requests]
 
     def _draw(self, request: SampleRequest) -> list[Candidate]:
@@ -45,7 +45,7 @@ class ExpertPolicy:
         return [Candidate(Message("assistant", reply), completion_tokens=0) for reply in replies]
 
     def _after(self, texts: Texts) -> tuple[Expert, str]:
-        """An expert that has followed the history, and its reply; not to be changed."""
+        """An expert that has followed the history, and its reply; callers must copy it."""
         known = len(texts)
         while known > 0 and texts[:known] not in self._experts:
             known -= 2

@@ -1,4 +1,4 @@
-"""Where to look first: receptacle kinds in the order of what train games say."""
+"""Order of search: receptacle kinds by how often train games have an object there."""
 
 import math
 from collections.abc import Iterable
@@ -7,21 +7,21 @@ from training.environments.alfworld.game.observation import kind_of
 from training.environments.alfworld.game.statistics import Statistics
 
 OPENING_COST = 2.0
-"""Looking into a closed receptacle takes two actions instead of one."""
+"""Actions to look into a closed receptacle; an open one takes one."""
 
 LEAST_RATE = 0.01
-"""Kinds that hold the wanted object less often are left to the end, unplanned."""
+"""Kinds that hold the wanted object less often come last, in the room's order."""
 
 GRADE_BASE = 3.0
-"""Rewards within this factor count as equal: 500 train games took 7.69 steps with and without."""
+"""Rates within this factor count as equal: 500 train games take 7.69 steps with it and without."""
 
 
 def search_plan(item: str, receptacles: Iterable[str], statistics: Statistics) -> tuple[str, ...]:
-    """Receptacle kinds that may hold `item`, the most rewarding first.
+    """Receptacle kinds that may hold `item`, the most likely per action first.
 
-    The order depends on the item kind alone, a room only leaves kinds out; and kinds of
-    about equal reward come in one order for all items. So there is little to learn by
-    heart for a small model.
+    A small model has to learn the order by heart, so it is simple: it depends on the item kind
+    alone (a room only leaves kinds out), and kinds of about equal rate have the same order for all
+    items.
     """
     kinds = {kind_of(name) for name in receptacles}
     found = [kind for kind in kinds if statistics.find_rate(item, kind) >= LEAST_RATE]
@@ -39,7 +39,7 @@ def next_receptacle(
 ) -> str | None:
     """The first receptacle of the plan that is not done, in the room's order within a kind.
 
-    Receptacles that the plan leaves out come after it; None where all are done.
+    Receptacles that are not in the plan come after it; None if all are done.
     """
     passed = set(done)
     left = [name for name in receptacles if name not in passed]

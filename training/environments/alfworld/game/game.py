@@ -1,7 +1,7 @@
 """One ALFWorld game as plain data, read from `game.tw-pddl` or built directly.
 
-A `Game` holds what the text engine needs and nothing else: the rooms' receptacles and
-objects under their textual names, what may go where, the task sentence and the goal.
+A `Game` has what the text engine needs and nothing else: the room's receptacles and objects under
+their textual names, which objects fit where, the task sentence and the goal.
 """
 
 import json
@@ -33,12 +33,12 @@ _REQUIRED_KEYS = ("pddl_domain", "grammar", "pddl_problem")
 
 @dataclass(frozen=True, slots=True)
 class Receptacle:
-    """A place that things lie in or on.
+    """A place that objects lie in or on.
 
     Attributes:
         name: for example "cabinet 4"; unique in the game, objects included.
-        kind: for example "cabinet"; `Goal` and `Game.can_contain` speak of kinds.
-        location: where the agent stands before it ("loc 12"); may be shared.
+        kind: for example "cabinet", as in `Goal` and `Game.can_contain`.
+        location: of the agent in front of it ("loc 12"); may be shared.
         contents: names of the objects in it at the start.
     """
 
@@ -57,9 +57,9 @@ class Item:
     Attributes:
         name: for example "apple 1".
         kind: for example "apple".
-        location: where it is for slicing, usually its receptacle's; None for nowhere.
-        inner: names of the objects inside it, or None where it cannot hold any.
-        states: what is already true of it at the start.
+        location: where it can be sliced, usually its receptacle's; None for nowhere.
+        inner: names of the objects inside it, or None if it cannot hold any.
+        states: at the start.
     """
 
     name: str
@@ -77,13 +77,13 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What wins the game.
+    """Goal of a game.
 
     Attributes:
         kind: one of the six goal types.
         item_kind: the kind of object to place or to look at.
-        receptacle_kind: where to place it; None for `look_at_obj_in_light`.
-        lamp_kind: the lamp to use; None for all others.
+        receptacle_kind: to place it in or on; None for `look_at_obj_in_light`.
+        lamp_kind: to use; None for all other goals.
     """
 
     kind: GoalKind
@@ -116,7 +116,7 @@ class Game:
     coolers: frozenset[str] = frozenset({"fridge"})
 
     def __post_init__(self) -> None:
-        """Refuse a game that the engine could only misread."""
+        """Refuse a game with ambiguous names or unknown contents."""
         names = [r.name for r in self.receptacles] + [item.name for item in self.items]
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -144,7 +144,7 @@ def load_game(path: Path) -> Game:
 
 
 def scan_game(path: Path) -> tuple[bool, GoalKind]:
-    """Whether a game file is marked solvable, and its goal type, without the whole game.
+    """Read a game file's solvable mark and goal type, without building the whole game.
 
     Raises:
         InvalidGameError: the file is not such a game.
@@ -171,7 +171,7 @@ def parse_game(data: Mapping[str, object]) -> Game:
     """The game in the decoded JSON of a `game.tw-pddl` file.
 
     Raises:
-        InvalidGameError: a part is missing or means something the engine cannot play.
+        InvalidGameError: a part is missing, or the engine cannot play it.
     """
     domain, grammar, problem = (_text(data, key) for key in _REQUIRED_KEYS)
     try:

@@ -1,7 +1,7 @@
-"""Writes games as `game.tw-pddl`, the file that TextWorld and `game.load_game` read.
+"""Writer of `game.tw-pddl`, the file that TextWorld and `game.load_game` read.
 
-TextWorld names nothing by itself: alfworld's demangler sorts the entities' ids and numbers each
-base name downwards. The ids written here are chosen so that it gives back the game's own names.
+Names are not in the file: alfworld's demangler sorts the entities' ids and numbers each base name
+downwards. The ids written here are chosen so that this gives back the game's own names.
 """
 
 import json
@@ -32,7 +32,7 @@ Ids = dict[str, str]
 
 
 def write_game(game: Game, path: Path) -> None:
-    """Write a game; a kill leaves either the whole file or none.
+    """Write a game; after a kill the file is either whole or missing.
 
     Raises:
         InvalidGameError: see `game_data`.
@@ -44,9 +44,10 @@ def write_game(game: Game, path: Path) -> None:
 
 
 def game_data(game: Game) -> dict[str, object]:
-    """What a game's file holds; `parse_game` reads an equal game from it.
+    """Content of a game's file, from which `parse_game` reads an equal game.
 
-    Only a start "loc 0" gets another number, the highest: numbers begin at 1. No text shows it.
+    Only the start "loc 0" becomes another, the highest number, because a file's numbers begin at 1.
+    No observation shows it.
 
     Raises:
         InvalidGameError: the file format cannot express the game.
@@ -62,7 +63,7 @@ def game_data(game: Game) -> dict[str, object]:
     wrong = [f.name for f in fields(Game) if getattr(written, f.name) != getattr(game, f.name)]
     if wrong:
         raise InvalidGameError(
-            f"the file would tell another {', '.join(wrong)} than the game; list receptacles and"
+            f"the file would have another {', '.join(wrong)} than the game; list receptacles and"
             " items by kind, number each kind from its count down to 1 and keep the appliances"
         )
     return data
@@ -98,7 +99,7 @@ def _ids(names: Iterable[str]) -> Ids:
 def _id(base: str, number: int) -> str:
     """Ids in alphabetical order give numbers in descending order."""
     sorted_first = f"{base.removesuffix('basin')}_bar_{LAST_NUMBER - number:03d}"
-    # Only so does the demangler tell a sink from its basin.
+    # The demangler tells a sink from its basin by this suffix alone.
     return f"{sorted_first}_bar_{base}" if base.endswith("basin") else sorted_first
 
 
@@ -136,13 +137,13 @@ def _types(game: Game) -> Iterator[str]:
     if goal.receptacle_kind is not None:
         receptacle_kinds.add(goal.receptacle_kind)
     yield from (f"{kind}Type - otype" for kind in sorted(item_kinds))
-    # A sink is an object with a basin for a receptacle; the domain takes its type for either.
+    # A sink is an object whose basin is a receptacle; the domain takes its type for either.
     yield from (f"{kind}Type - rtype" for kind in sorted(receptacle_kinds - item_kinds))
 
 
 def _facts(game: Game, ids: Ids) -> Iterator[str]:
     yield f"(atLocation {_AGENT} {ids[game.start]})"
-    # The demangler numbers what a fact mentions; nothing ever asks what was examined.
+    # The demangler numbers every entity in a fact; no rule of the domain reads `examined`.
     yield from (f"(examined {ids[name]})" for name in ids if name.startswith("loc "))
     yield from (f"(canContain {r}Type {i}Type)" for r, i in sorted(game.can_contain))
     for receptacle in game.receptacles:

@@ -1,8 +1,8 @@
-"""Procedural ALFWorld games: rooms, objects and goals in the proportions of the real ones.
+"""Generator of ALFWorld games, with rooms, objects and goals in the proportions of real ones.
 
-A generated game is drawn from counts over the real train games (`statistics`), never copied from
-one: a room's receptacles, what lies where, and a goal that can be reached. It is a function of its
-seed, so a seed is all that has to be kept of it.
+A room's receptacles, its objects and a goal that can be reached are drawn from counts over the real
+train games (`statistics`), never copied from one. A game is a function of its seed, so only the
+seed has to be stored.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from training.environments.alfworld.game.statistics import (
 )
 
 NOVELTY = 0.3
-"""Share of games whose target receptacle is any that can hold the item, seen so or not."""
+"""Share of games whose target may be any receptacle that can hold the item, also an unseen pair."""
 
 APPLIANCES = {
     "pick_clean_then_place_in_recep": "sinkbasin",
@@ -25,7 +25,7 @@ APPLIANCES = {
     "pick_cool_then_place_in_recep": "fridge",
 }
 START = "loc 0"
-"""The middle of the room: a place of no receptacle, so nothing ever names it."""
+"""The middle of the room. No receptacle is there, so no text names it."""
 
 _TRIES = 200
 _JITTER = 0.15
@@ -41,7 +41,7 @@ def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, 
 
     Args:
         seed: the same seed gives the same game.
-        statistics: what to draw from; None takes the counts that ship with QGuide.
+        statistics: counts to draw from; None takes those of QGuide.
 
     Raises:
         EnvironmentFailureError: the statistics hardly ever allow the goals that they count.
@@ -68,7 +68,7 @@ def _pick(rng: Random, counts: Mapping[str, int]) -> str:
 
 
 class _Draft:
-    """One attempt at a game; `game` is None where its goal does not fit its room."""
+    """One attempt at a game; `game` is None if the goal does not fit the room."""
 
     def __init__(self, rng: Random, statistics: Statistics) -> None:
         self.rng = rng

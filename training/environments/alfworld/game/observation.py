@@ -1,4 +1,4 @@
-"""Reads ALFWorld's texts: the task sentence, the list of receptacles, what an action showed."""
+"""Parser of ALFWorld's texts: task sentence, list of receptacles, observations."""
 
 import re
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _TASK_MARKER = "Your task is to: "
 
 @dataclass(frozen=True, slots=True)
 class HouseTask:
-    """What the task sentence asks for.
+    """The task, read from its sentence.
 
     Attributes:
         item: the kind of object.
@@ -48,14 +48,14 @@ class HouseTask:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What one observation says; None and () where it says nothing of the sort.
+    """Facts in one observation; those that it does not mention are None.
 
     Attributes:
         receptacle: the receptacle that is described.
-        contents: the objects seen in it; None where it is closed.
-        taken: (object, receptacle) of what was picked up.
-        put: (object, receptacle) of what was put down.
-        treated: (verb, object) of what was cleaned, heated or cooled.
+        contents: the objects seen in it; None if it is closed.
+        taken: the object that was picked up, and its receptacle.
+        put: the object that was put down, and its receptacle.
+        treated: "clean", "heat" or "cool", and the object.
     """
 
     receptacle: str | None = None
@@ -94,7 +94,7 @@ def read_receptacles(observation: str) -> tuple[str, ...]:
 
 
 def read_scene(observation: str) -> Scene:
-    """What an action showed or did."""
+    """Facts in the observation after an action."""
     if match := _OPEN.search(observation):
         return Scene(match[1] or match[2], contents=tuple(_NAMED.findall(match[3])))
     if match := _CLOSED.search(observation):

@@ -1,7 +1,7 @@
-"""Reads the facts, names and goal of an ALFWorld game's PDDL text.
+"""Facts, names and goal of an ALFWorld game, from its PDDL text.
 
-Only the flat facts matter here, so three regular expressions stand in for a planner's
-parser. Identifiers are lower-cased, as the planner does before it names or sorts them.
+Only flat facts matter, so three regular expressions replace a planner's parser. Identifiers are in
+lower case, as the planner has them when it sorts and names entities.
 """
 
 import re
@@ -67,9 +67,8 @@ def kind(type_name: str) -> str:
 def entity_names(facts: Facts) -> dict[str, str]:
     """Textual names of all entities, as alfworld's `Demangler` gives them.
 
-    Ids are sorted and each base name counts down, so the first "drawer" in the order
-    is the one with the highest number. The order spans objects, receptacles and
-    locations alike.
+    Ids are sorted and each base name counts down, so the first "drawer" has the highest number.
+    Objects, receptacles and locations are in one order.
     """
     ids = {argument for rows in facts.values() for row in rows for argument in row}
     return _numbered(sorted(entity for entity in ids if "_bar_" in entity))

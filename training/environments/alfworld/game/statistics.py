@@ -1,9 +1,9 @@
-"""What ALFWorld's train games look like in numbers: where things lie, what rooms hold.
+"""Statistics of ALFWorld's train games: where objects lie, what rooms contain.
 
     python -m training.environments.alfworld.game.statistics TRAIN_GAMES_DIR
 
-counts them and writes `statistics.json` beside this module. The expert searches by these
-numbers and the generator furnishes rooms with them. Only train games are ever counted.
+counts them and writes `statistics.json` beside this module. The expert's order of search and the
+generator's rooms come from these numbers. Only train games are counted.
 """
 
 import json
@@ -39,13 +39,13 @@ class RoomStatistics:
     """Counts over the games of one kind of room.
 
     Attributes:
-        games: how many games were counted.
-        receptacle_numbers: receptacle kind -> how many a room has -> games.
-        layouts: rooms with exactly these receptacles: ({kind: number}, games).
-        item_numbers: item kind -> how many a room has -> games.
+        games: number of games counted.
+        receptacle_numbers: receptacle kind -> number in a room -> games.
+        layouts: ({kind: number}, games) for each exact set of receptacles.
+        item_numbers: item kind -> number in a room -> games.
         placements: item kind -> receptacle kind -> items that lie there; "" is nowhere.
-        shared_locations: kinds of the receptacles at one location, joined by "+" -> how
-            often; single receptacles too, so that shares can be computed.
+        shared_locations: kinds of the receptacles at one location, joined by "+" -> times seen;
+            single receptacles are included, so that shares can be computed.
     """
 
     games: int = 0
@@ -61,14 +61,14 @@ class Statistics:
     """Counts over all games.
 
     Attributes:
-        source: what was counted.
-        games: how many.
+        source: description of the games counted.
+        games: their number.
         rooms: by room kind.
         receptacles: receptacle kind -> number of "all", of "openable", of "opened".
         items: item kind -> number of "all" and of those with each property.
-        inside: item kind -> item kind -> how often the second starts inside the first.
-        finds: item kind -> receptacle kind -> (receptacles that hold at least one,
-            receptacles), over the games that have such an item in some receptacle.
+        inside: item kind -> item kind -> times that the second starts inside the first.
+        finds: item kind -> receptacle kind -> (receptacles that hold at least one, receptacles),
+            over the games that have such an item in some receptacle.
         can_contain: receptacle kind -> item kinds that may be put there.
         goals: goal kind -> room kind -> item kind -> target -> games; the target is a
             receptacle kind, or the lamp kind of `look_at_obj_in_light`.
@@ -87,16 +87,16 @@ class Statistics:
     wordings: dict[str, Counts]
 
     def find_rate(self, item: str, receptacle: str) -> float:
-        """How probable it is that a receptacle of this kind holds such an item."""
+        """Probability that a receptacle of this kind holds such an item."""
         holding, total = self.finds.get(item, {}).get(receptacle, (0, 0))
         return holding / total if total else 0.0
 
     def fullness(self, receptacle: str) -> float:
-        """How many kinds of items a receptacle of this kind holds, on average over their games."""
+        """Mean number of item kinds in a receptacle of this kind, over the items' games."""
         return sum(self.find_rate(item, receptacle) for item in self.finds)
 
     def is_openable(self, receptacle: str) -> bool:
-        """Whether receptacles of this kind mostly have to be opened."""
+        """True if most receptacles of this kind have to be opened."""
         counts = self.receptacles.get(receptacle, {})
         return 2 * counts.get("openable", 0) > counts.get("all", 0)
 
@@ -119,7 +119,7 @@ def _room(data: dict[str, Any]) -> RoomStatistics:
 
 
 def write_statistics(statistics: Statistics, path: Path = STATISTICS_FILE) -> None:
-    """One key of the top two levels per line, so that changes can be read as a diff."""
+    """Write the statistics, one key of the top two levels per line for readable diffs."""
     data = asdict(statistics)
     lines = ",\n".join(f"{json.dumps(key)}: {_text(value)}" for key, value in data.items())
     path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
@@ -163,7 +163,7 @@ def count_statistics(games_dir: Path) -> Statistics:
 
 
 def tally(games: Iterable[tuple[RoomKind, Game]]) -> Statistics:
-    """Counts over games whose kind of room is known."""
+    """Count over games and their kinds of rooms."""
     counter = _Counter()
     for room, game in games:
         counter.add(room, game)
@@ -171,7 +171,7 @@ def tally(games: Iterable[tuple[RoomKind, Game]]) -> Statistics:
 
 
 class _Counter:
-    """Flat counters while counting; keys become the nested tables at the end."""
+    """Flat counters, whose keys become the nested tables at the end."""
 
     def __init__(self) -> None:
         self.games: Counter[tuple[str, ...]] = Counter()
