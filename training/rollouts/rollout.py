@@ -249,7 +249,7 @@ class _Rounds(Generic[T]):
         if not waiting:
             return
         if self._scorer is None:
-            raise ConfigError("a task asks for Q-values, but the run has no scorer; name a Q model")
+            raise ConfigError("a task asks for Q-values, but the run has no scorer; name a QNet")
         start = perf_counter()
         answers = _answer_all([request for _, request in waiting], self._scorer.score)
         shares = _shares(perf_counter() - start, [_computed_tokens(a) for a in answers])
