@@ -32,9 +32,16 @@ class TokenTree:
 
     def add(self, token_ids: Sequence[int]) -> list[int]:
         """Add a path; returns the index of each of its tokens."""
-        indices = list(self._walk(token_ids))
-        for depth in range(len(indices), len(token_ids)):
-            indices.append(self._append(indices[-1] if indices else -1, token_ids[depth], depth))
+        return self.extend(-1, token_ids)
+
+    def extend(self, index: int, token_ids: Sequence[int]) -> list[int]:
+        """Add what follows the token at an index; returns the index of each token added."""
+        indices = []
+        for token in token_ids:
+            found = self._index.get((index, token))
+            depth = self.depths[index] + 1 if index >= 0 else 0
+            index = self._append(index, token, depth) if found is None else found
+            indices.append(index)
         return indices
 
     def new_tokens(self, token_ids: Sequence[int]) -> int:

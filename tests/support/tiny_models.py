@@ -81,10 +81,12 @@ def policy_model(architecture: str = "llama", **more: Any) -> LoadedPolicy:
     return LoadedPolicy("tiny-policy", _lively(model), renderer(), None)
 
 
-def q_model(architecture: str = "llama", **more: Any) -> LoadedQNet:
+def q_model(
+    architecture: str = "llama", *, head_features: HeadFeatures = "none", **more: Any
+) -> LoadedQNet:
     """A random QNet."""
     trunk = config_of(architecture, **more).to_dict()
-    qnet = QNet(QNetConfig(trunk=trunk, head_width=16))
+    qnet = QNet(QNetConfig(trunk=trunk, head_width=16, head_features=head_features))
     return LoadedQNet("tiny-q", _lively(qnet), renderer(), Manifest(kind="qnet", name="tiny-q"))
 
 

@@ -9,18 +9,32 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
 from qnet.engine.token_trie import TokenTree
-from qnet.rendering.renderer import Renderer
+from qnet.models.match_features import MATCH_FEATURES, match_features, turns_of
+from qnet.rendering.renderer import RenderedEpisode, Renderer
 from training.algorithms.regression import LossOn, regression_columns
 from training.data.records import LabelRow, messages_of
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one action's Q is read: the position of its last token in the packed tree."""
+    """Where one action's Q is read: the position of its last token in the packed tree.
+
+    Attributes:
+        q_value: its label.
+        steps: to the goal after it; None where the label alone is known.
+        valid: False where the action meant nothing to the environment.
+    """
 
     position: int
     q_value: float
+    steps: float | None = None
+    valid: bool = True
 
 
 Pair = tuple[Place, Place]
@@ -35,16 +49,34 @@ class PackedTree(TokenTree):
         weight: (T,) of the squared error at each token.
         weighted: (T,) target times weight.
         pairs: the siblings with different labels.
+        groups: the candidates of each state that a policy drew them in.
+        features: by position of an action's last token, what the head reads beside its state.
+        observed: (position, token) of each token that the world, not the agent, wrote next.
+        outcomes: (position, token) of each action's last token and the first word of its answer.
     """
 
     weight: list[float] = field(default_factory=list)
     weighted: list[float] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
+    groups: list[tuple[Place, ...]] = field(default_factory=list)
+    features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    observed: list[tuple[int, int]] = field(default_factory=list)
+    outcomes: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def target(self) -> list[float]:
         """(T,) what Q regresses to; 0 where nothing is asked."""
         return [t / w if w else 0.0 for t, w in zip(self.weighted, self.weight, strict=True)]
+
+    @property
+    def features_TF(self) -> Tensor | None:
+        """Features of each action at its last token, 0 elsewhere; None if the head reads none."""
+        if not self.features:
+            return None
+        features_TF = torch.zeros((len(self), len(MATCH_FEATURES)))
+        rows = torch.from_numpy(np.stack(list(self.features.values())))
+        features_TF[list(self.features)] = rows
+        return features_TF
 
     def add_labelled(
         self, token_ids: Sequence[int], weight: Sequence[float], target: Sequence[float]
@@ -55,6 +87,11 @@ class PackedTree(TokenTree):
             self.weight[index] += w
             self.weighted[index] += w * t
         return indices
+
+    def label(self, place: Place) -> None:
+        """Ask for an action's label where its Q is read."""
+        self.weight[place.position] += 1.0
+        self.weighted[place.position] += place.q_value
 
     def _append(self, before: int, token: int, depth: int) -> int:
         self.weight.append(0.0)
@@ -89,6 +126,7 @@ def pack_tree(
     min_label_margin: float,
     max_length: int,
     max_tokens: int,
+    with_features: bool = False,
 ) -> list[PackedTree]:
     """The paths of one tree as packed rows.
 
@@ -96,6 +134,7 @@ def pack_tree(
         rows: the paths; those of more than `max_length` tokens are left out.
         max_tokens: a tree with more distinct tokens becomes several packed rows; siblings in
             different rows are no pair.
+        with_features: add the match features of every action.
     """
     packed: list[PackedTree] = []
     places: list[list[tuple[int, Place]]] = []
@@ -111,6 +150,8 @@ def pack_tree(
             len(token_ids), rendered.action_spans, row.q_values, loss_on=loss_on
         )
         indices = packed[-1].add_labelled(token_ids, columns["weight"], columns["target"])
+        if with_features:
+            _add_features(packed[-1], rendered, indices)
         ends = [end for _, end in rendered.action_spans]
         for parent, end, q in zip(row.parent_ids, ends, row.q_values, strict=True):
             if q is not None:
@@ -118,6 +159,16 @@ def pack_tree(
     for tree, mine in zip(packed, places, strict=True):
         tree.pairs = sibling_pairs(mine, min_label_margin=min_label_margin)
     return packed
+
+
+def _add_features(tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int]) -> None:
+    """The match features of those actions of a path that the tree has none of yet."""
+    for number, (start, end) in enumerate(rendered.action_spans):
+        position = indices[end - 1]
+        if position not in tree.features:
+            token_ids = rendered.token_ids
+            turns = turns_of(token_ids[:start], rendered.action_spans[:number])
+            [tree.features[position]] = match_features(turns, [token_ids[start:end]])
 
 
 def without_unbranched_suffixes(rows: Sequence[LabelRow]) -> list[LabelRow]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from training.optimization.muon import Muon
 from training.optimization.parallel import add_up, data_parallel, share
+from training.optimization.weight_average import WeightAverage
 
 STATE = "training_state.pt"
 
@@ -33,6 +34,8 @@ class Optimization(BaseModel):
             with AdamW); it learns faster from scratch.
         batch_tokens: an optimizer step takes micro-batches until it has so many tokens.
         micro_batch_tokens: most tokens that go through the model at once, padding included.
+        average_last: share of the steps, at the end, whose weights are averaged; validation and
+            the result are those of the mean.
         processes: that share each step's micro-batches, on a CPU; with more than one, `threads`
             has to be 1 and a step needs at least as many micro-batches.
     """
@@ -46,6 +49,7 @@ class Optimization(BaseModel):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     epochs: int = Field(default=3, ge=1)
+    average_last: float = Field(default=0.0, ge=0, lt=1)
     batch_tokens: int = Field(default=16_384, ge=1)
     micro_batch_tokens: int = Field(default=8_192, ge=1)
     threads: int = Field(default=0, ge=0, description="0 leaves torch's own choice")
@@ -107,6 +111,7 @@ class Loop:
         self.output = output
         self.optimizers = build_optimizers(model, optimization)
         self._base_lrs = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
+        self._average = WeightAverage()
         self._saved_at = time.monotonic()
         self.step = 0
         if optimization.threads:
@@ -137,15 +142,19 @@ class Loop:
                 started = time.monotonic()
                 mean = one_step(steps[self.step])
                 self.step += 1
+                if self.step > len(steps) * (1 - self.optimization.average_last):
+                    self._average.update(self.model)
                 row = {"step": self.step, "loss": mean, "step_s": time.monotonic() - started}
                 if on_epoch and steps_per_epoch and self.step % steps_per_epoch == 0:
-                    row |= on_epoch(self.step // steps_per_epoch)
+                    with self._average.applied(self.model):
+                        row |= on_epoch(self.step // steps_per_epoch)
                     self.model.train()
                 self._log(row)
                 progress.update(bar, completed=self.step, description=f"{name} loss {mean:.4f}")
                 if time.monotonic() - self._saved_at > self.optimization.save_every_s:
                     self._save()
         self._save()
+        self._average.copy_to(self.model)
 
     def _help(self, steps: Sequence[Sequence[Any]], one_step: Callable[[Any], float]) -> None:
         """What a process other than the first does: the same steps, in silence."""
@@ -194,6 +203,7 @@ class Loop:
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizers": [o.state_dict() for o in self.optimizers],
+            "average": self._average.state_dict(),
         }
         partial = self.output / f"{STATE}.partial"
         torch.save(state, partial)
@@ -207,6 +217,7 @@ class Loop:
             self.model.load_state_dict(state["model"])
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
+            self._average.load_state_dict(state["average"])
             self.step = int(state["step"])
         self._drop_metrics_after(self.step)
 

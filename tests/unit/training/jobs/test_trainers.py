@@ -6,24 +6,23 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import load_policy, load_qnet
-from qnet.types import Message
+from qnet.scoring.value_head import NaiveScorer
+from qnet.types import Message, ScoreRequest
 from training.data.augmentation import Augmentation, build_augmenter
+from training.data.decision_groups import DecisionGroupsRow
 from training.data.records import LabelRow, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run
 from training.jobs.sft import SftConfig, run_sft
-from training.jobs.train_qnet import (
-    TrainQNetConfig,
-    qnet_loss,
-    rename_tree,
-    require_packable,
-    run_train_qnet,
-    sibling_accuracy,
-)
+from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 from training.optimization.packed_trees import PackedTree, Place, pack_tree
 from training.optimization.trainer import Optimization
+from training.q_training.examples import Examples, read_examples, rename_tree
+from training.q_training.objective import Objective, RankingLoss, tree_loss
+from training.q_training.validation import require_packable, sibling_accuracy
 from training.small_models.architecture import Architecture
 
 TINY = Architecture(
@@ -82,6 +81,39 @@ def labels(tmp_path: Path) -> Path:
     return run.path
 
 
+def groups_of(folder: Path, numbers: range) -> Path:
+    """Episodes of one decision: echoing the asked color ends it well, the other one badly."""
+    with open_run(folder, Architecture()) as run, JsonlWriter(run.rows) as rows:
+        for number in numbers:
+            asked = ("red", "blue")[number % 2]
+            candidates = [
+                {
+                    "action": f"Action: {said}",
+                    "count": 1,
+                    "observation": "Right." if said == asked else "Wrong.",
+                    "reward": float(said == asked),
+                    "terminated": True,
+                    "valid": said == asked,
+                    "continuations": [
+                        {"outcome_reward": said == asked, "steps": 1, "terminated": True}
+                    ],
+                }
+                for said in ("red", "blue")
+            ]
+            fields = {
+                "task_id": f"g{number}",
+                "kind": "say",
+                "environment": "echo",
+                "first_observation": f"Say {asked}.",
+                "decisions": [{"candidates": candidates, "chosen": number % 3 % 2}],
+                "source": "policy",
+                "continuation": "expert",
+                "seed": 0,
+            }
+            rows.write(DecisionGroupsRow.model_validate(fields))
+    return run.path
+
+
 def sft_config(trajectories: Path, output: Path, **changes: object) -> SftConfig:
     fields: dict[str, object] = {
         "trajectories": (trajectories,),
@@ -124,6 +156,52 @@ def test_sft_learns_to_answer_and_qnet_learns_to_rank(
     assert manifest.metrics["sibling_accuracy"] == 1.0
     assert manifest.label_range == (0.0, 1.0)
     assert load_qnet(tmp_path / "qnet" / "checkpoint").manifest == manifest
+
+
+@pytest.mark.parametrize("with_trees", [False, True], ids=["groups", "groups and trees"])
+def test_a_head_that_reads_matches_learns_from_decision_groups(
+    tmp_path: Path, trajectories: Path, labels: Path, with_trees: bool
+) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1)))
+    config = TrainQNetConfig(
+        labels=(labels,) if with_trees else (),
+        groups=(groups_of(tmp_path / "groups", range(40)),),
+        held_back_groups=(groups_of(tmp_path / "held_back", range(90, 96)),),
+        trunk=tmp_path / "sft" / "checkpoint",
+        output=tmp_path / "qnet",
+        head_width=32,
+        head_features="match-1",
+        loss_on="last",
+        ranking_weight=1.0,
+        validation_fraction=0.0,
+        freeze_trunk=True,
+        optimization=Optimization(
+            lr=3e-3, epochs=12, average_last=0.2, batch_tokens=80, micro_batch_tokens=80
+        ),
+    )
+    manifest = run_train_qnet(config)
+    assert manifest.metrics["spearman"] == manifest.metrics["valid_above_invalid"] == 1.0
+    assert manifest.metrics["regret_steps"] == manifest.metrics["invalid_chosen"] == 0.0
+    assert manifest.metrics["regret_steps_of_random"] == 20.0
+    assert manifest.target == ("q+groups-linear" if with_trees else "groups-linear")
+    assert manifest.label_range == ((0.0 if with_trees else pytest.approx(0.2)), 1.0)
+    loaded = load_qnet(tmp_path / "qnet" / "checkpoint")
+    assert loaded.model.config.head_features == "match-1"
+    candidates = (Message("assistant", "Action: red"), Message("assistant", "Action: blue"))
+    for asked, better in (("red", 0), ("blue", 1)):
+        [result] = NaiveScorer(loaded).score([ScoreRequest(episode(asked)[:1], candidates)])
+        assert result.q_values[better] > result.q_values[1 - better] + 0.1
+
+
+def test_groups_that_are_trained_on_are_not_held_back(tmp_path: Path) -> None:
+    groups = groups_of(tmp_path / "groups", range(4))
+    with pytest.raises(ConfigError, match=r"task g0 of held_back_groups .* is trained on too"):
+        read_examples(Examples(groups=(groups,), held_back_groups=(groups,)), seed=0)
+
+
+def test_features_are_refused_where_the_label_stands_on_all_tokens(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="set loss_on to 'last'"):
+        TrainQNetConfig(trunk=tmp_path, output=tmp_path, head_features="match-1")
 
 
 def test_starting_a_finished_run_again_changes_nothing(tmp_path: Path, trajectories: Path) -> None:
@@ -176,17 +254,16 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
     )
     [(better, worse)] = tree.pairs
 
-    def told(of_better: float, of_worse: float) -> Any:
-        """A QNet that says what it is told at the ends of both actions."""
-        q_BT = torch.zeros(1, len(tree))
-        q_BT[0, [better.position, worse.position]] = torch.tensor([of_better, of_worse])
-        return lambda ids_BT, **_: q_BT
+    def told(of_better: float, of_worse: float) -> torch.Tensor:
+        """Q at the ends of both actions, 0 elsewhere."""
+        q_T = torch.zeros(len(tree))
+        q_T[[better.position, worse.position]] = torch.tensor([of_better, of_worse])
+        return q_T
 
-    config = TrainQNetConfig(labels=(), trunk=tmp_path, output=tmp_path)
-    assert float(qnet_loss(told(1.0, 0.0), tree, config).total) == 0.0
-    assert float(qnet_loss(told(0.0, 1.0), tree, config).total) == 2.0
-    assert sibling_accuracy(told(0.3, 0.2), [tree]) == (1.0, 1.0)
-    assert sibling_accuracy(told(0.2, 0.2), [tree]) == (0.5, 0.5)
+    assert float(tree_loss(told(1.0, 0.0), tree, Objective()).total) == 0.0
+    assert float(tree_loss(told(0.0, 1.0), tree, Objective()).total) == 2.0
+    assert sibling_accuracy([told(0.3, 0.2)], [tree]) == (1.0, 1.0)
+    assert sibling_accuracy([told(0.2, 0.2)], [tree]) == (0.5, 0.5)
 
 
 def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
@@ -201,17 +278,15 @@ def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
         trees.append(tree)
     margin = torch.zeros((), requires_grad=True)
 
-    def slope(ranking: str) -> float:
-        config = TrainQNetConfig.model_validate(
-            {"labels": (), "trunk": ".", "output": ".", "ranking_weight": 1.0, "ranking": ranking}
-        )
-        qnet: Any = lambda ids_BT, **_: torch.stack([margin, -margin])[None]  # noqa: E731
-        loss = torch.stack([qnet_loss(qnet, tree, config).total for tree in trees]).sum()
+    def slope(ranking: RankingLoss) -> float:
+        objective = Objective(ranking_weight=1.0, ranking=ranking)
+        q_T = torch.stack([margin, -margin])
+        loss = torch.stack([tree_loss(q_T, tree, objective).total for tree in trees]).sum()
         return float(torch.autograd.grad(loss, margin)[0])
 
+    assert slope("order") < slope("root") < slope("regret")
     assert slope("order") < 0 < slope("regret")
-    prefers_first: Any = lambda ids_BT, **_: torch.tensor([[1.0, 0.0]])  # noqa: E731
-    by_count, by_gap = sibling_accuracy(prefers_first, trees)
+    by_count, by_gap = sibling_accuracy([torch.tensor([1.0, 0.0])] * 3, trees)
     assert by_count == pytest.approx(2 / 3)
     assert by_gap == pytest.approx(0.2 / 1.1)
 
@@ -226,7 +301,7 @@ def test_a_trunk_that_sees_past_the_mask_is_refused() -> None:
 
         trunk = torch.nn.Identity()
 
-        def forward(self, ids_BT: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
+        def forward(self, ids_BT: torch.Tensor, **_: object) -> torch.Tensor:
             return torch.full(ids_BT.shape, float(ids_BT.shape[1]))
 
     qnet: Any = Forgetful()

@@ -10,13 +10,13 @@ from transformers import GPT2Config, LlamaConfig, PretrainedConfig
 
 from qnet.models.qnet import QNet, QNetConfig
 from training.data.records import LabelRow, MessageRow
-from training.jobs.train_qnet import q_of_tree, require_packable
 from training.optimization.packed_trees import (
     PackedTree,
     Place,
     sibling_pairs,
     without_unbranched_suffixes,
 )
+from training.q_training.validation import q_of_tree, require_packable
 
 LLAMA = LlamaConfig(
     vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2

@@ -111,6 +111,47 @@ def test_what_is_dealt_to_whom_changes_nothing_but_float_sums(tmp_path: Path) ->
     torch.testing.assert_close(ends[0], ends[1])
 
 
+def test_the_last_weights_are_averaged_and_a_killed_run_averages_the_same(tmp_path: Path) -> None:
+    shown: list[torch.Tensor] = []
+    ends = []
+    for at in (None, 35):
+        (folder := tmp_path / str(at)).mkdir()
+        model, loop = build(folder, average_last=0.25, save_every_s=1e-9)
+        if at is None:
+            hook = loop.optimizers[0].register_step_post_hook(
+                lambda *_, m=model: shown.append(m.weight.detach().clone())
+            )
+            loop.run(STEPS, loss_of(model), name="line", size=len)  # type: ignore[arg-type]
+            hook.remove()
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                loop.run(STEPS, dying(loss_of(model), at=2 * at), name="line", size=len)
+            model, loop = build(folder, average_last=0.25, save_every_s=1e-9)
+            loop.run(STEPS, loss_of(model), name="line", size=len)  # type: ignore[arg-type]
+        ends.append(model.weight)
+    torch.testing.assert_close(ends[0], torch.stack(shown[30:]).mean(0))
+    assert torch.equal(ends[0], ends[1])  # type: ignore[arg-type]
+
+
+def test_an_epoch_is_validated_with_the_averaged_weights(tmp_path: Path) -> None:
+    model, loop = build(tmp_path, average_last=0.5)
+    seen: list[torch.Tensor] = []
+
+    def on_epoch(epoch: int) -> dict[str, float]:
+        seen.append(model.weight.detach().clone())  # type: ignore[operator]
+        return {}
+
+    loop.run(
+        STEPS,
+        loss_of(model),  # type: ignore[arg-type]
+        name="line",
+        size=len,
+        on_epoch=on_epoch,
+        steps_per_epoch=40,
+    )
+    assert torch.equal(seen[0], model.weight)  # type: ignore[arg-type]
+
+
 def test_processes_and_threads_are_not_mixed(tmp_path: Path) -> None:
     model, loop = build(tmp_path, processes=2)
     torch.set_num_threads(2)

@@ -1,0 +1,119 @@
+"""An episode's decisions as one packed tree: labels, siblings, features, and Q as if alone."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from qnet.models.match_features import MATCH_FEATURES
+from qnet.scoring.value_head import NaiveScorer
+from qnet.types import Message, ScoreRequest
+from tests.support.tiny_models import q_model, renderer
+from training.data.decision_groups import DecisionGroupsRow
+from training.optimization.packed_groups import GroupLabels, pack_groups
+from training.optimization.packed_trees import PackedTree
+from training.q_training.validation import q_of_tree
+
+
+def candidate(action: str, *, steps: int, won: bool = True, valid: bool = True) -> dict[str, Any]:
+    return {
+        "action": action,
+        "count": 1,
+        "observation": "you see mug" if valid else "you",
+        "valid": valid,
+        "continuations": [{"outcome_reward": float(won), "steps": steps, "terminated": won}],
+    }
+
+
+EPISODE = DecisionGroupsRow.model_validate(
+    {
+        "task_id": "t",
+        "kind": "k",
+        "environment": "e",
+        "first_observation": "take mug from desk",
+        "decisions": [
+            {
+                "candidates": [
+                    candidate("go to desk", steps=3),
+                    candidate("go to shelf", steps=6, valid=False),
+                ],
+                "chosen": 1,
+            },
+            {"candidates": [candidate("go to shelf", steps=5, valid=False)], "chosen": 0},
+            {
+                "candidates": [
+                    candidate("go to shelf", steps=5, valid=False),
+                    candidate("open shelf", steps=60, won=False),
+                    candidate("go to desk", steps=3),
+                ],
+                "chosen": 2,
+            },
+            {"candidates": [candidate("take mug", steps=2)], "chosen": 0},
+        ],
+        "source": "policy",
+        "continuation": "expert",
+        "seed": 0,
+    }
+)
+
+
+def packed(**changes: Any) -> list[PackedTree]:
+    options: dict[str, Any] = {
+        "min_label_margin": 0.005,
+        "max_length": 200,
+        "max_tokens": 400,
+        "with_features": True,
+    }
+    labels = changes.pop("labels", GroupLabels())
+    return pack_groups(renderer(), EPISODE, labels, **(options | changes))
+
+
+def test_labels_are_linear_in_the_steps_after_the_action() -> None:
+    [tree] = packed()
+    assert [[place.steps for place in group] for group in tree.groups] == [[2, 5], [8, 40, 2]]
+    q_values = [[place.q_value for place in group] for group in tree.groups]
+    assert q_values == [pytest.approx([0.96, 0.9]), pytest.approx([0.84, 0.2, 0.96])]
+    assert sum(tree.weight) == 5
+
+
+def test_labels_may_be_discounted_outcomes() -> None:
+    [tree] = packed(labels=GroupLabels(scale="discounted", gamma=0.5, noop_cost_steps=0))
+    q_values = [[place.q_value for place in group] for group in tree.groups]
+    assert q_values == [pytest.approx([0.25, 0.5**5]), pytest.approx([0.5**4, 0, 0.25])]
+
+
+def test_pairs_are_of_one_state_the_better_one_first() -> None:
+    [tree] = packed()
+    assert len(tree.pairs) == 1 + 3
+    assert all(better.q_value > worse.q_value for better, worse in tree.pairs)
+
+
+def test_q_is_read_where_a_scorer_reads_it() -> None:
+    loaded = q_model(head_features="match-1")
+    [tree] = packed()
+    with torch.inference_mode():
+        q_T = q_of_tree(loaded.model, tree)
+    asked = [(h, d) for h, d in EPISODE.states() if len(d.candidates) > 1]
+    for (history, decision), places in zip(asked, tree.groups, strict=True):
+        said = tuple(Message("assistant", c.action) for c in decision.candidates)
+        [alone] = NaiveScorer(loaded).score([ScoreRequest(history, said)])
+        found = q_T[[place.position for place in places]].tolist()
+        assert found == pytest.approx(alone.q_values, abs=1e-6)
+
+
+def test_every_candidate_has_its_features() -> None:
+    [tree] = packed()
+    features_TF = tree.features_TF
+    assert features_TF is not None
+    assert features_TF.shape == (len(tree), len(MATCH_FEATURES))
+    read = {place.position for group in tree.groups for place in group}
+    assert set(tree.features) == read
+    assert packed(with_features=False)[0].features_TF is None
+
+
+def test_a_small_budget_cuts_between_states() -> None:
+    [whole] = packed()
+    first, second = packed(max_tokens=len(whole) - 1)
+    assert [len(first.groups), len(second.groups)] == [1, 1]
+    assert len(second) > len(renderer().encode_candidate(Message("assistant", "go to desk")))
+    assert packed(max_length=25)[0].groups == first.groups

@@ -1,0 +1,183 @@
+"""Decision groups as batches: an episode is a tree whose siblings are the candidates.
+
+The spine is the episode, and at every state the candidates branch off, so that one packed forward
+pass scores all of them (see `packed_trees`).
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.models.match_features import match_features, turns_of
+from qnet.rendering.renderer import RenderedEpisode, Renderer
+from qnet.types import History, Message
+from training.algorithms.step_values import (
+    Ending,
+    ValueScale,
+    discounted_value,
+    linear_value,
+    steps_left,
+)
+from training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
+from training.optimization.packed_trees import PackedTree, Place
+
+
+class GroupLabels(BaseModel):
+    """How a candidate's continuations become its label.
+
+    Attributes:
+        scale: "linear" in steps, or "discounted": outcome_reward * gamma^steps.
+        step_cost: of "linear".
+        gamma: of "discounted".
+        horizon: steps that a failed continuation counts as, and the most that any does.
+        noop_cost_steps: extra steps of an action that does nothing right after another that did
+            nothing: to an expert it is one lost step, to the policy the way into a loop.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scale: ValueScale = "linear"
+    step_cost: float = Field(default=0.02, gt=0)
+    gamma: float = Field(default=0.9, gt=0, le=1)
+    horizon: int = Field(default=40, ge=1)
+    noop_cost_steps: float = Field(default=4.0, ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One state of an episode and the candidates that it is left with.
+
+    Attributes:
+        after_noop: the action before it meant nothing to the environment.
+    """
+
+    history: History
+    row: DecisionRow
+    after_noop: bool
+
+
+def open_decisions(row: DecisionGroupsRow) -> list[Decision]:
+    """The states in which the draws did not all agree."""
+    found = []
+    after_noop = False
+    for history, decision in row.states():
+        if len(decision.candidates) > 1:
+            found.append(Decision(history, decision, after_noop))
+        after_noop = not decision.taken.valid
+    return found
+
+
+def pack_groups(
+    renderer: Renderer,
+    row: DecisionGroupsRow,
+    labels: GroupLabels,
+    *,
+    min_label_margin: float,
+    max_length: int,
+    max_tokens: int,
+    with_features: bool = False,
+    with_observations: bool = False,
+) -> list[PackedTree]:
+    """An episode's decisions as packed rows.
+
+    Args:
+        max_length: longest path; decisions behind it are left out.
+        max_tokens: an episode with more tokens becomes several packed rows, each from the start
+            on; the candidates of one state stay together.
+        with_features: add the match features of every candidate.
+        with_observations: add what each candidate was answered, for `observed` and `outcomes`.
+    """
+    packed: list[PackedTree] = []
+    for decision in open_decisions(row):
+        asked = _render(renderer, decision, with_observations=with_observations)
+        if asked.longest > max_length:
+            break
+        tree = packed[-1] if packed else PackedTree()
+        if not packed or len(tree) + asked.new_tokens(tree) > max_tokens:
+            packed.append(tree := PackedTree())
+        places = _add(tree, asked, decision, labels, with_features=with_features)
+        tree.groups.append(tuple(places))
+        tree.pairs += [
+            (a, b) if a.q_value > b.q_value else (b, a)
+            for a, b in combinations(places, 2)
+            if abs(a.q_value - b.q_value) >= min_label_margin
+        ]
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """A decision as tokens.
+
+    Attributes:
+        answers: what the environment said to each candidate, framed as a turn; empty where it is
+            not asked for.
+    """
+
+    state: RenderedEpisode
+    candidates: list[list[int]]
+    answers: list[list[int]]
+
+    @property
+    def longest(self) -> int:
+        behind = zip(self.candidates, self.answers, strict=True)
+        return len(self.state.token_ids) + max(len(c) + len(a) for c, a in behind)
+
+    def new_tokens(self, tree: PackedTree) -> int:
+        """An upper bound of what the decision adds to a tree."""
+        behind = sum(map(len, self.candidates)) + sum(map(len, self.answers))
+        return tree.new_tokens(self.state.token_ids) + behind
+
+
+def _render(renderer: Renderer, decision: Decision, *, with_observations: bool) -> _Rendered:
+    state = renderer.encode_state(decision.history)
+    said = [Message("assistant", candidate.action) for candidate in decision.row.candidates]
+    candidates = [renderer.encode_candidate(message) for message in said]
+    answers: list[list[int]] = [[] for _ in said]
+    if with_observations:
+        for number, (message, row) in enumerate(zip(said, decision.row.candidates, strict=True)):
+            after = (*decision.history, message, Message("user", row.observation))
+            token_ids = renderer.encode_state(after).token_ids
+            answers[number] = token_ids[len(state.token_ids) + len(candidates[number]) :]
+    return _Rendered(state, candidates, answers)
+
+
+def _add(
+    tree: PackedTree,
+    asked: _Rendered,
+    decision: Decision,
+    labels: GroupLabels,
+    *,
+    with_features: bool,
+) -> list[Place]:
+    """Add a decision's candidates; where the Q of each is read."""
+    stem = tree.add(asked.state.token_ids)[-1]
+    ends = [tree.extend(stem, candidate)[-1] for candidate in asked.candidates]
+    places = [
+        _place(end, candidate, decision, labels)
+        for end, candidate in zip(ends, decision.row.candidates, strict=True)
+    ]
+    for place in places:
+        tree.label(place)
+    if with_features:
+        turns = turns_of(asked.state.token_ids, asked.state.action_spans)
+        rows = match_features(turns, asked.candidates)
+        tree.features.update(zip(ends, rows, strict=True))
+    for end, answer in zip(ends, asked.answers, strict=True):
+        tree.extend(end, answer)
+    return places
+
+
+def _place(
+    position: int, candidate: CandidateRow, decision: Decision, labels: GroupLabels
+) -> Place:
+    endings = [Ending(c.outcome_reward, c.steps - 1) for c in candidate.continuations]
+    stuck = decision.after_noop and not candidate.valid
+    extra_steps = labels.noop_cost_steps if stuck else 0.0
+    steps = steps_left(endings, horizon=labels.horizon, extra_steps=extra_steps)
+    if labels.scale == "linear":
+        value = linear_value(steps, step_cost=labels.step_cost)
+    else:
+        value = discounted_value(endings, gamma=labels.gamma, extra_steps=extra_steps)
+    return Place(position, value, steps, candidate.valid)

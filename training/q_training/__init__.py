@@ -1,0 +1,1 @@
+"""Fitting a QNet to labelled trees and decision groups: examples, objective, validation."""

@@ -1,0 +1,191 @@
+"""What a QNet is trained on, read and packed: label trees, decision groups, or both."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.errors import ConfigError
+from qnet.rendering.renderer import Renderer
+from training.algorithms.regression import LossOn
+from training.data.augmentation import Augmentation, Augmenter, build_augmenter
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.records import LabelRow, messages_of, rows_of
+from training.data.runs import RunFolder, read_rows
+from training.optimization.packed_groups import GroupLabels, pack_groups
+from training.optimization.packed_trees import PackedTree, pack_tree, without_unbranched_suffixes
+
+TreeRows = Sequence[LabelRow]
+"""The paths of one tree."""
+
+
+class Examples(BaseModel):
+    """What is read, and how it is packed.
+
+    Attributes:
+        labels: run folders of `label`.
+        groups: run folders of `groups`.
+        held_back_groups: run folders of `groups` to validate on, beside the held-back tasks of
+            the others.
+        group_labels: how continuations become labels.
+        loss_on: the positions of a tree's actions that carry the label; `all` is the paper's.
+        min_label_margin: siblings whose labels differ by less are no pair.
+        constant_trees: train on trees whose labels are all equal too, as the paper does; without
+            them (ours) a policy that mostly fails does not drown the contrast in zeros.
+        unbranched_suffixes: train on the actions below a path's last branching too, as the paper
+            does; they have no rival, and without them (ours) the same time shows more siblings.
+        max_length: longest path in tokens.
+        validation_fraction: share of tasks held back.
+        augmentation: consistent renamings per tree and epoch, drawn anew each time; decision
+            groups keep their names.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    labels: tuple[Path, ...] = ()
+    groups: tuple[Path, ...] = ()
+    held_back_groups: tuple[Path, ...] = ()
+    group_labels: GroupLabels = GroupLabels()
+    loss_on: LossOn = "all"
+    min_label_margin: float = Field(default=0.02, gt=0)
+    constant_trees: bool = True
+    unbranched_suffixes: bool = True
+    max_length: int = Field(default=4096, ge=32)
+    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
+    augmentation: Augmentation = Augmentation()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What was read of a task: one tree's paths, or one episode's decisions."""
+
+    trees: list[TreeRows]
+    episodes: list[DecisionGroupsRow]
+
+    def __len__(self) -> int:
+        return len(self.trees) + len(self.episodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How rows become packed trees.
+
+    Attributes:
+        max_tokens: most distinct tokens of a packed tree.
+        with_features: add match features.
+    """
+
+    renderer: Renderer
+    examples: Examples
+    max_tokens: int
+    with_features: bool
+
+    @property
+    def changes(self) -> bool:
+        """True where every epoch's trees are others."""
+        return bool(self.examples.labels) and self.examples.augmentation.probability > 0
+
+    def trees(self, rows: Rows) -> list[PackedTree]:
+        """Of the label trees."""
+        return [packed for paths in rows.trees for packed in self._tree(paths)]
+
+    def groups(self, rows: Rows) -> list[PackedTree]:
+        """Of the decision groups."""
+        return [packed for row in rows.episodes for packed in self._episode(row)]
+
+    def epoch(self, rows: Rows, rng: random.Random) -> list[PackedTree]:
+        """All of them, the trees renamed anew."""
+        augment = build_augmenter(self.examples.augmentation)
+        renamed = [rename_tree(paths, augment, rng) for paths in rows.trees]
+        return self.trees(Rows(renamed, [])) + self.groups(rows)
+
+    def _tree(self, paths: TreeRows) -> list[PackedTree]:
+        examples = self.examples
+        return pack_tree(
+            self.renderer,
+            paths if examples.unbranched_suffixes else without_unbranched_suffixes(paths),
+            loss_on=examples.loss_on,
+            min_label_margin=examples.min_label_margin,
+            max_length=examples.max_length,
+            max_tokens=self.max_tokens,
+            with_features=self.with_features,
+        )
+
+    def _episode(self, row: DecisionGroupsRow) -> list[PackedTree]:
+        examples = self.examples
+        return pack_groups(
+            self.renderer,
+            row,
+            examples.group_labels,
+            min_label_margin=examples.min_label_margin,
+            max_length=examples.max_length,
+            max_tokens=self.max_tokens,
+            with_features=self.with_features,
+        )
+
+
+def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
+    """Training rows and held-back rows, disjoint by task.
+
+    Raises:
+        ConfigError: there is nothing to train on, or tasks of `held_back_groups` are trained on.
+    """
+    trees = _read_trees(examples)
+    episodes = [
+        row
+        for folder in examples.groups
+        for row in read_rows(RunFolder(folder).rows, DecisionGroupsRow)
+    ]
+    if not trees and not episodes:
+        raise ConfigError(
+            f"no rows in labels = {examples.labels} and groups = {examples.groups}; "
+            "run `qguide label` or `qguide groups` first"
+        )
+    task_ids = sorted({t for t, _ in trees} | {row.task_id for row in episodes})
+    random.Random(seed).shuffle(task_ids)
+    held_back = set(task_ids[: round(len(task_ids) * examples.validation_fraction)])
+    training, kept = Rows([], []), Rows([], _held_back_groups(examples, set(task_ids)))
+    for task_id, paths in trees:
+        if examples.constant_trees or not _is_constant(paths):
+            (kept if task_id in held_back else training).trees.append(paths)
+    for row in episodes:
+        (kept if row.task_id in held_back else training).episodes.append(row)
+    return training, kept
+
+
+def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[DecisionGroupsRow]:
+    rows = []
+    for folder in examples.held_back_groups:
+        for row in read_rows(RunFolder(folder).rows, DecisionGroupsRow):
+            if row.task_id in task_ids:
+                raise ConfigError(
+                    f"task {row.task_id} of held_back_groups {folder} is trained on too; "
+                    "hold back groups of other tasks"
+                )
+            rows.append(row)
+    return rows
+
+
+def _read_trees(examples: Examples) -> list[tuple[str, TreeRows]]:
+    rows: dict[tuple[str, Path], list[LabelRow]] = defaultdict(list)
+    for folder in examples.labels:
+        for row in read_rows(RunFolder(folder).rows, LabelRow):
+            rows[row.task_id, folder].append(row)
+    return [(task_id, paths) for (task_id, _), paths in sorted(rows.items())]
+
+
+def _is_constant(paths: Sequence[LabelRow]) -> bool:
+    return len({q for path in paths for q in path.q_values if q is not None}) < 2
+
+
+def rename_tree(paths: TreeRows, augment: Augmenter, rng: random.Random) -> TreeRows:
+    """The paths of one tree, all under the same new names."""
+    messages = iter(augment([m for row in paths for m in messages_of(row.messages)], rng))
+    return [
+        row.model_copy(update={"messages": rows_of(islice(messages, len(row.messages)))})
+        for row in paths
+    ]

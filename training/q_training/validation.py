@@ -1,0 +1,110 @@
+"""How well a QNet ranks what it was not trained on, before any episode is played."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qnet.errors import ConfigError
+from qnet.models.qnet import QNet
+from training.algorithms.choice_quality import Group, choice_quality
+from training.optimization.packed_trees import PackedTree, Place
+from training.q_training.objective import label_gaps, margins
+
+_PACKING_TOLERANCE = 1e-4
+
+
+def q_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
+    """(T,) Q at every token of a packed tree."""
+    features_TF = tree.features_TF
+    q_BT: Tensor = qnet(
+        torch.tensor([tree.token_ids]),
+        attention_mask=tree.visible()[None, None],
+        position_ids=torch.tensor([tree.depths]),
+        features=None if features_TF is None else features_TF[None],
+    )
+    return q_BT[0]
+
+
+@torch.no_grad()
+def require_packable(qnet: QNet, tree: PackedTree) -> None:
+    """Make sure that the trunk sees a packed tree as it sees the tree's longest path alone.
+
+    Raises:
+        ConfigError: the trunk has a memory of its own beside the attention mask.
+    """
+    path = [max(range(len(tree)), key=tree.depths.__getitem__)]
+    while (before := tree.before[path[0]]) >= 0:
+        path.insert(0, before)
+    features_TF = tree.features_TF
+    alone_T = qnet(
+        torch.tensor([[tree.token_ids[i] for i in path]]),
+        features=None if features_TF is None else features_TF[None, path],
+    )[0]
+    difference = float((q_of_tree(qnet, tree)[path] - alone_T).abs().max())
+    if not difference <= _PACKING_TOLERANCE * max(1.0, float(alone_T.abs().max())):
+        raise ConfigError(
+            f"{type(qnet.trunk).__name__} gives Q values {difference:.2g} apart for a path alone "
+            "and in its tree; its layers see past the attention mask, so train another trunk"
+        )
+
+
+@torch.no_grad()
+def validate(
+    qnet: QNet, trees: Sequence[PackedTree], groups: Sequence[PackedTree]
+) -> dict[str, float]:
+    """Figures of held-back trees and of held-back decision groups, where there are any."""
+    qnet.eval()
+    figures: dict[str, float] = {}
+    if pairs := sum(len(tree.pairs) for tree in trees):
+        accuracy, accuracy_by_gap = sibling_accuracy([q_of_tree(qnet, t) for t in trees], trees)
+        figures |= {
+            "sibling_accuracy": accuracy,
+            "sibling_accuracy_by_gap": accuracy_by_gap,
+            "sibling_pairs": pairs,
+        }
+    if groups:
+        judged = [
+            group_of(q_T, places)
+            for tree in groups
+            for q_T in (q_of_tree(qnet, tree),)
+            for places in tree.groups
+        ]
+        figures |= choice_quality(judged)
+    return figures
+
+
+def group_of(q_T: Tensor, places: Sequence[Place]) -> Group:
+    """What Q says of one state's candidates, beside what is known of them."""
+    assert all(place.steps is not None for place in places)
+    return Group(
+        q_values=q_T[[place.position for place in places]].tolist(),
+        steps=[place.steps or 0.0 for place in places],
+        valid=[place.valid for place in places],
+    )
+
+
+def sibling_accuracy(
+    q_values: Sequence[Tensor], trees: Sequence[PackedTree]
+) -> tuple[float, float]:
+    """Share of sibling pairs that Q puts in the right order; nan where there are none.
+
+    Args:
+        q_values: (T,) of each tree.
+        trees: the same number.
+
+    Returns:
+        Every pair counted alike, and as often as its labels differ: the first says how often an
+        action is misjudged, the second how much that costs.
+    """
+    right, right_by_gap, pairs, gaps = 0.0, 0.0, 0, 0.0
+    for q_T, tree in zip(q_values, trees, strict=True):
+        if tree.pairs:
+            margin_P = margins(q_T, tree.pairs)
+            right_P = (margin_P > 0).float() + 0.5 * (margin_P == 0).float()
+            gap_P = label_gaps(tree.pairs)
+            right += float(right_P.sum())
+            right_by_gap += float((right_P * gap_P).sum())
+            pairs += len(tree.pairs)
+            gaps += float(gap_P.sum())
+    return (right / pairs, right_by_gap / gaps) if pairs else (float("nan"), float("nan"))
