@@ -216,6 +216,8 @@ class EnvironmentBundle(Generic[C]):
             `ConfigError`: there are no such tasks.
         chat: its system message, and how a reply is parsed into an action.
         is_success: (outcome reward, terminated) to the verdict that success rates count.
+        void_observation: answer to an action that means nothing, "" where there is no such text;
+            an agent sees it too, and the baseline `no-repeat` goes by it.
         build_expert: makes a fresh expert for each episode; None where there is none.
         build_expert_policy: the expert and its mistakes as a policy, named "expert" in job files.
         read_pairs: counterfactual states, for `qguide choice-regret`; None where there are none.
@@ -229,6 +231,7 @@ class EnvironmentBundle(Generic[C]):
     build_suite: Callable[[C], Suite]
     chat: ChatFormat = REACT
     is_success: Callable[[float, bool], bool] = full_reward
+    void_observation: str = ""
     build_expert: ExpertBuilder | None = None
     build_expert_policy: Callable[[], BatchPolicy] | None = None
     read_pairs: ReadPairMaker | None = None

@@ -152,6 +152,18 @@ def _split(text: str | None) -> list[str] | None:
 
 
 @app.command()
+def success_curve(
+    runs: Annotated[list[Path], typer.Argument(help="Output folders of evaluations.")],
+    output: Annotated[Path, typer.Option(help="The picture to write.")],
+) -> None:
+    """Success against completion tokens, over evaluations that differ in M."""
+    with _errors_without_traceback():
+        from training.jobs.success_curve import run_success_curve
+
+        run_success_curve(runs, output, console=Console())
+
+
+@app.command()
 def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Regret of a Q model's choices on decision groups; nothing is played."""
     with _errors_without_traceback():

@@ -161,4 +161,9 @@ def build_suite(config: CorridorConfig) -> CorridorSuite:
     return CorridorSuite(config.first_seed, config.count)
 
 
-CORRIDOR = EnvironmentBundle(name="fake", config=CorridorConfig, build_suite=build_suite)
+CORRIDOR = EnvironmentBundle(
+    name="fake",
+    config=CorridorConfig,
+    build_suite=build_suite,
+    void_observation=NOTHING_HAPPENS,
+)

@@ -1,11 +1,29 @@
 """What an evaluation writes down: one row per episode, then the results."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 
-MethodName = Literal["greedy", "sample", "random-of-m", "q-guided", "best-of-n"]
-METHODS: tuple[MethodName, ...] = ("greedy", "sample", "random-of-m", "q-guided", "best-of-n")
+MethodName = Literal[
+    "greedy",
+    "sample",
+    "random-of-m",
+    "random-distinct",
+    "no-repeat",
+    "self-consistency",
+    "likeliest",
+    "q-guided",
+    "best-of-n",
+]
+METHODS: tuple[MethodName, ...] = get_args(MethodName)
+DEFAULT_METHODS: tuple[MethodName, ...] = (
+    "greedy",
+    "sample",
+    "random-of-m",
+    "random-distinct",
+    "q-guided",
+    "best-of-n",
+)
 
 PEEKING: frozenset[str] = frozenset({"best-of-n"})
 """Methods that choose by the true reward, which no server can see."""

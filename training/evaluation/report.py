@@ -13,6 +13,10 @@ COLOURS = {
     "greedy": "#6b7280",
     "sample": "#9ca3af",
     "random-of-m": "#d97706",
+    "random-distinct": "#ca8a04",
+    "no-repeat": "#65a30d",
+    "self-consistency": "#0d9488",
+    "likeliest": "#7c3aed",
     "q-guided": "#2563eb",
     "best-of-n": "#b91c1c",
 }

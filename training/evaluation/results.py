@@ -28,6 +28,8 @@ NOTES = {
     "best-of-n": "peeks: it chooses by the true reward among whole trajectories, drawn while "
     "their completion tokens are below those of the guided episode of the same task and seed "
     "(the last one may overspend); without q-guided it draws as many trajectories as candidates",
+    "random-distinct": "the null of an argmax over the different candidates; random-of-m takes "
+    "a reply that was drawn twice twice as often",
     "q-guided": "steps whose candidates are all the same are not scored",
     "wall_time_s": "seconds of the run shared out: a sampling batch by the tokens generated for "
     "each request, a scoring batch by the tokens that went through the trunk, environment calls "

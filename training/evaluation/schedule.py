@@ -11,7 +11,17 @@ from typing import Any
 
 from qnet.errors import EnvironmentFailureError, QGuideError
 from training.environment import Environment, EnvironmentBundle, Task
-from training.evaluation.methods import Play, greedy, q_guided, random_of_m, sample
+from training.evaluation.methods import (
+    Play,
+    greedy,
+    likeliest,
+    no_repeat,
+    q_guided,
+    random_distinct,
+    random_of_m,
+    sample,
+    self_consistency,
+)
 from training.evaluation.records import (
     DETERMINISTIC,
     METHODS,
@@ -114,6 +124,15 @@ def _agent(shared: TaskTrials, trial: Trial) -> Agent:
             return sample(play, seed, task_id)
         case "random-of-m":
             return random_of_m(play, seed, task_id)
+        case "random-distinct":
+            return random_distinct(play, seed, task_id)
+        case "no-repeat":
+            void = shared.environment.void_observation
+            return no_repeat(play, seed, task_id, void_observation=void)
+        case "self-consistency":
+            return self_consistency(play, seed, task_id)
+        case "likeliest":
+            return likeliest(play, seed, task_id)
         case "q-guided":
             return q_guided(play, seed, task_id)
         case "best-of-n":

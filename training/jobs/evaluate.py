@@ -24,7 +24,7 @@ from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.runs import RunFolder, read_rows
 from training.evaluation.methods import Play
 from training.evaluation.records import (
-    METHODS,
+    DEFAULT_METHODS,
     EpisodeRow,
     Failure,
     MethodName,
@@ -72,7 +72,7 @@ class EvaluateConfig(RolloutConfig):
 
     policy: str = EMBEDDED
     qnet: str = EMBEDDED
-    methods: tuple[MethodName, ...] = Field(default=METHODS, min_length=1)
+    methods: tuple[MethodName, ...] = Field(default=DEFAULT_METHODS, min_length=1)
     candidates: int = Field(default=5, ge=1)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2), min_length=1)
     temperature: float = Field(default=0.7, gt=0)

@@ -7,14 +7,26 @@ from typing import Any
 import pytest
 
 from qnet.decision.selection import TieBreak
-from qnet.errors import ScorerUnavailableError
-from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
+from qnet.errors import ConfigError, ScorerUnavailableError
+from qnet.types import (
+    Candidate,
+    Message,
+    Role,
+    SampleRequest,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+)
 from training.evaluation.methods import (
     Play,
     greedy,
+    likeliest,
+    no_repeat,
     q_guided,
+    random_distinct,
     random_of_m,
     sample,
+    self_consistency,
 )
 from training.rollouts.episode import Agent, AgentStep
 
@@ -99,6 +111,60 @@ def test_a_random_choice_follows_how_often_a_reply_was_drawn() -> None:
         ask(random_of_m(PLAY, seed, "t"), drawn("a", "a", "a", "b"))[0].reply for seed in range(400)
     ]
     assert replies.count("a") == pytest.approx(300, abs=40)
+
+
+def test_a_random_distinct_choice_does_not() -> None:
+    candidates = drawn("a", "a", "a", "b")
+    replies = [ask(random_distinct(PLAY, seed, "t"), candidates)[0].reply for seed in range(400)]
+    assert replies.count("a") == pytest.approx(200, abs=40)
+
+
+def test_every_choice_among_candidates_is_among_the_same_ones() -> None:
+    guided = first_request(q_guided(PLAY, 3, "t"), step=5)
+    for method in (random_distinct, self_consistency, likeliest):
+        assert first_request(method(PLAY, 3, "t"), step=5) == guided
+    assert first_request(no_repeat(PLAY, 3, "t", void_observation=""), step=5) == guided
+
+
+def test_self_consistency_counts_actions_and_not_thoughts() -> None:
+    candidates = drawn("A\nAction: x", "B\nAction: y", "C\nAction: y", "D\nAction: x")
+    choice, _ = ask(self_consistency(PLAY, 0, "t"), candidates)
+    assert choice.reply == "A\nAction: x"  # the first of two that are as frequent
+    candidates = drawn("A\nAction: x", "B\nAction: y", "C\nAction: y")
+    assert ask(self_consistency(PLAY, 0, "t"), candidates)[0].reply == "B\nAction: y"
+
+
+def test_likeliest_needs_a_policy_that_says_how_likely() -> None:
+    candidates = drawn("a", "b", "c", logprobs=[-3.0, -1.0, -2.0])
+    choice, _ = ask(likeliest(PLAY, 0, "t"), candidates)
+    assert (choice.reply, choice.completion_tokens) == ("b", 30)
+    with pytest.raises(ConfigError, match="how likely"):
+        ask(likeliest(PLAY, 0, "t"), drawn("a", "b"))
+
+
+def replies_after(*turns: str, candidates: Sequence[str]) -> set[str]:
+    """What `no-repeat` may say after these replies and observations."""
+    roles: tuple[Role, Role] = ("user", "assistant")
+    history = tuple(Message(roles[i % 2], text) for i, text in enumerate(("a task", *turns)))
+    said = set()
+    for seed in range(40):
+        process = no_repeat(PLAY, seed, "t", void_observation="Nothing.")(history, len(turns) // 2)
+        next(process)
+        with pytest.raises(StopIteration) as end:
+            process.send(drawn(*candidates))
+        said.add(end.value.value.reply)
+    return said
+
+
+def test_what_has_failed_is_not_said_again_until_something_happens() -> None:
+    x, y = "Action: x", "Action: y"
+    assert replies_after(candidates=(x, y)) == {x, y}
+    assert replies_after(x, "Nothing.", candidates=(x, y)) == {y}
+    assert replies_after(x, "Nothing.", y, "Nothing.", candidates=(x, y, "Action: z")) == {
+        "Action: z"
+    }
+    assert replies_after(x, "Nothing.", y, "A door opens.", candidates=(x, y)) == {x, y}
+    assert replies_after(x, "Nothing.", candidates=(x, f"Hm. {x}")) == {x, f"Hm. {x}"}
 
 
 @pytest.mark.parametrize(

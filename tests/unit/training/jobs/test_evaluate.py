@@ -14,7 +14,7 @@ from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreRes
 from training.data.runs import read_rows
 from training.environment import StepResult, Task
 from training.environments.corridor import CorridorConfig, CorridorEnvironment, CorridorSuite
-from training.evaluation.records import METHODS, EpisodeRow, Results
+from training.evaluation.records import DEFAULT_METHODS, EpisodeRow, Results
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
 from training.trajectory import parse_action, react_reply
 
@@ -91,6 +91,15 @@ def rows_of(output: Path) -> list[EpisodeRow]:
     return list(read_rows(output / "episodes.jsonl", EpisodeRow))
 
 
+def test_baselines_are_played_where_they_are_named(tmp_path: Path) -> None:
+    named = ("no-repeat", "self-consistency", "random-distinct")
+    results = evaluate(tmp_path, methods=named, seeds=(0, 1))
+    assert {row.method for row in results.rows} == set(named)
+    assert results.complete
+    invalid = {row.method: row.invalid_action_rate for row in results.rows}
+    assert invalid["no-repeat"] < invalid["random-distinct"]
+
+
 def untimed(rows: Sequence[EpisodeRow]) -> set[str]:
     times = {"wall_time_s", "policy_time_s", "scorer_time_s", "environment_time_s"}
     return {row.model_dump_json(exclude=times) for row in rows}
@@ -100,7 +109,7 @@ def test_every_method_and_seed_has_a_row_with_the_promised_fields(tmp_path: Path
     evaluate(tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     assert [(row["method"], row["seed"]) for row in results["rows"]] == [
-        (method, seed) for method in METHODS for seed in (0, 1, 2)
+        (method, seed) for method in DEFAULT_METHODS for seed in (0, 1, 2)
     ]
     promised = {
         "mean_reward",
@@ -125,6 +134,7 @@ def test_every_method_and_seed_has_a_row_with_the_promised_fields(tmp_path: Path
         "greedy",
         "sample",
         "random-of-m",
+        "random-distinct",
         "best-of-n",
     ]
     assert (tmp_path / "success_vs_tokens.png").read_bytes().startswith(b"\x89PNG")
@@ -193,11 +203,11 @@ def test_a_killed_evaluation_goes_on_without_repeating_an_episode(tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         evaluate(tmp_path / "killed", policy=Mortal(400), parallel=3)
     before = rows_of(tmp_path / "killed")
-    assert 0 < len(before) < 8 * 13
+    assert 0 < len(before) < 8 * 16
     results = evaluate(tmp_path / "killed", parallel=5)
     after = rows_of(tmp_path / "killed")
     assert after[: len(before)] == before
-    assert len(after) == 8 * 13
+    assert len(after) == 8 * 16
     assert results.complete
     assert untimed(after) == untimed(rows_of(tmp_path / "whole"))
 

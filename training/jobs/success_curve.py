@@ -1,0 +1,128 @@
+"""Success against completion tokens over evaluations that differ in M (QLASS figure 3).
+
+    qguide success-curve runs/m2 runs/m5 runs/m10 runs/m20 --output curve.png
+
+reads the `results.json` of each evaluation; shows a table and draws one line per method.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from qnet.errors import ConfigError, RecordError
+from training.evaluation.records import METHODS, MethodName, MethodSummary, Results
+from training.evaluation.report import COLOURS
+from training.jobs.evaluate import RESULTS
+
+MAY_DIFFER = frozenset({"output", "candidates", "methods", "inference", "parallel"})
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One method at one M.
+
+    Attributes:
+        invalid_rate: share of its actions that meant nothing to the environment.
+    """
+
+    candidates: int
+    summary: MethodSummary
+    invalid_rate: float
+
+
+def run_success_curve(
+    runs: Sequence[Path], output: Path, *, console: Console
+) -> dict[MethodName, list[Point]]:
+    """Show and draw the curve of each method; returns its points in the order of tokens.
+
+    Raises:
+        ConfigError: the evaluations differ in more than M and methods.
+        RecordError: a folder holds no results.
+    """
+    results = [_read(run) for run in runs]
+    _require_comparable(runs, results)
+    curves = _curves(results)
+    console.print(_table(curves))
+    _plot(curves, output)
+    return curves
+
+
+def _read(run: Path) -> Results:
+    path = run / RESULTS
+    try:
+        return Results.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise RecordError(f"{path} holds no results; run `qguide evaluate` first") from error
+
+
+def _require_comparable(runs: Sequence[Path], results: Sequence[Results]) -> None:
+    first = results[0].config
+    for run, other in zip(runs[1:], results[1:], strict=True):
+        for name in sorted(first.keys() | other.config.keys()):
+            if name not in MAY_DIFFER and first.get(name) != other.config.get(name):
+                raise ConfigError(
+                    f"{run} was evaluated with {name} = {other.config.get(name)!r}, {runs[0]} with "
+                    f"{first.get(name)!r}; a curve needs evaluations that differ in candidates"
+                )
+
+
+def _curves(results: Sequence[Results]) -> dict[MethodName, list[Point]]:
+    curves: dict[MethodName, list[Point]] = defaultdict(list)
+    for result in results:
+        for summary in result.summary:
+            rates = [r.invalid_action_rate for r in result.rows if r.method == summary.method]
+            candidates = int(str(result.config["candidates"]))
+            point = Point(candidates, summary, sum(rates) / len(rates))
+            curves[summary.method].append(point)
+    return {
+        method: sorted(curves[method], key=lambda p: p.summary.completion_tokens_per_episode)
+        for method in METHODS
+        if method in curves
+    }
+
+
+def _table(curves: dict[MethodName, list[Point]]) -> Table:
+    table = Table(title="success by M")
+    for name in ("method", "M", "success", "95 % (tasks)", "tokens each", "invalid"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for method, points in curves.items():
+        for point in points:
+            low, high = point.summary.ci95
+            table.add_row(
+                method,
+                str(point.candidates),
+                f"{point.summary.success_rate:.1%}",
+                f"{100 * low:.1f} to {100 * high:.1f}",
+                f"{point.summary.completion_tokens_per_episode:,.0f}",
+                f"{point.invalid_rate:.1%}",
+            )
+    return table
+
+
+def _plot(curves: dict[MethodName, list[Point]], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for method, points in curves.items():
+        tokens = [point.summary.completion_tokens_per_episode for point in points]
+        rates = [100 * point.summary.success_rate for point in points]
+        axes.plot(tokens, rates, marker="o", color=COLOURS[method], label=method)
+        for point, x, y in zip(points, tokens, rates, strict=True):
+            axes.annotate(str(point.candidates), (x, y), xytext=(3, 3), textcoords="offset points")
+    axes.set_xlabel("completion tokens per episode")
+    axes.set_ylabel("success (%)")
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    axes.set_title("numbers: M", fontsize=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
