@@ -1,8 +1,8 @@
-"""Choice regret: steps that a scorer's choices cost, on decision groups whose values are known.
+"""Choice regret: the steps that a scorer's choices cost, on decision groups with known values.
 
-A success rate says that guidance failed, not where. Here every candidate of every decision has been
+A success rate says that guidance failed, not where. Every candidate of a decision group has been
 played to the end (`qguide groups`), so a scorer's argmax can be compared with the best, the greedy
-and a random candidate, and its order with one that it never saw. No episode is played.
+and a random candidate, and its order with the true one. No episode is played.
 """
 
 from collections.abc import Iterable, Sequence
@@ -76,7 +76,7 @@ def scored_episode(
     Args:
         row: with any number of candidates; decisions with a single one are left out.
         scores: for every decision, one value per candidate.
-        most_steps: what a continuation that does not reach the end counts as.
+        most_steps: steps of a continuation that does not reach the end.
     """
     before: list[DecisionRow] = []
     decisions: list[ScoredDecisionRow] = []
@@ -188,7 +188,7 @@ def _regret(decision: ScoredDecisionRow, steps: float) -> float:
 
 
 def _regret_interval(episodes: Sequence[ScoredEpisodeRow]) -> dict[str, float]:
-    """Of the mean over tasks, each task's decisions averaged first."""
+    """Interval of the mean over tasks, in which each task is the mean of its decisions."""
     means = [
         fmean(_regret(d, d.steps[d.chosen]) for d in episode.decisions)
         for episode in episodes

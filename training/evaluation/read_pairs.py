@@ -1,4 +1,4 @@
-"""Figures of read pairs: does a scorer notice that what a reply names is not there?"""
+"""Figures of read pairs: a scorer's values of replies that name an object which is not there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from statistics import fmean
 
 @dataclass(frozen=True, slots=True)
 class ScoredReadPair:
-    """A scorer's values in the state with what the reply names, and in the state without it.
+    """A scorer's values in the state with the object that the reply names, and in that without.
 
     Attributes:
         rival_present, rival_absent: of a reply that goes elsewhere; None without one.

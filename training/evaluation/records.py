@@ -1,4 +1,4 @@
-"""What an evaluation writes down: one row per episode, then the results."""
+"""Records of an evaluation: one row per episode, then the results."""
 
 from typing import Literal, get_args
 
@@ -26,10 +26,10 @@ DEFAULT_METHODS: tuple[MethodName, ...] = (
 )
 
 PEEKING: frozenset[str] = frozenset({"best-of-n"})
-"""Methods that choose by the true reward, which no server can see."""
+"""Methods that choose by the true reward, which a server cannot see."""
 
 DETERMINISTIC: frozenset[str] = frozenset({"greedy"})
-"""Methods that play a task the same way under every seed, so they play it once."""
+"""Methods that play a task once, because every seed would give the same episode."""
 
 
 class _Row(BaseModel):
@@ -37,7 +37,7 @@ class _Row(BaseModel):
 
 
 class TrajectoryCost(_Row):
-    """One of the whole trajectories that best-of-n chose among."""
+    """One of the trajectories among which best-of-n chose."""
 
     reward: FiniteFloat
     success: bool
@@ -50,16 +50,16 @@ class EpisodeRow(_Row):
 
     Attributes:
         seed: None for a deterministic method.
-        reward: the outcome reward; of the best trajectory for best-of-n.
+        reward: the outcome reward; for best-of-n that of the best trajectory.
         success: the environment's verdict on that trajectory.
-        steps: of the trajectory whose reward this is, like `actions`.
-        too_long: the history outgrew a model's context, which counts as a failure.
+        steps: of that trajectory, as are `terminated`, `too_long` and `actions`.
+        too_long: the history outgrew a model's context, which ended the episode.
         decisions: steps at which the method chose, over all trajectories.
-        distinct_candidates: different replies chosen among, summed over the decisions.
+        distinct_candidates: different replies to choose among, summed over the decisions.
         invalid_actions: over all trajectories.
         completion_tokens: over all candidates of all trajectories.
-        wall_time_s: the episode's share of the policy, the scorer and the environment.
-        actions: the replies that were acted on.
+        wall_time_s: the episode's share of the time of policy, scorer and environment.
+        actions: the replies taken.
         trajectories: of best-of-n alone.
     """
 
@@ -91,10 +91,10 @@ class MethodRow(_Row):
 
     Attributes:
         success_rate: share of the episodes that succeeded, by the environment's own criterion.
-        ci95: Wilson score interval of `success_rate`, tasks being the sample.
+        ci95: Wilson score interval of `success_rate` over tasks.
         completion_tokens: total over the episodes.
         wall_time_s: total over the episodes' shares of batched calls.
-        deterministic: the same episodes stand in every seed's row.
+        deterministic: every seed's row has the same episodes.
         peeks: chooses by the true reward.
     """
 
@@ -142,10 +142,10 @@ class Comparison(_Row):
     """The guided agent against another method on the same tasks and seeds.
 
     Attributes:
-        difference: mean reward of `method` less that of `other`, over tasks and seeds.
+        difference: mean reward of `method` minus that of `other`, over tasks and seeds.
         ci95: percentile bootstrap over tasks; a task's seeds stay together.
         p_value: two-sided sign-flip permutation test of the tasks' mean differences.
-        tasks: those that both methods played under every seed.
+        tasks: number of those that both methods played under every seed.
     """
 
     method: MethodName
@@ -158,7 +158,7 @@ class Comparison(_Row):
 
 
 class Failure(_Row):
-    """An episode that could not be played; it counts in no figure and a resume tries it again."""
+    """An episode that could not be played: it is in no figure, and a second run tries it again."""
 
     method: MethodName
     seed: int | None
@@ -172,7 +172,7 @@ class Results(_Row):
     Attributes:
         complete: every task has an episode of every method and seed.
         kinds: number of tasks of each goal type.
-        notes: how the figures are to be read.
+        notes: explanations of the figures.
     """
 
     version: Literal[1] = 1

@@ -1,4 +1,4 @@
-"""An evaluation for the eye: tables on the terminal and a plot of success against tokens."""
+"""Report of an evaluation: tables on the terminal, and a plot of success against tokens."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ COLOURS = {
 
 
 def print_results(results: Results, console: Console) -> None:
-    """The methods, their goal types and the comparisons."""
+    """Print the methods, their success by goal type, the comparisons and the failures."""
     console.print(_methods_table(results))
     console.print(_kinds_table(results))
     if results.comparisons:
@@ -34,7 +34,7 @@ def print_results(results: Results, console: Console) -> None:
             f"{results.failures[0].error}",
             highlight=False,
         )
-    console.print("* chooses by the true reward, which no server can see", highlight=False)
+    console.print("* chooses by the true reward, which a server cannot see", highlight=False)
 
 
 def _methods_table(results: Results) -> Table:

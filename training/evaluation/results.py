@@ -1,4 +1,4 @@
-"""From episodes to the figures of `results.json`. Values in, values out."""
+"""Figures of `results.json` from episodes; pure functions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ Key = tuple[MethodName, int | None, str]
 
 
 def latest(rows: Iterable[EpisodeRow]) -> dict[Key, EpisodeRow]:
-    """One episode for each (method, seed, task): the last one written."""
+    """The last episode written of each (method, seed, task)."""
     return {(row.method, row.seed, row.task_id): row for row in rows}
 
 
@@ -111,7 +111,7 @@ def _summary(method: MethodName, played_by_seed: Sequence[Sequence[EpisodeRow]])
 def compare(
     episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int], *, method: MethodName = "q-guided"
 ) -> list[Comparison]:
-    """`method` against every other one that played the same tasks."""
+    """Compare `method` with every other one on the tasks that both played."""
     comparisons = []
     for other in _methods_of(episodes):
         differences = _task_differences(episodes, seeds, method, other)
@@ -134,7 +134,7 @@ def compare(
 def _task_differences(
     episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int], method: MethodName, other: MethodName
 ) -> list[float]:
-    """Mean over seeds of the reward's difference, for tasks with every episode of both."""
+    """Mean over seeds of the difference in reward, for the tasks with every episode of both."""
     differences = []
     for task_id in sorted({row.task_id for row in episodes.values()}):
         pairs = [
@@ -148,15 +148,15 @@ def _task_differences(
 
 
 def kinds_of(episodes: Mapping[Key, EpisodeRow]) -> dict[str, int]:
-    """Number of tasks of each goal type, by name."""
+    """Number of tasks of each goal type."""
     kinds = {row.task_id: row.kind for row in episodes.values()}
     return dict(sorted(Counter(kinds.values()).items()))
 
 
 def best_of_n_curve(episodes: Mapping[Key, EpisodeRow]) -> list[tuple[float, float]]:
-    """(tokens per episode, success rate) of the best of the first 1, 2, 3 … trajectories.
+    """Tokens per episode and success rate of the best of the first 1, 2, 3 … trajectories.
 
-    An episode whose budget ended earlier stays where it was.
+    An episode with fewer trajectories keeps the result of all that it has.
     """
     played = [row for row in episodes.values() if row.trajectories]
     longest = max((len(row.trajectories) for row in played), default=0)
@@ -193,5 +193,5 @@ def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _generator(*parts: str) -> np.random.Generator:
-    """The same figures every time that the same episodes are summed up."""
+    """A generator that gives the same figures for the same episodes."""
     return np.random.default_rng(derived_seed("evaluation", *parts))

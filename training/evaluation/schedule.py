@@ -1,7 +1,7 @@
 """All trials of one task, one episode after the other, as one rollout task.
 
-All methods and seeds of a game are played close together, because the real engine takes
-seconds to load a game and milliseconds to play a loaded one again.
+All trials of a game follow each other, because the real engine takes seconds to load a game and
+milliseconds to play a loaded one again.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,14 +36,14 @@ from training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, Tim
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One method under one seed at a task; the seed of a deterministic method is None."""
+    """One method under one seed; None is the seed of a deterministic method."""
 
     method: MethodName
     seed: int | None
 
 
 def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Trial]:
-    """Every trial of a task, q-guided before the best-of-n that gets its budget."""
+    """Every trial of a task; q-guided comes before best-of-n, which gets its budget."""
     once = [Trial(m, None) for m in METHODS if m in methods and m in DETERMINISTIC]
     drawn = [m for m in METHODS if m in methods and m not in DETERMINISTIC]
     return once + [Trial(method, seed) for seed in seeds for method in drawn]
@@ -51,14 +51,14 @@ def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Tri
 
 @dataclass(frozen=True, slots=True)
 class TaskTrials:
-    """What the trials of one task share.
+    """One task with all that its trials share.
 
     Attributes:
         make: a fresh, single-use episode.
         environment: that of the task.
-        budgets: completion tokens of the guided episode of each seed, so far.
-        matched: best-of-n draws while its tokens are below the guided episode's; otherwise it
-            draws as many trajectories as the others draw candidates.
+        budgets: completion tokens of each seed's guided episode, so far.
+        matched: best-of-n draws trajectories while its tokens are below the guided episode's;
+            otherwise it draws as many trajectories as the others draw candidates.
         on_row: gets each episode as soon as it is over.
         on_failure: gets each episode that could not be played.
     """
@@ -74,7 +74,7 @@ class TaskTrials:
 
 
 def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None]:
-    """Play the trials in order; one that fails leaves the others alone."""
+    """Play the trials in order; the failure of one does not end the others."""
     yield EnvironmentCall(lambda: _load(shared.make))
     for trial in trials:
         before: Timings = yield TimingsRequest()
@@ -94,9 +94,9 @@ def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None
 
 
 def _load(make: Callable[[], Environment]) -> None:
-    """Let the engine load the game, so that no method's time pays for it.
+    """Let the engine load the game before the clock of the first trial starts.
 
-    A game that cannot be loaded is each trial's failure, and reported there.
+    If the game cannot be loaded, every trial fails and reports it.
     """
     with suppress(EnvironmentFailureError), closing(make()) as environment:
         environment.reset()
@@ -140,7 +140,7 @@ def _agent(shared: TaskTrials, trial: Trial) -> Agent:
 
 
 def _best_of_n(shared: TaskTrials, seed: int) -> RolloutTask[list[Episode]]:
-    """Whole trajectories until the budget is spent; the last one may overspend it."""
+    """Play whole trajectories until the budget is spent; the last one may exceed it."""
     if shared.matched and seed not in shared.budgets:
         raise EnvironmentFailureError(
             f"best-of-n has no budget: the guided episode of seed {seed} failed; resume the run"
@@ -159,14 +159,14 @@ def _goes_on(shared: TaskTrials, seed: int, episodes: Sequence[Episode]) -> bool
     if not shared.matched:
         return len(episodes) < shared.play.candidates
     spent = sum(episode.completion_tokens for episode in episodes)
-    # An episode that costs nothing (its history was too long at once) would never end this.
+    # An episode without tokens (its first history was too long) would repeat for ever.
     return episodes[-1].completion_tokens > 0 and spent < shared.budgets[seed]
 
 
 def episode_row(
     shared: TaskTrials, trial: Trial, episodes: Sequence[Episode], spent: Timings
 ) -> EpisodeRow:
-    """The row of a trial; the reward is that of the best trajectory."""
+    """The row of a trial, with the outcome of its best trajectory."""
 
     def succeeded(episode: Episode) -> bool:
         return shared.environment.is_success(episode.reward, episode.terminated)
