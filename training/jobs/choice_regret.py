@@ -1,4 +1,4 @@
-"""Choice regret of a scorer on decision groups, and whether it reads what it scores.
+"""Measure a scorer's choice regret on decision groups, and check that it reads what it scores.
 
     qguide choice-regret --config training/configs/alfworld/choice_regret.toml
 
@@ -36,7 +36,7 @@ EPISODES_AT_ONCE = 32
 
 
 class ChoiceRegretConfig(BaseModel):
-    """What `qguide choice-regret` reads.
+    """Configuration of `qguide choice-regret`.
 
     Attributes:
         groups: run folders of `groups`, best of held-back tasks.
@@ -44,7 +44,7 @@ class ChoiceRegretConfig(BaseModel):
         qnet: "embedded" or the folder of a Q model of either kind.
         policy: "embedded" or a policy's folder, whose log-probability scores in place of `qnet`.
         inference: how the scorer runs.
-        most_steps: what a continuation that does not reach the end counts as.
+        most_steps: steps of a continuation that does not reach the end.
         read_pairs: score counterfactual pairs too, where the environment has them.
         seed: of the read pairs.
     """
@@ -67,13 +67,6 @@ class ChoiceRegretConfig(BaseModel):
         return self
 
 
-class _ResolvedConfig(ChoiceRegretConfig):
-    """What `config.json` holds: a model trained again under the same name is another one."""
-
-    qnet_sha256: str
-    policy_sha256: str
-
-
 def run_choice_regret(
     config: ChoiceRegretConfig, *, scorer: Scorer | None = None
 ) -> dict[str, float]:
@@ -88,12 +81,11 @@ def run_choice_regret(
         RecordError: a row is no decision group.
     """
     own = scorer is None
-    resolved = _ResolvedConfig(
-        **dict(config),
-        qnet_sha256=sha256_of_q_model(config.qnet) if own else "",
-        policy_sha256=sha256_of_policy(config.policy) if own and config.policy else "",
-    )
-    with open_run(config.output, resolved) as run:
+    weights = {
+        "qnet_sha256": sha256_of_q_model(config.qnet) if own else "",
+        "policy_sha256": sha256_of_policy(config.policy) if own and config.policy else "",
+    }
+    with open_run(config.output, config, weights=weights) as run:
         return _score_all(config, run, scorer or _build_scorer(config))
 
 
@@ -152,7 +144,7 @@ def score_groups(scorer: Scorer, rows: Sequence[DecisionGroupsRow]) -> list[list
 def _scored_read_pairs(
     scorer: Scorer, rows: Sequence[DecisionGroupsRow], *, seed: int
 ) -> Iterator[ScoredReadPair]:
-    """Of the rows whose environment makes any."""
+    """Read pairs of the rows whose environment has any, with the scorer's values."""
     for row in rows:
         make = find_environment(row.environment).read_pairs
         if make is None:

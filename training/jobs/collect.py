@@ -1,12 +1,12 @@
-"""Expert trajectories: what behaviour cloning learns from.
+"""Collect expert trajectories for behaviour cloning.
 
     qguide collect --config training/configs/alfworld/collect.toml
 
-plays the observation-only expert over a suite of games and writes trajectory rows. Tasks
-that brought none are named in `skipped.jsonl`, so that a resumed run does not play them again.
+plays the environment's expert and writes trajectory rows. Tasks whose episode is not kept are named
+in `skipped.jsonl`, so that a second run does not play them again.
 
 With a `policy` it collects as DAgger does (Ross et al., 2011): the policy plays some of the steps,
-so that the expert is heard in the states that the policy gets itself into.
+so that the expert's replies are those to the policy's own states.
 """
 
 from collections.abc import Generator
@@ -32,19 +32,19 @@ from training.rollouts.rollout import ModelRequest, RolloutTask
 
 
 class CollectConfig(RolloutConfig):
-    """What `qguide collect` reads.
+    """Configuration of `qguide collect`.
 
     Attributes:
         max_steps: actions after which an episode is cut off.
-        only_won: keep successful trajectories alone; what success is, the environment says.
-        mistakes: probability that a step is a plausible mistake of the expert's, which SFT does
-            not imitate: what it learns is the way back.
+        only_won: keep successful trajectories alone, by the environment's criterion.
+        mistakes: probability that a step is a plausible mistake of the expert's. SFT does not
+            imitate it, but learns the way back from it.
         policy: "embedded" or a policy's folder, which plays some of the steps; "" for none. SFT
-            imitates of them only what the expert would have said itself.
+            imitates such a step only if the expert's reply is the same.
         policy_share: probability that a step is the policy's.
-        temperature: at which the policy draws.
+        temperature: of the policy's draws.
         max_tokens: most completion tokens of one of the policy's actions.
-        seed: of the mistakes, and of what the policy draws.
+        seed: of the mistakes and of the policy's draws.
     """
 
     max_steps: int = Field(default=40, ge=1)
@@ -77,7 +77,7 @@ FIGURES = ("episodes", "won", "kept", "steps")
 
 @dataclass(slots=True)
 class Collected:
-    """What a run of `collect` did; a resumed run counts its own episodes alone.
+    """Figures of a run; those of a resumed one are of its own episodes alone.
 
     Attributes:
         failed: task id and error of each task whose environment failed.
@@ -120,14 +120,14 @@ def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Age
 
 
 def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, seed: int) -> Agent:
-    """The expert, in a game that a policy plays too.
+    """The expert, in an episode that a policy plays, too.
 
     Args:
         expert: a fresh one.
-        policy_share: probability that a step is the policy's; it is mistaken wherever its reply
-            is not the expert's word by word.
-        sampling: how the policy draws; its seed is replaced at every step.
-        seed: of whose step it is, and of the draws.
+        policy_share: probability that a step is the policy's. It counts as a mistake unless its
+            reply is the expert's, word by word.
+        sampling: of the policy; its seed is replaced at every step.
+        seed: of the turns that they take, and of the draws.
     """
     rng = Random(seed)
 
@@ -162,7 +162,7 @@ class _Collector:
         self._collected = Collected()
 
     def collect(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Play one task; an episode that is not kept leaves its id alone."""
+        """Play one task; of an episode that is not kept, only the task's id is written."""
         task, config, collected = playable.task, self._config, self._collected
         agent = _agent(config, self._build_expert(), seed=derived_seed(config.seed, task.id))
         episode = yield from play_episode(

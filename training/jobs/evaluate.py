@@ -1,10 +1,10 @@
-"""What guidance is worth: all methods on the same tasks, seeds and candidates.
+"""Evaluate guidance: all methods on the same tasks, seeds and candidates.
 
     qguide evaluate --engine textworld --games DIR --candidates 5 --seeds 0,1,2 --output DIR
 
 writes, into the output folder:
 
-    episodes.jsonl            one row per episode, so that a killed run goes on where it was
+    episodes.jsonl            one row per episode, from which a killed run goes on
     results.json              rows, summary, paired comparisons, configuration, versions
     success_vs_tokens.png     success against completion tokens
 """
@@ -58,16 +58,17 @@ PACKAGES = ("qguide", "torch", "transformers", "numpy")
 
 
 class EvaluateConfig(RolloutConfig):
-    """What `qguide evaluate` reads.
+    """Configuration of `qguide evaluate`.
 
     Attributes:
-        policy, qnet: "embedded" or a checkpoint's folder; qnet matters to q-guided alone.
+        policy, qnet: "embedded" or a checkpoint's folder; only q-guided uses the Q model, which
+            may be of either kind.
         candidates: M.
         temperature: of every draw but greedy's.
         greedy_candidate: the first of the M candidates is the greedy one.
-        tie_break: which of several replies of highest Q is taken.
+        tie_break: rule that chooses among several replies of highest Q.
         policy_sha256, qnet_sha256: of the weights; the job fills them in, so that a run is
-            never resumed with other models.
+            not resumed with other models.
     """
 
     policy: str = EMBEDDED
@@ -92,7 +93,7 @@ class EvaluateConfig(RolloutConfig):
 
     @property
     def play(self) -> Play:
-        """How episodes are played."""
+        """Options of an episode."""
         return Play(
             candidates=self.candidates,
             sampling=Sampling(temperature=self.temperature, max_tokens=self.max_tokens),
@@ -109,7 +110,7 @@ def run_evaluate(
     scorer: Scorer | None = None,
     console: Console | None = None,
 ) -> Results:
-    """Play what has not been played yet, then sum up.
+    """Play the trials that have no episode yet, then sum up.
 
     Args:
         config: what to play.
@@ -253,7 +254,7 @@ def _sum_up(
 
 
 def _versions(packages: Sequence[str]) -> dict[str, str]:
-    """Of what the figures depend on; a package that is not installed is left out."""
+    """Versions of Python and of these packages; one that is not installed is left out."""
     versions = {"python": platform.python_version()}
     for package in packages:
         try:

@@ -1,10 +1,10 @@
-"""Grow an exploration tree per task with a policy (QLASS algorithm 2; methods.md, 2).
+"""Grow an exploration tree per task with a policy (QLASS algorithm 2).
 
     qguide explore --config training/configs/alfworld/explore.toml
 
 reads a policy checkpoint and, if named, the expert's trajectories; writes tree rows.
-Many trees grow at once, so that the policy samples in batches. Each draw's seed comes
-from (seed, task, draw): neither `parallel` nor a resume changes a tree.
+Many trees grow at once, so that the policy samples in batches. The seed of a draw derives from
+(seed, task, draw), so neither `parallel` nor a resume changes a tree.
 """
 
 from collections import defaultdict
@@ -45,14 +45,14 @@ MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_le
 
 
 class ExploreConfig(RolloutConfig):
-    """What `qguide explore` reads.
+    """Configuration of `qguide explore`.
 
     Attributes:
-        policy: "embedded", the folder of a policy, or "expert": its siblings are mistakes that
+        policy: "embedded", the folder of a policy, or "expert", whose branches are mistakes that
             it recovers from.
-        guide: "embedded" or the folder of a Q model, which chooses the policy's own steps among
-            `exploration.candidates`: a second, on-policy round; "" for none.
-        rollouts: what plays on after a deviation, in place of `policy`; the names are the same.
+        guide: "embedded" or the folder of a Q model of either kind, which chooses the policy's
+            own steps among `exploration.candidates`: a second, on-policy round; "" for none.
+        rollouts: plays on after a branch in place of `policy`; named like it, "" for none.
         expert: run folders of `collect`; a task's best trajectory is merged into its tree.
         exploration: how a tree grows.
         seed: of every draw.
@@ -95,7 +95,7 @@ def run_explore(
         console: where progress is shown; None takes stderr.
 
     Returns:
-        What this run measured; a resumed one leaves out what came before it.
+        Figures of this run; those of a resumed one are of its own trees alone.
 
     Raises:
         ConfigError: the run folder belongs to another configuration.
@@ -141,7 +141,7 @@ def tree_row(task: Task, environment: str, explored: ExploredTree) -> TreeRow:
 
 
 def _best_trajectories(folders: Sequence[Path]) -> dict[str, tuple[Step, ...]]:
-    """Each task's trajectory with the highest outcome, the first of equal ones."""
+    """Each task's trajectory with the highest outcome; the first of equal ones."""
     best: dict[str, TrajectoryRow] = {}
     for folder in folders:
         for row in read_rows(rows_path(folder), TrajectoryRow):
@@ -212,11 +212,11 @@ class _Explorer:
 
 
 def tree_figures(explored: ExploredTree, *, depth: int) -> dict[str, float]:
-    """What `metrics.jsonl` says of a tree.
+    """Figures of one tree in `metrics.jsonl`.
 
     Args:
         explored: the tree and its cost.
-        depth: of the deepest node that was expanded.
+        depth: of the deepest node that may be expanded.
     """
     tree = explored.tree
     rewards = [leaf.step.reward for leaf in tree.leaves()]

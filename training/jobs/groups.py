@@ -4,8 +4,8 @@
 
 reads a policy and, to guide it, a Q model; writes one row per episode. Values come from the
 environment's expert, from roll-outs of the policy (as the papers do), or from those of the guided
-policy. Many episodes are played at once, so that the policy samples in batches. Each draw's seed
-comes from (seed, task, step): neither `parallel` nor a resume changes a row.
+policy. Many episodes are played at once, so that the policy samples in batches. The seed of a draw
+derives from (seed, task, step), so neither `parallel` nor a resume changes a row.
 """
 
 from collections import defaultdict
@@ -45,7 +45,7 @@ MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 
 
 class Continuation(BaseModel):
-    """How a candidate is valued.
+    """Valuation of a candidate.
 
     Attributes:
         by: the environment's "expert", the "policy", or the policy "guided" by `qnet`.
@@ -73,7 +73,7 @@ class Continuation(BaseModel):
 
 
 class GroupsConfig(RolloutConfig):
-    """What `qguide groups` reads.
+    """Configuration of `qguide groups`.
 
     Attributes:
         policy: "embedded" or a policy's folder: it draws the candidates.
@@ -121,7 +121,7 @@ def run_groups(
         console: where progress is shown; None takes stderr.
 
     Returns:
-        What this run measured; a resumed one leaves out what came before it.
+        Figures of this run; those of a resumed one are of its own episodes alone.
 
     Raises:
         ConfigError: the run folder belongs to another configuration, or the environment has no

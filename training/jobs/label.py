@@ -1,10 +1,9 @@
-"""Label exploration trees (QLASS algorithm 3 and its ablations; methods.md, 3).
+"""Label exploration trees (QLASS algorithm 3 and its ablations).
 
     qguide label --config training/configs/alfworld/label.toml
 
-reads tree rows, writes label rows: one per root-to-leaf path, each node labelled once.
-Trees of the same task, from several explorations, become one. It takes seconds, so a
-killed run starts over; its rows appear all at once.
+reads tree rows, writes label rows: one per root-to-leaf path, with one label per node. Trees of the
+same task are merged. It takes seconds, so a killed run starts over; its rows appear all at once.
 """
 
 import math
@@ -27,7 +26,7 @@ HISTOGRAM_BINS = 10
 
 
 class LabelConfig(BaseModel):
-    """What `qguide label` reads.
+    """Configuration of `qguide label`.
 
     Attributes:
         trees: run folders of `explore`.
@@ -35,7 +34,8 @@ class LabelConfig(BaseModel):
         target: `q` is the paper's; `avg` and `reward` are its ablations.
         gamma: discount per step, for `q`.
         normalize: min-max per tree, for `q`; the paper does.
-        noop_cost_steps: steps charged for doing nothing twice in a row, for `q`; the paper's is 1.
+        noop_cost_steps: cost in steps of a second action in a row that does nothing, for `q`; the
+            paper's is 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -103,7 +103,7 @@ def label_rows(
 
 
 def _read_tasks(folders: Sequence[Path]) -> list[tuple[TreeRow, Tree]]:
-    """Every task with at least one action, its trees merged."""
+    """Every task with at least one action, and its merged tree."""
     trees: dict[str, list[Tree]] = defaultdict(list)
     tasks: dict[str, TreeRow] = {}
     for folder in folders:
@@ -119,7 +119,7 @@ def _read_tasks(folders: Sequence[Path]) -> list[tuple[TreeRow, Tree]]:
 
 
 class _Statistics:
-    """What the labels look like: the spread within siblings is all that a choice can use."""
+    """Statistics of the labels; a choice can use the spread among siblings alone."""
 
     def __init__(self) -> None:
         self._labels: list[float] = []

@@ -98,7 +98,7 @@ def _ask(http: httpx.Client, config: PlayConfig, history: History, step: int) ->
 
 
 def _refusal(response: httpx.Response) -> str:
-    """What the server said; something in front of it may have answered in its place."""
+    """Message of an error; it need not be QGuide's, because a proxy may have answered."""
     try:
         return str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Behaviour cloning: negative log-likelihood of the expert's action tokens (methods.md, 1).
+"""Behaviour cloning: negative log-likelihood of the expert's action tokens (QLASS equation 5).
 
     qguide sft --config training/configs/alfworld/sft.toml
 
@@ -48,7 +48,7 @@ class Demonstration(NamedTuple):
 
 
 class SftConfig(BaseModel):
-    """What `qguide sft` reads.
+    """Configuration of `qguide sft`.
 
     Attributes:
         trajectories: run folders of `collect` (or of finished episodes).
@@ -142,7 +142,8 @@ def sft_sequence(
 
 
 def sft_loss(model: PreTrainedModel, rows: Sequence[Sequence1D]) -> Loss:
-    """Weighted sum of -log pi(token | all before it); logits only where the weight is not 0."""
+    """Weighted sum of -log pi(token | all tokens before it), and the sum of the weights."""
+    # A vocabulary's logits are the largest tensor here, so only weighted positions get any.
     ids_BT = pad_ids(rows)
     weight_BT = pad_column(rows, "weight")[:, 1:]
     hidden_BTD: Tensor = model.base_model(input_ids=ids_BT[:, :-1], use_cache=False)[0]
@@ -156,7 +157,7 @@ def sft_loss(model: PreTrainedModel, rows: Sequence[Sequence1D]) -> Loss:
 def _plan(
     config: SftConfig, renderer: Renderer, episodes: Sequence[Demonstration]
 ) -> tuple[list[Sequence1D], list[list[list[int]]]]:
-    """Every epoch's sequences (augmented anew) and the steps over them."""
+    """Sequences of all epochs, each epoch's augmented anew, and the steps over them."""
     rng = random.Random(config.seed)
     augmenter = build_augmenter(config.augmentation)
     sequences: list[Sequence1D] = []
