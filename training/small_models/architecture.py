@@ -1,12 +1,12 @@
-"""A small Llama of our own, for training from scratch.
+"""Small Llama for training from scratch.
 
-What an agent does most is recall: the thing that is needed is looked for in what was just read,
-and its name is copied. A transformer takes long to find that out by gradient alone, and a small one
-on a CPU has not the time. So it may begin with half of the way:
+An agent mostly recalls: it looks for the object that it needs in the last observation and copies
+the object's name. A transformer takes long to learn this by gradient alone, too long on a CPU. Two
+initialisations shorten the way:
 
-- A numbered name, " cabinet 13" as one token, begins as the sum of its word and its number. What
-  names one kind lies together from the start.
-- Some heads begin by looking at tokens like their own and by copying them: W_Q = W_K and
+- The vector of a numbered name, " cabinet 13" as one token, begins as the sum of its word and its
+  number, so that the names of one kind are close together from the start.
+- Some heads begin by attending to tokens equal to their own and copying them: W_Q = W_K and
   W_O = W_V^T with orthogonal rows (after Trockman and Kolter's mimetic initialization, 2023).
 """
 
@@ -20,18 +20,18 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 COPIED = 0.2
-"""The size of a copying head's W_V and W_O: small beside the residual that they add to."""
+"""Scale of a copying head's W_V and W_O: small beside the residual stream that they add to."""
 
 NUMBERED_WORD = re.compile(r"( [^\W\d_]+)( \d+)")
 
 
 class Architecture(BaseModel):
-    """The shape of a Llama and of its tokenizer.
+    """Shape of a Llama and of its tokenizer.
 
     Attributes:
-        copy_heads: how many of each layer's heads begin as heads that recall.
-        phrases: set phrases that become one token each.
-        numbered_words: whether "cabinet 13" may be one token.
+        copy_heads: number of each layer's heads that begin as copying heads.
+        phrases: phrases of the environment that become one token each.
+        numbered_words: names such as "cabinet 13" may be one token.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,7 +47,7 @@ class Architecture(BaseModel):
     numbered_words: bool = False
 
     @model_validator(mode="after")
-    def _recall_heads_are_heads(self) -> Self:
+    def _copy_heads_are_heads(self) -> Self:
         if self.copy_heads > self.heads:
             raise ValueError(
                 f"copy_heads is {self.copy_heads} and heads {self.heads}; "
@@ -57,7 +57,7 @@ class Architecture(BaseModel):
 
 
 def build_llama(shape: Architecture, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
-    """Fresh weights, drawn from torch's generator."""
+    """A model with fresh weights, drawn from torch's generator."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,
@@ -75,7 +75,7 @@ def build_llama(shape: Architecture, tokenizer: PreTrainedTokenizerBase) -> Llam
     with torch.no_grad():
         compose_numbered_words(model.model.embed_tokens.weight, tokenizer)
         for layer in model.model.layers:
-            begin_to_recall(layer.self_attn, heads=shape.copy_heads)
+            initialise_copy_heads(layer.self_attn, heads=shape.copy_heads)
     return model
 
 
@@ -89,14 +89,14 @@ def compose_numbered_words(embedding_VD: Tensor, tokenizer: PreTrainedTokenizerB
 
 
 def _pieces(embedding_VD: Tensor, tokenizer: PreTrainedTokenizerBase, text: str) -> Tensor:
-    """The vector of a text, about as long as one token's whatever the number of its pieces."""
+    """The sum of a text's token vectors, scaled to about the length of one."""
     pieces: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     vector_D: Tensor = embedding_VD[pieces].sum(0) / len(pieces) ** 0.5
     return vector_D
 
 
-def begin_to_recall(attention: LlamaAttention, *, heads: int) -> None:
-    """Let the first heads of a layer attend to tokens like their own, and copy them, in place."""
+def initialise_copy_heads(attention: LlamaAttention, *, heads: int) -> None:
+    """Make the first heads of a layer attend to tokens equal to their own and copy them."""
     for head in range(heads):
         rows = slice(attention.head_dim * head, attention.head_dim * (head + 1))
         same = nn.init.orthogonal_(torch.empty_like(attention.q_proj.weight[rows]))

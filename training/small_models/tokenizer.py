@@ -1,7 +1,7 @@
-"""A small tokenizer of our own, for models trained from scratch.
+"""Small tokenizer for models trained from scratch.
 
-Byte-level BPE: any text can be written, and where the training text is an environment with a
-closed vocabulary, every word of it becomes one token.
+Byte-level BPE: it can write any text, and every word of an environment with a closed vocabulary
+becomes one token.
 """
 
 import re
@@ -17,11 +17,11 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 WORD_PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]|\s"
-"""Words, numbers, single marks and single spaces: "Thought:" is the same two tokens anywhere."""
+"""Words, numbers, single marks and single spaces: "Thought:" is the same two tokens everywhere."""
 
 
 NUMBERED_WORD = r" \p{L}+ \p{N}+|"
-"""A name: " cabinet 13" before it is a word and a number."""
+"""A word and its number as one, tried before the word and the number alone: " cabinet 13"."""
 
 
 def train_tokenizer(
@@ -34,13 +34,12 @@ def train_tokenizer(
     """Byte-level BPE over `texts`, with one token per role and one for the end of a turn.
 
     Args:
-        texts: what the merges are counted on.
-        vocab_size: most tokens; the 256 bytes are among them.
-        phrases: set phrases of the environment, ", a" or "You arrive at loc": each may become one
-            token wherever it ends at a word's end. Fewer tokens are less to train on, to sample
-            and to score.
-        numbered_words: whether a word and the number after it may be one token, where names
-            are made so ("cabinet 13"): a name is then copied whole, not by a word and its number.
+        texts: to count the merges on.
+        vocab_size: most tokens, the 256 bytes included.
+        phrases: phrases of the environment, such as ", a" or "You arrive at loc". Each may become
+            one token where it ends at a word's end: fewer tokens to train on, sample and score.
+        numbered_words: a word and the number after it may be one token, so that a name such as
+            "cabinet 13" is copied as a whole.
     """
     longest_first = sorted(phrases, key=len, reverse=True)
     fixed = "".join(re.escape(phrase) + r"(?!\p{L})|" for phrase in longest_first)
