@@ -1,10 +1,10 @@
-"""From a job's TOML file and its `--set` overrides to a checked configuration.
+"""Job files: a TOML file and its `--set` overrides become a checked configuration.
 
     qguide sft --config sft.toml --set optimization.epochs=3 --set output=runs/sft
 
-A value after `=` is read as TOML (3, 0.5, true, ["a", "b"]); what is no TOML is a string. A file
-with `extends = "../sft.toml"` takes from that one, found from where the file itself lies, what it
-does not say itself. Other relative paths are meant from where the command runs.
+A value after `=` is read as TOML (3, 0.5, true, ["a", "b"]); a value that is not TOML is a string.
+A file with `extends = "../sft.toml"` takes everything from that file that it does not set itself.
+That path is relative to the file; all other paths are relative to the working directory.
 """
 
 import tomllib
@@ -30,7 +30,6 @@ C = TypeVar("C", bound=BaseModel)
 RENAMED = {
     "flat_trees": "constant_trees",
     "idle_steps": "noop_cost_steps",
-    "judge": "rollouts",
     "min_gap": "min_label_margin",
     "own_steps": "policy_prefix_steps",
     "recall_heads": "copy_heads",
@@ -46,13 +45,13 @@ def load_config(
     *,
     options: Mapping[str, object] | None = None,
 ) -> C:
-    """The configuration of a job.
+    """Read the configuration of a job.
 
     Args:
         kind: the job's configuration class.
         path: its TOML file; None starts from the defaults.
-        overrides: "field=value" or "table.field=value", later ones winning.
-        options: values of command line options by "table.field"; None values are passed over.
+        overrides: "field=value" or "table.field=value"; a later one wins over an earlier one.
+        options: values of command line options by "table.field", without those that are None.
             They win over the file, and `overrides` win over them.
 
     Raises:
@@ -92,14 +91,14 @@ def _explained(kind: type[BaseModel], values: Mapping[str, Any], *, place: str) 
 
 
 def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The tables of a TOML file on top of those that it extends.
+    """Read a TOML file's tables, on top of those of the file that it extends.
 
     Args:
         path: the file.
         above: the files that led to it.
 
     Raises:
-        ConfigError: a file cannot be read or is no TOML, or they extend each other in a circle.
+        ConfigError: a file cannot be read or is not TOML, or files extend each other in a circle.
     """
     path = path.resolve()
     if path in above:
@@ -124,10 +123,10 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file.
+    """Read a TOML file's tables.
 
     Raises:
-        ConfigError: there is no such file, or it is no TOML.
+        ConfigError: there is no such file, or it is not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

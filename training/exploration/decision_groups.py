@@ -50,7 +50,7 @@ class Draws(BaseModel):
 
 
 class Decisions(BaseModel):
-    """How an episode is played and its candidates are drawn.
+    """Options of an episode and of the draws at each of its steps.
 
     Attributes:
         draws: the candidates of a state. The episode goes on with one of the first entry's, which

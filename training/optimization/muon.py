@@ -1,7 +1,7 @@
-"""Muon: momentum whose matrix updates are orthogonalised (Jordan and others, 2024).
+"""Muon: momentum with orthogonalised matrix updates (Jordan and others, 2024).
 
-torch.optim.Muon does the same in bfloat16, which CPUs without bfloat16 units emulate slowly; here
-it stays in the gradient's own dtype.
+torch.optim.Muon does the same in bfloat16, which CPUs without bfloat16 units emulate slowly. This
+one computes in the gradient's own dtype.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ _ITERATIONS = 5
 
 
 def orthogonalise(matrix_NM: Tensor) -> Tensor:
-    """About U V^T of the singular value decomposition, by a quintic Newton-Schulz iteration."""
+    """Approximate U V^T of the singular value decomposition by quintic Newton-Schulz iterations."""
     a, b, c = _COEFFICIENTS
     tall = matrix_NM.shape[0] > matrix_NM.shape[1]
     x: Tensor = matrix_NM.T if tall else matrix_NM
@@ -29,7 +29,7 @@ def orthogonalise(matrix_NM: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum, orthogonalised; for matrices only."""
+    """Orthogonalised Nesterov momentum, for matrices only."""
 
     def __init__(
         self,

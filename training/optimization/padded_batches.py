@@ -1,7 +1,7 @@
-"""Token sequences into padded batches of similar lengths.
+"""Padded batches of token sequences of similar length.
 
-Padding stands on the right, where causal attention never looks back from, so no attention mask is
-needed and lengths never come from pad ids.
+Padding is on the right, and causal attention never looks to the right, so no attention mask is
+needed. Lengths are not derived from pad ids.
 """
 
 import random
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Sequence1D:
-    """Tokens of one episode and a float per token for each column a loss needs."""
+    """Tokens of one episode, and a float per token in each column that a loss needs."""
 
     token_ids: list[int]
     columns: dict[str, list[float]]
@@ -28,9 +28,9 @@ def plan_steps(
     rng: random.Random,
     noise: float = 0.1,
 ) -> list[list[list[int]]]:
-    """Indices of each step's micro-batches: one epoch, every index once.
+    """Indices of each step's micro-batches for one epoch, every index once.
 
-    Sequences of similar length share a micro-batch (with some noise, so that epochs differ);
+    Sequences of similar length share a micro-batch, with some noise so that epochs differ. The
     micro-batches are shuffled into steps of about `batch_tokens`.
     """
     order = sorted(
@@ -68,7 +68,7 @@ def _group(
 
 
 def padded_tokens(lengths: Sequence[int]) -> int:
-    """What a micro-batch of these lengths puts through the model, its padding included."""
+    """Tokens that a micro-batch of these lengths puts through the model, padding included."""
     return max(lengths) * len(lengths)
 
 

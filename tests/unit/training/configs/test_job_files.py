@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
 from training.configs.job_files import load_config
-from training.jobs.choice_regret import ChoiceRegretConfig
 from training.jobs.explore import ExploreConfig
 from training.jobs.label import LabelConfig
 from training.jobs.sft import SftConfig
@@ -134,7 +133,6 @@ def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
             "exploration.own_steps=3",
             "exploration.own_steps: is called exploration.policy_prefix_steps now",
         ),
-        (ChoiceRegretConfig, "judge=expert", "judge: is called rollouts now"),
         (SftConfig, "architecture.recall_heads=1", "is called architecture.copy_heads now"),
         (LabelConfig, "judge=expert", "judge: there is no such field"),
     ],
