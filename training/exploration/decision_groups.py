@@ -1,9 +1,9 @@
 """Decision groups of one episode: draw at every step, go on with one, then value each candidate.
 
-What an agent's argmax sees are the candidates of its own policy in states that the policy got
-itself into; mistakes that an expert invents are others, and a Q model that tells those apart need
-not tell these apart. So the episode is the policy's (or the guided agent's: policy iteration),
-and every distinct candidate is played to the end by another agent in a replayed environment.
+An agent chooses among its own policy's candidates in states that the policy has reached itself. A
+Q model that tells an expert's mistakes apart need not tell these candidates apart. So the policy
+plays the episode (or the guided agent does: policy iteration), and another agent plays every
+distinct candidate to the end in a replayed environment.
 """
 
 from collections import Counter
@@ -53,10 +53,10 @@ class Decisions(BaseModel):
     """Options of an episode and of the draws at each of its steps.
 
     Attributes:
-        draws: the candidates of a state. The episode goes on with one of the first entry's, which
-            should be drawn as the served agent draws; the other entries add siblings only.
-        go_on: which of these: a random one of the distinct actions, the first drawn, or the one
-            of highest Q.
+        draws: the candidates of a state. The episode goes on with one of the first entry, which
+            should be drawn as the served agent draws; the other entries only add siblings.
+        go_on: the candidate that the episode goes on with: a random one of the distinct actions,
+            the first drawn, or the one of highest Q.
         max_steps: actions after which the episode is cut off.
         horizon: most steps of a continuation, the candidate included.
         max_tokens: most completion tokens of one reply.
@@ -76,8 +76,8 @@ class Decisions(BaseModel):
     def sample_requests(self, history: History, *seed_parts: object) -> SampleRequests:
         """All draws of one state, each with a seed of its own.
 
-        The first entry's seed is that of `training.evaluation.methods`, so where histories agree
-        these are the candidates that an evaluation with the same seed chooses among.
+        The first entry's seed is that of `training.evaluation.methods`: with equal histories, an
+        evaluation with the same seed chooses among the same candidates.
         """
         return SampleRequests(
             tuple(
@@ -99,7 +99,7 @@ class Decisions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PlayedDecisions:
-    """An episode's decisions and what the drawing cost."""
+    """An episode's decisions and the cost of their draws."""
 
     first_observation: str
     decisions: tuple[DecisionRow, ...]
@@ -111,7 +111,7 @@ class _Drawn:
     """One state's distinct candidates, the first drawn of each action.
 
     Attributes:
-        eligible: how many of them, the first ones, the episode may go on with.
+        eligible: number of the first candidates with which the episode may go on.
     """
 
     candidates: list[Candidate]
@@ -136,12 +136,12 @@ def play_decisions(
     repetitions: int = 1,
     chat: ChatFormat = REACT,
 ) -> RolloutTask[PlayedDecisions]:
-    """Play one episode, then each of its candidates to the end; a process for `run_rollouts`.
+    """Play one episode, then each of its candidates to the end; a rollout task.
 
     Args:
         make: a fresh, single-use episode of the task; the same one every time.
         task_id: names the task in the seeds of its draws.
-        settings: how it is played.
+        settings: of the episode and its draws.
         seed: the job's.
         continuing: makes the agents that play on.
         repetitions: continuations of each candidate.
