@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -172,10 +172,23 @@ def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[DecisionGr
 
 def _read_trees(examples: Examples) -> list[tuple[str, TreeRows]]:
     rows: dict[tuple[str, Path], list[LabelRow]] = defaultdict(list)
+    targets: dict[str, Path] = {}
     for folder in examples.labels:
         for row in read_rows(RunFolder(folder).rows, LabelRow):
             rows[row.task_id, folder].append(row)
+            targets.setdefault(row.target, folder)
+    _require_one_target(targets)
     return [(task_id, paths) for (task_id, _), paths in sorted(rows.items())]
+
+
+def _require_one_target(targets: Mapping[str, Path]) -> None:
+    """Refuse labels that measure different quantities: their mean would be the value of nothing."""
+    if len(targets) > 1:
+        listed = ", ".join(f"{target!r} in {folder}" for target, folder in targets.items())
+        raise ConfigError(
+            f"labels have {len(targets)} targets: {listed}; train on those of one target, or run "
+            "`qguide label` again with the same"
+        )
 
 
 def _is_constant(paths: Sequence[LabelRow]) -> bool:

@@ -1,0 +1,47 @@
+"""Examples come from labels that measure the same, and no task is both trained on and held back."""
+
+from pathlib import Path
+
+import pytest
+
+from qnet.errors import ConfigError
+from qnet.types import Message
+from training.algorithms.labelling import Target
+from training.data.records import LabelRow, rows_of
+from training.data.runs import JsonlWriter, RunFolder
+from training.q_training.examples import Examples, read_examples
+
+
+def write_labels(folder: Path, target: Target, *, tasks: int = 4) -> Path:
+    """One path of one action for each task."""
+    with JsonlWriter(RunFolder(folder).rows) as writer:
+        for number in range(tasks):
+            writer.write(
+                LabelRow(
+                    task_id=f"task {number}",
+                    kind="k",
+                    environment="fake",
+                    target=target,
+                    messages=rows_of([Message("user", "go"), Message("assistant", "left")]),
+                    q_values=(0.5,),
+                    node_ids=(1,),
+                    parent_ids=(0,),
+                )
+            )
+    return folder
+
+
+def test_labels_of_different_targets_are_refused(tmp_path: Path) -> None:
+    folders = (write_labels(tmp_path / "a", "q"), write_labels(tmp_path / "b", "avg"))
+    with pytest.raises(ConfigError, match=r"2 targets: 'q' in .*a, 'avg' in .*b; train on those"):
+        read_examples(Examples(labels=folders), seed=0)
+
+
+def test_labels_of_one_target_are_read_from_several_folders(tmp_path: Path) -> None:
+    folders = (write_labels(tmp_path / "a", "q"), write_labels(tmp_path / "b", "q"))
+    examples = Examples(labels=folders, validation_fraction=0.25)
+    training, held_back = read_examples(examples, seed=0)
+    trained_on = {row.task_id for paths in training.trees for row in paths}
+    kept = {row.task_id for paths in held_back.trees for row in paths}
+    assert (len(training), len(held_back)) == (6, 2)
+    assert trained_on.isdisjoint(kept)
