@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from qguide.commands.errors import shown_errors
 
 
 def export_trunk(
@@ -12,15 +13,11 @@ def export_trunk(
     output: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
 ) -> None:
     """Write a QNet's trunk for vLLM; prints the name that vLLM has to serve it under."""
-    from qnet.errors import QGuideError
     from qnet.models.checkpoint import embedded_path
     from qnet.models.trunk_export import export_trunk as write
     from server.settings.settings import EMBEDDED
 
     folder = embedded_path("qnet") if str(checkpoint) == EMBEDDED else checkpoint
-    try:
+    with shown_errors(config_status=1):
         name = write(folder, output)
-    except QGuideError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(1) from error
     typer.echo(name)

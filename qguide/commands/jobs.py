@@ -4,17 +4,16 @@ A job reads `--config FILE` (TOML) and `--set field=value`; run again, it goes o
 The jobs are imported inside their commands, so that `--help` needs no torch.
 """
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from qnet.errors import ConfigError, QGuideError
+from qguide.commands.errors import shown_errors
+from qnet.errors import ConfigError
 from training.configs.job_files import load_config, read_environment
 from training.environments.registry import DEFAULT_ENVIRONMENT, ENVIRONMENTS, find_environment
 
@@ -23,8 +22,6 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     help="Train Q models from an agent's own exploration, and measure what guidance is worth.",
 )
-
-INTERRUPTED = 130
 
 ENVIRONMENT_HELP = f"{', '.join(ENVIRONMENTS)}, or package.module:BUNDLE."
 
@@ -40,7 +37,7 @@ Games = Annotated[Path | None, typer.Option(help="Folder of game files; without 
 @app.command()
 def collect(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Expert trajectories for behaviour cloning."""
-    with _errors_without_traceback():
+    with shown_errors():
         from dataclasses import asdict
 
         from training.jobs.collect import CollectConfig, run_collect
@@ -51,7 +48,7 @@ def collect(config: RequiredConfig, overrides: Overrides = None) -> None:
 @app.command()
 def sft(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Behaviour cloning: a policy from trajectories."""
-    with _errors_without_traceback():
+    with shown_errors():
         from training.jobs.sft import SftConfig, run_sft
 
         _show("sft", run_sft(load_config(SftConfig, config, overrides or ())).metrics)
@@ -60,7 +57,7 @@ def sft(config: RequiredConfig, overrides: Overrides = None) -> None:
 @app.command()
 def explore(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Exploration trees of a policy (QLASS algorithm 2)."""
-    with _errors_without_traceback():
+    with shown_errors():
         from training.jobs.explore import ExploreConfig, run_explore
 
         _show("explore", run_explore(load_config(ExploreConfig, config, overrides or ())))
@@ -69,7 +66,7 @@ def explore(config: RequiredConfig, overrides: Overrides = None) -> None:
 @app.command()
 def groups(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Decision groups: all candidates of played episodes, each valued by playing on."""
-    with _errors_without_traceback():
+    with shown_errors():
         from training.jobs.groups import GroupsConfig, run_groups
 
         _show("groups", run_groups(load_config(GroupsConfig, config, overrides or ())))
@@ -78,7 +75,7 @@ def groups(config: RequiredConfig, overrides: Overrides = None) -> None:
 @app.command()
 def label(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Q-values for the nodes of exploration trees (QLASS algorithm 3)."""
-    with _errors_without_traceback():
+    with shown_errors():
         from training.jobs.label import LabelConfig, run_label
 
         _show("label", run_label(load_config(LabelConfig, config, overrides or ())))
@@ -87,7 +84,7 @@ def label(config: RequiredConfig, overrides: Overrides = None) -> None:
 @app.command()
 def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
     """A Q model from labelled trees."""
-    with _errors_without_traceback():
+    with shown_errors():
         from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 
         trained = run_train_qnet(load_config(TrainQNetConfig, config, overrides or ()))
@@ -120,7 +117,7 @@ def evaluate(
 ) -> None:
     """Guidance against its baselines on the same tasks, seeds and candidates."""
     options = dict(locals())
-    with _errors_without_traceback():
+    with shown_errors():
         from training.jobs.evaluate import EvaluateConfig, run_evaluate
 
         values = _evaluate_options(options)
@@ -157,7 +154,7 @@ def success_curve(
     output: Annotated[Path, typer.Option(help="The picture to write.")],
 ) -> None:
     """Success against completion tokens, over evaluations that differ in M."""
-    with _errors_without_traceback():
+    with shown_errors():
         from training.jobs.success_curve import run_success_curve
 
         run_success_curve(runs, output, console=Console())
@@ -166,7 +163,7 @@ def success_curve(
 @app.command()
 def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Regret of a Q model's choices on decision groups; nothing is played."""
-    with _errors_without_traceback():
+    with shown_errors():
         from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 
         job = load_config(ChoiceRegretConfig, config, overrides or ())
@@ -182,7 +179,7 @@ def parity(
     max_steps: Annotated[int, typer.Option(min=1, help="Longest walk.")] = 30,
 ) -> None:
     """Play an environment's two engines side by side and report where they differ."""
-    with _errors_without_traceback():
+    with shown_errors():
         compare = find_environment(environment).compare_engines
         if compare is None:
             raise ConfigError(f"environment {environment!r} has one engine; name another")
@@ -198,7 +195,7 @@ def generate(
     first_seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first game.")] = 0,
 ) -> None:
     """Write generated games in the format of the real ones."""
-    with _errors_without_traceback():
+    with shown_errors():
         write = find_environment(environment).write_games
         if write is None:
             raise ConfigError(f"environment {environment!r} writes no games; name another")
@@ -219,7 +216,7 @@ def play(
     max_steps: Annotated[int, typer.Option(min=1, help="Most actions.")] = 40,
 ) -> None:
     """Play one episode against a running server, showing candidates, Q and the choice."""
-    with _errors_without_traceback():
+    with shown_errors():
         from training.jobs.play import PlayConfig, run_play
 
         tasks = {"name": environment, "first_seed": generated, "count": 1}
@@ -246,22 +243,6 @@ def _show(title: str, figures: Mapping[str, Any]) -> None:
     for name, value in figures.items():
         shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
         console.print(f"  {name}: {escape(shown)}", highlight=False)
-
-
-@contextmanager
-def _errors_without_traceback() -> Iterator[None]:
-    """Say what was wrong and how to go on; anything that is no `QGuideError` is a bug."""
-    try:
-        yield
-    except QGuideError as error:
-        _exit(str(error), 2 if isinstance(error, ConfigError) else 1)
-    except KeyboardInterrupt:
-        _exit("interrupted; the same command goes on where it was", INTERRUPTED)
-
-
-def _exit(message: str, status: int) -> NoReturn:
-    Console(file=sys.stderr).print(f"[red]error:[/red] {escape(message)}", highlight=False)
-    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qnet.errors import ConfigError
+from qguide.commands.errors import shown_errors
 from server.access.keys import create_key, read_keys, revoke_key
 
 app = typer.Typer(help="API keys of `qguide serve`.", no_args_is_help=True)
@@ -29,7 +29,7 @@ def create(
     ] = None,
 ) -> None:
     """Print a new key, once, and add its hash to the file."""
-    try:
+    with shown_errors(config_status=1):
         key = create_key(
             file,
             name,
@@ -38,18 +38,14 @@ def create(
             tokens_per_day=tokens_per_day,
             cache_group=cache_group,
         )
-    except ConfigError as error:
-        raise _refused(error) from error
     typer.echo(key)
 
 
 @app.command("list")
 def list_keys(file: File) -> None:
     """Who has a key, and its limits."""
-    try:
+    with shown_errors(config_status=1):
         keys = read_keys(file).keys
-    except ConfigError as error:
-        raise _refused(error) from error
     table = Table("name", "admin", "requests/min", "tokens/day", "cache group", "created")
     for key in keys:
         limits = (key.requests_per_minute, key.tokens_per_day)
@@ -63,12 +59,5 @@ def list_keys(file: File) -> None:
 @app.command()
 def revoke(name: str, file: File) -> None:
     """Take a key out of the file; a running server refuses it from the next request on."""
-    try:
+    with shown_errors(config_status=1):
         revoke_key(file, name)
-    except ConfigError as error:
-        raise _refused(error) from error
-
-
-def _refused(error: ConfigError) -> typer.Exit:
-    Console(stderr=True).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-    return typer.Exit(1)

@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 from rich.console import Console
 
+from qguide.commands.errors import exit_with, shown_errors
+
 if TYPE_CHECKING:
     from server.settings.settings import Settings
 
@@ -61,8 +63,7 @@ def _settings(given: dict[str, Any], console: Console) -> "Settings":
         return Settings(**given)
     except SettingsError as error:
         remedy = "maps and lists are written as JSON, and no text in them holds a line's end"
-        console.print(f"error: {error}: {remedy}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
+        exit_with(f"{error}: {remedy}", 2, error)
     except ValidationError as error:
         console.print(_said(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
@@ -74,7 +75,6 @@ def _run(settings: "Settings", console: Console) -> None:
     Raises:
         Exit: a model or a key file cannot be had; the reason has been shown.
     """
-    from qnet.errors import QGuideError
     from server.app import create_app
     from server.connections.config import raise_descriptor_limit, server_config
     from server.middleware.drain import DrainingServer
@@ -84,15 +84,12 @@ def _run(settings: "Settings", console: Console) -> None:
 
     configure_logging(settings.log_level)
     with ExitStack() as stack:
-        try:
+        with shown_errors(config_status=1):
             settings, process = start_vllm(settings)
             if process is not None:
                 stack.callback(process.close)
             models = build_models(settings)
             app = create_app(settings, build=lambda _: models, vllm=process)
-        except QGuideError as error:
-            console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(1) from error
         q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))
         served = f"{models.policy.name} with {q_models}"
         console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)

@@ -28,6 +28,7 @@ from qguide.bench.measurement.measure import (
     timed,
 )
 from qguide.bench.measurement.names import OF_MANY_SESSIONS, OURS, REFERENCE, Name
+from qguide.bench.measurement.options import DTYPES, Dtype
 from qguide.bench.measurement.records import (
     ContestantRow,
     ModelRow,
@@ -39,7 +40,7 @@ from qguide.bench.measurement.records import (
 from qguide.bench.measurement.shapes import SHAPES, Shape, build_qnet
 from qguide.bench.measurement.steps import OBSERVATION_TOKENS, Point, draw_step
 from qguide.bench.score.baselines import Contestant, ManySessions, Ours, build_contestants
-from qguide.bench.score.config import DTYPES, ScoreBench
+from qguide.bench.score.config import ScoreBench
 from qguide.bench.score.exported_model import Workplace
 from qguide.bench.score.remote import open_remote
 from qnet.models.checkpoint import LoadedQNet
@@ -77,12 +78,12 @@ def count_turns(config: ScoreBench) -> int:
     rounds = config.repetitions + config.warm_ups
     per_model = len(config.points) * len(config.names)
     per_model += len(config.sessions) * len(_of_many_sessions(config))
-    return len(config.models) * rounds * per_model
+    return len(config.params) * rounds * per_model
 
 
 def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
     """The run after each model, point and number of sessions."""
-    for name in config.models:
+    for name in config.params:
         shape = SHAPES[name]
         loaded = build_qnet(
             name, shape, seed=config.seed, dtype=DTYPES[config.dtype], device=config.device
@@ -236,7 +237,7 @@ def _of_many_sessions(config: ScoreBench) -> list[Name]:
     return [name for name in OF_MANY_SESSIONS if name in config.names]
 
 
-def _cache_bytes(shape: Shape, point: Point, sessions: int, dtype: str) -> int:
+def _cache_bytes(shape: Shape, point: Point, sessions: int, dtype: Dtype) -> int:
     """Room for these sessions and no others, their columns as the slabs grow."""
     columns = point.history + point.new_tokens + _GROWTH_COLUMNS
     return sessions * columns * _column_bytes(shape, dtype)
@@ -253,7 +254,7 @@ def _remote_cache_bytes(config: ScoreBench, shape: Shape) -> int:
     return max(_LEAST_REMOTE_BYTES, most * _column_bytes(shape, config.dtype))
 
 
-def _column_bytes(shape: Shape, dtype: str) -> int:
+def _column_bytes(shape: Shape, dtype: Dtype) -> int:
     return 2 * shape.layers * shape.kv_heads * shape.head_size * DTYPES[dtype].itemsize
 
 

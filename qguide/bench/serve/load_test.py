@@ -3,13 +3,16 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
 
 import httpx
+from pydantic import Field
 
 from qguide.bench.measurement.measure import describe_machine
+from qguide.bench.measurement.options import BenchOptions, Counts, OutputFile, Words
 from qguide.bench.measurement.processes import child
 from qguide.bench.measurement.records import LoadRow, ServeRun
 from qguide.bench.score.http_scorer import free_port, wait_until_ready
@@ -28,28 +31,33 @@ _IDLE_S = 3.0
 Advance = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class ServeBench:
-    """A run.
+class ServeBench(BenchOptions):
+    """Options of one run.
 
     Attributes:
+        output: JSON file; the plot goes beside it.
         models: "scripted" (fakes, for the server alone) or "embedded", one server for each.
-        url: a server that is there; "" starts them.
+        url: a running server without keys; "" starts them.
         clients: how many at once, one load for each.
         seconds: of each load.
+        warm_up_s: seconds before those that count.
         candidates: M.
         threads: torch's, of a server that is started.
+        seed: of what the clients ask.
         command: as it was typed.
     """
 
-    models: tuple[str, ...]
-    clients: tuple[int, ...]
-    seconds: float
-    warm_up_s: float
-    output: Path
+    output: OutputFile
+    models: Annotated[tuple[Literal["scripted", "embedded"], ...], Words, Field(min_length=1)] = (
+        "scripted",
+        "embedded",
+    )
     url: str = ""
-    candidates: int = 5
-    threads: int = 1
+    clients: Annotated[Counts, Field(min_length=1)] = (1, 16, 64)
+    seconds: float = Field(default=10.0, ge=0.1)
+    warm_up_s: float = Field(default=2.0, ge=0)
+    candidates: int = Field(default=5, ge=1)
+    threads: int = Field(default=1, ge=1)
     seed: int = 0
     command: str = ""
 

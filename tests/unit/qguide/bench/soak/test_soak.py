@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ from qnet.types import CacheUse, ScoreRequest, ScoreResult
 from tests.support.tiny_models import CONTEXT, q_model, save_policy, save_qnet
 
 ONE_SLAB = 150_000
-SOAK = Soak(sessions=6, seconds=1.5, budget_bytes=4 * ONE_SLAB, batch=4, check_share=0.2)
+SOAK = Soak(
+    output=Path("soak.json"),
+    sessions=6,
+    minutes=10,
+    cache_mib=4 * ONE_SLAB / 2**20,
+    batch=4,
+    check_share=0.2,
+)
+TICK_S = 5.0
+"""Seconds between two looks at the clock: a run of ten minutes makes some sixty calls."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +40,15 @@ def run() -> SoakRun:
 
 def soaked(soak: Soak, tried: Any) -> SoakRun:
     loaded = q_model()
-    return run_soak(soak, tried, NaiveScorer(loaded), loaded.renderer, context=CONTEXT)
+    ticks = count()
+    return run_soak(
+        soak,
+        tried,
+        NaiveScorer(loaded),
+        loaded.renderer,
+        context=CONTEXT,
+        clock=lambda: TICK_S * next(ticks),
+    )
 
 
 def test_the_budget_is_kept_and_q_is_right(run: SoakRun) -> None:
@@ -60,7 +78,7 @@ def test_growth_is_the_last_quarter_over_the_second(run: SoakRun) -> None:
 
 def test_a_cache_over_its_budget_is_counted() -> None:
     fast = SharedPrefixScorer(q_model(), cache_bytes=4 * ONE_SLAB)
-    run = soaked(replace(SOAK, seconds=0.5, budget_bytes=1000), fast)
+    run = soaked(SOAK.model_copy(update={"minutes": 2, "cache_mib": 1000 / 2**20}), fast)
     assert run.calls_over_budget == run.calls > 0
     assert not run.kept_its_promises
 
@@ -85,7 +103,7 @@ class Wrong:
 
 @pytest.mark.parametrize("error", [0.01, float("nan")])
 def test_a_q_that_is_wrong_is_counted(error: float) -> None:
-    run = soaked(replace(SOAK, seconds=0.5), Wrong(error))
+    run = soaked(SOAK.model_copy(update={"minutes": 2}), Wrong(error))
     assert run.failed_checks == run.checks > 0
     assert not run.kept_its_promises
 
@@ -107,7 +125,7 @@ def test_no_request_repeats_a_candidate_because_a_server_would_refuse_it(
 ) -> None:
     monkeypatch.setattr("qguide.bench.soak.soak._WORDS", ("go",))  # 13 candidates are possible
     noting = Noting()
-    soaked(replace(SOAK, seconds=0.2), noting)
+    soaked(SOAK.model_copy(update={"minutes": 1}), noting)
     assert noting.asked
     assert all(len(set(request.candidates)) == SOAK.candidates for request in noting.asked)
 

@@ -1,0 +1,70 @@
+"""Option types that the benchmarks share: comma-separated lists, devices, output files."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from qnet.models.checkpoint import embedded_path
+
+Dtype = Literal["bfloat16", "float32"]
+DTYPES: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+EMBEDDED = "embedded"
+MOST_AT_ONCE = 1024
+
+
+class BenchOptions(BaseModel):
+    """Options of a benchmark, from its command line, `--config` and `--set`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _split(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return list(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
+
+
+Words = BeforeValidator(_split)
+"""Reads a text as its parts between commas, each once."""
+
+Count = Annotated[int, Field(ge=1, le=MOST_AT_ONCE)]
+Counts = Annotated[tuple[Count, ...], Words]
+
+
+def choice_of(choices: Callable[[], tuple[str, ...]]) -> AfterValidator:
+    """A validator of names that are known only at run time."""
+
+    def check(name: str) -> str:
+        if name not in choices():
+            raise ValueError(f"{name!r} is none of {', '.join(choices())}")
+        return name
+
+    return AfterValidator(check)
+
+
+def _check_device(name: str) -> str:
+    if name == "cpu" or (name.startswith("cuda") and torch.cuda.is_available()):
+        return name
+    cuda = " and cuda" if torch.cuda.is_available() else " alone, no cuda"
+    raise ValueError(f"{name!r}: this torch has cpu{cuda}; choose from these")
+
+
+def _check_output(path: Path) -> Path:
+    if path.suffix != ".json":
+        raise ValueError(f"{path}: the results are JSON; end the name in .json")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+    return path
+
+
+Device = Annotated[str, AfterValidator(_check_device)]
+OutputFile = Annotated[Path, AfterValidator(_check_output)]
+"""A JSON file in a folder that exists; the plot is written beside it."""
+
+
+def q_model_folder(name: str) -> Path:
+    """The folder of a Q model: the embedded one's, or the one named."""
+    return embedded_path("qnet") if name == EMBEDDED else Path(name)
