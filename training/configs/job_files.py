@@ -169,10 +169,14 @@ def _explain(problem: ErrorDetails, kind: type[BaseModel], values: Mapping[str, 
             return f"{name}: there is no such field; the fields are: {known}"
         case "missing":
             return f"{name}: is missing; write it in the file or add --set {name}=…"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if not problem["loc"]:  # of several fields together: the message names them
+        return message
     value = repr(problem["input"])
     shown = value if len(value) <= 80 else value[:77] + "..."
     settable = ".".join(takewhile(lambda part: not part.isdigit(), name.split(".")))
-    return f"{name} = {shown}: {problem['msg'].lower()}; change it or add --set {settable}=…"
+    return f"{name} = {shown}: {message}; change it or add --set {settable}=…"
 
 
 def _fields_at(
