@@ -83,14 +83,17 @@ def _lifespan(
         app.state.metrics = models.runtime.metrics
         redis = models.runtime.redis
         app.state.episodes = Episodes(
-            build_store(settings, redis), recorder, models.runtime.metrics
+            build_store(settings, redis),
+            recorder,
+            models.runtime.metrics,
+            rewards=(settings.min_reward, settings.max_reward),
         )
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.metrics)
         try:
             async with redis.watched() if redis else nullcontext(), upstreams.watched():
                 yield
-                await app.state.episodes.settled()
+                await app.state.episodes.settle()
         finally:
             await models.close()
 

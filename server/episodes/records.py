@@ -1,27 +1,25 @@
-"""A finished episode as rows for the offline jobs.
+"""A finished episode as rows for the offline jobs (`qnet.records`).
 
-A tree row is what `qguide label` reads (`training.records.TreeRow`; a test holds the two
-together): the actions that were taken are one path, and the episodes of a task, known by the hash
-of its first messages, become one tree there. A candidate that was not taken is no node: nobody
-knows how it would have ended, and a leaf's reward is its label. What was offered and not taken
-stands in an offer row of its own, one per step, with the Q that it had. Tool calls are written as
-the lines that `Message.text` makes of them, and their results as observations.
+The actions that were taken are one path of a tree, and the episodes of a task, known by the hash
+of its first messages, become one tree in `qguide label`. A candidate that was not taken is no
+node: nobody knows how it would have ended, and a leaf's reward is its label. Candidates stand in
+an offer row of their own, one per step, with the Q that they had. Tool calls are written as the
+lines that `Message.text` makes of them, and their results as observations.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Final
 
+from qnet.records import NodeRow, OfferedRow, OfferRow, TreeRow
 from server.episodes.state import Episode, Outcome
 
 Redact = Callable[[str], str]
 """From a text of an episode to what may be written of it."""
 
-Row = dict[str, Any]
-
-ENVIRONMENT = "served"
-AGENT = "agent"
+ENVIRONMENT: Final = "served"
+AGENT: Final = "agent"
 """The `source` of an action that none of our policies drew."""
 
 
@@ -29,7 +27,26 @@ class NotRecordableError(Exception):
     """An episode that no row can hold; the message says why."""
 
 
-def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> Row:
+def texts_of(episode: Episode, outcome: Outcome) -> list[str]:
+    """Every text that the rows would hold, once each.
+
+    Collected by making the rows, so that no text gets into one without being redacted.
+
+    Raises:
+        NotRecordableError: its history has another shape than task, action, observation, ….
+    """
+    texts: dict[str, None] = {}
+
+    def note(text: str) -> str:
+        texts[text] = None
+        return text
+
+    tree_row(episode, outcome, note)
+    list(offer_rows(episode, outcome, note))
+    return list(texts)
+
+
+def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
     """The path that was taken, as a tree.
 
     Raises:
@@ -43,50 +60,48 @@ def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> Row:
     said += [_last_action(episode, outcome, redact), redact(outcome.observation)]
     turns = list(zip(said[1::2], said[2::2], strict=True))
     drawn_by = _drawers(episode, redact, first=1 if system is None else 2)
-    return {
-        "task_id": task_id(system, said[0]),
-        "kind": ENVIRONMENT,
-        "environment": ENVIRONMENT,
-        "version": 1,
-        "first_observation": said[0],
-        "system": system,
-        "nodes": [
-            {
-                "id": number,
-                "parent": number - 1,
-                "depth": number,
-                "action": action,
-                "observation": observation,
-                "reward": outcome.reward if number == len(turns) else 0.0,
-                "terminated": outcome.terminated and number == len(turns),
-                "source": drawn_by.get((number, action), AGENT),
-            }
+    return TreeRow(
+        task_id=task_id(system, said[0]),
+        kind=ENVIRONMENT,
+        environment=ENVIRONMENT,
+        first_observation=said[0],
+        system=system,
+        nodes=tuple(
+            NodeRow(
+                id=number,
+                parent=number - 1,
+                depth=number,
+                action=action,
+                observation=observation,
+                reward=outcome.reward if number == len(turns) else 0.0,
+                terminated=outcome.terminated and number == len(turns),
+                source=drawn_by.get((number, action), AGENT),
+            )
             for number, (action, observation) in enumerate(turns, start=1)
-        ],
-        "draws": 1,
-        "misses": 0,
-        "completion_tokens": sum(offer.completion_tokens for offer in episode.offers),
-    }
+        ),
+        draws=1,
+        completion_tokens=sum(offer.completion_tokens for offer in episode.offers),
+    )
 
 
-def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[Row]:
-    """What was offered at each step, and what became of the episode."""
+def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[OfferRow]:
+    """The candidates of each step, and what became of the episode."""
     system, said = _split(episode, redact)
     first = 1 if system is None else 2
     said.append(_last_action(episode, outcome, redact))
     for offer in episode.offers:
-        yield {
-            "task_id": task_id(system, said[0]),
-            "depth": _depth(offer.at, first=first),
-            "candidates": [
-                {"content": redact(text), "q_value": q} for text, q in offer.q_values.items()
-            ],
-            "chosen": redact(offer.chosen),
-            "taken": said[offer.at - first + 1],
-            "q_model": offer.q_model,
-            "policy": offer.policy or AGENT,
-            "outcome_reward": outcome.reward,
-        }
+        yield OfferRow(
+            task_id=task_id(system, said[0]),
+            depth=_depth(offer.at, first=first),
+            candidates=tuple(
+                OfferedRow(content=redact(text), q_value=q) for text, q in offer.q_values.items()
+            ),
+            chosen=redact(offer.chosen),
+            taken=said[offer.at - first + 1],
+            q_model=offer.q_model,
+            policy=offer.policy or AGENT,
+            outcome_reward=outcome.reward,
+        )
 
 
 def task_id(system: str | None, first_observation: str) -> str:

@@ -1,16 +1,20 @@
-"""What the routes do with episodes."""
+"""Operations of the routes on episodes: steps, and the outcome at the end."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 
-from qnet.errors import UnknownEpisodeError
+from qnet.errors import InvalidRequestError, UnknownEpisodeError
 from qnet.types import History
 from server.context.request_context import scoped_episode_id
-from server.episodes.recorder import EpisodeRecorder, load_redaction, unredacted
+from server.episodes.recorder import EpisodeRecorder
+from server.episodes.redaction import NoRedaction, RedactionProcesses, Redactor, require_redaction
 from server.episodes.redis_store import RedisEpisodeStore
 from server.episodes.state import Episode, Offer, Outcome
 from server.episodes.store import EpisodeStore, MemoryEpisodeStore
@@ -18,6 +22,8 @@ from server.observability.metrics import Metrics
 from server.redis.client import RedisLink
 from server.settings.settings import Settings
 
+SETTLE_S: Final = 1.0
+"""For what still waits to be recorded when the requests in flight have had their time."""
 _log = structlog.get_logger(__name__)
 
 
@@ -39,19 +45,27 @@ class Episodes:
     Args:
         recorder: writes what has ended; None keeps no texts at all.
         metrics: counts what has ended, and its reward.
+        rewards: the least and the greatest that an outcome may have.
     """
 
     def __init__(
-        self, store: EpisodeStore, recorder: EpisodeRecorder | None, metrics: Metrics
+        self,
+        store: EpisodeStore,
+        recorder: EpisodeRecorder | None,
+        metrics: Metrics,
+        *,
+        rewards: tuple[float, float] = (-math.inf, math.inf),
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._recorder = recorder
-        self._closing = asyncio.Lock()
+        self._rewards = rewards
+        # One lock for each episode that is being closed: a slow redaction holds up no other one.
+        self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[asyncio.Task[Closed]] = set()
 
     async def begin_step(self, episode_id: str | None) -> Episode | None:
-        """What is known of the episode before this step.
+        """The episode before this step; None where it is new or unnamed.
 
         Raises:
             EpisodeClosedError: it has ended.
@@ -75,7 +89,7 @@ class Episodes:
         completion_tokens: int = 0,
         unreadable: str = "",
     ) -> None:
-        """Remember what was offered and chosen; see `Offer`.
+        """Keep the candidates of a step and the choice; see `Offer`.
 
         Args:
             unreadable: why no Q model reads this history; the episode is no record then.
@@ -106,8 +120,15 @@ class Episodes:
 
         Raises:
             EpisodeClosedError: it has ended with another reward.
+            InvalidRequestError: the reward is out of bounds.
             UnknownEpisodeError: no step of it is remembered.
         """
+        lowest, highest = self._rewards
+        if not lowest <= outcome.reward <= highest:
+            raise InvalidRequestError(
+                f"reward is {outcome.reward:g}; this server takes {lowest:g} to {highest:g}: scale "
+                "your rewards, or ask the operator to set QGUIDE_MIN_REWARD and QGUIDE_MAX_REWARD"
+            )
         closing = asyncio.create_task(
             self._close(scoped_episode_id(episode_id), episode_id, outcome)
         )
@@ -116,12 +137,23 @@ class Episodes:
         # A caller who goes leaves no thread behind that writes while the next one does.
         return await asyncio.shield(closing)
 
-    async def settled(self) -> None:
-        """Wait for the episodes that are being closed, whoever has gone meanwhile."""
-        await asyncio.gather(*self._ending, return_exceptions=True)
+    async def settle(self, *, timeout_s: float = SETTLE_S) -> None:
+        """Wait for the episodes that are being closed, whoever has gone meanwhile.
+
+        What is not redacted in time is given up: its caller was not told that it is recorded.
+        """
+        if self._ending:
+            _, late = await asyncio.wait(self._ending, timeout=timeout_s)
+            if late:
+                _log.error("episodes_given_up", episodes=len(late), timeout_s=timeout_s)
+            for closing in late:
+                closing.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        if self._recorder is not None:
+            await self._recorder.close()
 
     async def _close(self, place: str, episode_id: str, outcome: Outcome) -> Closed:
-        async with self._closing:
+        async with self._closing.setdefault(place, asyncio.Lock()):
             ends = False
 
             def close(known: Episode | None) -> Episode:
@@ -160,24 +192,28 @@ class Episodes:
 
 
 def build_recorder(settings: Settings) -> EpisodeRecorder | None:
-    """What writes the episodes; None where the operator named no folder.
+    """The recorder of finished episodes; None where the operator named no folder.
 
     Raises:
         ConfigError: the redaction hook cannot be imported.
     """
     if settings.episodes_dir is None:
         return None
-    redaction = settings.episodes_redact
+    redactor: Redactor = NoRedaction()
+    if name := settings.episodes_redact:
+        timeout_s = settings.episodes_redact_timeout_s
+        require_redaction(name, timeout_s=timeout_s)
+        redactor = RedactionProcesses(name, timeout_s=timeout_s)
     return EpisodeRecorder(
         settings.episodes_dir,
         max_file_bytes=settings.episodes_file_bytes,
         max_files=settings.episodes_max_files,
-        redact=load_redaction(redaction) if redaction else unredacted,
+        redactor=redactor,
     )
 
 
 def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
-    """Where episodes are kept: in Redis where there is one, and in this process."""
+    """The store of episodes: in Redis where there is one, and in this process."""
     own = MemoryEpisodeStore(
         max_bytes=settings.episodes_memory_bytes, ttl_s=settings.episodes_ttl_s
     )

@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from qnet.decision.perturbation import DEFAULT_MAX_TOKENS
 from qnet.policies.openai_compatible import UpstreamLimits
 from qnet.policies.openai_schema import MaxTokensName
+from qnet.records import MAX_REWARD
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
@@ -127,11 +128,15 @@ class Settings(BaseSettings):
             the replica that has it cached.
         episodes_dir: where ended episodes are written; without it no text of them is kept.
         episodes_redact: `module:function` of the operator's, from a text to what may be written.
+        episodes_redact_timeout_s: time for the texts of one episode; one that takes longer is not
+            recorded.
         episodes_file_bytes: size at which a new file of episodes is begun.
         episodes_max_files: most files of each kind; the oldest is removed.
         episodes_memory_bytes: memory of all open episodes; the one untouched for longest is
             forgotten.
         episodes_ttl_s: an episode without a step for longer is forgotten.
+        min_reward: least reward of an outcome; `qguide label` has the same bounds.
+        max_reward: greatest reward of an outcome.
         admin: serve the routes that load, drop and rename Q models. With keys they need an
             admin's; without keys the server must be bound to loopback.
         keys_file: hashes and limits of the API keys (`qguide keys create`); without it no key is
@@ -202,10 +207,13 @@ class Settings(BaseSettings):
     replica: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
     episodes_dir: Path | None = None
     episodes_redact: str = Field(default="", pattern=r"^([\w.]+:\w+)?$")
+    episodes_redact_timeout_s: float = Field(default=5.0, gt=0)
     episodes_file_bytes: int = Field(default=64 * 1024**2, ge=1)
     episodes_max_files: int = Field(default=16, ge=1)
     episodes_memory_bytes: int = Field(default=256 * 1024**2, ge=0)
     episodes_ttl_s: float = Field(default=6 * 3600.0, gt=0)
+    min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
+    max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)
     default_q_model: str = ""
     aliases: dict[str, str | dict[str, float]] = Field(default_factory=dict)
     shadows: dict[str, str] = Field(default_factory=dict)

@@ -8,11 +8,9 @@ before their children, and siblings stand oldest first.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from qnet.records import ROOT_ID
 from qnet.types import History
 from training.trajectory import Step, action_key, path_history
-
-ROOT_ID = 0
-"""The task before any action. It is not among a tree's nodes."""
 
 EXPERT = "expert"
 """The `source` of an expert's nodes and trajectories; any other source is a policy's name."""

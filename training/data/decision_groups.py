@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
+from qnet.records import NonEmpty, Reward, Row, TaskRow
 from qnet.types import History, Message
-from training.data.records import NonEmpty, TaskRow
 from training.trajectory import Step, action_key, path_history
 
 ContinuationBy = Literal["expert", "policy", "guided"]
@@ -22,11 +22,7 @@ ContinuationBy = Literal["expert", "policy", "guided"]
 policy guided by a Q model."""
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ContinuationRow(_Row):
+class ContinuationRow(Row):
     """One play from a candidate to the end of its episode.
 
     Attributes:
@@ -35,12 +31,12 @@ class ContinuationRow(_Row):
         terminated: False if a limit cut it off.
     """
 
-    outcome_reward: FiniteFloat
+    outcome_reward: Reward
     steps: Annotated[int, Field(ge=1)]
     terminated: bool
 
 
-class CandidateRow(_Row):
+class CandidateRow(Row):
     """One distinct action among those drawn in a state.
 
     Attributes:
@@ -60,7 +56,7 @@ class CandidateRow(_Row):
     count: Annotated[int, Field(ge=1)]
     logprob: FiniteFloat | None = None
     observation: str
-    reward: FiniteFloat = 0.0
+    reward: Reward = 0.0
     terminated: bool = False
     valid: bool = True
     continuations: Annotated[tuple[ContinuationRow, ...], Field(min_length=1)]
@@ -80,7 +76,7 @@ class CandidateRow(_Row):
         return Step(self.action, self.observation, self.reward, self.terminated, self.valid)
 
 
-class DecisionRow(_Row):
+class DecisionRow(Row):
     """One state's candidates and the one that the episode went on with.
 
     Attributes:

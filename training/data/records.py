@@ -3,35 +3,25 @@
     collect ─▶ TrajectoryRow ─▶ sft
     explore ─▶ TreeRow ─▶ label ─▶ LabelRow ─▶ train-qnet
 
-A row that does not match is refused, never repaired. The version rises whenever an older reader
-would misread a new row.
+The tree's row is in `qnet.records`, because the server writes it, too. A row that does not match
+is refused, never repaired. The version rises whenever an older reader would misread a new row.
 """
 
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
 from qnet.errors import RecordError
+from qnet.records import NodeRow, NonEmpty, Reward, Row, TaskRow, TreeRow
 from qnet.types import Message, Role, ToolCall
 from training.algorithms.labelling import Target
 from training.algorithms.tree import EXPERT as EXPERT
-from training.algorithms.tree import (
-    ROOT_ID,
-    Node,
-    Tree,
-    tree_of,
-)
+from training.algorithms.tree import Node, Tree, tree_of
 from training.trajectory import Step
 
-NonEmpty = Annotated[str, Field(min_length=1)]
 
-
-class _Row(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ToolCallRow(_Row):
+class ToolCallRow(Row):
     """One call of a function; `arguments` is JSON as the model wrote it."""
 
     name: str
@@ -39,7 +29,7 @@ class ToolCallRow(_Row):
     id: str = ""
 
 
-class MessageRow(_Row):
+class MessageRow(Row):
     """One message of a chat; fields of tool calls are written only where there are any."""
 
     role: Role
@@ -76,14 +66,6 @@ def messages_of(rows: Iterable[MessageRow]) -> tuple[Message, ...]:
     return tuple(row.to_message() for row in rows)
 
 
-class TaskRow(_Row):
-    """Task that a row belongs to."""
-
-    task_id: NonEmpty
-    kind: str
-    environment: NonEmpty
-
-
 class TrajectoryRow(TaskRow):
     """One played episode: `collect` writes it; `sft` and `explore` read it.
 
@@ -101,7 +83,7 @@ class TrajectoryRow(TaskRow):
 
     version: Literal[1] = 1
     messages: tuple[MessageRow, ...]
-    outcome_reward: FiniteFloat
+    outcome_reward: Reward
     terminated: bool
     steps: NonNegativeInt
     completion_tokens: NonNegativeInt = 0
@@ -156,90 +138,34 @@ class TrajectoryRow(TaskRow):
         )
 
 
-class NodeRow(_Row):
-    """One action of an exploration tree and its effect.
+def node_row(node: Node) -> NodeRow:
+    """The row of a node."""
+    return NodeRow(
+        id=node.id,
+        parent=node.parent,
+        depth=node.depth,
+        action=node.step.action,
+        observation=node.step.observation,
+        reward=node.step.reward,
+        terminated=node.step.terminated,
+        valid=node.step.valid,
+        source=node.source,
+    )
 
-    Attributes:
-        id: its place in the tree's `nodes`, counted from 1 (0 is the root).
-        parent: the id of the node it follows, smaller than its own.
-        depth: actions from the root, this one included.
-        action: the whole reply ("Thought: … Action: …").
-        reward: the outcome reward on a trajectory's last action, 0 on the others.
-        terminated: the environment ended the episode here.
-        valid: False if the action meant nothing to the environment.
-        source: "expert" or a policy's name, of the trajectory that brought the node first.
-    """
 
-    id: Annotated[int, Field(ge=1)]
-    parent: NonNegativeInt
-    depth: Annotated[int, Field(ge=1)]
-    action: str
-    observation: str
-    reward: FiniteFloat = 0.0
-    terminated: bool = False
-    valid: bool = True
-    source: NonEmpty
-
-    @classmethod
-    def from_node(cls, node: Node) -> Self:
-        """The row of a node."""
-        return cls(
-            id=node.id,
-            parent=node.parent,
-            depth=node.depth,
-            action=node.step.action,
-            observation=node.step.observation,
-            reward=node.step.reward,
-            terminated=node.step.terminated,
-            valid=node.step.valid,
-            source=node.source,
+def tree_from_row(row: TreeRow) -> Tree:
+    """The tree of a row."""
+    nodes = (
+        Node(
+            node.id,
+            node.parent,
+            node.depth,
+            Step(node.action, node.observation, node.reward, node.terminated, node.valid),
+            node.source,
         )
-
-    def to_node(self) -> Node:
-        """The node of this row."""
-        step = Step(self.action, self.observation, self.reward, self.terminated, self.valid)
-        return Node(self.id, self.parent, self.depth, step, self.source)
-
-
-class TreeRow(TaskRow):
-    """One task's exploration tree (QLASS algorithm 2).
-
-    `explore` writes it, and so does the server: one path for each episode with an outcome. `label`
-    reads it.
-
-    Attributes:
-        first_observation: the root's state: the task and what is seen.
-        system: the system message before it, None without one.
-        nodes: parents before their children, ids 1, 2, 3, …
-        draws: trajectories drawn from the policy.
-        misses: attempts at a branch in which no candidate was new.
-        completion_tokens: tokens drawn, those of discarded candidates included.
-    """
-
-    version: Literal[1] = 1
-    first_observation: str
-    system: str | None = None
-    nodes: tuple[NodeRow, ...]
-    draws: NonNegativeInt
-    misses: NonNegativeInt = 0
-    completion_tokens: NonNegativeInt = 0
-
-    @model_validator(mode="after")
-    def _nodes_form_a_tree(self) -> Self:
-        depths = {ROOT_ID: 0}
-        for expected_id, node in enumerate(self.nodes, start=1):
-            if node.id != expected_id:
-                raise ValueError(f"node {expected_id} has the id {node.id}")
-            if node.parent not in depths:
-                raise ValueError(f"node {node.id} comes before its parent {node.parent}")
-            if node.depth != depths[node.parent] + 1:
-                raise ValueError(f"node {node.id} has depth {node.depth}, not its parent's + 1")
-            depths[node.id] = node.depth
-        return self
-
-    def to_tree(self) -> Tree:
-        """The tree of this row."""
-        return tree_of(self.first_observation, [node.to_node() for node in self.nodes])
+        for node in row.nodes
+    )
+    return tree_of(row.first_observation, list(nodes))
 
 
 class LabelRow(TaskRow):

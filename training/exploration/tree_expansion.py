@@ -16,14 +16,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qnet.records import ROOT_ID
 from qnet.types import Candidate, DrawRole, History, SampleRequest, Sampling
-from training.algorithms.tree import (
-    EXPERT,
-    ROOT_ID,
-    Tree,
-    find_child,
-    merge_branch,
-)
+from training.algorithms.tree import EXPERT, Tree, find_child, merge_branch
 from training.environment import Environment
 from training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
 from training.rollouts.rollout import EnvironmentCall, RolloutTask

@@ -16,10 +16,11 @@ from typing import Self
 from pydantic import model_validator
 from rich.console import Console
 
+from qnet.records import TreeRow
 from qnet.types import BatchPolicy
 from training.algorithms.labelling import sibling_groups
 from training.algorithms.tree import branching_fraction
-from training.data.records import NodeRow, TrajectoryRow, TreeRow
+from training.data.records import TrajectoryRow, node_row
 from training.data.runs import (
     read_rows,
     rows_path,
@@ -133,7 +134,7 @@ def tree_row(task: Task, environment: str, explored: ExploredTree) -> TreeRow:
         environment=environment,
         first_observation=explored.tree.first_observation,
         system=find_environment(environment).chat.system,
-        nodes=tuple(NodeRow.from_node(node) for node in explored.tree.nodes),
+        nodes=tuple(node_row(node) for node in explored.tree.nodes),
         draws=explored.draws,
         misses=explored.misses,
         completion_tokens=explored.completion_tokens,

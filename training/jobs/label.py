@@ -14,14 +14,16 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from rich.progress import track
 
-from qnet.errors import ConfigError
+from qnet.errors import ConfigError, RecordError
+from qnet.records import MAX_REWARD, TreeRow
 from qnet.types import Message
 from training.algorithms.labelling import Target, label_tree, labelled_paths, sibling_groups
 from training.algorithms.tree import Tree, branching_fraction, merge_trees
-from training.data.records import LabelRow, TreeRow, rows_of
+from training.data.records import LabelRow, rows_of, tree_from_row
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
 from training.trajectory import path_history
 
+MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"})
 HISTOGRAM_BINS = 10
 
 
@@ -36,6 +38,7 @@ class LabelConfig(BaseModel):
         normalize: min-max per tree, for `q`; the paper does.
         noop_cost_steps: cost in steps of a second action in a row that does nothing, for `q`; the
             paper's is 1.
+        min_reward, max_reward: bounds of every action's reward; other trees are refused.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,6 +49,8 @@ class LabelConfig(BaseModel):
     gamma: float = Field(default=0.9, ge=0, le=1)
     normalize: bool = True
     noop_cost_steps: float = Field(default=1.0, ge=1)
+    min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
+    max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)
 
 
 def run_label(config: LabelConfig) -> dict[str, object]:
@@ -53,9 +58,9 @@ def run_label(config: LabelConfig) -> dict[str, object]:
 
     Raises:
         ConfigError: there is no tree with an action.
-        RecordError: a row is no tree.
+        RecordError: a row is no tree, or a reward in it is out of bounds.
     """
-    with open_run(config.output, config) as run:
+    with open_run(config.output, config, may_change=MAY_CHANGE) as run:
         return _label(config, run)
 
 
@@ -64,7 +69,7 @@ def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
     unfinished = run.rows.with_suffix(".partial")
     unfinished.unlink(missing_ok=True)
     with JsonlWriter(unfinished) as writer:
-        tasks = _read_tasks(config.trees)
+        tasks = _read_tasks(config)
         for task, tree in track(tasks, "label", total=len(tasks), transient=True):
             labels = label_tree(
                 tree,
@@ -102,20 +107,30 @@ def label_rows(
         )
 
 
-def _read_tasks(folders: Sequence[Path]) -> list[tuple[TreeRow, Tree]]:
+def _read_tasks(config: LabelConfig) -> list[tuple[TreeRow, Tree]]:
     """Every task with at least one action, and its merged tree."""
     trees: dict[str, list[Tree]] = defaultdict(list)
     tasks: dict[str, TreeRow] = {}
-    for folder in folders:
+    for folder in config.trees:
         for row in read_rows(rows_path(folder), TreeRow):
+            _check_rewards(row, config, folder)
             if row.nodes:
                 tasks.setdefault(row.task_id, row)
-                trees[row.task_id].append(row.to_tree())
+                trees[row.task_id].append(tree_from_row(row))
     if not tasks:
-        raise ConfigError(
-            f"no tree with an action in {', '.join(map(str, folders))}; run `qguide explore` first"
-        )
+        folders = ", ".join(map(str, config.trees))
+        raise ConfigError(f"no tree with an action in {folders}; run `qguide explore` first")
     return [(task, merge_trees(trees[task_id])) for task_id, task in tasks.items()]
+
+
+def _check_rewards(row: TreeRow, config: LabelConfig, folder: Path) -> None:
+    for node in row.nodes:
+        if not config.min_reward <= node.reward <= config.max_reward:
+            raise RecordError(
+                f"{folder}, task {row.task_id}, node {node.id}: its reward is {node.reward:g}, but "
+                f"label takes {config.min_reward:g} to {config.max_reward:g}; scale the rewards, "
+                "or set min_reward and max_reward"
+            )
 
 
 class _Statistics:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qnet.records import TreeRow
 from training.algorithms.bellman import (
     average_outcome,
     bellman_backup,
@@ -15,7 +16,7 @@ from training.algorithms.bellman import (
 )
 from training.algorithms.labelling import labelled_paths
 from training.algorithms.tree import Tree, merge_branch, tree_of
-from training.data.records import NodeRow
+from training.data.records import node_row, tree_from_row
 from training.trajectory import Step
 
 gammas = st.floats(0.0, 1.0)
@@ -155,7 +156,13 @@ def test_every_node_is_labelled_exactly_once(tree: Tree, gamma: float) -> None:
 
 
 @given(trees())
-def test_a_node_survives_its_row(tree: Tree) -> None:
-    for node in tree.nodes:
-        row = NodeRow.model_validate_json(NodeRow.from_node(node).model_dump_json())
-        assert row.to_node() == node
+def test_a_tree_survives_its_row(tree: Tree) -> None:
+    row = TreeRow(
+        task_id="t",
+        kind="any",
+        environment="any",
+        first_observation=tree.first_observation,
+        nodes=tuple(node_row(node) for node in tree.nodes),
+        draws=1,
+    )
+    assert tree_from_row(TreeRow.model_validate_json(row.model_dump_json())) == tree

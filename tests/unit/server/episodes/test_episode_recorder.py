@@ -3,17 +3,24 @@
 import asyncio
 import json
 import resource
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
+from qnet.errors import EpisodeClosedError
 from qnet.types import Message
-from server.episodes.recorder import EpisodeRecorder, RotatedFile, unredacted
+from server.episodes.recorder import EpisodeRecorder
+from server.episodes.redaction import NoRedaction, Redactor
 from server.episodes.redis_store import RedisEpisodeStore
+from server.episodes.rotated_file import RotatedFile
 from server.episodes.service import Closed, Episodes
 from server.episodes.state import Outcome
 from server.episodes.store import MemoryEpisodeStore
@@ -25,25 +32,33 @@ LARGE = "x" * 2_000_000
 """More than pytest writes into any file of its own while a limit holds."""
 
 
-class SlowHook:
-    """A redaction that waits at a gate."""
+class Text(BaseModel):
+    """A row."""
+
+    text: str
+
+
+class SlowRedactor(NoRedaction):
+    """Waits at a gate."""
 
     def __init__(self) -> None:
-        self.entered, self.gate = threading.Event(), threading.Event()
+        self.entered, self.gate = asyncio.Event(), asyncio.Event()
 
-    def __call__(self, text: str) -> str:
-        """The text, once the gate is open."""
+    async def redact(self, texts: Sequence[str]) -> list[str]:
+        """The texts, once the gate is open."""
         self.entered.set()
-        assert self.gate.wait(30)
-        return text
+        await self.gate.wait()
+        return list(texts)
 
 
-def recorder_of(folder: Path, redact: Any = unredacted) -> EpisodeRecorder:
-    return EpisodeRecorder(folder, max_file_bytes=10**9, max_files=9, redact=redact)
+def recorder_of(folder: Path, redactor: Redactor | None = None) -> EpisodeRecorder:
+    return EpisodeRecorder(
+        folder, max_file_bytes=10**9, max_files=9, redactor=redactor or NoRedaction()
+    )
 
 
 def memory() -> MemoryEpisodeStore:
-    return MemoryEpisodeStore(max_bytes=10**6, ttl_s=60)
+    return MemoryEpisodeStore(max_bytes=10**8, ttl_s=60)
 
 
 def rows(folder: Path, kind: str) -> list[Any]:
@@ -51,9 +66,10 @@ def rows(folder: Path, kind: str) -> list[Any]:
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
 
-async def step(episodes: Episodes, episode_id: str = "e") -> None:
+async def step(episodes: Episodes, episode_id: str = "e", other: str = "stay") -> None:
     history = (Message("user", "look"),)
-    await episodes.end_step(episode_id, history, q_values={"go": 0.5}, chosen="go", q_model="q@0")
+    q_values = {"go": 0.5, other: 0.25}
+    await episodes.end_step(episode_id, history, q_values=q_values, chosen="go", q_model="q@0")
 
 
 @contextmanager
@@ -69,14 +85,111 @@ def files_end_at(size: int) -> Iterator[None]:
 
 def test_half_a_line_is_taken_back(tmp_path: Path) -> None:
     file = RotatedFile(tmp_path, "trees", max_bytes=10**9, max_files=9)
-    file.append([{"text": LARGE}])
+    file.append([Text(text=LARGE)])
     (path,) = tmp_path.iterdir()
     size = path.stat().st_size
     with files_end_at(size + 1_000), pytest.raises(OSError, match="too large"):
-        file.append([{"text": LARGE}])
+        file.append([Text(text=LARGE)])
     assert path.stat().st_size == size
-    file.append([{"text": "small"}])
+    file.append([Text(text="small")])
     assert [len(row["text"]) for row in rows(tmp_path, "trees")] == [len(LARGE), 5]
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A folder on a disk that can be full for a while.
+
+    Attributes:
+        observation: makes a tree too large for what a full disk still takes.
+    """
+
+    folder: Path
+    full: Callable[[], AbstractContextManager[None]]
+    observation: str
+
+
+@pytest.fixture(params=["tmpfs", "file size limit"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    """A real disk where root may mount one, and files that may not grow."""
+    (folder := tmp_path / "disk").mkdir()
+    if request.param == "file size limit":
+        yield Disk(folder, partial(files_end_at, len(LARGE) // 2), LARGE)
+        return
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no tmpfs can be mounted here; the limit of file sizes stands in for it")
+    try:
+        yield Disk(folder, partial(filled, folder), "x" * 10_000)  # more than a page's rest
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """The rest of the disk is taken by another file."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+async def ended(episodes: Episodes, *names: str, observation: str = "") -> list[bool]:
+    """For each episode, whether its caller is told that it is recorded."""
+    told = []
+    for name in names:
+        with suppress(EpisodeClosedError):  # of one that is told again
+            await step(episodes, name)
+        closed = await episodes.close(name, Outcome(reward=1.0, observation=observation))
+        told.append(closed.episode.recorded)
+    return told
+
+
+async def test_a_full_disk_takes_no_recorded_episode_and_leaves_no_file(disk: Disk) -> None:
+    recorder = EpisodeRecorder(disk.folder, max_file_bytes=1, max_files=4, redactor=NoRedaction())
+    end = partial(ended, Episodes(memory(), recorder, Metrics()), observation=disk.observation)
+    assert await end("a", "b", "c") == [True] * 3
+    files = sorted(disk.folder.iterdir())
+    with disk.full():
+        assert await end(*"defghijk") == [False] * 8
+        assert sorted(disk.folder.glob("*.jsonl")) == files
+    assert await end("d") == [True]  # told again
+    assert [len(rows(disk.folder, kind)) for kind in ("trees", "offers")] == [4, 4]
+
+
+async def test_a_disk_that_is_full_now_and_then_uses_up_no_files(disk: Disk) -> None:
+    recorder = EpisodeRecorder(
+        disk.folder, max_file_bytes=10**9, max_files=2, redactor=NoRedaction()
+    )
+    end = partial(ended, Episodes(memory(), recorder, Metrics()), observation=disk.observation)
+    for name in "abcde":
+        assert await end(name) == [True]
+        with disk.full():
+            assert await end(f"{name}-lost") == [False]
+    assert len(rows(disk.folder, "trees")) == 5
+
+
+async def test_the_oldest_file_stays_while_its_successor_is_not_whole(tmp_path: Path) -> None:
+    recorder = EpisodeRecorder(tmp_path, max_file_bytes=1, max_files=1, redactor=NoRedaction())
+    episodes = Episodes(memory(), recorder, Metrics())
+    assert await ended(episodes, "a") == [True]
+    before = rows(tmp_path, "trees")
+    await step(episodes, "b", LARGE)
+    with files_end_at(len(LARGE) // 2):  # the tree is written, the offers are not
+        assert await ended(episodes, "b") == [False]
+    assert rows(tmp_path, "trees") == before
+
+
+async def test_episode_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "episodes"
+    await ended(Episodes(memory(), recorder_of(folder), Metrics()), "a")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
 
 async def test_a_tree_whose_offers_cannot_be_written_is_taken_back(tmp_path: Path) -> None:
@@ -96,31 +209,31 @@ async def test_a_tree_whose_offers_cannot_be_written_is_taken_back(tmp_path: Pat
 
 
 async def test_the_server_ends_after_what_it_is_writing(tmp_path: Path) -> None:
-    hook = SlowHook()
-    episodes = Episodes(memory(), recorder_of(tmp_path, hook), Metrics())
+    redactor = SlowRedactor()
+    episodes = Episodes(memory(), recorder_of(tmp_path, redactor), Metrics())
     await step(episodes)
     gone = asyncio.create_task(episodes.close("e", Outcome(reward=1.0)))
-    assert await asyncio.to_thread(hook.entered.wait, 30)
+    await redactor.entered.wait()
     gone.cancel()
-    settled = asyncio.create_task(episodes.settled())
+    settled = asyncio.create_task(episodes.settle(timeout_s=60))
     await asyncio.sleep(0.1)
     assert not settled.done()
-    hook.gate.set()
+    redactor.gate.set()
     await settled
     assert len(rows(tmp_path, "trees")) == 1
 
 
 async def test_a_caller_who_goes_leaves_the_record_whole_and_noted(tmp_path: Path) -> None:
-    hook = SlowHook()
-    episodes = Episodes(memory(), recorder_of(tmp_path, hook), Metrics())
+    redactor = SlowRedactor()
+    episodes = Episodes(memory(), recorder_of(tmp_path, redactor), Metrics())
     await step(episodes)
     gone = asyncio.create_task(episodes.close("e", Outcome(reward=1.0)))
-    assert await asyncio.to_thread(hook.entered.wait, 30)
+    await redactor.entered.wait()
     gone.cancel()
     again = asyncio.create_task(episodes.close("e", Outcome(reward=1.0)))
     await asyncio.sleep(0.1)
     assert not again.done()  # it waits until the thread of the first has ended
-    hook.gate.set()
+    redactor.gate.set()
     assert (await again).episode.recorded
     assert gone.cancelled()
     assert len(rows(tmp_path, "trees")) == 1
@@ -128,7 +241,7 @@ async def test_a_caller_who_goes_leaves_the_record_whole_and_noted(tmp_path: Pat
 
 async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> None:
     require_redis()
-    redis, hook = RedisServer(tmp_path), SlowHook()
+    redis, redactor = RedisServer(tmp_path), SlowRedactor()
     redis.start()
     try:
         link = RedisLink(redis.url, Metrics(), ping_every_s=60)
@@ -136,17 +249,17 @@ async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> N
             one, two = (
                 Episodes(
                     RedisEpisodeStore(link, memory(), ttl_s=60),
-                    recorder_of(tmp_path / "e", hook),
+                    recorder_of(tmp_path / "e", redactor),
                     Metrics(),
                 )
                 for _ in range(2)
             )
             await step(one)
             first = asyncio.create_task(one.close("e", Outcome(reward=1.0)))
-            assert await asyncio.to_thread(hook.entered.wait, 30)
+            await redactor.entered.wait()
             second = asyncio.create_task(two.close("e", Outcome(reward=1.0)))
             done, _ = await asyncio.wait({second}, timeout=10)
-            hook.gate.set()
+            redactor.gate.set()
             assert done, "the second waits to write, too"
             told: list[Closed] = [
                 await second,

@@ -7,33 +7,16 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.errors import ConfigError, QGuideError
-from server.app import create_app
+from qnet.errors import QGuideError
+from qnet.records import TreeRow
 from server.settings.settings import Settings
+from tests.support import redaction_hooks
+from tests.support.redaction_hooks import HANGS, SECRET
 from tests.unit.server.conftest import FAKES, Serve
-from training.data.records import TreeRow
 from training.data.runs import read_rows
 
+HOOKS = redaction_hooks.__name__
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}
-SECRET = "hunter2"
-
-
-def shout(text: str) -> str:
-    """A redaction hook."""
-    return text.replace(SECRET, "***")
-
-
-def fail(text: str) -> str:
-    """A redaction hook that fails."""
-    raise ValueError(f"cannot redact {text}")
-
-
-def nothing(text: str) -> None:
-    """A redaction hook that returns nothing."""
-
-
-HOOKS = __name__
-NO_FUNCTION = 7
 
 
 def recording(folder: Path, **more: Any) -> Settings:
@@ -179,6 +162,27 @@ def test_a_reward_is_a_finite_number(client: TestClient, reward: str) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (422, "malformed_body")
 
 
+@pytest.mark.parametrize("reward", [1e308, -1e308, 100.5, -101])
+def test_a_reward_out_of_bounds_is_refused_and_the_episode_stays_open(
+    client: TestClient, reward: float
+) -> None:
+    play(client, steps=1)
+    for _ in range(2):
+        error = end(client, reward).json()["error"]
+        assert error["code"] == "invalid_request"
+        assert f"reward is {reward:g}; this server takes -100 to 100" in error["message"]
+    assert end(client, -100).status_code == 200
+    rewards = [line for line in client.get("/metrics").text.splitlines() if "reward_total{" in line]
+    assert {float(line.split()[-1]) for line in rewards} == {0.0, 100.0}
+
+
+def test_the_bounds_of_rewards_are_the_operators(serve: Serve) -> None:
+    client = serve(FAKES.model_copy(update={"min_reward": 0.0, "max_reward": 1.0}))
+    play(client, steps=1)
+    assert end(client, 1.5).status_code == end(client, -0.5).status_code == 400
+    assert end(client, 1.0).status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/v1/act", "/v1/score", "/v1/rerank"])
 def test_an_ended_episode_takes_no_more_steps(client: TestClient, path: str) -> None:
     play(client)
@@ -272,7 +276,7 @@ def test_turns_that_do_not_alternate_are_no_record(serve: Serve, tmp_path: Path)
 
 
 def test_every_text_is_redacted_before_it_is_written(serve: Serve, tmp_path: Path) -> None:
-    client = serve(recording(tmp_path, episodes_redact=f"{HOOKS}:shout"))
+    client = serve(recording(tmp_path, episodes_redact=f"{HOOKS}:hide"))
     act(client, [{"role": "user", "content": f"The password is {SECRET}."}])
     end(client, action=f"Action: say {SECRET}", observation=f"{SECRET} was right")
     written = "".join(path.read_text() for path in tmp_path.iterdir())
@@ -280,19 +284,24 @@ def test_every_text_is_redacted_before_it_is_written(serve: Serve, tmp_path: Pat
     assert "The password is ***." in written
 
 
-@pytest.mark.parametrize("hook", ["fail", "nothing"])
-def test_nothing_is_written_where_redaction_fails(serve: Serve, tmp_path: Path, hook: str) -> None:
-    client = serve(recording(tmp_path, episodes_redact=f"{HOOKS}:{hook}"))
-    play(client)
+@pytest.mark.parametrize(
+    ("hook", "reason"),
+    [
+        ("fail", "the redaction hook failed"),
+        ("nothing", "the redaction hook failed"),
+        ("leave", "the redaction hook failed"),
+        ("hang", "the redaction hook took longer than 3 s"),
+    ],
+)
+def test_nothing_is_written_where_redaction_fails(
+    serve: Serve, tmp_path: Path, hook: str, reason: str
+) -> None:
+    options = {"episodes_redact": f"{HOOKS}:{hook}", "episodes_redact_timeout_s": 3}
+    client = serve(recording(tmp_path, **options))
+    play(client, first=({"role": "user", "content": HANGS},))
     answer = end(client)
-    assert (answer.status_code, answer.json()["reason"]) == (200, "the redaction hook failed")
+    assert (answer.status_code, answer.json()["reason"]) == (200, reason)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("hook", ["no_such_module:f", f"{HOOKS}:missing", f"{HOOKS}:NO_FUNCTION"])
-def test_a_hook_that_is_no_function_is_refused_at_the_start(tmp_path: Path, hook: str) -> None:
-    with pytest.raises(ConfigError, match="QGUIDE_EPISODES_REDACT is "):
-        create_app(recording(tmp_path, episodes_redact=hook))
 
 
 def test_what_could_not_be_written_is_written_when_told_again(serve: Serve, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from qnet.errors import EmptyTreeError
+from qnet.records import TreeRow
 from training.algorithms.labelling import Target, label_tree, labelled_paths
 from training.algorithms.tree import Tree, branching_fraction, merge_branch
-from training.data.records import TreeRow
+from training.data.records import tree_from_row
 from training.trajectory import Step
 
 GOLDEN = sorted((Path(__file__).parents[3] / "data" / "trees").glob("*.json"))
@@ -18,7 +19,7 @@ TARGETS: tuple[Target, ...] = ("q", "avg", "reward")
 
 def load(path: Path) -> tuple[dict[str, Any], Tree]:
     golden = json.loads(path.read_text(encoding="utf-8"))
-    return golden, TreeRow.model_validate(golden["tree"]).to_tree()
+    return golden, tree_from_row(TreeRow.model_validate(golden["tree"]))
 
 
 def by_id(labels: dict[str, float]) -> dict[int, float]:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from qnet.records import ROOT_ID
 from qnet.types import Message
 from training.algorithms.tree import (
-    ROOT_ID,
     Tree,
     branching_fraction,
     find_child,

@@ -6,16 +6,17 @@ import pytest
 from pydantic import ValidationError
 
 from qnet.errors import RecordError
+from qnet.records import NodeRow, TreeRow
 from qnet.types import Message
 from training.data.records import (
     EXPERT,
     LabelRow,
     MessageRow,
-    NodeRow,
     TrajectoryRow,
-    TreeRow,
     messages_of,
+    node_row,
     rows_of,
+    tree_from_row,
 )
 
 HISTORY = (
@@ -86,9 +87,9 @@ def test_a_tree_comes_back_from_its_row() -> None:
         nodes=(node(1, 0, 1), node(2, 1, 2), node(3, 0, 1)),
         draws=2,
     )
-    tree = row.to_tree()
+    tree = tree_from_row(row)
     assert tree.children == ((1, 3), (2,), (), ())
-    assert tuple(NodeRow.from_node(each) for each in tree.nodes) == row.nodes
+    assert tuple(node_row(each) for each in tree.nodes) == row.nodes
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError, QGuideError
+from qnet.records import ROOT_ID
 from qnet.types import Candidate, Message, SampleRequest
-from training.algorithms.tree import ROOT_ID
 from training.environment import Environment, StepResult
 from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from training.rollouts.rollout import Timings, run_rollouts

@@ -13,9 +13,10 @@ from rich.console import Console
 from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
 from qnet.models.checkpoint import Manifest, save_checkpoint
 from qnet.policies.local import LocalPolicy
+from qnet.records import TreeRow
 from qnet.types import Candidate, Message, SampleRequest
 from tests.support.tiny_models import policy_model
-from training.data.records import EXPERT, TrajectoryRow, TreeRow, rows_of
+from training.data.records import EXPERT, TrajectoryRow, rows_of, tree_from_row
 from training.data.runs import JsonlWriter, read_rows
 from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.corridor import Corridor, CorridorConfig, CorridorEnvironment
@@ -90,7 +91,7 @@ def solve(seed: int) -> TrajectoryRow:
 def test_every_task_gets_a_tree_that_really_branches(tmp_path: Path) -> None:
     rows = explore(configure(tmp_path))
     assert [row.task_id for row in rows] == [f"corridor:{seed}" for seed in range(6)]
-    assert all(len(row.to_tree().children[0]) == 2 for row in rows)
+    assert all(len(tree_from_row(row).children[0]) == 2 for row in rows)
     assert {row.environment for row in rows} == {"fake"}
 
 
@@ -137,7 +138,7 @@ def test_the_experts_trajectory_is_in_its_tree(tmp_path: Path) -> None:
             writer.write(solve(seed))
     rows = explore(configure(tmp_path / "trees", expert=(tmp_path / "expert",)))
     for row in rows:
-        tree = row.to_tree()
+        tree = tree_from_row(row)
         solution = Corridor.of_seed(int(row.task_id.split(":")[1])).solution()
         actions = [
             [node.step.action.removeprefix("Thought: \nAction: ") for node in tree.path(leaf.id)]
@@ -241,7 +242,7 @@ def test_an_expert_plays_on_after_a_policys_deviations(tmp_path: Path) -> None:
     )
     run_explore(config, policy=Looker(), console=Console(file=StringIO()))
     for row in read_rows(tmp_path / "rows.jsonl", TreeRow):
-        tree = row.to_tree()
+        tree = tree_from_row(row)
         assert all(leaf.step.reward == 1.0 for leaf in tree.leaves())
         looked = [node for node in tree.nodes if node.step.action == "Action: look"]
         assert looked
@@ -278,4 +279,4 @@ def test_a_guide_leads_the_way_from_which_a_tree_branches(tmp_path: Path) -> Non
     run_explore(config, console=Console(file=StringIO()))
     rows = list(read_rows(tmp_path / "rows.jsonl", TreeRow))
     assert len(rows) == 2
-    assert all(len(list(row.to_tree().leaves())) >= 2 for row in rows)
+    assert all(len(list(tree_from_row(row).leaves())) >= 2 for row in rows)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError
-from training.data.records import LabelRow, TreeRow
+from qnet.errors import ConfigError, RecordError
+from qnet.records import TreeRow
+from training.data.records import LabelRow
 from training.data.runs import JsonlWriter, read_rows
 from training.jobs.label import LabelConfig, run_label
 
@@ -97,6 +98,34 @@ def test_the_statistics_say_what_a_choice_can_use(tmp_path: Path) -> None:
     assert summary["sibling_spread_mean"] == pytest.approx((0.9 + 0.1 + 0.0) / 3)
     written = json.loads((tmp_path / "labels" / "metrics.jsonl").read_text())
     assert written["histogram"] == [1, 0, 0, 0, 0, 0, 0, 0, 0, 6]
+
+
+def rewarded(reward: float) -> TreeRow:
+    tree = golden_tree("one_step_success")
+    node = tree.nodes[0].model_copy(update={"reward": reward})
+    return tree.model_copy(update={"nodes": (node, *tree.nodes[1:])})
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (100.5, r"task .+, node 1: its reward is 100\.5, but label takes -100 to 100; scale"),
+        (1e308, r"line 1: nodes\.0\.reward: Input should be less than or equal to 1000000"),
+        (-1e308, r"line 1: nodes\.0\.reward: Input should be greater than or equal to -1000000"),
+        (float("inf"), r"line 1: nodes\.0\.reward: Input should be"),
+        (float("nan"), r"line 1: nodes\.0\.reward: Input should be"),
+    ],
+)
+def test_a_reward_out_of_bounds_is_refused(tmp_path: Path, reward: float, said: str) -> None:
+    trees = write_trees(tmp_path / "trees", rewarded(reward))
+    with pytest.raises(RecordError, match=said):
+        run_label(LabelConfig(trees=(trees,), output=tmp_path / "labels"))
+
+
+def test_the_greatest_rewards_of_all_still_give_finite_statistics(tmp_path: Path) -> None:
+    trees = write_trees(tmp_path / "trees", rewarded(1e6))
+    config = LabelConfig(trees=(trees,), output=tmp_path / "labels", max_reward=1e6)
+    assert run_label(config)["label_std"] >= 0  # type: ignore[operator]
 
 
 def test_trees_without_actions_are_nothing_to_label(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from qnet.records import TreeRow
 from tests.support.counting import NAME, SYSTEM, CountingPolicy, LikesProgress
 from training.data.decision_groups import DecisionGroupsRow
-from training.data.records import LabelRow, TrajectoryRow, TreeRow
+from training.data.records import LabelRow, TrajectoryRow, tree_from_row
 from training.data.runs import read_rows
 from training.environments.registry import environment_config
 from training.evaluation.choice_regret import ScoredEpisodeRow
@@ -45,7 +46,7 @@ def test_a_tree_holds_the_outcome_of_a_branch_on_its_last_node_alone(tmp_path: P
     assert {row.system for row in rows} == {SYSTEM}
     assert {row.environment for row in rows} == {NAME}
     for row in rows:
-        tree = row.to_tree()
+        tree = tree_from_row(row)
         leaves = {leaf.id for leaf in tree.leaves()}
         assert any(tree.node(leaf).step.reward > 0 for leaf in leaves)
         assert all(node.step.reward == 0 for node in tree.nodes if node.id not in leaves)

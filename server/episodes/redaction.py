@@ -1,0 +1,195 @@
+"""The operator's redaction function, in processes that may be abandoned.
+
+A function that hangs in a thread cannot be ended, and one that hangs in a regular expression
+stops every other thread, because it keeps the interpreter to itself. So it runs in processes of
+its own: one that is too late is killed, and one that calls `sys.exit` ends nothing but itself.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import structlog
+
+from qnet.errors import ConfigError
+from server.episodes.redaction_worker import LENGTH
+
+_MOST_PROCESSES: Final = 4
+"""Episodes that are redacted at the same time; texts on which the function hangs hold up others
+only while they take all of them."""
+_START_S: Final = 60.0
+"""To import the operator's module, which may load a model."""
+_log = structlog.get_logger(__name__)
+
+
+class RedactionError(Exception):
+    """Nothing may be written, because the texts could not be redacted; the message says why."""
+
+
+class Redactor(Protocol):
+    """Turns the texts of an episode into those that may be written of it."""
+
+    async def redact(self, texts: Sequence[str]) -> list[str]:
+        """The redacted texts, in their order.
+
+        Raises:
+            RedactionError: they could not be redacted.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give up what is being redacted."""
+        ...
+
+
+class NoRedaction:
+    """Leaves all texts as they are; for operators who name no function."""
+
+    async def redact(self, texts: Sequence[str]) -> list[str]:
+        """The same texts."""
+        return list(texts)
+
+    async def close(self) -> None:
+        """Nothing to give up."""
+
+
+class RedactionProcesses:
+    """The function `module:function` of the operator, in processes of its own.
+
+    Args:
+        name: checked by `require_redaction` when the server starts.
+        timeout_s: for all texts of one episode; the process that takes longer is killed.
+    """
+
+    def __init__(self, name: str, *, timeout_s: float) -> None:
+        self._name = name
+        self._timeout_s = timeout_s
+        self._free = asyncio.Semaphore(_MOST_PROCESSES)
+        self._idle: list[Process] = []
+        self._running: set[Process] = set()
+
+    async def redact(self, texts: Sequence[str]) -> list[str]:
+        """The redacted texts, in their order.
+
+        Raises:
+            RedactionError: the function failed or took too long.
+        """
+        async with self._free:
+            process = self._idle.pop() if self._idle else await self._start()
+            answered = False
+            try:
+                answer = await _exchange(process, texts, timeout_s=self._timeout_s)
+                answered = True
+            except TimeoutError:
+                _log.error("redaction_timed_out", timeout_s=self._timeout_s)
+                raise RedactionError(
+                    f"the redaction hook took longer than {self._timeout_s:g} s"
+                ) from None
+            except (OSError, asyncio.IncompleteReadError):
+                answer = {"error": "its process ended"}
+            finally:
+                if answered:
+                    self._idle.append(process)
+                else:
+                    await self._kill(process)
+        if "error" in answer:
+            _log.error("redaction_failed", reason=answer["error"])
+            raise RedactionError("the redaction hook failed")
+        redacted: list[str] = answer["texts"]
+        return redacted
+
+    async def close(self) -> None:
+        """Kill every process, at work or not."""
+        for process in list(self._running):
+            await self._kill(process)
+        self._idle.clear()
+
+    async def _start(self) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *_command(self._name, self._timeout_s),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=_environment(),
+            start_new_session=True,  # a Ctrl-C is for the server, which ends this one itself
+        )
+        self._running.add(process)
+        try:
+            async with asyncio.timeout(_START_S):
+                answer = await _read(process)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            answer = {"error": f"it was not imported within {_START_S:g} s"}
+        except BaseException:
+            await self._kill(process)
+            raise
+        if "error" in answer:
+            await self._kill(process)
+            _log.error("redaction_not_started", reason=answer["error"])
+            raise RedactionError("the redaction hook could not be imported")
+        return process
+
+    async def _kill(self, process: Process) -> None:
+        self._running.discard(process)
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def require_redaction(name: str, *, timeout_s: float) -> None:
+    """Make sure that the operator's function can be imported, in a process of its own.
+
+    Raises:
+        ConfigError: there is no such function, or its module fails or hangs.
+    """
+    try:
+        done = subprocess.run(
+            _command(name, timeout_s),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+            timeout=_START_S,
+            check=False,
+        )
+        answer = json.loads(done.stdout[LENGTH.size :])
+        reason = str(answer.get("error", ""))
+    except subprocess.TimeoutExpired:
+        reason = f"its import took longer than {_START_S:g} s"
+    except ValueError:
+        reason = "its process ended"
+    if reason:
+        raise ConfigError(
+            f"QGUIDE_EPISODES_REDACT is {name!r}, which cannot be imported ({reason}); name a "
+            "function as module:function"
+        )
+
+
+async def _exchange(process: Process, texts: Sequence[str], *, timeout_s: float) -> dict[str, Any]:
+    assert process.stdin is not None
+    async with asyncio.timeout(timeout_s):
+        body = json.dumps(list(texts)).encode()
+        process.stdin.write(LENGTH.pack(len(body)) + body)
+        await process.stdin.drain()
+        return await _read(process)
+
+
+async def _read(process: Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+    answer: dict[str, Any] = json.loads(await process.stdout.readexactly(length))
+    return answer
+
+
+def _command(name: str, timeout_s: float) -> list[str]:
+    # -P leaves out the working folder unless this process, too, imports from it.
+    return [sys.executable, "-P", "-m", "server.episodes.redaction_worker", name, str(timeout_s)]
+
+
+def _environment() -> dict[str, str]:
+    """This process's, its import path included, so that the function is found as it was here."""
+    paths = (path or os.getcwd() for path in sys.path)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,0 +1,72 @@
+"""Whoever writes a tree row, `qguide label` reads the same tree from it; add yours to WRITERS."""
+
+from collections.abc import Callable
+
+import pytest
+
+from qnet.records import TreeRow
+from qnet.types import Message
+from server.episodes.records import tree_row as served_row
+from server.episodes.state import Episode, Offer, Outcome
+from training.algorithms.labelling import label_tree
+from training.algorithms.tree import Tree, merge_branch
+from training.data.records import tree_from_row
+from training.environment import Task
+from training.exploration.tree_expansion import ExploredTree
+from training.jobs.explore import tree_row as explored_row
+from training.trajectory import Step
+
+TASK = "Find the mug."
+STEPS = (
+    Step("Thought: “look”.\nAction: look", "A müg.", 0.0),
+    Step("Action: take mug", "You won!", 0.5, terminated=True),
+)
+
+
+def explored() -> TreeRow:
+    tree, _ = merge_branch(Tree(TASK), STEPS, source="policy")
+    return explored_row(Task("mug-1", "find", "unused"), "fake", ExploredTree(tree, 1, 0, 9))
+
+
+def served() -> TreeRow:
+    first, last = STEPS
+    episode = Episode(
+        id="e",
+        steps=2,
+        messages=(
+            Message("user", TASK),
+            Message("assistant", first.action),
+            Message("user", first.observation),
+        ),
+        offers=(
+            Offer(at=1, q_values={first.action: 0.5}, chosen=first.action, q_model="q", policy="p"),
+            Offer(at=3, q_values={last.action: 0.5}, chosen=last.action, q_model="q", policy="p"),
+        ),
+    )
+    outcome = Outcome(reward=last.reward, observation=last.observation)
+    return served_row(episode, outcome, lambda text: text)
+
+
+WRITERS: dict[str, Callable[[], TreeRow]] = {"explore": explored, "server": served}
+
+
+@pytest.fixture(params=WRITERS)
+def row(request: pytest.FixtureRequest) -> TreeRow:
+    """The same two steps, by each writer."""
+    return WRITERS[request.param]()
+
+
+def test_a_row_comes_back_from_its_line(row: TreeRow) -> None:
+    assert TreeRow.model_validate_json(row.model_dump_json()) == row
+
+
+def test_every_writer_means_the_same_tree(row: TreeRow) -> None:
+    tree = tree_from_row(TreeRow.model_validate_json(row.model_dump_json()))
+    assert tree.first_observation == TASK
+    assert tuple(node.step for node in tree.nodes) == STEPS
+    assert tree.children == ((1,), (2,), ())
+
+
+def test_every_writers_tree_has_the_same_labels(row: TreeRow) -> None:
+    labels = label_tree(tree_from_row(row), target="q", gamma=0.9, normalized=False)
+    assert labels == pytest.approx({1: 0.45, 2: 0.5})
