@@ -72,6 +72,27 @@ def test_named_files_exist(page: str) -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_the_tests_of_the_faults_exist() -> None:
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs/operate/faults.md").read_text())
+    there = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in named if f"def {name}(" not in there] == []
+
+
+def test_the_folder_map_is_complete() -> None:
+    told = (ROOT / "docs/architecture/index.md").read_text()
+    folders = {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in ("qnet", "server", "training")
+        for path in (ROOT / package).glob("*/*.py")
+    }
+    missing = [
+        name
+        for name in folders
+        if f"`{name}/`" not in told and f"`{name.partition('/')[2]}/`" not in told
+    ]
+    assert missing == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "zensical.toml").read_text()
     generated = [str(path.relative_to(ROOT)) for path in (ROOT / "docs/reference").glob("*.md")]
