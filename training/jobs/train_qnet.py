@@ -25,6 +25,7 @@ from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
 from training.optimization.packed_trees import PackedTree
 from training.optimization.padded_batches import plan_steps
 from training.optimization.trainer import Loop, Loss, Optimization
+from training.q_training.best_weights import BestWeights, Criterion
 from training.q_training.examples import Examples, Packing, Rows, read_examples
 from training.q_training.objective import Objective, tree_loss
 from training.q_training.validation import q_of_tree, require_packable, validate
@@ -37,6 +38,8 @@ class TrainQNetConfig(Examples, Objective):
         trunk: the SFT policy's folder.
         head_features: "match-1" lets the value head read where a candidate's tokens occurred
             before (`qnet.models.match_features`); "none" is the paper.
+        keep: the epoch whose weights are written: the "last", or the one with the highest
+            "spearman" or the lowest "regret_steps" on held-back decision groups.
         optimization: how weights move.
     """
 
@@ -47,6 +50,7 @@ class TrainQNetConfig(Examples, Objective):
     freeze_trunk: bool = False
     head_width: int = Field(default=PAPER_HEAD_WIDTH, ge=1)
     head_features: HeadFeatures = "none"
+    keep: Criterion = "last"
     optimization: Optimization = Optimization(epochs=2)
     seed: int = 0
 
@@ -87,16 +91,24 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
     )
     qnet.trunk.requires_grad_(not config.freeze_trunk)
     require_packable(qnet, min(training, key=len))
+    best = BestWeights(run.path, config.keep)
+
+    def on_epoch(epoch: int) -> dict[str, float]:
+        figures = validate(qnet, *held_back)
+        best.offer(qnet, figures)
+        return figures
+
     loop = Loop(qnet, config.optimization, output=run.path)
     loop.run(
         [step for epoch in epoch_steps for step in epoch],
         lambda indices: _loss(qnet, [training[i] for i in indices], config),
         name=f"train-qnet {config.name}",
         size=lambda indices: sum(len(training[i]) for i in indices),
-        on_epoch=lambda epoch: validate(qnet, *held_back),
+        on_epoch=on_epoch,
         steps_per_epoch=len(epoch_steps[0]),
     )
-    manifest = _manifest(config, training, metrics=validate(qnet, *held_back))
+    figures = best.figures if best.restore(qnet) else validate(qnet, *held_back)
+    manifest = _manifest(config, training, metrics=figures)
     return save_checkpoint(
         config.output / "checkpoint",
         model=qnet,

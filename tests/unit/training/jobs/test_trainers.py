@@ -175,6 +175,7 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
         ranking_weight=1.0,
         validation_fraction=0.0,
         freeze_trunk=True,
+        keep="spearman",
         optimization=Optimization(
             lr=3e-3, epochs=12, average_last=0.2, batch_tokens=80, micro_batch_tokens=80
         ),

@@ -1,0 +1,38 @@
+"""The best epoch's weights are what a run ends with."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from training.q_training.best_weights import BestWeights, Criterion
+
+
+def offer(best: BestWeights, model: nn.Linear, weight: float, **figures: float) -> None:
+    nn.init.constant_(model.weight, weight)
+    best.offer(model, figures)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "kept"), [("spearman", 2.0), ("regret_steps", 3.0), ("last", 4.0)]
+)
+def test_the_best_by_the_criterion_is_restored(
+    tmp_path: Path, criterion: Criterion, kept: float
+) -> None:
+    model = nn.Linear(2, 1)
+    offer(BestWeights(tmp_path, criterion), model, 1.0, spearman=0.1, regret_steps=0.9)
+    best = BestWeights(tmp_path, criterion)  # as after a kill
+    offer(best, model, 2.0, spearman=0.5, regret_steps=0.8)
+    offer(best, model, 3.0, spearman=0.4, regret_steps=0.5)
+    offer(best, model, 4.0, spearman=0.4, regret_steps=0.7)
+    assert best.restore(model) == (criterion != "last")
+    assert torch.equal(model.weight, torch.full((1, 2), kept))
+    if criterion == "spearman":
+        assert best.figures == {"spearman": 0.5, "regret_steps": 0.8}
+
+
+def test_without_held_back_groups_the_last_epoch_stays(tmp_path: Path) -> None:
+    best, model = BestWeights(tmp_path, "spearman"), nn.Linear(2, 1)
+    offer(best, model, 1.0, sibling_accuracy=0.7)
+    assert not best.restore(model)

@@ -1,0 +1,58 @@
+"""Keeps the weights of the epoch that chooses best among held-back candidates.
+
+Success rates are no criterion: a hundred games tell two nets apart by luck alone. Rank correlation
+and regret over thousands of held-back decisions are not.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from torch import nn
+
+Criterion = Literal["last", "spearman", "regret_steps"]
+
+WEIGHTS: Final = "best_weights.pt"
+FIGURES: Final = "best_figures.json"
+
+
+class BestWeights:
+    """The best epoch of a run so far, kept in its folder so that a resumed run knows it.
+
+    Args:
+        folder: the run's.
+        criterion: what is compared; "last" keeps nothing.
+    """
+
+    def __init__(self, folder: Path, criterion: Criterion) -> None:
+        self._weights, self._figures = folder / WEIGHTS, folder / FIGURES
+        self._criterion = criterion
+
+    def offer(self, model: nn.Module, figures: dict[str, float]) -> None:
+        """Keep the model's weights unless an earlier epoch was better."""
+        if self._criterion == "last" or self._criterion not in figures:
+            return
+        if self._figures.is_file() and self._is_better(self.figures, figures):
+            return
+        unfinished = self._weights.with_suffix(".partial")
+        torch.save(model.state_dict(), unfinished)
+        unfinished.replace(self._weights)
+        self._figures.write_text(json.dumps(figures))
+
+    def restore(self, model: nn.Module) -> bool:
+        """Give the model the kept weights; False, and no change, where none are."""
+        if self._criterion == "last" or not self._figures.is_file():
+            return False
+        model.load_state_dict(torch.load(self._weights, weights_only=True))
+        return True
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Those of the kept weights."""
+        figures: dict[str, Any] = json.loads(self._figures.read_text())
+        return figures
+
+    def _is_better(self, figures: dict[str, float], others: dict[str, float]) -> bool:
+        one, other = figures[self._criterion], others[self._criterion]
+        return one < other if self._criterion == "regret_steps" else one > other
