@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from tools.reference_pages.markdown import code
 
@@ -58,7 +58,7 @@ def default(kind: type[BaseModel], name: str) -> str:
         return f"{code(value)} ({value // _MIB} MiB)"
     if isinstance(value, str | Path):
         return code(value)
-    return code(json.dumps(value, default=list))
+    return code(json.dumps(to_jsonable_python(value)))
 
 
 def _describe(part: dict[str, Any], named: dict[str, Any]) -> str:
