@@ -60,11 +60,7 @@ helm-schema: setup ## the Helm chart's schema, after a change of the server's se
 # Pages link to each other, to the pictures of results/ and to the pages at the root as they lie in
 # the repository; in build/docs they lie the same way, without everything else.
 docs: setup $(VENV)/.installed-docs ## the documentation, as a site in .site/; a broken link fails
-	rm -rf build/docs .site
-	mkdir -p build/docs/results
-	cp -r docs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md build/docs/
-	cp results/*.png build/docs/results/
-	$(bin)/zensical build --strict
+	$(bin)/python -m tools.build_site
 
 docs-reference: setup $(VENV)/.installed-dev ## the generated pages, after a change of what they describe
 	PYTHONPATH=clients/python/src $(bin)/python -m tools.reference_pages

@@ -1,0 +1,31 @@
+"""The site builds, and a broken link or anchor fails the build."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.serving import ROOT
+from tools.build_site import build, stage
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder with the staged pages and the site's configuration."""
+    stage(tmp_path)
+    shutil.copy(ROOT / "zensical.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_site_builds(site: Path) -> None:
+    done = build(site)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in ("index.html", "docs/start.html", "docs/reference/settings.html"):
+        assert (site / ".site" / page).exists()
+
+
+@pytest.mark.parametrize("target", ["nowhere.md", "start.md#nowhere"])
+def test_a_broken_link_fails_the_build(site: Path, target: str) -> None:
+    page = site / "build" / "docs" / "docs" / "connect" / "langchain.md"
+    page.write_text(f"{page.read_text()}\n[away](../{target})\n")
+    assert build(site).returncode != 0

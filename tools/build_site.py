@@ -1,0 +1,44 @@
+"""`make docs`: build the documentation into .site/, and fail on a broken link or anchor."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+_PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+
+
+def stage(folder: Path) -> None:
+    """Copy pages and pictures to `folder`/build/docs, where they lie as in the repository."""
+    staged = folder / "build" / "docs"
+    shutil.rmtree(staged, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", staged / "docs")
+    (staged / "results").mkdir()
+    for path in [*(ROOT / name for name in _PAGES), *(ROOT / "results").glob("*.png")]:
+        shutil.copy(path, staged / path.relative_to(ROOT))
+
+
+def build(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Build the site of `folder`, which holds zensical.toml and the staged pages."""
+    shutil.rmtree(folder / ".site", ignore_errors=True)
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    return subprocess.run(command, cwd=folder, text=True, capture_output=True, check=False)
+
+
+def main() -> None:
+    """Build it here.
+
+    Raises:
+        SystemExit: there is a broken link; where it is has been shown.
+    """
+    stage(ROOT)
+    done = build(ROOT)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    raise SystemExit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()
