@@ -1,18 +1,15 @@
 """Cohere's SDK, unmodified, against a real server on a free port."""
 
-import threading
-import time
 from collections.abc import Iterator
 
 import cohere
 import pytest
-import uvicorn
 from cohere.core.api_error import ApiError
 
 from server.app import create_app
 from server.settings.settings import SCRIPTED, Settings
+from tests.support.serving import serving_app
 
-START_S = 60
 TASK = "You see a desk. Your task is to: take the mug."
 ACTIONS = ["Action: look", "Action: go to desk 1", "Action: inventory"]
 
@@ -23,21 +20,8 @@ def url() -> Iterator[str]:
     settings = Settings(
         policy=SCRIPTED, q_models={"demo": SCRIPTED}, aliases={"rerank-v3.5": "demo"}
     )
-    config = uvicorn.Config(create_app(settings), port=0, log_level="warning")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        deadline = time.monotonic() + START_S
-        while not server.started:
-            assert time.monotonic() < deadline, "the server did not start"
-            assert thread.is_alive(), "the server ended"
-            time.sleep(0.05)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(START_S)
+    with serving_app(create_app(settings)) as address:
+        yield address
 
 
 def test_coheres_sdk_reranks(url: str) -> None:

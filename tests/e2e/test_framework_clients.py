@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from server.app import create_app
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from server.settings.settings import SCRIPTED, Settings, Upstream
-from tests.support.running import running
+from tests.support.serving import serving_app
 
 BEST = DEFAULT_REPLIES[2]
 LITELLM_PYTHON = os.environ.get("QGUIDE_LITELLM_PYTHON", "")
@@ -24,10 +24,10 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string", "enum": [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(FakeUpstream().app()) as behind:
+    with serving_app(FakeUpstream().app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake"})
         settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED})
-        with running(create_app(settings)) as address:
+        with serving_app(create_app(settings)) as address:
             yield f"{address}/v1"
 
 

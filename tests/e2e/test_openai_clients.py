@@ -11,7 +11,7 @@ import pytest
 from server.app import create_app
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from server.settings.settings import SCRIPTED, Settings, Upstream
-from tests.support.running import running
+from tests.support.serving import serving_app
 
 MESSAGES: Any = [{"role": "user", "content": "find the mug"}]
 TOOLS: Any = [
@@ -42,12 +42,12 @@ class Server:
 @pytest.fixture(scope="module")
 def started() -> Iterator[Server]:
     fake = FakeUpstream()
-    with running(fake.app()) as behind:
+    with serving_app(fake.app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake", "retries": 0})
         settings = Settings(
             policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED}, timeout_s=30
         )
-        with running(create_app(settings)) as url:
+        with serving_app(create_app(settings)) as url:
             yield Server(f"{url}/v1", fake)
 
 

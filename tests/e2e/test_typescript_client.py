@@ -26,8 +26,7 @@ from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
 from server.errors.table import HTTP_CODES, TABLE
 from server.settings.settings import SCRIPTED, Settings, Upstream
-from tests.support.running import running
-from tests.support.serving import ROOT
+from tests.support.serving import ROOT, serving_app
 from tests.support.typescript_types import declarations
 
 SOURCE = ROOT / "clients" / "typescript"
@@ -80,11 +79,14 @@ class Servers:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     keys_file = tmp_path_factory.mktemp("keys") / "keys.json"
     key = create_key(keys_file, "ada")
-    with running(FakeUpstream().app()) as behind:
+    with serving_app(FakeUpstream().app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake"})
         settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q@1": SCRIPTED})
         guarded = settings.model_copy(update={"keys_file": keys_file})
-        with running(create_app(settings)) as url, running(create_app(guarded)) as guarded_url:
+        with (
+            serving_app(create_app(settings)) as url,
+            serving_app(create_app(guarded)) as guarded_url,
+        ):
             yield Servers(url, guarded_url, key)
 
 
@@ -271,14 +273,14 @@ def test_a_page_of_another_origin_asks_from_a_browser(package: Package, tmp_path
     pages.mount("/dist", StaticFiles(directory=package.folder / "dist"))
     pages.add_api_route("/", lambda: HTMLResponse(page["text"]), response_class=HTMLResponse)
     pages.add_api_route("/told", hear, methods=["POST"])
-    with running(pages) as origin:
+    with serving_app(pages) as origin:
         settings = Settings(
             policy=SCRIPTED,
             q_models={"q@1": SCRIPTED},
             keys_file=tmp_path / "keys.json",
             cors_origins=(origin,),
         )
-        with running(create_app(settings)) as url:
+        with serving_app(create_app(settings)) as url:
             page["text"] = PAGE.replace("URL", url).replace("KEY", key)
             command = [str(CHROMIUM), *CHROMIUM_FLAGS, f"--user-data-dir={tmp_path}", origin]
             quiet = subprocess.DEVNULL

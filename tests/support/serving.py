@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 import uvicorn
 from fastapi import FastAPI
@@ -75,11 +76,21 @@ def _process(
 
 @contextmanager
 def serving_app(app: FastAPI) -> Iterator[str]:
-    """The address of an application that uvicorn serves on a thread, as it does in a process."""
+    """The address of an application that uvicorn serves on a thread, as it does in a process.
+
+    Clients of a fake that hang are cut off when the block is left, so that no test waits for them.
+    """
     settings = getattr(app.state, "settings", None)
     if settings is None:  # not ours: a fake upstream
         config = uvicorn.Config(
-            app, port=0, http="httptools", log_config=None, access_log=False, lifespan="on"
+            app,
+            port=0,
+            http="httptools",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=1,
         )
     else:
         config = server_config(app, settings, port=0)
@@ -107,15 +118,9 @@ def free_port() -> int:
 
 
 def processes_with(text: str) -> list[int]:
-    """Who runs with this in the command line."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if text.encode() in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-        except OSError:  # ended meanwhile
-            continue
-    return found
+    """Ids of the processes with this text in their command line."""
+    running = psutil.process_iter(["cmdline"])
+    return [process.pid for process in running if text in " ".join(process.info["cmdline"] or ())]
 
 
 def _wait_until_ready(server: Serving, start_s: float) -> None:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from server.chat.fake_openai import FakeUpstream
-from tests.support.running import running
+from tests.support.serving import serving_app
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[tuple[FakeUpstream, str]]:
     """A fake upstream that runs for a module, and its base URL."""
     state = FakeUpstream()
-    with running(state.app()) as url:
+    with serving_app(state.app()) as url:
         yield state, f"{url}/v1"
 
 

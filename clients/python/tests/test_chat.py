@@ -134,18 +134,18 @@ def test_calls_of_functions_and_of_custom_tools_are_read() -> None:
     from server.app import create_app
     from server.chat.fake_openai import FakeUpstream
     from server.settings.settings import SCRIPTED, Settings, Upstream
-    from tests.support.running import running
+    from tests.support.serving import serving_app
 
     tools = [
         {"type": "custom", "custom": {"name": "shell"}},
         {"type": "function", "function": {"name": "look"}},
     ]
-    with running(FakeUpstream().app()) as upstream:
+    with serving_app(FakeUpstream().app()) as upstream:
         served = Upstream.model_validate({"url": f"{upstream}/v1", "model": "m"})
         settings = Settings(
             policy="demo", upstreams={"demo": served}, q_models={"demo@1": SCRIPTED}
         )
-        with running(create_app(settings)) as url, QGuide(url, retry=AT_ONCE) as client:
+        with serving_app(create_app(settings)) as url, QGuide(url, retry=AT_ONCE) as client:
             answer = client.chat(TASK, n=2, tools=tools, qguide={"num_candidates": 2})
     calls = {call.type: call for choice in answer.choices for call in choice.message.tool_calls}
     custom, function = calls["custom"], calls["function"]

@@ -74,12 +74,9 @@ def measure_load(load: Load) -> LoadRow:
     gc.collect()
     gc.disable()
     try:
-        cpu_s, began_s = time.process_time(), time.perf_counter()
-        asked = asyncio.run(_ask(load, began_s))
-        cpu_s, whole_s = time.process_time() - cpu_s, time.perf_counter() - began_s
+        return asyncio.run(_measure(load))
     finally:
         gc.enable()
-    return summarize(load, asked, from_s=began_s + load.warm_up_s, cpu_share=cpu_s / whole_s)
 
 
 def summarize(load: Load, asked: Sequence[Asked], *, from_s: float, cpu_share: float) -> LoadRow:
@@ -108,9 +105,8 @@ def summarize(load: Load, asked: Sequence[Asked], *, from_s: float, cpu_share: f
     )
 
 
-async def _ask(load: Load, began_s: float) -> list[Asked]:
-    """Everything that all clients asked."""
-    until_s = began_s + load.warm_up_s + load.seconds
+async def _measure(load: Load) -> LoadRow:
+    """Ask with all clients side by side; the clock starts once they are there."""
     agents = [
         Agent(candidates=load.candidates, seed=load.seed + client) for client in range(load.clients)
     ]
@@ -120,13 +116,17 @@ async def _ask(load: Load, began_s: float) -> list[Asked]:
         httpx.AsyncClient(base_url=load.url, timeout=_TIMEOUT_S, verify=verify) for _ in agents
     ]
     path = PATHS[load.endpoint]
+    cpu_s, began_s = time.process_time(), time.perf_counter()
+    until_s = began_s + load.warm_up_s + load.seconds
     try:
         each = await asyncio.gather(
             *(_play(*one, path, until_s) for one in zip(clients, agents, strict=True))
         )
     finally:
+        cpu_s, whole_s = time.process_time() - cpu_s, time.perf_counter() - began_s
         await asyncio.gather(*(client.aclose() for client in clients))
-    return [one for asked in each for one in asked]
+    asked = [one for each_asked in each for one in each_asked]
+    return summarize(load, asked, from_s=began_s + load.warm_up_s, cpu_share=cpu_s / whole_s)
 
 
 async def _play(http: httpx.AsyncClient, agent: Agent, path: str, until_s: float) -> list[Asked]:

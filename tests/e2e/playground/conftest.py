@@ -24,7 +24,7 @@ from qnet.scoring.value_head import ScriptedScorer
 from server.app import create_app
 from server.q_models.build import Models
 from server.settings.settings import Settings
-from tests.support.running import running
+from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES, models_of
 
 WAIT_S = 30
@@ -136,7 +136,7 @@ def served(settings: Settings = FAKES, scorer: ScriptedScorer = SCORER) -> Itera
     def build(_: Settings) -> Models:
         return models_of(ScriptedPolicy(REPLIES), scorer, DeviceThread())
 
-    with running(create_app(settings, build=build)) as url:
+    with serving_app(create_app(settings, build=build)) as url:
         yield url
 
 

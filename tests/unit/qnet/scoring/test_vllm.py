@@ -176,7 +176,7 @@ FAULTS: list[tuple[Fault, str]] = [
 def test_a_bad_answer_is_no_score(
     connect: Connect, vllm: ScriptedVllm, head: LoadedHead, fault: Fault, reason: str
 ) -> None:
-    scorer = connect(vllm, head, timeout_s=0.5 if fault == "silence" else 30)
+    scorer = connect(vllm, head, timeout_s=3.0 if fault == "silence" else 30)
     request = ScoreRequest(HISTORY, said("go", "take"))
     [before] = scorer.score([request])
     vllm.fault = fault
@@ -194,7 +194,7 @@ def test_a_server_that_answers_badly_at_start_is_refused(
     vllm.fault = fault
     reason = reason.replace("1 states for 2", "0 states for 1")
     with pytest.raises(ConfigError, match=f"cannot use the vLLM at {vllm.url}: .*{reason}"):
-        connect(vllm, head, timeout_s=0.5 if fault == "silence" else 30)
+        connect(vllm, head, timeout_s=3.0 if fault == "silence" else 30)
 
 
 def test_a_state_that_is_not_finite_is_no_number_for_its_candidate_alone(
@@ -251,7 +251,7 @@ async def test_of_a_batch_that_the_server_refuses_only_the_request_at_fault_fail
 def test_a_lost_connection_is_tried_once_more_and_silence_is_not(
     connect: Connect, vllm: ScriptedVllm, head: LoadedHead
 ) -> None:
-    scorer = connect(vllm, head, timeout_s=0.5)
+    scorer = connect(vllm, head, timeout_s=3.0)
     request = ScoreRequest(HISTORY, said("go", "take"))
     vllm.asked.clear()
     vllm.fault, vllm.faults_left = "lost_connection", 1

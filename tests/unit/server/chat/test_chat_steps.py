@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from server.q_models.build import Models, build_models
 from server.settings.settings import Settings, Upstream
-from tests.support.running import running
+from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES, Serve
 
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}
@@ -27,7 +27,7 @@ TOOL = {
 @pytest.fixture
 def upstream() -> Iterator[tuple[FakeUpstream, str]]:
     state = FakeUpstream()
-    with running(state.app()) as url:
+    with serving_app(state.app()) as url:
         yield state, f"{url}/v1"
 
 

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from server.access.keys import create_key
 from server.app import create_app
 from server.settings.settings import SCRIPTED, Settings
-from tests.support.running import running
+from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES, Serve
 
 FOLDER = Path(__file__).parents[4] / "server" / "playground"
@@ -121,7 +121,7 @@ def test_it_needs_no_key_and_opens_nothing_else(serve: Serve, tmp_path: Path) ->
 )
 def test_no_other_file_can_be_reached(path: str) -> None:
     """Over a plain socket, because clients tidy such paths up before they send them."""
-    with running(create_app(FAKES)) as url:
+    with serving_app(create_app(FAKES)) as url:
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=30) as connection:
             connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())

@@ -39,7 +39,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 async def link(redis: RedisServer) -> AsyncIterator[RedisLink]:
-    link = RedisLink(redis.url, Metrics(), timeout_s=0.5, ping_every_s=0.05)
+    link = RedisLink(redis.url, Metrics(), timeout_s=3.0, ping_every_s=0.05)
     async with link.watched():
         yield link
 

@@ -15,8 +15,7 @@ from server.chat.fake_openai import FakeUpstream
 from server.observability.metrics import Metrics
 from server.settings.settings import Upstream
 from server.upstreams.health import UpstreamWatch
-from tests.support.running import running
-from tests.support.serving import free_port
+from tests.support.serving import free_port, serving_app
 from tests.unit.server.conftest import FAKES, Serve
 
 
@@ -37,7 +36,7 @@ class Answering:
 @pytest.fixture(scope="module")
 def answering() -> Iterator[tuple[Answering, str]]:
     state = Answering()
-    with running(state.app) as url:
+    with serving_app(state.app) as url:
         yield state, f"{url}/v1"
 
 
@@ -67,7 +66,7 @@ async def test_what_an_upstream_answers_says_how_it_is(
 
 
 async def test_silence_and_absence_are_told_apart() -> None:
-    limits = UpstreamLimits(connect_timeout_s=5.0, poll_timeout_s=0.2)
+    limits = UpstreamLimits(connect_timeout_s=5.0, poll_timeout_s=1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
         for url, said in ((there, "ReadTimeout"), (_nobody(), "ConnectError")):
@@ -119,7 +118,7 @@ async def test_one_failure_is_no_end(answering: tuple[Answering, str]) -> None:
 async def test_where_all_connections_are_busy_what_was_known_stands(
     address: tuple[FakeUpstream, str], upstream: FakeUpstream
 ) -> None:
-    limits = UpstreamLimits(connect_timeout_s=0.05, max_connections=1, breaker_failures=1)
+    limits = UpstreamLimits(connect_timeout_s=1.0, max_connections=1, breaker_failures=1)
     policy = OpenAICompatiblePolicy("demo", url=address[1], model="m", limits=limits)
     assert await policy.defect() == ""
     upstream.fault = "hang"
@@ -128,7 +127,7 @@ async def test_where_all_connections_are_busy_what_was_known_stands(
     await until(lambda: bool(upstream.asked))
     watch = UpstreamWatch([policy], Metrics(), every_s=0.01, again_s=0.01)
     async with watch.watched():
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(2.5)  # longer than a poll waits for a connection
         assert watch.details == {"upstream demo": "not asked yet"}
     hanging.cancel()
     await asyncio.gather(hanging, return_exceptions=True)
@@ -140,7 +139,7 @@ async def test_after_a_start_too_readiness_knows_who_is_gone(
     serve: Serve, vllm: str, status: int
 ) -> None:
     gone = Upstream.model_validate({"url": _nobody(), "model": "m"})
-    with running(FakeUpstream().app()) as url:
+    with serving_app(FakeUpstream().app()) as url:
         well = Upstream.model_validate({"url": f"{url}/v1", "model": "m"})
         upstreams: dict[str, Any] = {"vllm": gone, "well": well}
         settings = FAKES.model_copy(update={"upstreams": upstreams, "policy": "vllm", "vllm": vllm})
