@@ -2,9 +2,11 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+Result = TypeVar("Result")
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -279,6 +281,14 @@ class BatchPolicy(Protocol):
         ...
 
 
+Spending = Mapping[int, TokenUsage]
+"""Tokens that some requests of a batch, by their index, have cost once the next slice has run."""
+
+Slices = Generator[Spending, frozenset[int], Result]
+"""Work on a batch that stops before each slice: it says what it will have cost by the slice's end,
+and is sent the indices of the requests that nobody waits for any more."""
+
+
 class Scorer(Protocol):
     """Q-values for the candidates of each request. Synchronous; owns the device."""
 
@@ -293,7 +303,23 @@ class Scorer(Protocol):
         ...
 
 
-class CachingScorer(Scorer, Protocol):
+class SlicedScorer(Scorer, Protocol):
+    """A scorer whose work is cut, so that others may use the device between two slices."""
+
+    def prepare(self, request: ScoreRequest) -> Any:
+        """What `slices` takes, made of a request on any thread: its tokens.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+        """
+        ...
+
+    def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
+        """What `score` returns for the requests that these were made of."""
+        ...
+
+
+class CachingScorer(SlicedScorer, Protocol):
     """A scorer that keeps histories between requests; the thread that scores owns it."""
 
     @property

@@ -49,6 +49,7 @@ class PackedSegment:
             causally.
         own: the first column that `bias` is about; None is `column`.
         read: which of the tokens' outputs the caller wants.
+        owner: index of the request that it is computed for, among those that run together.
     """
 
     slab: KVBuffer
@@ -59,6 +60,7 @@ class PackedSegment:
     bias: Tensor | None = None
     own: int | None = None
     read: tuple[int, ...] = ()
+    owner: int = 0
 
     def columns(self, tokens: int | None = None) -> range:
         """Those beside `seen` that its first `tokens` tokens may see; None is all tokens."""

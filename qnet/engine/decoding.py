@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from qnet.engine.attention import PackedSegment, joined
+from qnet.engine.forward_passes import Passes
 from qnet.engine.packed_model import PackedModel, history_piece
 from qnet.engine.prefix_cache import Branch, Entry
+from qnet.support.slices import finish
 
 
 @dataclass(slots=True)
@@ -28,6 +30,7 @@ class Draw:
         logprob: sum of the tokens' log-probabilities at temperature 1.
         stopped: whether a stop token was drawn.
         columns: where the keys and values of its tokens lie.
+        given_up: nobody wants it any more.
     """
 
     temperature: float
@@ -36,11 +39,12 @@ class Draw:
     logprob: float = 0.0
     stopped: bool = False
     columns: list[int] = field(default_factory=list)
+    given_up: bool = False
 
     @property
     def done(self) -> bool:
-        """Stopped, or out of room."""
-        return self.stopped or len(self.token_ids) == len(self.uniforms)
+        """Stopped, out of room or given up."""
+        return self.stopped or self.given_up or len(self.token_ids) == len(self.uniforms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,11 @@ class _Session:
 
     Attributes:
         lines: the draws that are not done, by what they have said.
+        owner: index of the history.
     """
 
-    def __init__(self, job: DrawsAfter, entry: Entry) -> None:
+    def __init__(self, job: DrawsAfter, entry: Entry, *, owner: int) -> None:
+        self.owner = owner
         self.draws = job.draws
         self.entry = entry
         self.lines = [list(range(len(job.draws)))]
@@ -93,6 +99,7 @@ class _Session:
             bias=self._bias(like) if self._forked else None,
             own=self._own if self._forked else None,
             read=tuple(range(len(spoken))),
+            owner=self.owner,
         )
 
     def branches(self) -> list[Branch]:
@@ -122,39 +129,53 @@ class _Session:
         return self._hiding_DB[[line[0] for line in self.lines], :used].to(like)
 
 
-@torch.inference_mode()
 def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozenset[int]) -> int:
     """Fill in every draw of every job.
 
     Returns:
         How many history tokens had to be computed.
     """
-    with model.lease([(job.cache_salt, job.token_ids) for job in jobs], spare=1) as entries:
+    return finish(draw_passes(model, jobs, stop_token_ids))
+
+
+@torch.inference_mode()
+def draw_passes(
+    model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozenset[int]
+) -> Passes[int]:
+    """The same, one forward pass after the other; a draw may be given up between two."""
+    histories = [(job.cache_salt, job.token_ids) for job in jobs]
+    fresh_tokens = yield from model.compute_beginnings(histories, spare=1)
+    with model.lease(histories, fresh_tokens, spare=1) as entries:
         computed = sum(
             len(job.token_ids) - entry.cached_tokens
             for job, entry in zip(jobs, entries, strict=True)
         )
-        logits = _prefill(model, jobs, entries)
-        sessions = [_Session(job, entry) for job, entry in zip(jobs, entries, strict=True)]
+        logits = yield from _prefill(model, jobs, entries)
+        sessions = [
+            _Session(job, entry, owner=owner)
+            for owner, (job, entry) in enumerate(zip(jobs, entries, strict=True))
+        ]
         while True:
             lines = [[s.draws[i] for i in line] for s in sessions for line in s.lines]
             _extend(lines, logits, stop_token_ids)
             pieces = [piece for s in sessions if (piece := s.next_piece(logits)) is not None]
             if not pieces:
                 break
-            logits = model.run(pieces)
+            logits = yield from model.passes(pieces)
         for session in sessions:
             session.entry.branches = session.branches()
     return computed
 
 
-def _prefill(model: PackedModel, jobs: Sequence[DrawsAfter], entries: Sequence[Entry]) -> Tensor:
+def _prefill(
+    model: PackedModel, jobs: Sequence[DrawsAfter], entries: Sequence[Entry]
+) -> Passes[Tensor]:
     """Next-token logits of every history, (jobs, vocabulary)."""
     pieces = [
-        history_piece(entry, job.token_ids, read_last=True)
-        for job, entry in zip(jobs, entries, strict=True)
+        history_piece(entry, job.token_ids, read_last=True, owner=owner)
+        for owner, (job, entry) in enumerate(zip(jobs, entries, strict=True))
     ]
-    logits = model.run(pieces)
+    logits = yield from model.passes(pieces)
     for job, entry in zip(jobs, entries, strict=True):
         entry.token_ids = job.token_ids
     return logits

@@ -23,10 +23,12 @@ from qnet.engine.attention import (
     joined,
     register,
 )
+from qnet.engine.forward_passes import Passes, pack
 from qnet.engine.last_layer_pruning import LastLayerPruning
 from qnet.engine.prefix_cache import Entry, PrefixCache
 from qnet.engine.radix_tree import common_prefix
 from qnet.errors import CheckpointError
+from qnet.support.slices import finish
 from qnet.types import CacheUse
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
@@ -78,15 +80,15 @@ class PackedModel:
         self._adopt(trunk.eval())
 
     @contextmanager
-    def lease(self, histories: Sequence[Salted], *, spare: int) -> Iterator[list[Entry]]:
+    def lease(
+        self, histories: Sequence[Salted], fresh_tokens: Sequence[int], *, spare: int
+    ) -> Iterator[list[Entry]]:
         """Entries for these histories, kept afterwards, or dropped after a failure.
 
-        What several of them begin with and nobody knows yet is computed first, and once.
-
         Args:
+            fresh_tokens: what `compute_beginnings` returned for them.
             spare: how many last tokens are computed again even where they are known.
         """
-        fresh_tokens = self._compute_beginnings(histories, spare=spare)
         entries: list[Entry] = []
         try:
             for (salt, token_ids), tokens in zip(histories, fresh_tokens, strict=True):
@@ -101,8 +103,13 @@ class PackedModel:
         for entry in entries:
             self.store.commit(entry)
 
-    def _compute_beginnings(self, histories: Sequence[Salted], *, spare: int) -> list[int]:
-        """How many tokens were computed, each for one of the histories that begin with it."""
+    @torch.inference_mode()
+    def compute_beginnings(self, histories: Sequence[Salted], *, spare: int) -> Passes[list[int]]:
+        """Compute once what several histories begin with and nobody knows yet.
+
+        Returns:
+            How many tokens that took, each for one of the histories that begin with it.
+        """
         computed = [0] * len(histories)
         in_order = sorted(range(len(histories)), key=histories.__getitem__)
         for one, other in pairwise(in_order):
@@ -112,16 +119,16 @@ class PackedModel:
             known_by_both = min(common_prefix(mine, theirs), len(mine) - spare, len(theirs) - spare)
             beginning = mine[: max(0, known_by_both)]
             if self.store.lacks(beginning, cache_salt=salt):
-                computed[one] = self._compute((salt, beginning))
+                computed[one] = yield from self._compute((salt, beginning), owner=one)
         return computed
 
-    def _compute(self, beginning: Salted) -> int:
+    def _compute(self, beginning: Salted, *, owner: int) -> Passes[int]:
         """Make a prefix known; how many tokens that took."""
         salt, token_ids = beginning
         entry = self.store.lease(token_ids, at_most=len(token_ids), cache_salt=salt)
-        piece = history_piece(entry, token_ids)
+        piece = history_piece(entry, token_ids, owner=owner)
         try:
-            self.run([piece])
+            yield from self.passes([piece])
         except BaseException:
             self.store.discard(entry)
             raise
@@ -137,19 +144,32 @@ class PackedModel:
     @torch.inference_mode()
     def run(self, pieces: Iterable[PackedSegment]) -> Tensor:
         """The outputs at every piece's `read` tokens, (reads, …), in order."""
-        return torch.cat(list(self.outputs(pieces)))
+        return finish(self.passes(pieces))
 
     @torch.inference_mode()
-    def outputs(self, pieces: Iterable[PackedSegment]) -> Iterator[Tensor]:
+    def passes(self, pieces: Iterable[PackedSegment]) -> Passes[Tensor]:
         """What `run` returns, one forward pass after the other."""
-        for batch in pack(pieces, self._tokens_per_forward):
-            plan = AttentionMetadata(batch, last_layer=self._narrowing.layer)
-            inputs = self._inputs(batch)
-            read, tokens = plan.read_rows, inputs["input_ids"].shape[1]
-            rows = torch.tensor(read, dtype=torch.long, device=self._device)
-            with self._narrowing.to(sorted(set(read)), tokens=tokens, device=self._device):
-                outputs = self._read(rows, {**inputs, "plan": plan})
-            yield outputs
+        outputs = []
+        for batch in self.batches(pieces):
+            yield batch
+            outputs.append(self.forward(batch))
+        return torch.cat(outputs)
+
+    def batches(self, pieces: Iterable[PackedSegment]) -> Iterator[list[PackedSegment]]:
+        """The pieces of each forward pass."""
+        return pack(pieces, self._tokens_per_forward)
+
+    @torch.inference_mode()
+    def forward(self, batch: list[PackedSegment]) -> Tensor:
+        """The outputs at the `read` tokens of the pieces of one forward pass."""
+        # One row of all tokens, without padding: sessions differ in length, and a rectangle would
+        # compute its longest row for each. Which token sees which is left to the attention.
+        plan = AttentionMetadata(batch, last_layer=self._narrowing.layer)
+        inputs = self._inputs(batch)
+        read, tokens = plan.read_rows, inputs["input_ids"].shape[1]
+        rows = torch.tensor(read, dtype=torch.long, device=self._device)
+        with self._narrowing.to(sorted(set(read)), tokens=tokens, device=self._device):
+            return self._read(rows, {**inputs, "plan": plan})
 
     def _inputs(self, pieces: Sequence[PackedSegment]) -> dict[str, Tensor]:
         tokens = [token for piece in pieces for token in piece.token_ids]
@@ -229,49 +249,21 @@ def hidden_states_of(trunk: PreTrainedModel) -> Reader:
     return read
 
 
-def history_piece(entry: Entry, token_ids: list[int], *, read_last: bool = False) -> PackedSegment:
+def history_piece(
+    entry: Entry, token_ids: list[int], *, read_last: bool = False, owner: int = 0
+) -> PackedSegment:
     """What of a history its entry does not know yet."""
     known, length = len(entry.token_ids), len(token_ids)
     read = (length - known - 1,) if read_last else ()
     positions = list(range(known, length))
     seen = joined((), range(known))
-    return PackedSegment(entry.slab, token_ids[known:], positions, known, seen, read=read)
+    return PackedSegment(
+        entry.slab, token_ids[known:], positions, known, seen, read=read, owner=owner
+    )
 
 
 def _read_every(step: int, piece: PackedSegment) -> PackedSegment:
     return replace(piece, read=tuple(range(0, len(piece.token_ids), step)))
-
-
-def pack(pieces: Iterable[PackedSegment], tokens_per_forward: int) -> Iterator[list[PackedSegment]]:
-    """Batches of pieces in order; a long one is cut where its tokens see each other causally."""
-    batch: list[PackedSegment] = []
-    room = tokens_per_forward
-    for piece in pieces:
-        for part in _parts(piece, tokens_per_forward):
-            if batch and len(part.token_ids) > room:
-                yield batch
-                batch, room = [], tokens_per_forward
-            batch.append(part)
-            room -= len(part.token_ids)
-    if batch:
-        yield batch
-
-
-def _parts(piece: PackedSegment, size: int) -> Iterator[PackedSegment]:
-    if piece.bias is not None or len(piece.token_ids) <= size:
-        if piece.token_ids:
-            yield piece
-        return
-    for start in range(0, len(piece.token_ids), size):
-        end = min(start + size, len(piece.token_ids))
-        yield PackedSegment(
-            piece.slab,
-            piece.token_ids[start:end],
-            piece.positions[start:end],
-            piece.column + start,
-            joined(piece.seen, range(piece.column, piece.column + start)),
-            read=tuple(row - start for row in piece.read if start <= row < end),
-        )
 
 
 def context_length(config: PretrainedConfig) -> int:

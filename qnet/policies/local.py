@@ -2,19 +2,24 @@
 
 import secrets
 from array import array
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 
 import torch
 
-from qnet.device.device_thread import DeviceThread, DeviceWorker
-from qnet.engine.decoding import Draw, DrawsAfter, draw
+from qnet.device.device_thread import DeviceThread
+from qnet.device.device_worker import DeviceWorker
+from qnet.engine.decoding import Draw, DrawsAfter, draw_passes
 from qnet.engine.packed_model import PackedModel, logits_of
 from qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
 from qnet.models.checkpoint import LoadedPolicy
+from qnet.policies.usage_ledger import record_usage
+from qnet.support.slices import finish
 from qnet.tenant import current_tenant
-from qnet.types import Candidate, History, SampleRequest, Sampling
+from qnet.types import Candidate, History, SampleRequest, Sampling, Slices, TokenUsage
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048
@@ -53,14 +58,16 @@ class LocalPolicy:
         self._renderer = loaded.renderer
         self._stop = frozenset(loaded.renderer.stop_token_ids)
         self._max_rows = max_rows
-        self._worker = DeviceWorker(thread, self.sample_batch) if thread else None
+        self._worker = (
+            DeviceWorker(thread, self._slices, observe_unanswered=record_usage) if thread else None
+        )
         self.history_tokens = 0
         self.prefill_tokens = 0
         self._packed = PackedModel(
             loaded.model,
             logits_of(loaded.model),
             cache_bytes=cache_bytes,
-            tokens_per_forward=max(tokens_per_forward, max_rows),
+            tokens_per_forward=tokens_per_forward,
         )
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
@@ -73,7 +80,11 @@ class LocalPolicy:
         if self._worker is None:
             raise ConfigError(f"{self.name} has no device thread; build it with thread=")
         salt = current_tenant().cache_salt
-        return await self._worker.submit(SampleRequest(history, n, sampling, cache_salt=salt))
+        request = SampleRequest(history, n, sampling, cache_salt=salt)
+        asked = await self._worker.thread.tokenize(
+            partial(self._ask, request), characters=sum(len(turn.text) for turn in history)
+        )
+        return await self._worker.submit(asked)
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order.
@@ -85,19 +96,54 @@ class LocalPolicy:
             HistoryTooLongError: a history leaves no room for a reply.
             InvalidCandidatesError: a request asks for none.
         """
-        histories = [tuple(self._encode(request)) for request in requests]
-        draws = [
-            self._new_draws(request, token_ids)
-            for request, token_ids in zip(requests, histories, strict=True)
-        ]
-        salts = [request.cache_salt for request in requests]
-        for wave in _waves(_jobs(salts, histories, draws), self._max_rows):
-            self.history_tokens += sum(len(job.token_ids) for job in wave)
-            self.prefill_tokens += draw(self._packed, wave, self._stop)
+        return finish(self._slices([self._ask(request) for request in requests]))
+
+    def _ask(self, request: SampleRequest) -> "_Asked":
+        """The request as tokens and draws; for any thread."""
+        token_ids = self._encode(request)
+        return _Asked(request, token_ids, self._new_draws(request, token_ids))
+
+    def _slices(self, asked: Sequence["_Asked"]) -> Slices[list[list[Candidate]]]:
+        """Candidates of each, one forward pass after the other."""
+        read = Counter[int]()
+        for wave in _waves(_jobs(asked), self._max_rows):
+            self.history_tokens += sum(len(job.token_ids) for job, _ in wave)
+            self.prefill_tokens += yield from self._draw(wave, asked, read)
         return [
-            self._candidates(drawn, n=request.n, prompt_tokens=len(token_ids))
-            for request, token_ids, drawn in zip(requests, histories, draws, strict=True)
+            self._candidates(one.draws, n=one.request.n, prompt_tokens=len(one.token_ids))
+            for one in asked
         ]
+
+    def _draw(
+        self, wave: Sequence["_Job"], asked: Sequence["_Asked"], read: Counter[int]
+    ) -> Slices[int]:
+        """Fill in the draws of a wave; how many history tokens had to be computed.
+
+        Args:
+            read: history tokens that were computed for each of `asked`; added to.
+        """
+        passes = draw_passes(self._packed, [job for job, _ in wave], self._stop)
+        try:
+            batch = next(passes)
+            while True:
+                decoding = any(draw.token_ids for job, _ in wave for draw in job.draws)
+                for segment in () if decoding else batch:
+                    first, *_ = wave[segment.owner][1]
+                    read[first] += len(segment.token_ids)
+                spending = {
+                    i: TokenUsage(read[i], asked[i].drawn_tokens + decoding * asked[i].drawing)
+                    for _, indices in wave
+                    for i in indices
+                }
+                given_up = yield spending
+                for i in given_up or ():
+                    asked[i].give_up()
+                batch = next(passes)
+        except StopIteration as end:
+            computed: int = end.value
+            return computed
+        finally:
+            passes.close()
 
     @property
     def cached_bytes(self) -> int:
@@ -105,11 +151,12 @@ class LocalPolicy:
         return self._packed.store.nbytes
 
     def _encode(self, request: SampleRequest) -> list[int]:
-        token_ids = self._renderer.encode_history(request.history)
-        if len(token_ids) + 1 > self._packed.context:
+        context = self._packed.context
+        token_ids = self._renderer.encode_history(request.history, most_tokens=context)
+        if len(token_ids) + 1 > context:
             raise HistoryTooLongError(
                 f"history has {len(token_ids):,} tokens; {self.name} takes "
-                f"{self._packed.context:,} with the reply; shorten the history"
+                f"{context:,} with the reply; shorten the history"
             )
         return token_ids
 
@@ -167,25 +214,54 @@ def _uniforms(
     return streams
 
 
-def _jobs(
-    salts: Sequence[str], histories: Sequence[tuple[int, ...]], draws: Sequence[list[Draw]]
-) -> list[DrawsAfter]:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, the tokens of its history and the draws that will be its candidates."""
+
+    request: SampleRequest
+    token_ids: list[int]
+    draws: list[Draw]
+
+    @property
+    def drawn_tokens(self) -> int:
+        """Tokens of its candidates so far."""
+        return sum(len(draw.token_ids) for draw in self.draws)
+
+    @property
+    def drawing(self) -> int:
+        """Candidates that another token will be drawn for."""
+        return sum(not draw.done for draw in self.draws)
+
+    def give_up(self) -> None:
+        """Draw no more for it."""
+        for draw in self.draws:
+            draw.given_up = True
+
+
+_Job = tuple[DrawsAfter, list[int]]
+"""What is drawn after one history, and the indices of the requests that it is drawn for."""
+
+
+def _jobs(asked: Sequence[_Asked]) -> list[_Job]:
     """One job per distinct history of a salt: equal ones are computed once."""
-    jobs: dict[tuple[str, tuple[int, ...]], DrawsAfter] = {}
-    for salt, token_ids, new in zip(salts, histories, draws, strict=True):
-        job = jobs.setdefault((salt, token_ids), DrawsAfter(list(token_ids), [], salt))
-        job.draws.extend(new)
+    jobs: dict[tuple[str, tuple[int, ...]], _Job] = {}
+    for index, one in enumerate(asked):
+        salt = one.request.cache_salt
+        unknown = DrawsAfter(one.token_ids, [], salt)
+        job, indices = jobs.setdefault((salt, tuple(one.token_ids)), (unknown, []))
+        job.draws.extend(one.draws)
+        indices.append(index)
     return list(jobs.values())
 
 
-def _waves(jobs: Sequence[DrawsAfter], max_rows: int) -> list[list[DrawsAfter]]:
+def _waves(jobs: Sequence[_Job], max_rows: int) -> list[list[_Job]]:
     """Jobs in batches of at most `max_rows` draws; one large job is a batch of its own."""
-    waves: list[list[DrawsAfter]] = []
+    waves: list[list[_Job]] = []
     rows = max_rows + 1
-    for job in jobs:
+    for job, indices in jobs:
         rows += len(job.draws)
         if rows > max_rows:
             waves.append([])
             rows = len(job.draws)
-        waves[-1].append(job)
+        waves[-1].append((job, indices))
     return waves

@@ -24,7 +24,8 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from qnet.errors import MalformedHistoryError, RenderingError
+from qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
+from qnet.rendering.token_bounds import longest_token
 from qnet.support.lru_cache import LRUCache
 from qnet.types import History, Message, ToolCall
 
@@ -83,6 +84,11 @@ class _Turn:
     said: str
     closing: str
 
+    @property
+    def characters(self) -> int:
+        """Of all three."""
+        return len(self.opening) + len(self.said) + len(self.closing)
+
 
 _SILENT = _Turn("", "", "")
 
@@ -98,6 +104,7 @@ class Renderer:
         self.tokenizer = tokenizer
         self._eos: str = str(tokenizer.eos_token)
         self._template: str = tokenizer.chat_template or PLAIN_TEMPLATE
+        self._longest_token = longest_token(tokenizer)
         self._special = frozenset(str(token) for token in tokenizer.all_special_tokens)
         self._tokens = LRUCache[str, tuple[int, ...]](size=_CACHED_CHARACTERS)
         self._known_turns = LRUCache[tuple[int, _Block], tuple[_Turn, int]](size=_CACHED_CHARACTERS)
@@ -113,42 +120,65 @@ class Renderer:
         """The tokens that end an assistant's turn."""
         return (int(self.tokenizer.eos_token_id),)
 
-    def encode_history(self, history: History) -> list[int]:
+    def encode_history(self, history: History, *, most_tokens: int | None = None) -> list[int]:
         """Tokens of the state, up to and including the assistant's generation prompt.
 
+        Args:
+            most_tokens: see `encode_state`.
+
         Raises:
+            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
             MalformedHistoryError: a message holds one of the tokenizer's control tokens.
             RenderingError: the chat template rewrites earlier turns.
         """
-        return self.encode_state(history).token_ids
+        return self.encode_state(history, most_tokens=most_tokens).token_ids
 
-    def encode_state(self, history: History) -> RenderedEpisode:
+    def encode_state(self, history: History, *, most_tokens: int | None = None) -> RenderedEpisode:
         """What `encode_history` returns, and where its actions stand.
 
+        Args:
+            most_tokens: a history that is so long that it surely has more is not tokenized.
+
         Raises:
+            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
             MalformedHistoryError: a message holds one of the tokenizer's control tokens.
             RenderingError: the chat template rewrites earlier turns.
         """
-        episode = self.encode_episode(history)
+        episode = self.encode_episode(history, most_tokens=most_tokens)
         prompt = self._encode(self._generation_prompt(history))
         return RenderedEpisode([*episode.token_ids, *prompt], episode.action_spans)
 
-    def encode_candidate(self, message: Message) -> list[int]:
-        """Tokens of an assistant's reply after `encode_history`, end-of-turn included."""
-        self._check(message)
-        history = _PROBE[:1]
-        return list(self._encode(self._assistant_turn(history, message).said))
+    def encode_candidate(self, message: Message, *, most_tokens: int | None = None) -> list[int]:
+        """Tokens of an assistant's reply after `encode_history`, end-of-turn included.
 
-    def encode_episode(self, messages: Sequence[Message]) -> RenderedEpisode:
-        """Tokens of a conversation and where its actions stand.
+        Args:
+            most_tokens: see `encode_state`.
 
         Raises:
+            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
+            MalformedHistoryError: it holds one of the tokenizer's control tokens.
+        """
+        self._check(message)
+        said = self._assistant_turn(_PROBE[:1], message).said
+        self._refuse_longer("a candidate", len(said), most_tokens)
+        return list(self._encode(said))
+
+    def encode_episode(
+        self, messages: Sequence[Message], *, most_tokens: int | None = None
+    ) -> RenderedEpisode:
+        """Tokens of a conversation and where its actions stand.
+
+        Args:
+            most_tokens: see `encode_state`.
+
+        Raises:
+            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
             MalformedHistoryError: a message holds one of the tokenizer's control tokens.
             RenderingError: the chat template rewrites earlier turns.
         """
         token_ids: list[int] = []
         spans: list[tuple[int, int]] = []
-        for turn, message in zip(self._turns(messages), messages, strict=True):
+        for turn, message in zip(self._turns(messages, most_tokens), messages, strict=True):
             token_ids += self._encode(turn.opening)
             start = len(token_ids)
             token_ids += self._encode(turn.said)
@@ -169,21 +199,34 @@ class Renderer:
                 text = text.replace(token, "")
         return Message("assistant", text.strip())
 
-    def _turns(self, messages: Sequence[Message]) -> list[_Turn]:
+    def _turns(self, messages: Sequence[Message], most_tokens: int | None) -> list[_Turn]:
         for message in messages:
             self._check(message)
         turns: list[_Turn] = []
-        place = _START
+        place, characters = _START, 0
         for block in _blocks(messages):
             known = self._known_turns.get((place, block))
             if known is None:
                 known = self._new_turn(messages[: len(turns)], block)
+                # Refused before it is kept: what nobody is served would push out what others use.
+                self._refuse_longer("the history", characters + known[0].characters, most_tokens)
                 size = sum(len(message.text) for message in block) + _OVERHEAD_CHARACTERS
                 self._known_turns.put((place, block), known, size=size)
             turn, place = known
+            characters += turn.characters
+            self._refuse_longer("the history", characters, most_tokens)
             turns += [_SILENT] * (len(block) - 1)
             turns.append(turn)
         return turns
+
+    def _refuse_longer(self, what: str, characters: int, most_tokens: int | None) -> None:
+        if most_tokens is None or self._longest_token is None:
+            return
+        if characters > most_tokens * self._longest_token:
+            raise HistoryTooLongError(
+                f"{what} has at least {characters // self._longest_token:,} tokens in its first "
+                f"{characters:,} characters; the model takes {most_tokens:,}; shorten it"
+            )
 
     def _new_turn(self, before: Sequence[Message], block: _Block) -> tuple[_Turn, int]:
         """A turn and the place behind it; a place stands for all the turns before it."""

@@ -1,26 +1,35 @@
 """The scorers that fit a loaded Q model, the fast one and the reference."""
 
+from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
 from qnet.models.checkpoint import LoadedImplicitQ, LoadedQModel, LoadedQNet
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 
 
 def build_shared_prefix_scorer(
-    loaded: LoadedQModel, *, cache_bytes: int
+    loaded: LoadedQModel,
+    *,
+    cache_bytes: int,
+    tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
 ) -> SharedPrefixScorer | SharedPrefixImplicitScorer:
     """Scores with the Q model of either kind.
 
     Args:
         cache_bytes: for the histories kept between steps.
+        tokens_per_forward: longest packed row of one forward pass.
 
     Raises:
         CheckpointError: the architecture does not run on packed tokens.
     """
     match loaded:
         case LoadedQNet():
-            return SharedPrefixScorer(loaded, cache_bytes=cache_bytes)
+            return SharedPrefixScorer(
+                loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
+            )
         case LoadedImplicitQ():
-            return SharedPrefixImplicitScorer(loaded, cache_bytes=cache_bytes)
+            return SharedPrefixImplicitScorer(
+                loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
+            )
 
 
 def build_naive_scorer(loaded: LoadedQModel) -> NaiveScorer | NaiveImplicitScorer:

@@ -4,11 +4,13 @@ Both read log-probabilities at the actions' tokens alone; the fast one makes voc
 nowhere else, and keeps the histories of the policy and of its reference from step to step.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from math import fsum
 
 import torch
 
+from qnet.engine.forward_passes import metered
 from qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
@@ -18,7 +20,8 @@ from qnet.errors import MalformedHistoryError
 from qnet.models.checkpoint import LoadedImplicitQ
 from qnet.scoring.logprobs import LogprobReader, LogprobReading
 from qnet.scoring.score_plan import RenderedRequest, render_request
-from qnet.types import CacheUse, ScoreRequest, ScoreResult
+from qnet.support.slices import finish
+from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
 
 
 class NaiveImplicitScorer:
@@ -78,7 +81,6 @@ class SharedPrefixImplicitScorer:
             for model in (loaded.model.policy, loaded.model.reference)
         )
 
-    @torch.inference_mode()
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate, in the requests' order; tokens are counted once for each model.
 
@@ -87,13 +89,23 @@ class SharedPrefixImplicitScorer:
             InvalidCandidatesError: a request has no candidates.
             MalformedHistoryError: a history without tokens, after which nothing has a probability.
         """
-        if not requests:
+        return finish(self.slices([self.prepare(request) for request in requests]))
+
+    def prepare(self, request: ScoreRequest) -> RenderedRequest:
+        """The request's tokens; raises what `score` does."""
+        return _render(self._loaded, request, self.context)
+
+    @torch.inference_mode()
+    def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
+        """What `score` returns, one forward pass after the other."""
+        if not prepared:
             return []
-        rendered = [_render(self._loaded, request, self.context) for request in requests]
-        readings = zip(self._policy.read(rendered), self._reference.read(rendered), strict=True)
+        spent = Counter[int]()
+        policies = yield from metered(self._policy.read(prepared), spent)
+        references = yield from metered(self._reference.read(prepared), spent)
         return [
             self._result(request, policy, reference)
-            for request, (policy, reference) in zip(rendered, readings, strict=True)
+            for request, policy, reference in zip(prepared, policies, references, strict=True)
         ]
 
     @property

@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from qnet.engine.attention import PackedSegment
+from qnet.engine.forward_passes import Passes
 from qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
@@ -25,6 +26,7 @@ from qnet.engine.prefix_cache import Entry
 from qnet.engine.token_trie import TokenTree
 from qnet.models.checkpoint import LoadedPolicy
 from qnet.scoring.score_plan import RenderedRequest, pieces, remember, render_request
+from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult
 
 
@@ -63,7 +65,6 @@ class SharedPrefixLogprobScorer:
             loaded.model, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
         )
 
-    @torch.inference_mode()
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """log pi of each candidate, in the requests' order.
 
@@ -81,7 +82,7 @@ class SharedPrefixLogprobScorer:
                 computed_tokens=request.new_tokens(reading.known),
                 cached_tokens=reading.known,
             )
-            for request, reading in zip(rendered, self._reader.read(rendered), strict=True)
+            for request, reading in zip(rendered, finish(self._reader.read(rendered)), strict=True)
         ]
 
     @property
@@ -117,12 +118,15 @@ class LogprobReader:
         """Let go of every history."""
         self._packed.store.clear()
 
-    def read(self, requests: Sequence[RenderedRequest]) -> list[LogprobReading]:
+    @torch.inference_mode()
+    def read(self, requests: Sequence[RenderedRequest]) -> Passes[list[LogprobReading]]:
         """Log-probabilities of each request's distinct candidates, token by token."""
         # The first token of an action is predicted at the history's last: it is computed again.
-        with self._packed.lease([r.salted_history for r in requests], spare=1) as entries:
+        histories = [request.salted_history for request in requests]
+        fresh_tokens = yield from self._packed.compute_beginnings(histories, spare=1)
+        with self._packed.lease(histories, fresh_tokens, spare=1) as entries:
             known = [entry.cached_tokens for entry in entries]
-            logprobs = iter(self._logprobs(requests, entries))
+            logprobs = iter((yield from self._logprobs(requests, entries)))
             for request, entry in zip(requests, entries, strict=True):
                 remember(request, entry)
         return [
@@ -132,7 +136,7 @@ class LogprobReader:
 
     def _logprobs(
         self, requests: Sequence[RenderedRequest], entries: Sequence[Entry]
-    ) -> list[float]:
+    ) -> Passes[list[float]]:
         """Of every token of the candidates' trees, in the order of `_followers`."""
         wanted = [
             [request.tree.token_ids[token] for token in following]
@@ -141,7 +145,9 @@ class LogprobReader:
         ]
         found: list[float] = []
         rows = 0
-        for logits_RV in self._packed.outputs(_pieces(requests, entries, self._like)):
+        for batch in self._packed.batches(_pieces(requests, entries, self._like)):
+            yield batch
+            logits_RV = self._packed.forward(batch)
             found += _logprobs_after(logits_RV, wanted[rows : rows + len(logits_RV)])
             rows += len(logits_RV)
         return found
@@ -151,8 +157,9 @@ def _pieces(
     requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: torch.Tensor
 ) -> Iterator[PackedSegment]:
     """Each history with its candidates, read wherever a token of a candidate follows."""
-    for request, entry in zip(requests, entries, strict=True):
-        yield from pieces(request, entry, read=list(_followers(request.tree)), like=like)
+    for owner, (request, entry) in enumerate(zip(requests, entries, strict=True)):
+        read = list(_followers(request.tree))
+        yield from pieces(request, entry, read=read, like=like, owner=owner)
 
 
 def _followers(tree: TokenTree) -> dict[int, list[int]]:

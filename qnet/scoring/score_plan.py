@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -67,9 +67,12 @@ def render_request(
         InvalidCandidatesError: the request has no candidates.
     """
     require_candidates(request)
-    state = renderer.encode_state(request.history)
+    state = renderer.encode_state(request.history, most_tokens=context)
     history = state.token_ids
-    encoded = [tuple(renderer.encode_candidate(c)) for c in request.candidates]
+    encoded = [
+        tuple(renderer.encode_candidate(candidate, most_tokens=context))
+        for candidate in request.candidates
+    ]
     longest = len(history) + max(map(len, encoded))
     if longest > context:
         raise HistoryTooLongError(
@@ -116,13 +119,14 @@ def require_candidates(request: ScoreRequest) -> None:
 
 
 def pieces(
-    request: RenderedRequest, entry: Entry, *, read: Sequence[int], like: Tensor
+    request: RenderedRequest, entry: Entry, *, read: Sequence[int], like: Tensor, owner: int = 0
 ) -> Iterator[PackedSegment]:
     """What the entry does not know of the history, and the candidates, none of which sees another.
 
     Args:
         read: the tokens of the tree whose outputs are wanted, in order; -1 is the history's last.
         like: a tensor of the model's dtype on its device.
+        owner: index of the request.
     """
     known, start = len(entry.token_ids), len(request.history)
     entry.slab.reserve(start + len(request.tree))
@@ -135,10 +139,11 @@ def pieces(
         column=known,
         seen=joined((), range(known)),
         read=tuple(start - known + token for token in _within(read, range(-1, stem))),
+        owner=owner,
     )
     branches = range(stem, len(request.tree))
     for tokens, seen in _blocks(ends, branches, joined((), range(start + stem)), start):
-        yield _block(request, entry, tokens, seen, read=read, like=like)
+        yield replace(_block(request, entry, tokens, seen, read=read, like=like), owner=owner)
 
 
 def _block(

@@ -5,12 +5,14 @@ tolerance and computes only what is new: the history's unknown tokens once, then
 distinct tokens side by side, each seeing the history and its own beginning.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from qnet.engine.attention import PackedSegment
+from qnet.engine.forward_passes import metered
 from qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
@@ -28,7 +30,8 @@ from qnet.scoring.score_plan import (
     render_request,
     require_candidates,
 )
-from qnet.types import CacheUse, ScoreRequest, ScoreResult
+from qnet.support.slices import finish, in_one_slice
+from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
 
 
 class NaiveScorer:
@@ -94,7 +97,6 @@ class SharedPrefixScorer:
         )
         self.context = self._packed.context
 
-    @torch.inference_mode()
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate, in the requests' order.
 
@@ -102,21 +104,37 @@ class SharedPrefixScorer:
             HistoryTooLongError: history and candidate exceed the trunk's context.
             InvalidCandidatesError: a request has no candidates.
         """
-        if not requests:
+        return finish(self.slices([self.prepare(request) for request in requests]))
+
+    def prepare(self, request: ScoreRequest) -> RenderedRequest:
+        """The request's tokens.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: the request has no candidates.
+        """
+        renderer = self._loaded.renderer
+        return render_request(renderer, request, name=self.name, context=self.context)
+
+    @torch.inference_mode()
+    def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
+        """What `score` returns, one forward pass after the other."""
+        if not prepared:
             return []
-        rendered = [
-            render_request(self._loaded.renderer, r, name=self.name, context=self.context)
-            for r in requests
-        ]
-        with self._packed.lease([r.salted_history for r in rendered], spare=0) as entries:
+        spent = Counter[int]()
+        histories = [request.salted_history for request in prepared]
+        beginnings = self._packed.compute_beginnings(histories, spare=0)
+        fresh_tokens = yield from metered(beginnings, spent)
+        with self._packed.lease(histories, fresh_tokens, spare=0) as entries:
             known = [entry.cached_tokens for entry in entries]
             like = next(self._loaded.model.parameters())
-            hidden_RD = self._packed.run(_pieces(rendered, entries, like))
-            features_RF = head_features(rendered, self._loaded.model.head.features)
+            passes = self._packed.passes(_pieces(prepared, entries, like))
+            hidden_RD = yield from metered(passes, spent)
+            features_RF = head_features(prepared, self._loaded.model.head.features)
             q_values = self._loaded.model.head(hidden_RD, features_RF).tolist()
-            for request, entry in zip(rendered, entries, strict=True):
+            for request, entry in zip(prepared, entries, strict=True):
                 remember(request, entry)
-        return _results(rendered, known, q_values)
+        return _results(prepared, known, q_values)
 
     @property
     def cache(self) -> CacheUse:
@@ -155,6 +173,14 @@ class ScriptedScorer:
         """
         return [self._score(request) for request in requests]
 
+    def prepare(self, request: ScoreRequest) -> ScoreRequest:
+        """Nothing to do."""
+        return request
+
+    def slices(self, prepared: Sequence[ScoreRequest]) -> Slices[list[ScoreResult]]:
+        """What `score` returns, at once."""
+        return in_one_slice(lambda: self.score(prepared))
+
     @property
     def cache(self) -> CacheUse:
         """Nothing is kept."""
@@ -178,9 +204,9 @@ def _pieces(
     requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: Tensor
 ) -> Iterator[PackedSegment]:
     """Each history with its candidates, read at their last tokens, which lie in their order."""
-    for request, entry in zip(requests, entries, strict=True):
+    for owner, (request, entry) in enumerate(zip(requests, entries, strict=True)):
         last = [path[-1] for path in request.paths]
-        yield from pieces(request, entry, read=last, like=like)
+        yield from pieces(request, entry, read=last, like=like, owner=owner)
 
 
 def _results(

@@ -25,7 +25,8 @@ from qnet.models.match_features import MATCH_FEATURES
 from qnet.models.trunk_export import LoadedHead
 from qnet.scoring.score_plan import RenderedRequest, head_features, render_request
 from qnet.scoring.vllm_client import CacheCounters, VllmServer
-from qnet.types import CacheUse, ScoreRequest, ScoreResult
+from qnet.support.slices import finish
+from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, TokenUsage
 
 PROBE_TOKENS = 1024
 """More than a few blocks of any size that vLLM chooses by itself for full attention."""
@@ -70,12 +71,26 @@ class VllmScorer:
             ScorerUnavailableError: the server gave no answer, or none that is one.
             UnscorableError: the server refuses one of the requests, or all of them.
         """
-        if not requests:
+        return finish(self.slices([self.prepare(request) for request in requests]))
+
+    def prepare(self, request: ScoreRequest) -> RenderedRequest:
+        """The request's tokens.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: the request has no candidates.
+        """
+        renderer = self._loaded.renderer
+        return render_request(renderer, request, name=self.name, context=self.context)
+
+    def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
+        """What `score` returns, in one slice: what is sent to the server is there."""
+        if not prepared:
             return []
-        rendered = [
-            render_request(self._loaded.renderer, r, name=self.name, context=self.context)
-            for r in requests
-        ]
+        yield {i: TokenUsage(_tokens(request), 0) for i, request in enumerate(prepared)}
+        return self._score(prepared)
+
+    def _score(self, rendered: Sequence[RenderedRequest]) -> list[ScoreResult]:
         results: dict[int, ScoreResult] = {}
         # One salt to a request of vLLM's; and a share of what others' prompts had cached would
         # tell about those prompts.

@@ -27,8 +27,8 @@ Stage = Literal["paraphrase", "sample", "score"]
 class MeteredPolicy:
     """A policy whose draws are traced, timed and charged.
 
-    Of a draw that fails or is cut off, what upstreams have answered until then is charged; what
-    else it cost, nobody said.
+    Of a draw that fails or is cut off, what upstreams have answered and the device has computed
+    until then is charged; what an upstream had not answered yet is unknown.
 
     Args:
         stage: what is drawn.
@@ -59,7 +59,7 @@ class MeteredPolicy:
 
 
 class MeteredScorer:
-    """A scorer whose requests are traced, timed and charged.
+    """A scorer whose requests are traced, timed and charged, also those that get no answer.
 
     Args:
         q_model: `name@version`.
@@ -73,8 +73,13 @@ class MeteredScorer:
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """What the scorer says, its waiting included."""
-        with _measured("score", self._metrics):
-            result = await self._scorer.score(request)
+        with _measured("score", self._metrics), bills() as unanswered:
+            try:
+                result = await self._scorer.score(request)
+            except BaseException:  # also of a caller who hangs up
+                computed = total_of(unanswered).prompt_tokens
+                self._metrics.count_scored(self._q_model, computed=computed, cached=0)
+                raise
         self._metrics.count_scored(
             self._q_model, computed=result.computed_tokens, cached=result.cached_tokens
         )

@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from qnet.device.device_thread import BatchRun, Ending
+from qnet.device.device_worker import BatchRun, Ending
 from server.context.request_context import charge_tokens
 from server.observability.tracing import NoTracing, Tracing
 

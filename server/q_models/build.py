@@ -194,7 +194,7 @@ def build_runtime(settings: Settings) -> Runtime:
         max_batch=settings.max_batch,
         timeout_s=settings.timeout_s,
         max_waiting=settings.max_waiting,
-        max_batch_tokens=settings.max_batch_tokens,
+        max_batch_tokens=settings.tokens_per_forward,
         redis=redis,
         score_cache=ScoreCache(redis, ttl_s=ttl_s) if ttl_s else None,
     )
@@ -269,7 +269,11 @@ def _local_origin(settings: Settings, source: str, folder: Path) -> ScorerSource
 
     def build() -> CachingScorer:
         torch.nn.Module.to(loaded.model, settings.device)
-        return build_shared_prefix_scorer(loaded, cache_bytes=settings.cache_bytes)
+        return build_shared_prefix_scorer(
+            loaded,
+            cache_bytes=settings.cache_bytes,
+            tokens_per_forward=settings.tokens_per_forward,
+        )
 
     return ScorerSource(build, _source(source), loaded.manifest, precision=settings.dtype)
 
@@ -301,7 +305,12 @@ def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> Serve
         return ServedPolicy(SCRIPTED, ScriptedPolicy(), SCRIPTED)
     folder = embedded_path("policy") if named == EMBEDDED else Path(named)
     loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
-    policy = LocalPolicy(loaded, thread=thread, cache_bytes=settings.cache_bytes)
+    policy = LocalPolicy(
+        loaded,
+        thread=thread,
+        cache_bytes=settings.cache_bytes,
+        tokens_per_forward=settings.tokens_per_forward,
+    )
     context = context_length(loaded.model.config)
     source = _source(named)
     name = EMBEDDED if source == EMBEDDED else loaded.name

@@ -9,20 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from structlog.contextvars import bound_contextvars
 
-from qnet.device.device_thread import (
-    DEFAULT_MAX_BATCH_TOKENS,
-    DEFAULT_MAX_WAITING,
-    BatchRun,
-    DeviceThread,
-    ScoringWorker,
-)
+from qnet.device.device_thread import DeviceThread
+from qnet.device.device_worker import BatchRun
+from qnet.device.fair_thread import DEFAULT_MAX_WAITING
+from qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ScoringWorker
 from qnet.errors import ScorerUnavailableError
 from qnet.models.checkpoint import Manifest
-from qnet.types import AsyncScorer, CacheUse, CachingScorer, ScoreRequest, ScoreResult
+from qnet.policies.usage_ledger import record_usage
+from qnet.types import AsyncScorer, CacheUse, CachingScorer, ScoreRequest, ScoreResult, Slices
 from server.context.request_context import name_episode
 from server.observability.metered import MeteredScorer
 from server.observability.metrics import Metrics
@@ -173,6 +171,7 @@ class QModel:
             timeout_s=runtime.timeout_s,
             observe=partial(self._observe, resident),
             observe_wait=partial(runtime.metrics.observe_wait, self.id),
+            observe_unanswered=record_usage,
         )
 
     def _observe(self, resident: "LazyScorer", batch: BatchRun) -> None:
@@ -201,6 +200,18 @@ class LazyScorer:
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """What the scorer says; the first call builds it."""
         return self._opened().score(requests)
+
+    def prepare(self, request: ScoreRequest) -> Any:
+        """What the scorer makes of a request; the request itself until there is a scorer."""
+        scorer = self._scorer
+        return request if scorer is None else scorer.prepare(request)
+
+    def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
+        """What the scorer says; the first call builds it."""
+        scorer = self._opened()
+        return scorer.slices(
+            [scorer.prepare(one) if isinstance(one, ScoreRequest) else one for one in prepared]
+        )
 
     def look(self) -> int:
         """See what the scorer keeps; how many histories it has dropped since the last look."""

@@ -174,8 +174,9 @@ class Settings(BaseSettings):
         max_connections: of all addresses.
         max_waiting: requests that may wait for the device; one more is answered with 503.
         max_batch: most requests that go through the device together.
-        max_batch_tokens: new tokens that are scored together, estimated from the texts. A request
-            with more is scored alone, so that a short one does not wait for a long history.
+        max_batch_tokens: tokens of one forward pass, after which other keys have their turn at the
+            device, and new tokens that are scored together, estimated from the texts. 0 is 128 on a
+            CPU, where longer passes are no faster, and 2048 elsewhere.
         cache_bytes: keys and values that each model keeps between requests.
         timeout_s: a decision that takes longer is answered with 503; a caller may ask for less.
         redis_url: where replicas share limits, scores, paraphrases and episodes (with their texts
@@ -249,7 +250,7 @@ class Settings(BaseSettings):
     max_connections: int = Field(default=2048, ge=1)
     max_waiting: int = Field(default=256, ge=1)
     max_batch: int = Field(default=16, ge=1)
-    max_batch_tokens: int = Field(default=2048, ge=1)
+    max_batch_tokens: int = Field(default=0, ge=0)
     cache_bytes: int = Field(default=512 * 1024**2, ge=0)
     timeout_s: float = Field(default=60.0, gt=0)
     redis_url: SecretStr | None = None
@@ -258,6 +259,11 @@ class Settings(BaseSettings):
     drain_delay_s: float = Field(default=2.0, ge=0)
     shutdown_timeout_s: int = Field(default=90, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @property
+    def tokens_per_forward(self) -> int:
+        """`max_batch_tokens`, or what suits the device."""
+        return self.max_batch_tokens or (128 if self.device == "cpu" else 2048)
 
     @field_validator("cors_origins")
     @classmethod

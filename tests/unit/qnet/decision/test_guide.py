@@ -10,7 +10,8 @@ import pytest
 from qnet.decision.deadline import NO_DEADLINE, Deadline
 from qnet.decision.decide import Decision, Guidance
 from qnet.decision.guide import guide
-from qnet.device.device_thread import DeviceThread, ScoringWorker
+from qnet.device.device_thread import DeviceThread
+from qnet.device.scoring_worker import ScoringWorker
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError, ScorerUnavailableError
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy

@@ -11,10 +11,13 @@ import pytest
 import torch
 
 from qnet.device.device_loss import is_lost
-from qnet.device.device_thread import BatchRun, DeviceThread, DeviceWorker, Ending, ScoringWorker
+from qnet.device.device_thread import DeviceThread
+from qnet.device.device_worker import BatchRun, DeviceWorker, Ending
+from qnet.device.scoring_worker import ScoringWorker
 from qnet.errors import ScorerUnavailableError, UnscorableError
 from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import Message, ScoreRequest, ScoreResult
+from tests.support.queues import until_waiting
 
 
 class Gated:
@@ -442,7 +445,7 @@ async def test_what_was_scored_before_takes_no_room_in_a_batch(thread: DeviceThr
         release = threading.Event()
         thread.call(release.wait)
         tasks = [asyncio.create_task(worker.score(request)) for request in requests]
-        await asyncio.sleep(0)
+        await until_waiting(thread, len(tasks))
         release.set()
         await asyncio.gather(*tasks)
     assert scorer.sizes == [1, 1, 1, 3]

@@ -100,7 +100,7 @@ def test_a_history_without_tokens_is_refused(
 ) -> None:
     loaded = implicit(folders / "q")
     nothing = RenderedEpisode([], [])
-    monkeypatch.setattr(loaded.renderer, "encode_state", lambda _: nothing)
+    monkeypatch.setattr(loaded.renderer, "encode_state", lambda _, **__: nothing)
     for scorer in (NaiveImplicitScorer(loaded), SharedPrefixImplicitScorer(loaded)):
         with pytest.raises(MalformedHistoryError, match="0 tokens"):
             scorer.score([REQUEST])

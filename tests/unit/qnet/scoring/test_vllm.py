@@ -11,7 +11,8 @@ from threading import Event
 import pytest
 import torch
 
-from qnet.device.device_thread import DeviceThread, ScoringWorker
+from qnet.device.device_thread import DeviceThread
+from qnet.device.scoring_worker import ScoringWorker
 from qnet.errors import ConfigError, ScorerUnavailableError, UnscorableError
 from qnet.models.checkpoint import load_qnet
 from qnet.models.trunk_export import LoadedHead, export_trunk, load_head
@@ -19,6 +20,7 @@ from qnet.scoring.value_head import NaiveScorer
 from qnet.scoring.vllm import VllmScorer, share
 from qnet.scoring.vllm_client import CacheCounters, VllmServer
 from qnet.types import Message, ScoreRequest, ScoreResult
+from tests.support.queues import until_waiting
 from tests.support.scripted_vllm import BLOCK, Fault, ScriptedVllm, scripted_vllm
 from tests.support.tiny_models import CONTEXT, renderer, save_policy, save_qnet
 
@@ -237,7 +239,7 @@ async def test_of_a_batch_that_the_server_refuses_only_the_request_at_fault_fail
     worker = ScoringWorker(scorer, thread)
     thread.call(release.wait)
     tasks = [asyncio.create_task(worker.score(request)) for request in requests]
-    await asyncio.sleep(0)
+    await until_waiting(thread, len(tasks))
     vllm.fault, vllm.faults_left = "status_400", 2  # both together, then the first alone
     release.set()
     refused, answered = await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,8 +14,9 @@ import pytest
 from qnet.device.device_thread import DeviceThread
 from qnet.errors import ScorerUnavailableError
 from qnet.models.checkpoint import load_q_model, load_qnet
+from qnet.scoring.score_plan import RenderedRequest
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import Message, ScoreRequest, ScoreResult
+from qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from server.app import create_app
 from server.q_models.build import Models, build_models, build_runtime
 from server.q_models.registry import QModel, QModels, ScorerSource
@@ -139,11 +140,11 @@ class GatedScorer(SharedPrefixScorer):
         super().__init__(q_model())
         self.gate, self.entered = Event(), Event()
 
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+    def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
         """Wait for the gate, then score."""
         self.entered.set()
         assert self.gate.wait(30)
-        return super().score(requests)
+        return super().slices(prepared)
 
 
 @asynccontextmanager

@@ -197,7 +197,7 @@ async def test_its_dead_thread_turns_readiness_red_until_it_is_dropped(
     async with running(settings_of(checkpoint, vllm)) as (client, models):
         [big, _] = models.q_models
         http = scorer_of(big)._server._http
-        monkeypatch.setattr(VllmScorer, "score", die)
+        monkeypatch.setattr(VllmScorer, "slices", die)
         assert (await client.post("/v1/score", json=body("big"))).status_code == 503
         await until(lambda: not big.healthy)
         red = await client.get("/readyz")

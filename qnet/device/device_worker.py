@@ -1,0 +1,217 @@
+"""The asynchronous way to the device: requests, awaited one by one and run in micro-batches.
+
+A batch that fails is run again by halves, so that a fault ends with the request that has it. What
+nobody waits for any more ends with the slice that runs, and what it has cost is told.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from traceback import clear_frames
+from typing import Generic, Literal, ParamSpec, TypeVar
+
+from qnet.device.device_thread import DeviceThread
+from qnet.device.fair_thread import Waiting
+from qnet.errors import ScorerUnavailableError, UnscorableError
+from qnet.tenant import current_tenant
+from qnet.types import Slices, TokenUsage, total_of
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+Told = ParamSpec("Told")
+
+Ending = Literal["answered", "failed", "given_up"]
+"""How a request ended; `given_up`: its time was up, or nobody wanted the answer any more."""
+
+DEFAULT_MAX_BATCH = 16
+MOST_UNFINISHED = 4
+"""Batches of one kind in turns with each other: each holds keys and values on the device, and each
+that runs alone is one that the others cannot be batched with."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """One micro-batch that gave its results.
+
+    Attributes:
+        requests: how many.
+        run_s: on the device, without the turns of others.
+    """
+
+    requests: int
+    run_s: float
+
+
+class DeviceWorker(Generic[Request, Result]):
+    """One kind of work on the device thread: a batch function, awaited one request at a time.
+
+    Args:
+        run_batch: results of a batch of requests, in order, at once or in slices.
+        max_batch: most requests of one micro-batch.
+        cost: of a request, in any unit; asked once, when the request comes.
+        max_cost: of one micro-batch together; a request that costs more is one alone.
+        observe: told of every batch that ran, on the device thread, before its callers are.
+        observe_wait: told of every request that was not refused how long it waited in the queue,
+            and how it ended; on the caller's thread.
+        observe_unanswered: told of every request without an answer what it had cost by then; in
+            the caller's task.
+    """
+
+    def __init__(
+        self,
+        thread: DeviceThread,
+        run_batch: Callable[[Sequence[Request]], Sequence[Result] | Slices[Sequence[Result]]],
+        *,
+        max_batch: int = DEFAULT_MAX_BATCH,
+        cost: Callable[[Request], int] = lambda _: 0,
+        max_cost: int = 0,
+        observe: Callable[[BatchRun], None] = lambda _: None,
+        observe_wait: Callable[[float, Ending], None] = lambda *_: None,
+        observe_unanswered: Callable[[TokenUsage], None] = lambda _: None,
+    ) -> None:
+        self.thread = thread
+        self._max_batch = max_batch
+        self._cost = cost
+        self._max_cost = max_cost
+        self._run_batch = run_batch
+        self._observe = _harmless(observe)
+        self._observe_wait = _harmless(observe_wait)
+        self._observe_unanswered = _harmless(observe_unanswered)
+
+    async def submit(self, request: Request, *, timeout_s: float | None = None) -> Result:
+        """The request's result, from whichever micro-batch it falls into.
+
+        Raises:
+            ScorerUnavailableError: the thread is dead, its queue full or `timeout_s` past.
+        """
+        waiting = Waiting(self, request, current_tenant().name, self._cost(request))
+        self.thread.put(waiting)
+        ended: Ending = "failed"
+        try:
+            result: Result = await asyncio.wait_for(asyncio.wrap_future(waiting.future), timeout_s)
+            ended = "answered"
+        except TimeoutError as error:
+            ended = "given_up"
+            raise ScorerUnavailableError(
+                f"the device gave no answer within {timeout_s} s; allow more or try again later"
+            ) from error
+        except asyncio.CancelledError:
+            ended = "given_up"
+            raise
+        finally:
+            waiting.given_up = ended == "given_up"
+            self._observe_wait(waiting.waited_s, ended)
+            if ended != "answered":
+                self._observe_unanswered(waiting.spent)
+        return result
+
+    def may_start(self, waiting: Waiting, *, running: int) -> bool:
+        """True while few batches are unfinished, or where one slice is likely all that it takes."""
+        return running < MOST_UNFINISHED or 0 < waiting.cost <= self._max_cost
+
+    def first_of(self, waiting: Sequence[Waiting]) -> list[Waiting]:
+        """The next micro-batch: as many as it may have, in order, and at least one."""
+        batch = list(waiting[:1])
+        room = self._max_cost - batch[0].cost
+        for one in waiting[1 : self._max_batch]:
+            room -= one.cost
+            if room < 0:
+                break
+            batch.append(one)
+        return batch
+
+    def slices(self, batch: Sequence[Waiting]) -> Generator[None, None, None]:
+        """Serve a batch on the device thread; cancelled requests cost nothing."""
+        live = [w for w in batch if w.future.set_running_or_notify_cancel()]
+        for waiting in live:
+            waiting.taken_at = perf_counter()
+        try:
+            yield from self._serve(live)
+        except BaseException as error:
+            closed = isinstance(error, GeneratorExit)
+            reason = "" if closed else f" of this batch ({type(error).__name__})"
+            dead = ScorerUnavailableError(f"the device thread died{reason}; restart the server")
+            _fail([w for w in live if not w.future.done()], dead)
+            raise
+
+    def _serve(self, live: Sequence[Waiting]) -> Generator[None, None, None]:
+        if not live:
+            return
+        try:
+            results, run_s = yield from self._results(live)
+        except Exception as error:  # a batch's failure is its callers' answer, not the thread's end
+            if self.thread.is_lost(error):
+                raise
+            if len(live) == 1 or _is_nobodys_own(error):
+                clear_frames(error.__traceback__)  # the caller may keep it, and with it the tensors
+                _fail(live, error)
+                return
+        else:
+            self._observe(BatchRun(len(live), run_s))
+            for waiting, result in zip(live, results, strict=True):
+                waiting.future.set_result(result)
+            return
+        # Only here is the error gone, and with it what its traceback kept in the device's memory.
+        half = len(live) // 2
+        yield from self._serve(live[:half])
+        yield from self._serve(live[half:])
+
+    def _results(
+        self, live: Sequence[Waiting]
+    ) -> Generator[None, None, tuple[Sequence[Result], float]]:
+        """The batch's results, and the time that it took on the device."""
+        began = perf_counter()
+        work = self._run_batch([w.request for w in live])
+        run_s = perf_counter() - began
+        if not isinstance(work, Generator):
+            return work, run_s
+        before = [waiting.spent for waiting in live]
+        try:
+            spending = next(work)
+            while True:
+                yield
+                if all(waiting.given_up for waiting in live):
+                    raise _GivenUpError("nobody waits for this batch any more")
+                for i, tokens in spending.items():
+                    live[i].spent = total_of([before[i], tokens])
+                began = perf_counter()
+                spending = work.send(frozenset(i for i, w in enumerate(live) if w.given_up))
+                run_s += perf_counter() - began
+        except StopIteration as end:
+            return end.value, run_s + perf_counter() - began
+        finally:
+            work.close()
+
+
+class _GivenUpError(ScorerUnavailableError):
+    """All callers of a batch are gone; nobody is told."""
+
+
+def _is_nobodys_own(error: Exception) -> bool:
+    """True where asking for each request alone would only keep the others waiting."""
+    return isinstance(error, ScorerUnavailableError) and not isinstance(error, UnscorableError)
+
+
+def _harmless(observe: Callable[Told, None]) -> Callable[Told, None]:
+    """The same, but where it fails that is logged, once, and costs nobody an answer."""
+    failed = False
+
+    def told(*args: Told.args, **kwargs: Told.kwargs) -> None:
+        nonlocal failed
+        try:
+            observe(*args, **kwargs)
+        except Exception as error:
+            if not failed:
+                _log.error("what observes the device failed", exc_info=error)
+            failed = True
+
+    return told
+
+
+def _fail(running: Sequence[Waiting], error: Exception) -> None:
+    for one in running:
+        one.future.set_exception(error)

@@ -1,0 +1,289 @@
+"""One thread that works for many callers in turns.
+
+Long work is a generator that stops before each slice. After every slice the thread goes on with
+the caller that has had the least of it: with a job of that caller's that has begun, or with a new
+one. There is no polling and no waiting for a batch to fill: while one runs, the next one gathers.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Condition, Thread, current_thread
+from time import perf_counter
+from traceback import clear_frames
+from typing import Any, Protocol, TypeVar
+
+from qnet.device.fair_queue import FairQueue
+from qnet.errors import OverloadedError, ScorerUnavailableError
+from qnet.types import NOTHING, TokenUsage
+
+Result = TypeVar("Result")
+
+DEFAULT_MAX_WAITING = 256
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request in the queue, and where its result goes.
+
+    Attributes:
+        caller: whose turn it takes.
+        cost: in the worker's unit.
+        taken_at: when its batch began; None while it is in the queue.
+        given_up: nobody wants the result any more.
+        spent: what its slices have cost until now, the running one included.
+    """
+
+    worker: "Worker"
+    request: Any
+    caller: str = ""
+    cost: int = 0
+    future: "Future[Any]" = field(default_factory=Future)
+    queued_at: float = field(default_factory=perf_counter)
+    taken_at: float | None = None
+    given_up: bool = False
+    spent: TokenUsage = NOTHING
+
+    @property
+    def waited_s(self) -> float:
+        """Time in the queue, so far."""
+        return (self.taken_at or perf_counter()) - self.queued_at
+
+
+class Worker(Protocol):
+    """One kind of work."""
+
+    def may_start(self, waiting: Waiting, *, running: int) -> bool:
+        """True if it may begin while so many batches of this kind are unfinished."""
+        ...
+
+    def first_of(self, waiting: Sequence[Waiting]) -> list[Waiting]:
+        """The next batch: as many as it may have, in order, and at least one."""
+        ...
+
+    def slices(self, batch: Sequence[Waiting]) -> Generator[None, None, None]:
+        """Serve a batch; stops before each slice, and gives every request its result."""
+        ...
+
+
+class _Call:
+    """One function, in one slice."""
+
+    def __init__(self, is_lost: Callable[[Exception], bool]) -> None:
+        self._is_lost = is_lost
+
+    def may_start(self, waiting: Waiting, *, running: int) -> bool:
+        """Always."""
+        return True
+
+    def first_of(self, waiting: Sequence[Waiting]) -> list[Waiting]:
+        """One alone."""
+        return list(waiting[:1])
+
+    def slices(self, batch: Sequence[Waiting]) -> Generator[None, None, None]:
+        """Run it."""
+        yield from ()
+        [waiting] = batch
+        if not waiting.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = waiting.request()
+        except BaseException as error:  # the answer of whoever called, who may keep it
+            clear_frames(error.__traceback__)
+            waiting.future.set_exception(error)
+            if not isinstance(error, Exception) or self._is_lost(error):
+                raise
+        else:
+            waiting.future.set_result(result)
+
+
+class _Job:
+    """A batch that has begun."""
+
+    def __init__(self, worker: Worker, batch: Sequence[Waiting]) -> None:
+        self.worker = worker
+        self.callers = frozenset(waiting.caller for waiting in batch)
+        self._steps = worker.slices(batch)
+        self._weights = dict.fromkeys(self.callers, 0)
+        for waiting in batch:
+            self._weights[waiting.caller] += 1 + waiting.cost
+
+    def step(self) -> bool:
+        """Run to the next stop; False once there is none."""
+        try:
+            next(self._steps)
+        except StopIteration:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Break off."""
+        self._steps.close()
+
+    def shares(self, seconds: float) -> dict[str, float]:
+        """What of this time each caller had."""
+        whole = sum(self._weights.values())
+        return {caller: seconds * weight / whole for caller, weight in self._weights.items()}
+
+
+class FairThread:
+    """A thread, what waits for it and what it has begun.
+
+    Args:
+        max_waiting: requests that may wait; with one more, the newest of the caller with the most
+            is refused, so that nobody's flood closes the queue to others.
+        is_lost: True where what work failed with is the end of the device, and so of the thread.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_waiting: int = DEFAULT_MAX_WAITING,
+        is_lost: Callable[[Exception], bool] = lambda _: False,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.is_lost = is_lost
+        self._max_waiting = max_waiting
+        self._clock = clock
+        self._queue = FairQueue[Waiting]()
+        self._jobs: list[_Job] = []
+        self._changed = Condition()
+        self._closed = False
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def healthy(self) -> bool:
+        """True while requests are being served."""
+        return self._thread.is_alive() and not self._closed
+
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """Fail what waits or is unfinished, and stop after the running slice; safe to call twice.
+
+        A batch may close its own thread, and does not wait for itself.
+
+        Args:
+            timeout_s: longest wait for the running slice; None until it ends.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    def call(self, function: Callable[[], Result], *, caller: str = "") -> "Future[Result]":
+        """Run one function in its turn; it is not counted against `max_waiting`.
+
+        Raises:
+            ScorerUnavailableError: the thread is dead.
+        """
+        waiting = Waiting(_Call(self.is_lost), function, caller)
+        with self._changed:
+            self._append(waiting)
+        return waiting.future
+
+    def put(self, waiting: Waiting) -> None:
+        """Queue a request.
+
+        Raises:
+            OverloadedError: the queue is full, and no other caller has more in it.
+            ScorerUnavailableError: the thread is dead.
+        """
+        refused: Waiting | None = None
+        with self._changed:
+            self._queue.keep({id(w) for _, w in self._queue if not w.future.cancelled()})
+            full = len(self._queue) >= self._max_waiting and not self._closed
+            refusal = OverloadedError(
+                f"{len(self._queue):,} requests wait for the device, the most there may be; "
+                "try again later"
+            )
+            if full:
+                crowded = self._queue.longer_than(waiting.caller)
+                if crowded is None:
+                    raise refusal
+                refused = self._queue.pop_newest(crowded)
+            self._append(waiting)
+        if refused is not None and refused.future.set_running_or_notify_cancel():
+            refused.future.set_exception(refusal)
+
+    def _append(self, waiting: Waiting) -> None:
+        if self._closed:
+            raise ScorerUnavailableError("the device thread is dead; restart the server")
+        self._queue.add(waiting.caller, waiting)
+        self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._run_next():
+                pass
+        finally:
+            with self._changed:
+                self._closed = True
+                waiting = [w for _, w in self._queue]
+                self._queue.keep(())
+                jobs, self._jobs = self._jobs, []
+            for job in jobs:
+                job.close()
+            # Claimed first: a caller that cancels in between would leave the rest without answer.
+            uncancelled = [w for w in waiting if w.future.set_running_or_notify_cancel()]
+            for one in uncancelled:
+                one.future.set_exception(
+                    ScorerUnavailableError("the device thread is dead; restart the server")
+                )
+
+    def _run_next(self) -> bool:
+        """One slice; a thread that waits for the next holds on to no model of the last."""
+        job = self._next_job()
+        if job is None:
+            return False
+        started_s = self._clock()
+        goes_on = job.step()
+        with self._changed:
+            self._queue.charge(job.shares(self._clock() - started_s))
+            if not goes_on:
+                self._jobs.remove(job)
+        return True
+
+    def _next_job(self) -> _Job | None:
+        """A job of the least served caller, begun or new; None once closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._jobs or len(self._queue))
+            if self._closed:
+                return None
+            begun = min(self._jobs, key=self._used_s, default=None)
+            job = self._new_job(before_s=None if begun is None else self._used_s(begun)) or begun
+            assert job is not None, "a worker without an unfinished batch may start one"
+            self._queue.serve(self._used_s(job))
+            return job
+
+    def _new_job(self, *, before_s: float | None) -> _Job | None:
+        """The batch of the first request that may start, unless a begun job goes before it."""
+        for caller, waiting in self._queue:
+            if before_s is not None and self._queue.used_s(caller) >= before_s:
+                return None
+            worker = waiting.worker
+            running = sum(job.worker is worker for job in self._jobs)
+            if worker.may_start(waiting, running=running):
+                return self._begin(worker, running)
+        return None
+
+    def _begin(self, worker: Worker, running: int) -> _Job:
+        """A batch of those that wait for the same work, whoever's they are."""
+        batch = worker.first_of(
+            [
+                one
+                for _, one in self._queue
+                if one.worker is worker and worker.may_start(one, running=running)
+            ]
+        )
+        taken = set(map(id, batch))
+        self._queue.keep({id(one) for _, one in self._queue} - taken)
+        job = _Job(worker, batch)
+        self._jobs.append(job)
+        return job
+
+    def _used_s(self, job: _Job) -> float:
+        """The clock of the least served of a job's callers: they all wait for it."""
+        return min(map(self._queue.used_s, job.callers))

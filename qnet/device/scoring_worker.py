@@ -1,0 +1,86 @@
+"""A synchronous scorer behind the asynchronous interface of the server."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from qnet.device.device_thread import DeviceThread
+from qnet.device.device_worker import DEFAULT_MAX_BATCH, BatchRun, DeviceWorker, Ending
+from qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
+from qnet.tenant import current_tenant
+from qnet.types import ScoreRequest, ScoreResult, SlicedScorer, Slices, TokenUsage
+
+DEFAULT_MAX_BATCH_TOKENS = 2048
+"""As many as one forward pass takes: with more, a batch would only be several."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request, about how many of its tokens are new, and what the scorer made of it."""
+
+    request: ScoreRequest
+    new_tokens: int
+    tokens: Any
+
+
+class ScoringWorker:
+    """A synchronous scorer, awaited one request at a time and run in micro-batches.
+
+    Args:
+        max_batch_tokens: new tokens of one micro-batch, as far as they can be told from its texts.
+        timeout_s: how long a request may take on the device, its waiting included; None for ever.
+        observe: see `DeviceWorker`, likewise the others.
+    """
+
+    def __init__(
+        self,
+        scorer: SlicedScorer,
+        thread: DeviceThread,
+        *,
+        max_batch: int = DEFAULT_MAX_BATCH,
+        max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS,
+        timeout_s: float | None = None,
+        observe: Callable[[BatchRun], None] = lambda _: None,
+        observe_wait: Callable[[float, Ending], None] = lambda *_: None,
+        observe_unanswered: Callable[[TokenUsage], None] = lambda _: None,
+    ) -> None:
+        self.name = scorer.name
+        self._scorer = scorer
+        self._uncached = UncachedTokenEstimator()
+        self._timeout_s = timeout_s
+        self._worker = DeviceWorker[_Prepared, ScoreResult](
+            thread,
+            self._score,
+            max_batch=max_batch,
+            cost=lambda prepared: prepared.new_tokens,
+            max_cost=max_batch_tokens,
+            observe=observe,
+            observe_wait=observe_wait,
+            observe_unanswered=observe_unanswered,
+        )
+
+    @property
+    def healthy(self) -> bool:
+        """True while requests are being served."""
+        return self._worker.thread.healthy
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Q of each candidate of one request.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the trunk's context.
+            ScorerUnavailableError: the thread is dead, its queue full or the time up.
+        """
+        salted = replace(request, cache_salt=current_tenant().cache_salt)
+        new_tokens = self._uncached.new_tokens(salted)
+        tokens = await self._worker.thread.tokenize(
+            partial(self._scorer.prepare, salted), characters=new_tokens * CHARACTERS_PER_TOKEN
+        )
+        prepared = _Prepared(salted, new_tokens, tokens)
+        return await self._worker.submit(prepared, timeout_s=self._timeout_s)
+
+    def _score(self, batch: Sequence[_Prepared]) -> Slices[list[ScoreResult]]:
+        results = yield from self._scorer.slices([prepared.tokens for prepared in batch])
+        self._uncached.remember([prepared.request for prepared in batch])
+        return results
