@@ -19,9 +19,12 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
         "score_cache", "fallback",
     ),
     "Device": ("device", "dtype", "threads", "cache_", "max_waiting", "max_batch"),
+    "Connections": (
+        "max_connections", "max_header", "head_timeout_s", "body_timeout_s", "keep_alive_s",
+    ),
     "Limits of a request": ("max_", "timeout_s", "heartbeat_s"),
     "Limits of a key": ("requests_per_minute", "tokens_per_day", "concurrent_requests"),
-    "Episodes": ("episodes_", "replica"),
+    "Episodes": ("episodes_", "replica", "min_reward", "max_reward"),
     "Operation": ("redis_url", "otlp_endpoint", "log_level", "drain_delay_s", "shutdown_"),
 }  # fmt: skip
 """Sections of the page and the beginnings of the names in each; the longest beginning wins."""
