@@ -10,18 +10,24 @@ ROOT = Path(__file__).parents[1]
 
 
 def versions() -> dict[str, str]:
-    """Version of each package by the file that says it."""
+    """Version by the file that says it."""
     server = "pyproject.toml"
     python = "clients/python/src/qguide_client/version.py"
     typescript = "clients/typescript/package.json"
-    found = re.search(r'VERSION\b.*?= "(.+?)"', (ROOT / python).read_text())
-    if found is None:
-        raise SystemExit(f"{python} has no VERSION")
+    citation = "CITATION.cff"
     return {
         server: tomllib.loads((ROOT / server).read_text())["project"]["version"],
-        python: found[1],
+        python: _found(python, r'VERSION\b.*?= "(.+?)"'),
         typescript: json.loads((ROOT / typescript).read_text())["version"],
+        citation: _found(citation, r"^version: (.+)$"),
     }
+
+
+def _found(path: str, pattern: str) -> str:
+    found = re.search(pattern, (ROOT / path).read_text(), re.MULTILINE)
+    if found is None:
+        raise SystemExit(f"{path} says no version")
+    return found[1]
 
 
 def main(tag: str) -> None:
