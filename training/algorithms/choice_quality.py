@@ -1,4 +1,4 @@
-"""How well Q-values choose among the candidates of a state, without playing an episode.
+"""Quality of choices by Q-values among the candidates of a state, without playing an episode.
 
 Sibling accuracy over all trees hides the choices that matter: those among candidates that one
 policy drew in one state. These figures are of such groups alone.
@@ -35,10 +35,11 @@ def choice_quality(groups: Sequence[Group]) -> dict[str, float]:
 
     Returns:
         `spearman`: mean rank correlation of Q with fewer steps, of groups in which both differ.
-        `regret_steps`: of the highest Q, more than the best candidate's; `..._of_random` of a
-        random one. `pairs_in_order`: share of pairs with different steps in which the better one
-        has the higher Q (a tie counts half); `valid_above_invalid` the same of valid and invalid
-        ones. `invalid_chosen`, `invalid_of_random`: share of choices that are invalid.
+        `regret_steps`: steps after the candidate of highest Q minus those after the best;
+        `..._of_random` is that of a random one. `pairs_in_order`: share of pairs with different
+        steps in which the better one has the higher Q (a tie counts half);
+        `valid_above_invalid`: the same for pairs of a valid and an invalid one. `invalid_chosen`,
+        `invalid_of_random`: share of choices that are invalid.
     """
     figures = {
         "spearman": _mean(groups, _spearman),
@@ -70,13 +71,13 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _mean(groups: Sequence[Group], figure: Callable[[Group], float]) -> float:
-    """Of the groups for which there is one."""
+    """Mean over the groups that have the figure."""
     known = [value for group in groups if (value := figure(group)) == value]
     return _average(known) if known else nan
 
 
 def _share(groups: Sequence[Group], better: Callable[[Group, int, int], bool]) -> float:
-    """Of pairs (a, b) of which a is better: those in which a has the higher Q."""
+    """Share of the pairs (a, b) with a better than b in which a has the higher Q."""
     right = [
         (group.q_values[a] > group.q_values[b]) + 0.5 * (group.q_values[a] == group.q_values[b])
         for group in groups

@@ -1,4 +1,4 @@
-"""Which positions of an episode carry which Q label (QLASS, equation 11)."""
+"""Weights and targets of the Q regression at each position of an episode (QLASS, equation 11)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -23,7 +23,7 @@ def regression_columns(
     Args:
         length: tokens of the episode.
         action_spans: [start, end) of each action.
-        q_values: one label per action; None for an action that counts elsewhere.
+        q_values: one label per action; None for an action whose label is in another path.
         loss_on: `all` the positions up to the action's end, those of the `action`, or its `last`.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Value of an action, from how its episode ended when it was played on.
+"""Value of an action, from the ends of its continuations.
 
 `discounted` is the papers' gamma^n, which hardly tells actions apart far from the goal. `linear`
-counts every step alike, so that one wasted step costs the same wherever it is wasted.
+counts all steps alike, so that a wasted step costs the same everywhere.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class Ending:
     """End of one continuation.
 
     Attributes:
-        outcome_reward: in [0, 1]; 0 where a limit cut it off.
+        outcome_reward: in [0, 1].
         steps: after the action that is valued.
     """
 
@@ -25,10 +25,11 @@ class Ending:
 
 
 def steps_left(endings: Sequence[Ending], *, horizon: int, extra_steps: float = 0.0) -> float:
-    """Mean steps to the goal: `horizon` where it was not reached, at most that otherwise.
+    """Mean steps to the goal; `horizon` for a failure, and at most `horizon` for a success.
 
     Args:
-        horizon: steps that a failure counts as.
+        endings: one per continuation; a graded outcome is between success and failure.
+        horizon: steps of a failure.
         extra_steps: added to each, after the cut.
     """
     left = [

@@ -31,11 +31,11 @@ from training.trajectory import action_key
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """How episodes are played.
+    """Options of an episode.
 
     Attributes:
         candidates: M, for every method that chooses among candidates.
-        sampling: how candidates are drawn; its seed is replaced at every step.
+        sampling: of the candidates; its seed is replaced at every step.
         greedy_candidate: the first of the M is the greedy one.
         tie_break: among replies of equal Q, the first drawn, the one drawn most often, or
             the one that the policy finds most likely.
@@ -50,7 +50,7 @@ class Play:
 
     @property
     def drawing(self) -> Sampling:
-        """How the M candidates of one step are drawn."""
+        """Sampling of the M candidates of a step."""
         return replace(self.sampling, first_greedy=self.greedy_candidate)
 
 

@@ -1,7 +1,7 @@
-"""Decision groups as batches: an episode is a tree whose siblings are the candidates.
+"""Packed decision groups: an episode as a tree whose siblings are the candidates.
 
-The spine is the episode, and at every state the candidates branch off, so that one packed forward
-pass scores all of them (see `packed_trees`).
+The episode is the main path of the tree, and the candidates of each state branch off, so that one
+packed forward pass scores all of them (see `packed_trees`).
 """
 
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ from training.optimization.packed_trees import PackedTree, Place
 
 
 class GroupLabels(BaseModel):
-    """How a candidate's continuations become its label.
+    """Computation of a candidate's label from its continuations.
 
     Attributes:
         scale: "linear" in steps, or "discounted": outcome_reward * gamma^steps.
         step_cost: of "linear".
         gamma: of "discounted".
-        horizon: steps that a failed continuation counts as, and the most that any does.
-        noop_cost_steps: extra steps of an action that does nothing right after another that did
-            nothing: to an expert it is one lost step, to the policy the way into a loop.
+        horizon: steps of a failed continuation, and the most of any.
+        noop_cost_steps: extra cost in steps of an action that does nothing, right after another
+            that did nothing: an expert loses one step by it, but a policy may enter a loop.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,7 +46,7 @@ class GroupLabels(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One state of an episode and the candidates that it is left with.
+    """One state of an episode and its candidates.
 
     Attributes:
         after_noop: the action before it meant nothing to the environment.
@@ -58,7 +58,7 @@ class Decision:
 
 
 def open_decisions(row: DecisionGroupsRow) -> list[Decision]:
-    """The states in which the draws did not all agree."""
+    """The states with more than one distinct candidate."""
     found = []
     after_noop = False
     for history, decision in row.states():
@@ -79,14 +79,14 @@ def pack_groups(
     with_features: bool = False,
     with_observations: bool = False,
 ) -> list[PackedTree]:
-    """An episode's decisions as packed rows.
+    """Pack the decisions of an episode.
 
     Args:
         max_length: longest path; decisions behind it are left out.
-        max_tokens: an episode with more tokens becomes several packed rows, each from the start
-            on; the candidates of one state stay together.
+        max_tokens: an episode with more tokens becomes several packed rows, each from its start;
+            the candidates of one state stay together.
         with_features: add the match features of every candidate.
-        with_observations: add what each candidate was answered, for `observed` and `outcomes`.
+        with_observations: add the observation after each candidate, for `observed` and `outcomes`.
     """
     packed: list[PackedTree] = []
     for decision in open_decisions(row):
@@ -151,7 +151,7 @@ def _add(
     *,
     with_features: bool,
 ) -> list[Place]:
-    """Add a decision's candidates; where the Q of each is read."""
+    """Add a decision's candidates; returns the place of each one's Q."""
     stem = tree.add(asked.state.token_ids)[-1]
     ends = [tree.extend(stem, candidate)[-1] for candidate in asked.candidates]
     places = [

@@ -1,8 +1,8 @@
-"""Labelled trees as batches: every distinct token of a tree once.
+"""Packed trees: every distinct token of a labelled tree goes through the trunk once.
 
-The paths of a tree share their beginnings, and siblings differ in one action. So a tree goes
-through the trunk as one packed row in which a token sees the tokens before it on its own path and
-no others: the same Q as from each path alone, at the price of the distinct tokens.
+The paths of a tree share their beginnings, and siblings differ in one action. A tree becomes one
+packed row, in which a token sees the tokens before it on its own path and no others. Q is the same
+as from each path alone, and the cost is that of the distinct tokens.
 """
 
 from collections import defaultdict
@@ -23,11 +23,11 @@ from training.data.records import LabelRow, messages_of
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one action's Q is read: the position of its last token in the packed tree.
+    """Position of an action's last token in a packed tree, where its Q is read.
 
     Attributes:
-        q_value: its label.
-        steps: to the goal after it; None where the label alone is known.
+        q_value: the action's label.
+        steps: to the goal after it; None if only the label is known.
         valid: False where the action meant nothing to the environment.
     """
 
@@ -43,14 +43,14 @@ Pair = tuple[Place, Place]
 
 @dataclass(slots=True)
 class PackedTree(TokenTree):
-    """Some paths of one tree, and what is asked of Q at their tokens.
+    """Paths of one tree, with weights and targets of Q at their tokens.
 
     Attributes:
         weight: (T,) of the squared error at each token.
         weighted: (T,) target times weight.
         pairs: the siblings with different labels.
-        groups: the candidates of each state that a policy drew them in.
-        features: by position of an action's last token, what the head reads beside its state.
+        groups: the candidates that a policy drew, state by state.
+        features: by position of an action's last token, inputs of the head beside its state.
         observed: (position, token) of each token that the world, not the agent, wrote next.
         outcomes: (position, token) of each action's last token and the first word of its answer.
     """
@@ -65,7 +65,7 @@ class PackedTree(TokenTree):
 
     @property
     def target(self) -> list[float]:
-        """(T,) what Q regresses to; 0 where nothing is asked."""
+        """(T,) target of the regression; 0 where the weight is 0."""
         return [t / w if w else 0.0 for t, w in zip(self.weighted, self.weight, strict=True)]
 
     @property
@@ -81,7 +81,7 @@ class PackedTree(TokenTree):
     def add_labelled(
         self, token_ids: Sequence[int], weight: Sequence[float], target: Sequence[float]
     ) -> list[int]:
-        """Add a path and what is asked at its tokens; returns the index of each."""
+        """Add a path with its weights and targets; returns each token's index."""
         indices = self.add(token_ids)
         for index, w, t in zip(indices, weight, target, strict=True):
             self.weight[index] += w
@@ -89,7 +89,7 @@ class PackedTree(TokenTree):
         return indices
 
     def label(self, place: Place) -> None:
-        """Ask for an action's label where its Q is read."""
+        """Add an action's label at the position where its Q is read."""
         self.weight[place.position] += 1.0
         self.weighted[place.position] += place.q_value
 
@@ -128,7 +128,7 @@ def pack_tree(
     max_tokens: int,
     with_features: bool = False,
 ) -> list[PackedTree]:
-    """The paths of one tree as packed rows.
+    """Pack the paths of one tree.
 
     Args:
         rows: the paths; those of more than `max_length` tokens are left out.
@@ -162,7 +162,7 @@ def pack_tree(
 
 
 def _add_features(tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int]) -> None:
-    """The match features of those actions of a path that the tree has none of yet."""
+    """Add match features of a path's actions, where the tree does not have them yet."""
     for number, (start, end) in enumerate(rendered.action_spans):
         position = indices[end - 1]
         if position not in tree.features:

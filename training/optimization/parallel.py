@@ -1,8 +1,8 @@
-"""Data parallelism on one machine's CPU: forked processes that add up their gradients.
+"""Data parallelism on one machine's CPU: forked processes that sum their gradients.
 
-Two processes of one thread each train a small model nearly twice as fast as one of two threads,
-whose matrix products are too small to share. Each holds the model and takes its share of a step's
-micro-batches; after the sum all make the same move, so their weights stay equal.
+Two processes with one thread each train a small model nearly twice as fast as one process with two,
+because its matrix products are too small to divide. Each process has the model and takes its part
+of a step's micro-batches. After the sum all make the same update, so their weights stay equal.
 """
 
 import multiprocessing
@@ -22,9 +22,9 @@ Item = TypeVar("Item")
 
 @contextmanager
 def data_parallel(processes: int, work: Callable[[], None]) -> Iterator[None]:
-    """The body runs as rank 0 while forked children run `work` as the other ranks.
+    """Run the block as rank 0 while forked children run `work` as the other ranks.
 
-    Both sides have to call `add_up` as often.
+    All of them have to call `all_reduce_sum` equally often.
 
     Raises:
         ConfigError: torch has threads of its own, which do not survive a fork.
@@ -57,29 +57,29 @@ def data_parallel(processes: int, work: Callable[[], None]) -> Iterator[None]:
                 child.kill()
 
 
-def share(items: Sequence[Item], *, size: Callable[[Item], int]) -> Sequence[Item]:
-    """This process's part of the items, about as much work as any other's."""
+def assign(items: Sequence[Item], *, size: Callable[[Item], int]) -> Sequence[Item]:
+    """This process's part of the items, about as much work as that of any other."""
     if not distributed.is_initialized():
         return items
-    hands = deal([size(item) for item in items], hands=distributed.get_world_size())
-    return [items[i] for i in hands[distributed.get_rank()]]
+    parts = partition([size(item) for item in items], parts=distributed.get_world_size())
+    return [items[i] for i in parts[distributed.get_rank()]]
 
 
-def deal(sizes: Sequence[int], *, hands: int) -> list[list[int]]:
-    """Indices for each hand: the largest first, to whoever has least; each hand in order.
+def partition(sizes: Sequence[int], *, parts: int) -> list[list[int]]:
+    """Indices of each part, in order: the largest first, each to the part with the least so far.
 
-    The fullest hand has at most 4/3 of what the best deal gives it (Graham's LPT rule).
+    The largest part has at most 4/3 of its size in the best partition (Graham's LPT rule).
     """
-    dealt: list[list[int]] = [[] for _ in range(hands)]
-    loads = [0] * hands
+    indices: list[list[int]] = [[] for _ in range(parts)]
+    loads = [0] * parts
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         least = loads.index(min(loads))
-        dealt[least].append(index)
+        indices[least].append(index)
         loads[least] += sizes[index]
-    return [sorted(hand) for hand in dealt]
+    return [sorted(part) for part in indices]
 
 
-def add_up(tensors: Sequence[Tensor]) -> None:
+def all_reduce_sum(tensors: Sequence[Tensor]) -> None:
     """Replace each tensor by its sum over all processes."""
     if not distributed.is_initialized():
         return
@@ -90,13 +90,13 @@ def add_up(tensors: Sequence[Tensor]) -> None:
 
 
 def shared_map(function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """`function` of each tensor, which keeps its shape; each process does its share of the work."""
-    mine = set(share(range(len(tensors)), size=lambda i: tensors[i].numel()))
+    """Map tensors by a function that keeps their shape; each process does its part of the work."""
+    mine = set(assign(range(len(tensors)), size=lambda i: tensors[i].numel()))
     results = [
         function(tensor) if i in mine else torch.zeros_like(tensor)
         for i, tensor in enumerate(tensors)
     ]
-    add_up(results)
+    all_reduce_sum(results)
     return results
 
 

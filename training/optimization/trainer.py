@@ -1,8 +1,8 @@
-"""The training loop that every job shares: schedule, clipping, progress, metrics, resume.
+"""Training loop of the jobs: schedule, clipping, progress, metrics, resumption.
 
-A job brings a model, its batches in order and a loss; the loop brings everything else. It can be
-killed at any moment: the state is written every `save_every_s` seconds and the next start goes on
-from there, in the same batch order.
+A job brings a model, its batches in order and a loss; the loop does the rest. It can be killed at
+any time: its state is written every `save_every_s` seconds, and the next start goes on from there
+in the same order of batches.
 """
 
 import json
@@ -20,24 +20,25 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from training.optimization.muon import Muon
-from training.optimization.parallel import add_up, data_parallel, share
+from training.optimization.parallel import all_reduce_sum, assign, data_parallel
 from training.optimization.weight_average import WeightAverage
 
 STATE = "training_state.pt"
 
 
 class Optimization(BaseModel):
-    """How weights move. The defaults are QLASS's for fine-tuning an LLM (methods.md, 1).
+    """Options of the optimizer; the defaults are QLASS's for fine-tuning an LLM.
 
     Attributes:
-        optimizer: "muon" orthogonalises the updates of matrices (embeddings and vectors stay
-            with AdamW); it learns faster from scratch.
-        batch_tokens: an optimizer step takes micro-batches until it has so many tokens.
+        optimizer: "muon" orthogonalises the updates of hidden matrices and leaves the rest to
+            AdamW; it learns faster from scratch.
+        batch_tokens: least tokens of an optimizer step, which takes whole micro-batches. The
+            papers count sequences (64).
         micro_batch_tokens: most tokens that go through the model at once, padding included.
         average_last: share of the steps, at the end, whose weights are averaged; validation and
             the result are those of the mean.
-        processes: that share each step's micro-batches, on a CPU; with more than one, `threads`
-            has to be 1 and a step needs at least as many micro-batches.
+        processes: number that divide each step's micro-batches among them, on a CPU. With more
+            than one, `threads` must be 1, and a step needs at least as many micro-batches.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,14 +60,14 @@ class Optimization(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A micro-batch's summed loss and the weight it stands for, so that steps average exactly."""
+    """Summed loss of a micro-batch and its weight, so that a step's mean is exact."""
 
     total: Tensor
     weight: float
 
 
 def cosine_with_warmup(step: int, *, steps: int, warmup_ratio: float) -> float:
-    """The factor on the learning rate at `step`, from 0 through 1 back to 0."""
+    """Factor of the learning rate at `step`: from 0 up to 1 and back to 0."""
     warmup = max(1, round(steps * warmup_ratio))
     if step < warmup:
         return (step + 1) / warmup
@@ -96,14 +97,14 @@ def _adamw(parameters: list[nn.Parameter], optimization: Optimization) -> torch.
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    """The parameter's gradient; zeros where this process saw no micro-batch."""
+    """The parameter's gradient; zeros if this process had no micro-batch."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
 
 
 class Loop:
-    """Runs steps of micro-batches over one model, writing `metrics.jsonl` beside its state."""
+    """Training of one model; `metrics.jsonl` and the saved state are in the run folder."""
 
     def __init__(self, model: nn.Module, optimization: Optimization, *, output: Path) -> None:
         self.model = model
@@ -127,10 +128,15 @@ class Loop:
         on_epoch: Callable[[int], dict[str, float]] | None = None,
         steps_per_epoch: int = 0,
     ) -> None:
-        """Train on `steps` (each a list of micro-batches), going on from a saved state.
+        """Train on `steps`, each a list of micro-batches, from a saved state if there is one.
 
         Args:
-            size: a micro-batch's tokens, by which a step's are dealt to processes.
+            steps: of the whole training, in order.
+            loss: of one micro-batch.
+            name: beside the progress bar.
+            size: tokens of a micro-batch, by which processes divide a step.
+            on_epoch: figures for `metrics.jsonl` after each epoch, whose number it gets.
+            steps_per_epoch: after so many steps `on_epoch` is called; 0 for never.
         """
         self._resume()
         self.model.train()
@@ -157,7 +163,7 @@ class Loop:
         self._average.copy_to(self.model)
 
     def _help(self, steps: Sequence[Sequence[Any]], one_step: Callable[[Any], float]) -> None:
-        """What a process other than the first does: the same steps, in silence."""
+        """Take part in every step, as the processes other than the first do."""
         for step in range(self.step, len(steps)):
             self.step = step
             one_step(steps[step])
@@ -177,13 +183,13 @@ class Loop:
             for group, lr in zip(optimizer.param_groups, lrs, strict=True):
                 group["lr"] = lr * factor
         sums = torch.zeros(2, dtype=torch.float32)
-        for micro_batch in share(micro_batches, size=size):
+        for micro_batch in assign(micro_batches, size=size):
             part = loss(micro_batch)
             part.total.backward()
             sums += torch.tensor([float(part.total.detach()), part.weight])
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         if self.optimization.processes > 1:
-            add_up([sums, *(_gradient(p) for p in trainable)])
+            all_reduce_sum([sums, *(_gradient(p) for p in trainable)])
         weight = float(sums[1])
         for parameter in trainable:
             if parameter.grad is not None:
@@ -222,7 +228,7 @@ class Loop:
         self._drop_metrics_after(self.step)
 
     def _drop_metrics_after(self, step: int) -> None:
-        """Keep the rows of saved steps; those after a kill are trained, and written, again."""
+        """Keep the rows of saved steps alone: later steps are trained, and written, again."""
         path = self.output / "metrics.jsonl"
         if path.is_file():
             rows = path.read_text().splitlines()[:step]

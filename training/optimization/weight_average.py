@@ -1,8 +1,7 @@
 """Running mean of a model's weights over the last part of a training.
 
-Two trainings of one recipe differ more than their data explains: where the last steps happen to
-end is part of the noise. The mean over many of them is nearer to the middle, at no cost per step
-that matters.
+Two trainings of one recipe differ more than their data explains: the place where the last steps
+end is part of the noise. The mean over many steps has less of it, at a negligible cost.
 """
 
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """Mean of the trainable weights that it was shown."""
+    """Mean of a model's trainable weights at several steps."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -21,7 +20,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Count the weights as they are now."""
+        """Include the present weights in the mean."""
         self.count += 1
         for name, parameter in _trainable(model):
             if name in self._mean:
@@ -31,7 +30,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Give the model the mean for the block; without any it stays as it is."""
+        """Give the model the mean for the block; an empty mean changes nothing."""
         if not self.count:
             yield
             return
@@ -43,11 +42,11 @@ class WeightAverage:
             _copy(own, model)
 
     def copy_to(self, model: nn.Module) -> None:
-        """Give the model the mean for good; without any it stays as it is."""
+        """Give the model the mean for good; an empty mean changes nothing."""
         _copy(self._mean, model)
 
     def state_dict(self) -> dict[str, object]:
-        """What `load_state_dict` takes."""
+        """State for `load_state_dict`."""
         return {"count": self.count, "mean": self._mean}
 
     def load_state_dict(self, state: dict[str, object]) -> None:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.optimization.parallel import data_parallel, deal, share, shared_map
+from training.optimization.parallel import assign, data_parallel, partition, shared_map
 
 sizes = st.lists(st.integers(1, 100), max_size=30)
 
@@ -14,23 +14,23 @@ def loads(dealt: list[list[int]], sizes: list[int]) -> list[int]:
 
 
 def test_a_long_one_is_set_against_many_short_ones() -> None:
-    assert deal([10, 60, 10, 10, 30], hands=2) == [[1], [0, 2, 3, 4]]
+    assert partition([10, 60, 10, 10, 30], parts=2) == [[1], [0, 2, 3, 4]]
 
 
 def test_equal_sizes_go_round() -> None:
-    assert deal([5, 5, 5, 5], hands=2) == [[0, 2], [1, 3]]
+    assert partition([5, 5, 5, 5], parts=2) == [[0, 2], [1, 3]]
 
 
 @given(sizes, st.integers(1, 4))
 def test_everything_is_dealt_once_and_no_hand_is_over_full(sizes: list[int], hands: int) -> None:
-    dealt = deal(sizes, hands=hands)
+    dealt = partition(sizes, parts=hands)
     assert sorted(i for hand in dealt for i in hand) == list(range(len(sizes)))
     # Graham: whoever is fullest took its last item when it had least.
     assert max(loads(dealt, sizes)) <= sum(sizes) / hands + max(sizes, default=0)
 
 
 def test_one_process_keeps_everything_as_it_came() -> None:
-    assert share([3, 1, 2], size=lambda item: item) == [3, 1, 2]
+    assert assign([3, 1, 2], size=lambda item: item) == [3, 1, 2]
 
 
 def test_two_processes_share_a_map_and_both_have_all_of_it() -> None:
