@@ -32,7 +32,7 @@ from training.q_training.validation import q_of_tree, require_packable, validate
 
 
 class TrainQNetConfig(Examples, Objective):
-    """What `qguide train-qnet` reads, the fields of `Examples` and `Objective` included.
+    """Configuration of `qguide train-qnet`, with the fields of `Examples` and `Objective`.
 
     Attributes:
         trunk: the SFT policy's folder.
@@ -40,7 +40,7 @@ class TrainQNetConfig(Examples, Objective):
             before (`qnet.models.match_features`); "none" is the paper.
         keep: the epoch whose weights are written: the "last", or the one with the highest
             "spearman" or the lowest "regret_steps" on held-back decision groups.
-        optimization: how weights move.
+        optimization: of the weights.
     """
 
     trunk: Path

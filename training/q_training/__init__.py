@@ -1,1 +1,1 @@
-"""Fitting a QNet to labelled trees and decision groups: examples, objective, validation."""
+"""Training of a QNet on labelled trees and decision groups: examples, objective, validation."""

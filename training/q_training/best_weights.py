@@ -1,7 +1,7 @@
-"""Keeps the weights of the epoch that chooses best among held-back candidates.
+"""Weights of the epoch that chooses best among held-back candidates.
 
-Success rates are no criterion: a hundred games tell two nets apart by luck alone. Rank correlation
-and regret over thousands of held-back decisions are not.
+A success rate is a poor criterion, because the difference of two nets on a hundred games is mostly
+luck. Rank correlation and regret are measured on thousands of held-back decisions.
 """
 
 import json
@@ -41,7 +41,7 @@ class BestWeights:
         self._figures.write_text(json.dumps(figures))
 
     def restore(self, model: nn.Module) -> bool:
-        """Give the model the kept weights; False, and no change, where none are."""
+        """Give the model the kept weights; False, and no change, if there are none."""
         if self._criterion == "last" or not self._figures.is_file():
             return False
         model.load_state_dict(torch.load(self._weights, weights_only=True))
@@ -49,7 +49,7 @@ class BestWeights:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Those of the kept weights."""
+        """Figures of the kept weights."""
         figures: dict[str, Any] = json.loads(self._figures.read_text())
         return figures
 

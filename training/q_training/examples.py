@@ -1,4 +1,4 @@
-"""What a QNet is trained on, read and packed: label trees, decision groups, or both."""
+"""Training examples of a QNet: labelled trees, decision groups, or both, read and packed."""
 
 import random
 from collections import defaultdict
@@ -24,24 +24,24 @@ TreeRows = Sequence[LabelRow]
 
 
 class Examples(BaseModel):
-    """What is read, and how it is packed.
+    """Options of the examples and their packing.
 
     Attributes:
         labels: run folders of `label`.
         groups: run folders of `groups`.
         held_back_groups: run folders of `groups` to validate on, beside the held-back tasks of
             the others.
-        group_labels: how continuations become labels.
-        loss_on: the positions of a tree's actions that carry the label; `all` is the paper's.
+        group_labels: computation of labels from continuations.
+        loss_on: positions of a tree's actions that have the label; `all` is the paper's.
         min_label_margin: siblings whose labels differ by less are no pair.
-        constant_trees: train on trees whose labels are all equal too, as the paper does; without
-            them (ours) a policy that mostly fails does not drown the contrast in zeros.
-        unbranched_suffixes: train on the actions below a path's last branching too, as the paper
-            does; they have no rival, and without them (ours) the same time shows more siblings.
+        constant_trees: train on trees with equal labels, too, as the paper does. Without them
+            (ours), the many zeros of a policy that mostly fails do not outweigh the contrasts.
+        unbranched_suffixes: train on the actions below a path's last branching, too, as the paper
+            does. They have no siblings; without them (ours) the same time shows more that do.
         max_length: longest path in tokens.
         validation_fraction: share of tasks held back.
-        augmentation: consistent renamings per tree and epoch, drawn anew each time; decision
-            groups keep their names.
+        augmentation: consistent renaming of trees, drawn anew in each epoch; decision groups keep
+            their names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,7 +61,7 @@ class Examples(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What was read of a task: one tree's paths, or one episode's decisions."""
+    """Rows that were read: the paths of each tree, and episodes with their decisions."""
 
     trees: list[TreeRows]
     episodes: list[DecisionGroupsRow]
@@ -72,7 +72,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How rows become packed trees.
+    """Packing of rows into packed trees.
 
     Attributes:
         max_tokens: most distinct tokens of a packed tree.
@@ -86,19 +86,19 @@ class Packing:
 
     @property
     def changes(self) -> bool:
-        """True where every epoch's trees are others."""
+        """True if each epoch's trees differ from those of the one before."""
         return bool(self.examples.labels) and self.examples.augmentation.probability > 0
 
     def trees(self, rows: Rows) -> list[PackedTree]:
-        """Of the label trees."""
+        """Pack the labelled trees."""
         return [packed for paths in rows.trees for packed in self._tree(paths)]
 
     def groups(self, rows: Rows) -> list[PackedTree]:
-        """Of the decision groups."""
+        """Pack the decision groups."""
         return [packed for row in rows.episodes for packed in self._episode(row)]
 
     def epoch(self, rows: Rows, rng: random.Random) -> list[PackedTree]:
-        """All of them, the trees renamed anew."""
+        """Pack all rows, the trees renamed anew."""
         augment = build_augmenter(self.examples.augmentation)
         renamed = [rename_tree(paths, augment, rng) for paths in rows.trees]
         return self.trees(Rows(renamed, [])) + self.groups(rows)
@@ -129,7 +129,7 @@ class Packing:
 
 
 def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
-    """Training rows and held-back rows, disjoint by task.
+    """Read training rows and held-back rows, disjoint by task.
 
     Raises:
         ConfigError: there is nothing to train on, or tasks of `held_back_groups` are trained on.

@@ -1,8 +1,7 @@
-"""The loss of a packed tree: regression, and ranking among siblings.
+"""Loss of a packed tree: regression, and ranking among siblings.
 
-Equation 11 of QLASS is the regression. What an agent needs of Q is the order of a state's
-candidates, which differ far less than states do, so ours adds a term on the differences between
-siblings.
+The regression is equation 11 of QLASS. An agent needs the order of a state's candidates, whose Q
+differ far less than those of states, so a term on the differences between siblings is added (ours).
 """
 
 from collections.abc import Sequence
@@ -21,14 +20,14 @@ _POWER: dict[RankingLoss, float] = {"order": 0.0, "root": 0.5, "regret": 1.0}
 
 
 class Objective(BaseModel):
-    """What is minimised.
+    """Options of the loss.
 
     Attributes:
         ranking_weight: of softplus(-(Q(s, a) - Q(s, a')) / ranking_scale) over sibling pairs with
             q(a) > q(a'); ours, 0 is the paper.
-        ranking: a pair counts ((q(a) - q(a')) / ranking_scale) to the power of 0 ("order": Q
-            learns which action is better more often), 1 ("regret": better on the whole) or 1/2
-            ("root").
+        ranking: weight of a pair, ((q(a) - q(a')) / ranking_scale) to the power of 0 ("order": Q
+            learns which action is better more often), 1 ("regret": which is better on the whole)
+            or 1/2 ("root").
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,12 +54,12 @@ def tree_loss(q_T: Tensor, tree: PackedTree, objective: Objective) -> Loss:
 
 
 def label_gaps(pairs: Sequence[Pair]) -> Tensor:
-    """(P,) by how much the labels of each pair differ."""
+    """(P,) difference of the labels of each pair."""
     return torch.tensor([better.q_value - worse.q_value for better, worse in pairs])
 
 
 def margins(q_T: Tensor, pairs: Sequence[Pair]) -> Tensor:
-    """(P,) by how much Q of the better action exceeds that of the worse one."""
+    """(P,) Q of the better action minus Q of the worse one."""
     better = torch.tensor([a.position for a, _ in pairs])
     worse = torch.tensor([b.position for _, b in pairs])
     return q_T[better] - q_T[worse]

@@ -1,4 +1,4 @@
-"""How well a QNet ranks what it was not trained on, before any episode is played."""
+"""Validation of a QNet by its ranking of held-back candidates, before any episode is played."""
 
 from collections.abc import Sequence
 
@@ -28,10 +28,10 @@ def q_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
 
 @torch.no_grad()
 def require_packable(qnet: QNet, tree: PackedTree) -> None:
-    """Make sure that the trunk sees a packed tree as it sees the tree's longest path alone.
+    """Make sure that Q in a packed tree equals Q of its longest path alone.
 
     Raises:
-        ConfigError: the trunk has a memory of its own beside the attention mask.
+        ConfigError: the trunk has a memory beside the attention mask.
     """
     path = [max(range(len(tree)), key=tree.depths.__getitem__)]
     while (before := tree.before[path[0]]) >= 0:
@@ -75,7 +75,7 @@ def validate(
 
 
 def group_of(q_T: Tensor, places: Sequence[Place]) -> Group:
-    """What Q says of one state's candidates, beside what is known of them."""
+    """Q of one state's candidates, with their known steps and validity."""
     assert all(place.steps is not None for place in places)
     return Group(
         q_values=q_T[[place.position for place in places]].tolist(),
@@ -87,15 +87,15 @@ def group_of(q_T: Tensor, places: Sequence[Place]) -> Group:
 def sibling_accuracy(
     q_values: Sequence[Tensor], trees: Sequence[PackedTree]
 ) -> tuple[float, float]:
-    """Share of sibling pairs that Q puts in the right order; nan where there are none.
+    """Share of sibling pairs that Q puts in the right order; nan without pairs.
 
     Args:
         q_values: (T,) of each tree.
         trees: the same number.
 
     Returns:
-        Every pair counted alike, and as often as its labels differ: the first says how often an
-        action is misjudged, the second how much that costs.
+        The share with all pairs counted alike, and with each counted by the difference of its
+        labels: how often an action is misjudged, and how much that costs.
     """
     right, right_by_gap, pairs, gaps = 0.0, 0.0, 0, 0.0
     for q_T, tree in zip(q_values, trees, strict=True):
