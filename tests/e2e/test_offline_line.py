@@ -10,6 +10,7 @@ from qguide.commands.jobs import app
 from training.data.records import EXPERT, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, open_run
 from training.environments.corridor import Corridor, CorridorConfig, CorridorSuite
+from training.evaluation.records import DEFAULT_METHODS
 from training.trajectory import Step, path_history, react_reply
 
 SFT = """
@@ -129,7 +130,7 @@ def test_the_line_ends_in_results_for_every_method_and_seed(trained: Path, tmp_p
     assert "q-guided against the others" in result.output
     results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
     assert results["complete"]
-    assert len(results["rows"]) == 10
+    assert len(results["rows"]) == 2 * len(DEFAULT_METHODS)
     guided = [row for row in results["rows"] if row["method"] == "q-guided"]
     assert all(row["completion_tokens"] > 0 and row["policy_time_s"] > 0 for row in guided)
     assert results["config"]["policy_sha256"]
