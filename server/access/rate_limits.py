@@ -1,4 +1,4 @@
-"""How much each caller may ask for: at once, in a minute, in a day.
+"""Rate limits of each caller: requests at once and in a minute, tokens in a day.
 
 Windows are fixed and begin with a caller's first request in them: `Retry-After` is then simply the
 rest of the window, and true. Tokens are known when they have been spent, so a budget can be
@@ -14,9 +14,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+import structlog
 from limits import RateLimitItem, RateLimitItemPerDay, RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import FixedWindowRateLimiter, RateLimiter
+from redis.exceptions import ResponseError
 
 from server.access.keys import Key
 from server.context.request_context import Account
@@ -27,6 +29,7 @@ from server.settings.settings import Settings
 ANONYMOUS: Final = "anonymous"
 _ROUNDING_S: Final = 0.5
 Answer = TypeVar("Answer")
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def caller_of(key: Key | None, settings: Settings) -> Caller:
 
 
 class Limiter:
-    """Counts what callers ask for.
+    """Counts the requests and tokens of callers.
 
     Args:
         link: where servers count together; None counts in this process. What runs at once is
@@ -83,7 +86,7 @@ class Limiter:
         """
         self._enter(caller)
         try:
-            headers = await self._windows(lambda windows: self._count(caller, windows))
+            headers = await self._windows(caller, lambda windows: self._count(caller, windows))
             try:
                 yield headers
             finally:
@@ -116,7 +119,7 @@ class Limiter:
                 )
         if not caller.requests_per_minute:
             return {}
-        rate = RateLimitItemPerMinute(caller.requests_per_minute, namespace="requests")
+        rate = _requests(caller)
         admitted = await windows.hit(rate, caller.name)
         reset_s, remaining = await _rest(windows, rate, caller)
         if not admitted:
@@ -135,12 +138,34 @@ class Limiter:
     async def _charge(self, caller: Caller, tokens: int) -> None:
         if tokens and caller.tokens_per_day:
             budget = _tokens(caller)
-            await self._windows(lambda windows: windows.hit(budget, caller.name, cost=tokens))
+            await self._windows(
+                caller, lambda windows: windows.hit(budget, caller.name, cost=tokens)
+            )
 
-    async def _windows(self, ask: Callable[[RateLimiter], Awaitable[Answer]]) -> Answer:
+    async def _windows(
+        self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]
+    ) -> Answer:
         if self._link is None:
             return await ask(self._own)
-        return await self._link.use(lambda: ask(self._shared), lambda: ask(self._own))
+        return await self._link.use(lambda: self._ask_shared(caller, ask), lambda: ask(self._own))
+
+    async def _ask_shared(
+        self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]
+    ) -> Answer:
+        """Count in Redis; a counter there that is no number is begun anew."""
+        try:
+            return await ask(self._shared)
+        except (ValueError, ResponseError) as error:
+            # Its subclasses say that Redis itself is full, read-only or closed to us.
+            if isinstance(error, ResponseError) and type(error) is not ResponseError:
+                raise
+        for item in (_requests(caller), _tokens(caller)):
+            try:
+                await self._shared.hit(item, caller.name, cost=0)  # adds nothing, to a number alone
+            except ResponseError:
+                _log.warning("rate_limit_counter_unreadable", key=caller.name, window=str(item))
+                await self._shared.clear(item, caller.name)
+        return await ask(self._shared)
 
 
 async def _rest(windows: RateLimiter, item: RateLimitItem, caller: Caller) -> tuple[int, int]:
@@ -148,6 +173,10 @@ async def _rest(windows: RateLimiter, item: RateLimitItem, caller: Caller) -> tu
     reset_at, remaining = await windows.get_window_stats(item, caller.name)
     # Redis tells the rest of a window in whole seconds, up to half a second too short.
     return max(1, math.ceil(reset_at - time.time() + _ROUNDING_S)), remaining
+
+
+def _requests(caller: Caller) -> RateLimitItem:
+    return RateLimitItemPerMinute(caller.requests_per_minute, namespace="requests")
 
 
 def _tokens(caller: Caller) -> RateLimitItem:

@@ -50,6 +50,11 @@ def scoped_episode_id(episode_id: str) -> str:
     return f"{(account and account.key) or ''}/{episode_id}"
 
 
+def owner_of(scoped_id: str) -> str:
+    """The key that a scoped id belongs to, "" without keys; no key's name holds a slash."""
+    return scoped_id.partition("/")[0]
+
+
 def name_episode(episode_id: str) -> None:
     """Say which episode the request that is served belongs to."""
     if account := _current.get():

@@ -1,15 +1,16 @@
-"""Where episodes are kept between their steps."""
+"""Stores of episodes between their steps."""
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from server.context.request_context import owner_of
 from server.episodes.state import Episode
 
 Change = Callable[[Episode | None], Episode]
-"""From what is kept, None if nothing is, to what is to be kept; pure, so it may be called twice."""
+"""From the kept episode, or None, to the one to keep; pure, so it may be called twice."""
 
 
 class EpisodeStore(Protocol):
@@ -27,7 +28,7 @@ class EpisodeStore(Protocol):
         ...
 
     def claimed(self, episode_id: str) -> AbstractAsyncContextManager[bool]:
-        """Whether nobody else has claimed the episode; it is this one's for the block, then."""
+        """True if nobody else has claimed the episode; it is this caller's for the block."""
         ...
 
 
@@ -35,7 +36,8 @@ class MemoryEpisodeStore:
     """Episodes as JSON in this process.
 
     Args:
-        max_bytes: of all together; the one untouched for longest goes first.
+        max_bytes: of all together. Where that is too little, the key that holds most loses its
+            episode untouched for longest: with K keys, a K-th of the memory is safe from others.
         ttl_s: an episode untouched for longer is gone.
         clock: seconds that never go back.
     """
@@ -47,12 +49,13 @@ class MemoryEpisodeStore:
         self._ttl_s = ttl_s
         self._clock = clock
         self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
-        self._bytes = 0
+        self._of_owner: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)
+        self._bytes: Counter[str] = Counter()
 
     @property
     def nbytes(self) -> int:
-        """Of all episodes that are there."""
-        return self._bytes
+        """Size of all episodes."""
+        return self._bytes.total()
 
     async def get(self, episode_id: str) -> Episode | None:
         """The episode, if it is there."""
@@ -65,10 +68,10 @@ class MemoryEpisodeStore:
         episode = change(self._read(episode_id))
         row = episode.model_dump_json().encode()
         self._drop(episode_id)
-        self._kept[episode_id] = (self._clock(), row)
-        self._bytes += len(row)
-        while self._bytes > self._max_bytes:
-            self._drop(next(iter(self._kept)))
+        self._keep(episode_id, row)
+        while self._bytes.total() > self._max_bytes:
+            [(largest, _)] = self._bytes.most_common(1)
+            self._drop(next(iter(self._of_owner[largest])))
         return episode
 
     @asynccontextmanager
@@ -85,6 +88,18 @@ class MemoryEpisodeStore:
         while self._kept and next(iter(self._kept.values()))[0] < oldest:
             self._drop(next(iter(self._kept)))
 
+    def _keep(self, episode_id: str, row: bytes) -> None:
+        owner = owner_of(episode_id)
+        self._kept[episode_id] = (self._clock(), row)
+        self._of_owner[owner][episode_id] = None
+        self._bytes[owner] += len(row)
+
     def _drop(self, episode_id: str) -> None:
-        _, row = self._kept.pop(episode_id, (0.0, b""))
-        self._bytes -= len(row)
+        if episode_id not in self._kept:
+            return
+        _, row = self._kept.pop(episode_id)
+        owner = owner_of(episode_id)
+        del self._of_owner[owner][episode_id]
+        self._bytes[owner] -= len(row)
+        if not self._of_owner[owner]:
+            del self._of_owner[owner], self._bytes[owner]

@@ -1,13 +1,15 @@
-"""One Redis that may go at any moment: what it does better, memory does as well as it can.
+"""Redis client with in-memory fallback while Redis is down.
 
-The first failure turns the link down, and nobody waits for Redis again until a ping is answered.
-Keys live in one namespace, `qguide:`, and all of them expire.
+The first failure turns the link down, and no request waits for Redis again until a ping is
+answered. Keys live in one namespace, `qguide:`, and all of them expire.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import structlog
 from limits.aio.storage import RedisStorage
@@ -16,42 +18,42 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from qnet.errors import ConfigError
 from server.observability.metrics import Metrics
 
 Answer = TypeVar("Answer")
 
-NAMESPACE = "qguide"
+NAMESPACE: Final = "qguide"
+_DATABASE: Final = re.compile(r"/?\d*")
 _log = structlog.get_logger(__name__)
 
 
 class RedisLink:
-    """A connection pool, and whether Redis can be had now.
+    """A connection pool, and the state of Redis: `up` or not.
 
     Args:
-        timeout_s: a slower Redis is gone.
-        ping_every_s: how soon one that is back, or has gone unnoticed, is noticed.
+        timeout_s: a Redis that takes longer is down.
+        ping_every_s: interval after which a Redis that is back, or down unnoticed, is noticed.
+
+    Raises:
+        ConfigError: the URL is no address of a Redis.
     """
 
     def __init__(
         self, url: str, metrics: Metrics, *, timeout_s: float = 0.5, ping_every_s: float = 1.0
     ) -> None:
+        self._pool = _connection_pool(url, timeout_s=timeout_s)
         self.up = True
         self._gauge = metrics.redis_up()
         self._gauge.set(1)
         self._ping_every_s = ping_every_s
         self._watching = False
         self._told = False
-        self._pool: ConnectionPool = ConnectionPool.from_url(
-            url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-        )
         self.client = Redis(connection_pool=self._pool)
         self._url = url
 
     def limits_storage(self) -> RedisStorage:
-        """Where `limits` counts; it shares the connections."""
+        """Storage for the counters of `limits`, over the same connections."""
         return RedisStorage(
             self._url,
             implementation="redispy",
@@ -62,7 +64,7 @@ class RedisLink:
     async def use(
         self, ask: Callable[[], Awaitable[Answer]], otherwise: Callable[[], Awaitable[Answer]]
     ) -> Answer:
-        """What Redis says, or what is said without it."""
+        """The answer of Redis, or the other one while it is down."""
         if self.up:
             try:
                 return await ask()
@@ -71,7 +73,7 @@ class RedisLink:
         return await otherwise()
 
     def read(self, row: bytes | None, parse: Callable[[bytes], Answer]) -> Answer | None:
-        """What a row says; None where there is none, or one that another version wrote."""
+        """The value of a row; None where there is none, or one that another version wrote."""
         if row is None:
             return None
         try:
@@ -84,7 +86,7 @@ class RedisLink:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Ping as long as this lasts, beginning at once; then close the connections."""
+        """Ping for the block, beginning at once; then close the connections."""
         await self._ping()
         self._watching = True
         pinging = asyncio.create_task(self._ping_on())
@@ -120,3 +122,27 @@ class RedisLink:
             _log.info("redis_back")
         else:
             _log.warning("redis_gone", reason=reason, now="memory")
+
+
+def _connection_pool(url: str, *, timeout_s: float) -> ConnectionPool:
+    """Connections to this address; none is opened yet."""
+    try:
+        pool: ConnectionPool = ConnectionPool.from_url(
+            url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+        )
+        # An unknown option shows here, or else with the first request.
+        pool.make_connection()  # type: ignore[no-untyped-call]
+        address = urlsplit(url)
+        if address.scheme != "unix" and not _DATABASE.fullmatch(address.path):
+            raise ValueError("the database is no number")
+    except (ValueError, TypeError):
+        # Neither the URL nor the library's reason, which may quote a password out of it.
+        raise ConfigError(
+            "QGUIDE_REDIS_URL is no address of a Redis; write "
+            "redis://[:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// for TLS or unix:///PATH, and "
+            "quote / @ : ? # of a password as %2F %40 %3A %3F %23"
+        ) from None
+    return pool

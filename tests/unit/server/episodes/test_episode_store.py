@@ -35,6 +35,28 @@ async def test_the_episode_untouched_for_longest_makes_room() -> None:
     assert store.nbytes == 2 * size
 
 
+async def test_a_caller_who_opens_many_pushes_out_only_its_own() -> None:
+    size = len(Episode(id="ada/1").model_dump_json())
+    store = MemoryEpisodeStore(max_bytes=6 * size, ttl_s=1)
+    await keep(store, "ada/1", "ada/2", "bob/1")
+    await keep(store, *(f"eve/{number % 10}" for number in range(1000)))
+    for episode_id in ("ada/1", "ada/2", "bob/1", "eve/9", "eve/8", "eve/7"):
+        assert await store.get(episode_id) is not None
+    assert await store.get("eve/6") is None
+    assert store.nbytes == 6 * size
+
+
+async def test_callers_share_the_memory_evenly_when_all_want_more() -> None:
+    size = len(Episode(id="a/1").model_dump_json())
+    store = MemoryEpisodeStore(max_bytes=6 * size, ttl_s=1)
+    for number in range(9):
+        await keep(store, *(f"{caller}/{number}" for caller in "abc"))
+    kept = [
+        f"{caller}/{n}" for caller in "abc" for n in range(9) if await store.get(f"{caller}/{n}")
+    ]
+    assert kept == ["a/7", "a/8", "b/7", "b/8", "c/7", "c/8"]
+
+
 async def test_an_episode_larger_than_the_store_is_not_kept() -> None:
     store = MemoryEpisodeStore(max_bytes=10, ttl_s=1)
     await keep(store, "a")

@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from qnet.errors import QGuideError
 from qnet.records import TreeRow
+from server.access.keys import create_key
 from server.settings.settings import Settings
 from tests.support import redaction_hooks
 from tests.support.redaction_hooks import HANGS, SECRET
@@ -144,6 +145,23 @@ def test_half_a_character_is_no_text(client: TestClient, field: str) -> None:
     )
     assert response.status_code == 422
     assert field in response.json()["error"]["message"]
+
+
+def test_a_key_cannot_push_out_anothers_open_episodes(serve: Serve, tmp_path: Path) -> None:
+    ada, eve = ({"X-API-Key": create_key(tmp_path / "keys.json", name)} for name in ("ada", "eve"))
+    client = serve(
+        recording(tmp_path, keys_file=tmp_path / "keys.json", episodes_memory_bytes=20_000)
+    )
+    body = {"messages": [TASK], "num_candidates": 1}
+    assert client.post("/v1/act", json=body | {"episode_id": "e"}, headers=ada).status_code == 200
+    for number in range(100):
+        given = body | {"episode_id": f"flood {number}"}
+        assert client.post("/v1/act", json=given, headers=eve).status_code == 200
+    answers = [
+        client.post(f"/v1/episodes/{episode}/outcome", json={"reward": 1}, headers=key).status_code
+        for key, episode in ((ada, "e"), (eve, "flood 0"), (eve, "flood 99"))
+    ]
+    assert answers == [200, 404, 200]
 
 
 def test_an_outcome_without_an_episode_is_404(client: TestClient) -> None:

@@ -7,8 +7,10 @@ from typing import cast
 
 import pytest
 import structlog
+from typer.testing import CliRunner
 
-from qnet.errors import ScorerUnavailableError
+from qguide.cli import app as cli
+from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import Message, ScoreRequest, ScoreResult, ToolCall
 from server.access.rate_limits import Caller, Limiter
@@ -76,6 +78,58 @@ async def test_servers_share_a_budget_of_tokens(link: RedisLink) -> None:
     with pytest.raises(OverLimitError, match="its 100 tokens of 24 hours"):
         async with two.admit(ADA, Account()):
             pass
+
+
+@pytest.mark.parametrize("garbage", ["much", "", "1e9"])
+async def test_a_counter_that_is_no_number_is_counted_anew(link: RedisLink, garbage: str) -> None:
+    limiter = Limiter(link, concurrent_requests=0)
+    assert await admitted(limiter, tokens=60)
+    keys = await link.client.keys("qguide:limits:*")
+    assert len(keys) == 2
+    for key in keys:
+        await link.client.set(key, garbage)
+    assert [await admitted(limiter, tokens=60) for _ in range(3)] == [True, True, False]
+    assert link.up
+    for key in await link.client.keys("qguide:limits:*"):
+        assert await link.client.pttl(key) > 0
+
+
+async def test_garbage_in_one_counter_leaves_the_others_alone(link: RedisLink) -> None:
+    limiter = Limiter(link, concurrent_requests=0)
+    assert await admitted(limiter, tokens=100)
+    [requests] = await link.client.keys("qguide:limits:*requests*")
+    await link.client.delete(requests)
+    await link.client.lpush(requests, "a", "list")
+    assert not await admitted(limiter)  # the day's tokens are still used up
+    assert link.up
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:6379",
+        "http://localhost",
+        "redis://localhost:port",
+        "redis://:pa/ss@localhost:6379/0",
+        "redis://localhost:99999",
+        "redis://localhost/first",
+        "redis://localhost?socket_timeout=long",
+        "redis://localhost?no_such_option=1",
+    ],
+)
+def test_a_url_of_no_redis_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="QGUIDE_REDIS_URL") as refused:
+        RedisLink(url, Metrics())
+    assert "redis://[:PASSWORD@]HOST[:PORT][/DATABASE]" in str(refused.value)
+    assert url not in str(refused.value)
+    assert "'pa'" not in str(refused.value)
+
+
+def test_serve_says_what_is_wrong_with_a_redis_url() -> None:
+    options = ["serve", "--policy", "scripted", "--q-model", "scripted", "--port", "0"]
+    result = CliRunner().invoke(cli, options, env={"QGUIDE_REDIS_URL": "localhost:6379"})
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: QGUIDE_REDIS_URL")
 
 
 async def test_everything_in_redis_expires_and_holds_no_text(link: RedisLink) -> None:
