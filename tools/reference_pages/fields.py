@@ -27,7 +27,7 @@ _LIMITS: Final = (
 
 
 def meanings(kind: type[BaseModel]) -> dict[str, str]:
-    """What the docstrings of a model and its bases say of each field."""
+    """Meaning of each field, from the docstrings of a model and its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         text = inspect.cleandoc(base.__dict__.get("__doc__") or "")

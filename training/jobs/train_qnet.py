@@ -164,7 +164,7 @@ def _manifest(
 
 
 def _target(config: TrainQNetConfig) -> str:
-    """How the labels were computed: those of the trees and those of the groups."""
+    """Name of the labels' computation, that of the trees and that of the groups."""
     targets: list[str] = []
     for folder in config.labels[:1]:
         rows = read_rows(RunFolder(folder).rows, LabelRow)
