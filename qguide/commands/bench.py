@@ -11,8 +11,12 @@ whether memory keeps to its budget while sessions grow, and Q stays right;
 
     qguide bench serve --models scripted,embedded --clients 1,16,64 --seconds 10 --output serve.json
 
-how fast the whole server answers. Each writes JSON, and a plot beside it. Like every job they also
-read `--config FILE` (TOML) and `--set field=value`.
+how fast the whole server answers;
+
+    qguide bench fairness --seconds 20 --output fairness.json
+
+how long one key waits beside the load of another. Each writes JSON, and most a plot beside it. Like
+every job they also read `--config FILE` (TOML) and `--set field=value`.
 """
 
 import shlex
@@ -29,6 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from qguide.commands.errors import shown_errors
 
 if TYPE_CHECKING:
+    from qguide.bench.fairness.fairness import FairnessBench
     from qguide.bench.score.config import ScoreBench
     from qguide.bench.serve.load_test import ServeBench
     from qguide.bench.soak.soak import Soak
@@ -166,6 +171,28 @@ def serve(
         _serve(load_config(ServeBench, config, overrides or (), options=options))
 
 
+@app.command()
+def fairness(
+    output: Output = None,
+    seconds: Annotated[float | None, typer.Option(help="Of each scene.")] = None,
+    warm_up_s: Annotated[
+        float | None, typer.Option(help="Seconds before those that count.")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Of the other key.")] = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Waits of one key for its scores, alone and beside the load of another key."""
+    options = _options(locals())
+    with _shown_errors():
+        from qguide.bench.fairness.fairness import FairnessBench
+        from training.configs.job_files import load_config
+
+        _fairness(load_config(FairnessBench, config, overrides or (), options=options))
+
+
 def _shown_errors() -> AbstractContextManager[None]:
     """As for every command, but 1 is the status of a promise that was not kept."""
     return shown_errors(other_status=2, interrupted=KEPT)
@@ -222,6 +249,15 @@ def _score(config: "ScoreBench") -> None:
         run = score_bench(config, advance=advance)
     print_run(run, Console())
     plot_run(run, config.plot)
+
+
+def _fairness(config: "FairnessBench") -> None:
+    from qguide.bench.fairness.fairness import fairness_bench, scenes
+    from qguide.bench.fairness.report import print_fairness
+
+    with _steps(len(scenes())) as advance:
+        run = fairness_bench(config, advance=advance)
+    print_fairness(run, Console())
 
 
 def _serve(config: "ServeBench") -> None:

@@ -293,3 +293,31 @@ class ServeRun(_Row):
     candidates: int
     warm_up_s: float
     rows: tuple[LoadRow, ...] = ()
+
+
+class FairnessRow(_Row):
+    """One scene.
+
+    Attributes:
+        errors: a status -> how many requests of the key got it instead of scores.
+        latency_ms: of the key's scores, with the other key at work.
+    """
+
+    scene: str
+    errors: dict[str, int]
+    latency_ms: Percentiles | None
+
+
+class FairnessRun(_Row):
+    """All scenes, or what an interrupted run had measured.
+
+    Attributes:
+        clients: of the other key.
+    """
+
+    format_version: int = 1
+    complete: bool
+    command: str
+    machine: Machine
+    clients: int
+    rows: tuple[FairnessRow, ...] = ()

@@ -97,8 +97,8 @@ def summarize(load: Load, asked: Sequence[Asked], *, from_s: float, cpu_share: f
         requests=len(began),
         errors=dict(Counter(one.error for one in began if one.error)),
         requests_per_s=answered / load.seconds,
-        latency_ms=_percentiles([one.latency_ms for one in good]),
-        overhead_ms=_percentiles([one.overhead_ms for one in good]),
+        latency_ms=percentiles([one.latency_ms for one in good]),
+        overhead_ms=percentiles([one.overhead_ms for one in good]),
         sample_ms=median(one.sample_ms for one in good) if good else None,
         score_ms=median(one.score_ms for one in good) if good else None,
         client_cpu_share=cpu_share,
@@ -152,7 +152,7 @@ async def _play(http: httpx.AsyncClient, agent: Agent, path: str, until_s: float
     return asked
 
 
-def _percentiles(values: list[float]) -> Percentiles | None:
+def percentiles(values: list[float]) -> Percentiles | None:
     """The least values that so many per cent do not exceed."""
     if not values:
         return None

@@ -1,0 +1,1 @@
+"""The wait of one key beside the load of another."""

@@ -1,0 +1,32 @@
+"""The scenes of a fairness run as a table."""
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from qguide.bench.fairness.fairness import ALONE, GOAL
+from qguide.bench.measurement.records import FairnessRow, FairnessRun
+
+
+def print_fairness(run: FairnessRun, console: Console) -> None:
+    """Every scene, and how it compares with no other key at work."""
+    table = Table(title=f"waits of one key, in ms; goal: p95 at most {GOAL:g} × alone", box=SIMPLE)
+    for name in ("scene", "p50", "p95", "p99", "p95 / alone", "errors"):
+        table.add_column(name, justify="left" if name == "scene" else "right")
+    for row in run.rows:
+        table.add_row(*_cells(row, ratios_of(run)))
+    console.print(table)
+
+
+def ratios_of(run: FairnessRun) -> dict[str, float]:
+    """By scene, its 95th percentile over that of the key alone; none where nothing was answered."""
+    p95 = {row.scene: row.latency_ms.p95 for row in run.rows if row.latency_ms}
+    return {scene: value / p95[ALONE] for scene, value in p95.items() if ALONE in p95}
+
+
+def _cells(row: FairnessRow, ratios: dict[str, float]) -> list[str]:
+    times = row.latency_ms
+    shown = (times.p50, times.p95, times.p99) if times else ()
+    ratio = f"{ratios[row.scene]:.1f}" if row.scene in ratios else ""
+    errors = ", ".join(f"{number} × {status}" for status, number in row.errors.items())
+    return [row.scene, *(f"{ms:.0f}" for ms in shown), *[""] * (3 - len(shown)), ratio, errors]
