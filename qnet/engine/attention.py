@@ -241,6 +241,10 @@ def _attend(
 
     Long columns that all rows see are digested for all of them at once, where tiles are faster.
     """
+    # The kernel by tiles never writes whole rows of scores, which for a long history are what
+    # attention spends its time on. It knows no mask but the causal one, so only columns that every
+    # row sees go through it; it returns the log of the sum of their scores, and with that the whole
+    # history enters the softmax over the remaining columns as one column more.
     slab, seen = group.pieces[0].slab, group.pieces[0].seen
     tiled = [c for c in seen if value_size == query_HRD.shape[-1] and _tiles_pay(query_HRD, c)]
     rest = tuple(columns for columns in seen if columns not in tiled)

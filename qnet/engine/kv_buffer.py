@@ -9,6 +9,9 @@ Part = tuple[Tensor, Tensor]
 """Keys and values of some columns, each (heads, columns, head size)."""
 
 
+# One buffer per conversation, written in place, and not blocks in a tree: those would be gathered
+# or walked in every layer of every step. Room is made for many columns at a time, so that a step
+# copies nothing, and what several begin with is a base that none writes to: at most two parts.
 class KVBuffer:
     """Keys and values of one conversation, (heads, columns, head size) per layer.
 

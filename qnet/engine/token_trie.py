@@ -52,6 +52,8 @@ class TokenTree:
     def visible(self, tokens: range | None = None) -> Tensor:
         """(T, T): whether a token (row) sees another (column), of all or of these `tokens`."""
         tokens = tokens or range(len(self))
+        # Parents come before their children, so a token sees what the token before it on its path
+        # sees, and itself: one row is copied from another, and no path is walked twice.
         seen_TT = np.zeros((len(tokens), len(tokens)), dtype=bool)
         for row, index in enumerate(tokens):
             before = self.before[index] - tokens.start

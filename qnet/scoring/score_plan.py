@@ -128,6 +128,9 @@ def pieces(
         like: a tensor of the model's dtype on its device.
         owner: index of the request.
     """
+    # What several candidates begin with goes through the trunk once, as a tree behind the history.
+    # A mask hides the branches from each other; it has the square of their tokens, so it never
+    # covers more than a block, and a large branch is a segment of its own that needs none.
     known, start = len(entry.token_ids), len(request.history)
     entry.slab.reserve(start + len(request.tree))
     ends = request.tree.ends()
