@@ -25,22 +25,20 @@ def evaluated() -> dict[str, Episode]:
     """Episodes as `evaluate` plays them, by task."""
     suite = build_selected_suite(TASKS)
     inference = Inference()
-    episodes = run_together(
-        [
-            play_episode(
-                partial(suite.make, task), q_guided(PLAY, SEED, task.id), max_steps=PLAY.max_steps
-            )
-            for task in suite.tasks
-        ],
-        policy=build_policy(EMBEDDED, inference, TASKS),
-        scorer=build_scorer(EMBEDDED, inference),
-    )
-    return dict(zip((task.id for task in suite.tasks), episodes, strict=True))
+    policy = build_policy(EMBEDDED, inference, TASKS)
+    scorer = build_scorer(EMBEDDED, inference)
+    episodes: dict[str, Episode] = {}
+    for task in suite.tasks:
+        # One at a time, as the server is asked: another batch rounds otherwise, and draws differ.
+        agent = q_guided(PLAY, SEED, task.id)
+        played = play_episode(partial(suite.make, task), agent, max_steps=PLAY.max_steps)
+        [episodes[task.id]] = run_together([played], policy=policy, scorer=scorer)
+    return episodes
 
 
 def test_a_served_step_is_the_evaluated_one(evaluated: dict[str, Episode]) -> None:
     guided_steps = 0
-    with TestClient(create_app(Settings())) as client:
+    with TestClient(create_app(Settings()), base_url="http://127.0.0.1") as client:
         for task_id, episode in evaluated.items():
             turns = [{"role": m.role, "content": m.content} for m in episode.messages]
             for step, choice in enumerate(episode.choices):
