@@ -4,6 +4,8 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -14,6 +16,8 @@ from qnet.types import NOTHING, Candidate, History, Message, Sampling, TokenUsag
 _SHOWN_CHARACTERS = 500
 _MOST_DIGITS = 300
 _HALF = re.compile("[\ud800-\udfff]")
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
+_LONGEST_RETRY_AFTER_S = 86_400.0
 _LENGTH = "length"
 _NOT_PASSED_ON = frozenset(("id", "object", "created", "model"))
 """Of an answer: who guides gives its own."""
@@ -312,8 +316,18 @@ def reason_of(answer: bytes) -> str:
 
 
 def retry_after_s(header: str | None) -> float | None:
-    """Seconds of a Retry-After header; None where it gives a date or nothing."""
-    return float(header) if header and header.isascii() and header.isdigit() else None
+    """Seconds that a Retry-After header asks for, at most a day; None if it cannot be read."""
+    if not header:
+        return None
+    if _SECONDS.fullmatch(header):
+        return min(float(header), _LONGEST_RETRY_AFTER_S)  # of 400 digits float makes infinity
+    try:
+        at = parsedate_to_datetime(header)
+    except (OverflowError, ValueError):
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    wait_s = (at - datetime.now(UTC)).total_seconds()
+    return min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
 
 
 def _message(said: _Said) -> Message:

@@ -109,7 +109,7 @@ def error_response(
     if speaks_openai(request.url.path):
         status, detail = openai_detail(status, code, message, param)
     request_id = getattr(request.state, "request_id", "")
-    wait_s = RETRY_AFTER_S if retry_after_s is None else ceil(retry_after_s)
+    wait_s = max(RETRY_AFTER_S, ceil(retry_after_s or 0))  # 0 would have clients loop
     headers = {"Retry-After": str(wait_s)} if status in (429, 503) else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
@@ -136,9 +136,19 @@ class Models:
         """
         path = _folder_beneath(settings.models_dir, folder)
         async with self._loading:
-            model = await asyncio.to_thread(
-                _open_q_model, settings, self.runtime, str(path), name=name, version=version
+            opening = asyncio.create_task(
+                asyncio.to_thread(
+                    _open_q_model, settings, self.runtime, str(path), name=name, version=version
+                )
             )
+            try:
+                model = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                # The thread loads on. What it opens nobody would close: its weights, its thread
+                # and its metric series would stay.
+                with suppress(QGuideError):
+                    (await opening).retire()
+                raise
             try:
                 self.q_models.add(model, replacing=replacing)
             except RoutingError:

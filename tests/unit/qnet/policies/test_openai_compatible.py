@@ -4,6 +4,8 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import httpx
@@ -246,6 +248,54 @@ async def test_a_longer_wait_than_allowed_is_handed_to_the_caller(
             await policy.sample(HISTORY, n=1, sampling=Sampling())
     assert raised.value.retry_after_s == 1.0
     assert len(upstream.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "least_s", "most_s"),
+    [
+        pytest.param("7", 7.0, 7.0, id="seconds"),
+        pytest.param("0.5", 0.5, 0.5, id="a part of a second"),
+        pytest.param("9" * 400, 86_400.0, 86_400.0, id="more than a float holds"),
+        pytest.param("1e999", None, None, id="an exponent"),
+        pytest.param("-3", None, None, id="negative"),
+        pytest.param("nan", None, None, id="NaN"),
+        pytest.param("inf", None, None, id="infinity"),
+        pytest.param("soon", None, None, id="a word"),
+        pytest.param("\u0663", None, None, id="a digit beyond ASCII"),
+        pytest.param("Sat, 01 Jan 2000 00:00:00 GMT", 0.0, 0.0, id="a date in the past"),
+        pytest.param("Fri, 31 Dec 9999 23:59:59 GMT", 86_400.0, 86_400.0, id="a far date"),
+        pytest.param("Fri, 31 Dec 99999 23:59:59 GMT", None, None, id="a year too far"),
+        pytest.param("Fri, 31 Dec 2026 23:59:59 +9999999999", None, None, id="a zone too far"),
+        pytest.param(f"Fri, {'9' * 30} Dec 2026 23:59:59", None, None, id="a day too far"),
+        pytest.param(
+            format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True),
+            60.0,
+            3600.0,
+            id="a date",
+        ),
+    ],
+)
+async def test_retry_after_is_read_in_every_shape_and_is_never_too_large_to_answer(
+    header: str, least_s: float | None, most_s: float | None
+) -> None:
+    answer = httpx.Response(429, headers={"Retry-After": header.encode()})
+    transport = httpx.MockTransport(lambda _: answer)
+    policy = OpenAICompatiblePolicy(
+        "demo",
+        url="http://demo/v1",
+        model="m",
+        limits=UpstreamLimits(retries=0),
+        transport=transport,
+    )
+    with pytest.raises(UpstreamUnavailableError) as raised:
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+    wait_s = raised.value.retry_after_s
+    if least_s is None or most_s is None:
+        assert wait_s is None
+    else:
+        assert wait_s is not None
+        assert least_s <= wait_s <= most_s
 
 
 async def test_a_wrong_request_is_the_callers_with_the_upstreams_reason(

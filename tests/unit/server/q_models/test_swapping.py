@@ -18,7 +18,7 @@ from qnet.scoring.score_plan import RenderedRequest
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from server.app import create_app
-from server.q_models.build import Models, build_models, build_runtime
+from server.q_models.build import Models, _open_q_model, build_models, build_runtime
 from server.q_models.registry import QModel, QModels, ScorerSource
 from server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import q_model, save_policy, save_qnet
@@ -216,3 +216,41 @@ async def test_requests_are_answered_while_a_checkpoint_loads(
         assert not loaded.done()
         gate.set()
         assert (await loaded).status_code == 200
+
+
+async def test_a_load_whose_caller_hangs_up_leaves_no_series_and_no_weights(
+    models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, entered, opened = Event(), Event(), Event()
+    weights: list[weakref.ref[Any]] = []
+
+    def slow(*args: Any, **options: Any) -> Any:
+        entered.set()
+        assert gate.wait(30)
+        loaded = load_q_model(*args, **options)
+        weights.append(weakref.ref(loaded.model))
+        return loaded
+
+    def open_q_model(*args: Any, **options: Any) -> QModel:
+        try:
+            return _open_q_model(*args, **options)
+        finally:
+            opened.set()
+
+    async with serving(settings_of(models_dir)) as (client, models):
+        monkeypatch.setattr("server.q_models.build.load_q_model", slow)
+        monkeypatch.setattr("server.q_models.build._open_q_model", open_q_model)
+        body = {"folder": "v2", "name": "shop", "version": "v2"}
+        loading = asyncio.create_task(client.post("/v1/models/load", json=body))
+        await asyncio.to_thread(entered.wait, 30)
+        loading.cancel()
+        gate.set()
+        await asyncio.to_thread(opened.wait, 30)
+        await asyncio.gather(loading, return_exceptions=True)
+        await settle(models.runtime.thread, models.runtime.shadow_thread)
+        assert [model.id for model in models.q_models] == ["shop@v1"]
+        assert 'q_model="shop@v2"' not in (await client.get("/metrics")).text
+        assert [weight() for weight in weights] == [None]
+        monkeypatch.undo()
+        answer = await client.post("/v1/models/load", json=body)
+        assert answer.status_code == 200, answer.text

@@ -1,0 +1,53 @@
+"""Answers of upstreams that are no completions, as callers of the server meet them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from fastapi import FastAPI, Response
+from fastapi.testclient import TestClient
+
+from tests.support.running import running
+from tests.unit.server.conftest import Serve, settings_of
+
+ACT = {"messages": [{"role": "user", "content": "find the mug"}]}
+
+
+@dataclass
+class Upstream:
+    """Gives one answer to whatever it is asked."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b"{}"
+
+    async def answer(self) -> Response:
+        return Response(self.body, self.status, self.headers, media_type="application/json")
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[tuple[Upstream, str]]:
+    app, upstream = FastAPI(), Upstream()
+    app.add_api_route("/v1/chat/completions", upstream.answer, methods=["POST"])
+    with running(app) as url:
+        yield upstream, f"{url}/v1"
+
+
+@pytest.fixture
+def client(serve: Serve, started: tuple[Upstream, str]) -> TestClient:
+    return serve(settings_of(started[1]))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [("9" * 400, "86400"), ("0", "1"), ("-5", "1"), ("nan", "1"), ("1.2", "2")],
+)
+def test_any_retry_after_of_an_upstream_becomes_one_that_clients_can_read(
+    client: TestClient, started: tuple[Upstream, str], status: int, header: str, told: str
+) -> None:
+    upstream = started[0]
+    upstream.status, upstream.headers = status, {"Retry-After": header}
+    answer = client.post("/v1/act", json=ACT)
+    assert answer.status_code == (503 if status == 429 else 502), answer.text
+    assert answer.headers.get("retry-after") == (told if status == 429 else None)
