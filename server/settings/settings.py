@@ -109,6 +109,8 @@ class Settings(BaseSettings):
         vllm: a model that vLLM serves as a child process; it is then the upstream `vllm`.
         vllm_python: the interpreter that has vLLM.
         vllm_arguments: more of vLLM's options.
+        vllm_environment: names of variables that vLLM gets besides those that it is known to read;
+            `HF_TOKEN` for a gated model, say. Nothing else of this server's environment is passed.
         vllm_ready_s: longest start.
         vllm_silent_s: a vLLM that lives but does not answer for longer is started again.
         q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder. A
@@ -198,6 +200,7 @@ class Settings(BaseSettings):
     vllm: str = ""
     vllm_python: Path = Path(".venv-vllm/bin/python")
     vllm_arguments: tuple[str, ...] = ()
+    vllm_environment: tuple[str, ...] = ()
     vllm_ready_s: float = Field(default=1800.0, gt=0)
     vllm_silent_s: float = Field(default=60.0, gt=0)
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)

@@ -20,6 +20,7 @@ import structlog
 from qnet.errors import ConfigError
 from server.settings.settings import VLLM, Settings, Upstream
 from server.upstreams import managed_process as child_guard
+from server.upstreams.child_environment import child_environment
 
 _log = structlog.get_logger(__name__)
 
@@ -49,6 +50,7 @@ class VllmProcess:
     Args:
         python: the interpreter that has vLLM.
         arguments: more of vLLM's options.
+        environment: names of variables that it gets besides those of `child_environment`.
         first_wait_s: before the first restart.
         longest_wait_s: before a restart.
         silent_s: how long it may leave /health without its 200; while it starts, that is as long
@@ -61,6 +63,7 @@ class VllmProcess:
         *,
         python: Path,
         arguments: Sequence[str] = (),
+        environment: Sequence[str] = (),
         first_wait_s: float = _FIRST_WAIT_S,
         longest_wait_s: float = _LONGEST_WAIT_S,
         silent_s: float = _SILENT_S,
@@ -80,6 +83,7 @@ class VllmProcess:
         self._command += [str(python), "-m", _MODULE, "--model", model]
         self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
         self._command += ["--port", str(port), *arguments]
+        self._named_variables = tuple(environment)
         self._first_wait_s = first_wait_s
         self._longest_wait_s = longest_wait_s
         self._silent_s = silent_s
@@ -145,7 +149,7 @@ class VllmProcess:
     def _spawn(self) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             self._command,
-            env={"VLLM_NO_USAGE_STATS": "1"} | os.environ | {"VLLM_API_KEY": self.api_key},
+            env=self._environment(),
             stdin=subprocess.PIPE,  # the guard's; closed with this process
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -157,6 +161,10 @@ class VllmProcess:
         self._reader.start()
         self.starts += 1
         return process
+
+    def _environment(self) -> dict[str, str]:
+        inherited = child_environment(os.environ, self._named_variables)
+        return {"VLLM_NO_USAGE_STATS": "1"} | inherited | {"VLLM_API_KEY": self.api_key}
 
     def _pass_on(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
@@ -253,8 +261,11 @@ def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
         settings.vllm,
         python=settings.vllm_python,
         arguments=settings.vllm_arguments,
+        environment=settings.vllm_environment,
         silent_s=settings.vllm_silent_s,
     )
+    handed_on = child_environment(os.environ, settings.vllm_environment)
+    _log.info("vllm_environment", withheld=sorted(os.environ.keys() - handed_on.keys()))
     process.start(ready_s=settings.vllm_ready_s)
     upstreams = {**settings.upstreams, VLLM: process.upstream()}
     return settings.model_copy(update={"upstreams": upstreams}), process

@@ -1,5 +1,6 @@
 """vLLM as a child process, played by a script."""
 
+import os
 import re
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from server.settings.settings import Settings, Upstream
 from server.upstreams import managed_process as child_guard
 from server.upstreams.vllm_process import VllmProcess
 from tests.support.scripted_vllm_module import install
+from tests.support.serving import processes_with
 from tests.unit.server.conftest import FAKES
 
 START_S = 120
@@ -117,6 +119,40 @@ def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(
         assert "is being started again" in lost.json()["reason"]
         until(lambda: client.get("/readyz").status_code == 200)
     assert (process.starts, process.is_lost) == (2, False)
+
+
+def test_killed_and_back_it_is_used_again_by_those_who_draw_in_parallel(
+    vllm: Callable[..., VllmProcess],
+) -> None:
+    process = vllm()
+    process.start(ready_s=START_S)
+    served = process.upstream().model_copy(update={"breaker_open_s": 0.5, "retries": 0})
+    upstreams = {"vllm": served}
+    settings = FAKES.model_copy(update={"upstreams": upstreams, "policy": "vllm"})
+    act = {"messages": [{"role": "user", "content": "look"}]}
+    with TestClient(create_app(settings, vllm=process)) as client:
+        assert client.post("/v1/act", json=act).status_code == 200
+        os.killpg(process.pid, signal.SIGKILL)
+        until(lambda: "is left alone" in client.post("/v1/act", json=act).text)
+        until(lambda: process.starts == 2 and answers(process))
+        until(lambda: client.post("/v1/act", json=act).status_code == 200)
+
+
+def test_it_gets_no_secret_of_this_process_but_what_the_operator_names(
+    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("QGUIDE_REDIS_URL", "OPENAI_API_KEY", "HF_TOKEN", "VLLM_API_KEY"):
+        monkeypatch.setenv(name, f"the secret of {name}")
+    process = vllm(environment=["HF_TOKEN"])
+    process.start(ready_s=START_S)
+    family = processes_with(f"--port\0{process.url.rpartition(':')[2]}")
+    assert len(family) == 2, "the guard and what it guards"
+    for pid in family:
+        inherited = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        assert [line for line in inherited if b"the secret of" in line] == [
+            b"HF_TOKEN=the secret of HF_TOKEN"
+        ]
+        assert f"VLLM_API_KEY={process.api_key}".encode() in inherited
 
 
 def test_one_that_lives_and_does_not_answer_is_started_again(
