@@ -22,26 +22,35 @@ from qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
+from qnet.policies.answer_parsing import parse
 from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
 from qnet.policies.openai_schema import (
     MaxTokensName,
-    candidates_of,
-    is_object,
+    read_completion,
     reason_of,
     request_body,
     retry_after_s,
-    spent_of,
 )
 from qnet.policies.usage_ledger import record_usage
+from qnet.support.bounded_body import (
+    ACCEPT_ENCODING,
+    AnswerTooLargeError,
+    UnknownEncodingError,
+    check_number_of_values,
+    read_bounded,
+)
 from qnet.support.concurrency import all_of
 from qnet.tenant import current_tenant
-from qnet.types import NOTHING, Candidate, History, Sampling
+from qnet.types import Candidate, History, Sampling
 
 _REFUSED = (400, 413, 422)
 _FORBIDDEN = (401, 403)
 _BUSY = 429
 _PASSING = (408, 502, 503, 504)
 _FIRST_WAIT_S = 0.1
+_BYTES_PER_VALUE = 8
+"""The least that a JSON value of an answer takes on average, if the answer is of full size."""
+
 _SEEDS = 2**63
 """What an upstream takes as a seed: a whole number of 64 bits."""
 
@@ -55,6 +64,7 @@ class UpstreamLimits:
         connect_timeout_s: until a connection stands, or one of the pool is free.
         poll_timeout_s: longest silence where it is only asked how it is.
         max_connections: of the pool.
+        max_answer_bytes: a larger answer, compressed or not, is given up.
         retries: after a failure that asking again may cure.
         longest_wait_s: before a retry; an upstream that asks for more is not asked again.
         breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
@@ -64,6 +74,7 @@ class UpstreamLimits:
     connect_timeout_s: float = 5.0
     poll_timeout_s: float = 10.0
     max_connections: int = 100
+    max_answer_bytes: int = 8 * 1024**2
     retries: int = 2
     longest_wait_s: float = 5.0
     breaker_failures: int = 5
@@ -108,7 +119,7 @@ class OpenAICompatiblePolicy:
         )
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/") + "/",
-            headers={"Content-Type": "application/json"}
+            headers={"Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING}
             | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             timeout=httpx.Timeout(
                 limits.timeout_s, connect=limits.connect_timeout_s, pool=limits.connect_timeout_s
@@ -154,7 +165,10 @@ class OpenAICompatiblePolicy:
         timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
         try:
             async with asyncio.timeout(limits.connect_timeout_s + limits.poll_timeout_s):
-                response = await self._http.get("models", timeout=timeout)
+                async with self._http.stream("GET", "models", timeout=timeout) as response:
+                    await read_bounded(response, max_bytes=limits.max_answer_bytes)
+        except (AnswerTooLargeError, UnknownEncodingError) as error:
+            return str(error)
         except httpx.PoolTimeout:
             return None
         except TimeoutError:
@@ -231,13 +245,13 @@ class OpenAICompatiblePolicy:
             response = await self._post(body)
             if response.status_code != 200:
                 outcome = self._breaker.fail if response.is_server_error else self._breaker.succeed
-                raise self._failure(response)
-            drawn = candidates_of(response.content)
-            record_usage(drawn[0].spent or NOTHING if drawn else spent_of(response.content))
-            if drawn:
+                raise await self._failure(response)
+            completion = await parse(read_completion, response.content)
+            record_usage(completion.usage)
+            if completion.candidates:
                 outcome = self._breaker.succeed
-                return drawn
-            if not is_object(response.content):
+                return completion.candidates
+            if not completion.is_object:
                 outcome = self._breaker.fail
             raise UpstreamError(f"upstream {self.name} answered with what is no completion")
         except UpstreamTimeoutError:
@@ -268,7 +282,17 @@ class OpenAICompatiblePolicy:
                 "the request holds NaN or Infinity, which is no JSON; send finite numbers"
             ) from error
         try:
-            return await self._http.post("chat/completions", content=content)
+            async with self._http.stream("POST", "chat/completions", content=content) as response:
+                answer = await read_bounded(response, max_bytes=limits.max_answer_bytes)
+            check_number_of_values(answer.content, limits.max_answer_bytes // _BYTES_PER_VALUE)
+            return answer
+        except AnswerTooLargeError as error:
+            raise UpstreamError(
+                f"upstream {self.name} {error}; ask for fewer or shorter candidates, or raise its "
+                "max_answer_bytes"
+            ) from error
+        except UnknownEncodingError as error:
+            raise UpstreamError(f"upstream {self.name} {error}") from error
         except httpx.PoolTimeout as error:
             raise UpstreamUnavailableError(
                 f"all {limits.max_connections} connections to upstream {self.name} are busy; try "
@@ -285,11 +309,12 @@ class OpenAICompatiblePolicy:
                 retriable=True,
             ) from error
 
-    def _failure(self, response: httpx.Response) -> Exception:
-        """What an answer that is no 200 means to the caller."""
+    async def _failure(self, response: httpx.Response) -> Exception:
+        """The error that an answer other than a 200 means to the caller."""
         status, name = response.status_code, self.name
         if status in _REFUSED:
-            return UpstreamRefusedError(f"upstream {name} refused: {reason_of(response.content)}")
+            reason = await parse(reason_of, response.content)
+            return UpstreamRefusedError(f"upstream {name} refused: {reason}")
         if status in _FORBIDDEN:
             return UpstreamError(f"upstream {name} refused this server's key with {status}")
         wait_s = retry_after_s(response.headers.get("retry-after"))

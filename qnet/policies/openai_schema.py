@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Annotated, Any, Literal
@@ -226,16 +227,6 @@ def _wire_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": call.kind, call.kind: said}
 
 
-def is_object(answer: bytes) -> bool:
-    """Whether it is a JSON object, as whatever OpenAI's interface answers is."""
-    try:
-        return isinstance(_loaded(answer), dict)
-    except RecursionError:
-        return answer.lstrip().startswith(b"{")
-    except ValueError:
-        return False
-
-
 def _loaded(answer: bytes) -> object:
     """JSON that can be written again.
 
@@ -269,15 +260,51 @@ def _without_halves(value: Any) -> Any:
     return value
 
 
-def candidates_of(answer: bytes) -> list[Candidate]:
-    """One for each choice; none where the answer is no completion, or could not be said again."""
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer with status 200, as far as it can be read.
+
+    Attributes:
+        candidates: one for each choice; none where the answer is no completion, or could not be
+            said again.
+        usage: what the answer says that it cost, be it a completion or not.
+        is_object: True for a JSON object, as is whatever OpenAI's interface answers.
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    usage: TokenUsage = NOTHING
+    is_object: bool = False
+
+
+def read_completion(answer: bytes) -> Completion:
+    """Read an upstream's answer; whatever it is, that is no error here."""
     try:
         said = _loaded(answer)
+    except RecursionError:
+        return Completion(is_object=answer.lstrip().startswith(b"{"))
+    except ValueError:
+        return Completion()
+    if not isinstance(said, dict):
+        return Completion()
+    usage = _usage_of(said)
+    try:
         read = _Answer.model_validate(said)
-    except (ValidationError, ValueError, RecursionError):
-        return []
+    except (ValidationError, RecursionError):
+        return Completion([], usage, is_object=True)
     if exceeds_max_depth(said):
-        return []
+        return Completion([], usage, is_object=True)
+    return Completion(_candidates_of(read), usage, is_object=True)
+
+
+def _usage_of(said: dict[str, Any]) -> TokenUsage:
+    try:
+        usage = _Bill.model_validate(said).usage
+    except (ValidationError, RecursionError):
+        return NOTHING
+    return usage.spent if usage else NOTHING
+
+
+def _candidates_of(read: _Answer) -> list[Candidate]:
     usage = read.usage or _Usage()
     shares = _split(usage.completion_tokens, len(read.choices))
     return [
@@ -294,15 +321,6 @@ def candidates_of(answer: bytes) -> list[Candidate]:
         )
         for index, (choice, share) in enumerate(zip(read.choices, shares, strict=True))
     ]
-
-
-def spent_of(answer: bytes) -> TokenUsage:
-    """What an answer says that it cost, be it a completion or not."""
-    try:
-        usage = _Bill.model_validate(_loaded(answer)).usage
-    except (ValidationError, ValueError, RecursionError):
-        return NOTHING
-    return usage.spent if usage else NOTHING
 
 
 def reason_of(answer: bytes) -> str:

@@ -18,11 +18,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from qnet.errors import ScorerUnavailableError, UnscorableError
+from qnet.support.bounded_body import (
+    ACCEPT_ENCODING,
+    AnswerTooLargeError,
+    UnknownEncodingError,
+    read_bounded_sync,
+)
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 DEFAULT_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
+_MAX_ANSWER_BYTES = 64 * 1024**2
 _SHOWN_CHARACTERS = 200
 _INPUT_REFUSED = (400, 413, 422)
 _COUNTER = re.compile(r"^vllm:prefix_cache_(queries|hits)(?:_total)?(?:\{.*\})? (\S+)$", re.M)
@@ -112,7 +119,8 @@ class VllmServer:
         self._hidden_size = hidden_size
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            headers={"Accept-Encoding": ACCEPT_ENCODING}
+            | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
         )
         self._timeout_s = timeout_s
@@ -197,9 +205,11 @@ class VllmServer:
         """
         try:
             try:
-                response = self._http.request(method, path, json=json)
+                response = self._ask_once(method, path, json)
             except (httpx.NetworkError, httpx.RemoteProtocolError):
-                response = self._http.request(method, path, json=json)
+                response = self._ask_once(method, path, json)
+        except (AnswerTooLargeError, UnknownEncodingError) as error:
+            raise self._failure(str(error)) from error
         except httpx.TimeoutException as error:
             raise self._failure(f"gave no answer within {self._timeout_s:g} s") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -209,6 +219,10 @@ class VllmServer:
             kind = UnscorableError if refused else ScorerUnavailableError
             raise self._failure(f"answered {path} with {_reason(response)}", kind)
         return response
+
+    def _ask_once(self, method: str, path: str, json: object) -> httpx.Response:
+        with self._http.stream(method, path, json=json) as response:
+            return read_bounded_sync(response, max_bytes=_MAX_ANSWER_BYTES)
 
     def _read(self, shape: type[Answer], response: httpx.Response) -> Answer:
         try:

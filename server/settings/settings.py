@@ -76,6 +76,7 @@ class Upstream(BaseModel):
         timeout_s: longest silence; without it nine tenths of the time for a decision.
         connect_timeout_s: longest wait for a connection.
         max_connections: at once; with `parallel` every candidate needs one.
+        max_answer_bytes: a larger answer, compressed or not, is given up.
         retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
         breaker_failures: failures in a row after which nothing is sent for `breaker_open_s`.
         breaker_open_s: how long nothing is sent then.
@@ -92,6 +93,7 @@ class Upstream(BaseModel):
     timeout_s: float | None = Field(default=None, gt=0)
     connect_timeout_s: float = Field(default=_PATIENCE.connect_timeout_s, gt=0)
     max_connections: int = Field(default=_PATIENCE.max_connections, ge=1)
+    max_answer_bytes: int = Field(default=_PATIENCE.max_answer_bytes, ge=1024)
     retries: int = Field(default=_PATIENCE.retries, ge=0)
     breaker_failures: int = Field(default=_PATIENCE.breaker_failures, ge=1)
     breaker_open_s: float = Field(default=_PATIENCE.breaker_open_s, gt=0)

@@ -15,6 +15,7 @@ def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAIC
         timeout_s=upstream.timeout_s or settings.timeout_s * _SHARE_OF_DECISION,
         connect_timeout_s=upstream.connect_timeout_s,
         max_connections=upstream.max_connections,
+        max_answer_bytes=upstream.max_answer_bytes,
         retries=upstream.retries,
         breaker_failures=upstream.breaker_failures,
         breaker_open_s=upstream.breaker_open_s,

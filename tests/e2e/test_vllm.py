@@ -179,7 +179,8 @@ def test_vllm_takes_part_in_the_benchmark_and_gives_the_same_q(tmp_path: Path) -
     names = [row.name for row in point.contestants]
     assert names == ["ours", "naive", "vllm", "vllm-block32", "http", "vllm-http"]
     assert all(row.agrees for row in point.contestants)
-    assert [row.name for row in run.sessions] == ["ours", "vllm", "vllm-block32"]
+    of_sessions = ["ours", "vllm", "vllm-block32", "http", "vllm-http"]
+    assert [row.name for row in run.sessions] == of_sessions
 
 
 def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 """The policy behind an OpenAI-compatible server, against the fake that ships."""
 
 import asyncio
+import gzip
+import itertools
 import socket
-from collections.abc import AsyncIterator
+import threading
+import zlib
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -21,11 +25,13 @@ from qnet.errors import (
     UpstreamUnavailableError,
 )
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qnet.policies.openai_schema import Completion, read_completion
 from qnet.policies.usage_ledger import bills
 from qnet.types import Candidate, History, Message, Sampling, TokenUsage, ToolCall
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 
 HISTORY: History = (Message("system", "be brief"), Message("user", "find the mug"))
+MIB = 1024**2
 QUICK = UpstreamLimits(timeout_s=2.0, retries=1, longest_wait_s=2.0, breaker_failures=2)
 TOOL = {
     "type": "function",
@@ -57,6 +63,33 @@ def connect(address: tuple[FakeUpstream, str]) -> Any:
 
 def said(candidates: list[Candidate]) -> list[str]:
     return [candidate.message.content for candidate in candidates]
+
+
+class Body(httpx.AsyncByteStream):
+    """An answer's body, in the pieces in which it arrives."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self.pieces = iter(pieces)
+        self.sent = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            self.sent += len(piece)
+            await asyncio.sleep(0)
+            yield piece
+
+
+def answering(
+    body: Body, headers: Mapping[str, str] | None = None, *, status: int = 200
+) -> OpenAICompatiblePolicy:
+    """A policy whose upstream gives this answer, once."""
+    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    answer = httpx.Response(status, headers=raw, stream=body)
+    transport = httpx.MockTransport(lambda _: answer)
+    limits = UpstreamLimits(max_answer_bytes=MIB, retries=0, breaker_failures=1)
+    return OpenAICompatiblePolicy(
+        "demo", url="http://demo/v1", model="m", limits=limits, transport=transport
+    )
 
 
 async def test_candidates_come_from_one_request(connect: Any, upstream: FakeUpstream) -> None:
@@ -278,15 +311,7 @@ async def test_a_longer_wait_than_allowed_is_handed_to_the_caller(
 async def test_retry_after_is_read_in_every_shape_and_is_never_too_large_to_answer(
     header: str, least_s: float | None, most_s: float | None
 ) -> None:
-    answer = httpx.Response(429, headers={"Retry-After": header.encode()})
-    transport = httpx.MockTransport(lambda _: answer)
-    policy = OpenAICompatiblePolicy(
-        "demo",
-        url="http://demo/v1",
-        model="m",
-        limits=UpstreamLimits(retries=0),
-        transport=transport,
-    )
+    policy = answering(Body([b"{}"]), {"Retry-After": header}, status=429)
     with pytest.raises(UpstreamUnavailableError) as raised:
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     await policy.close()
@@ -446,12 +471,99 @@ async def test_numbers_that_json_lacks_are_refused_before_they_are_sent(
 
 
 async def test_an_answer_without_choices_is_paid_for() -> None:
-    empty = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=empty))
-    policy = OpenAICompatiblePolicy(
-        "demo", url="http://demo/v1", model="m", limits=QUICK, transport=transport
-    )
+    empty = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
+    policy = answering(Body([empty]))
     with bills() as paid, pytest.raises(UpstreamError, match="no completion"):
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     await policy.close()
     assert paid == [TokenUsage(7, 3)]
+
+
+def gzipped(size: int) -> bytes:
+    """A gzip stream of so many zeros; a thousandth of them in size."""
+    packer = zlib.compressobj(wbits=31)
+    return b"".join([*(packer.compress(bytes(MIB)) for _ in range(size // MIB)), packer.flush()])
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_an_answer_above_the_limit_is_given_up_long_before_its_end(encoding: str) -> None:
+    piece = bytes(MIB // 16) if encoding == "identity" else gzipped(64 * MIB)
+    body = Body(itertools.repeat(piece, 1000))
+    policy = answering(body, {"Content-Encoding": encoding})
+    with pytest.raises(UpstreamError, match=r"than 1,048,576 bytes.*max_answer_bytes"):
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+    assert body.sent < 2 * MIB
+    assert not policy.circuit_open, "the answer to one request shuts nobody out"
+
+
+async def test_an_answer_of_very_many_values_is_not_parsed() -> None:
+    policy = answering(Body([b'{"choices": [', b"[]," * (MIB // 8), b"0]}"]))
+    with pytest.raises(UpstreamError, match="more than 131,072 JSON values; ask for fewer"):
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+
+
+async def test_decompressing_an_answer_lets_others_go_on() -> None:
+    completion = b'{"choices": [{"message": {"content": "go"}}]}'
+    body = Body([gzip.compress(b" " * (MIB - 100) + completion)])
+    policy = answering(body, {"Content-Encoding": "gzip"})
+    others, done = 0, False
+
+    async def go_on() -> None:
+        nonlocal others
+        while not done:
+            others += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(go_on())
+    [drawn] = await policy.sample(HISTORY, n=1, sampling=Sampling())
+    done = True
+    await running
+    await policy.close()
+    assert drawn.message.content == "go"
+    assert others >= MIB // (64 * 1024)
+
+
+async def test_a_large_answer_is_parsed_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def read(answer: bytes) -> Completion:
+        threads.append(threading.get_ident())
+        return read_completion(answer)
+
+    monkeypatch.setattr("qnet.policies.openai_compatible.read_completion", read)
+    for padding in (0, MIB // 2):
+        policy = answering(Body([b" " * padding, b'{"choices": [{"message": {"content": "go"}}]}']))
+        assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+        await policy.close()
+    small, large = threads
+    assert small == threading.get_ident() != large
+
+
+@pytest.mark.parametrize(
+    ("sent", "headers", "said"),
+    [
+        pytest.param(b"{}", {"Content-Encoding": "br"}, "encoding 'br'; only gzip", id="unknown"),
+        pytest.param(b"{}", {"Content-Encoding": "gzip"}, "cannot be reached", id="broken"),
+        pytest.param(
+            gzip.compress(b"{}" * 99)[:-9],
+            {"Content-Encoding": "gzip"},
+            "cannot be reached",
+            id="cut off",
+        ),
+    ],
+)
+async def test_an_answer_that_cannot_be_decompressed_says_so(
+    sent: bytes, headers: dict[str, str], said: str
+) -> None:
+    policy = answering(Body([sent]), headers)
+    with pytest.raises(UpstreamError, match=said):
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+
+
+async def test_the_list_of_models_has_a_limit_too() -> None:
+    policy = answering(Body(itertools.repeat(bytes(MIB // 16), 1000)))
+    assert await policy.defect() == "answered with more than 1,048,576 bytes"
+    await policy.close()

@@ -7,10 +7,8 @@ import pytest
 
 from qnet.decision.selection import distinct
 from qnet.policies.openai_schema import (
-    candidates_of,
-    is_object,
+    read_completion,
     reworded,
-    spent_of,
     text_of,
     wire_message,
 )
@@ -22,7 +20,7 @@ IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:"}}
 
 def said(*messages: dict[str, Any]) -> list[Any]:
     choices = [{"message": {"role": "assistant", "content": None} | m} for m in messages]
-    return candidates_of(json.dumps({"choices": choices}).encode())
+    return read_completion(json.dumps({"choices": choices}).encode()).candidates
 
 
 def test_calls_of_functions_differ_where_they_would_do_something_else() -> None:
@@ -87,7 +85,7 @@ def test_content_in_parts_is_its_text() -> None:
         {"type": "text", "text": "Action: "},
         {"type": "text", "text": "look"},
     ]
-    [candidate] = candidates_of(answer({"content": parts}))
+    [candidate] = read_completion(answer({"content": parts})).candidates
     assert candidate.message.content == "Action: look"
 
 
@@ -96,7 +94,7 @@ def test_calls_of_functions_and_custom_tools_are_read_and_written_alike() -> Non
         {"id": "a", "type": "function", "function": {"name": "go", "arguments": "{}"}},
         {"id": "b", "type": "custom", "custom": {"name": "shell", "input": "ls {"}},
     ]
-    [candidate] = candidates_of(answer({"content": None, "tool_calls": calls}))
+    [candidate] = read_completion(answer({"content": None, "tool_calls": calls})).candidates
     assert wire_message(candidate.message)["tool_calls"] == calls
     assert candidate.message.text == "Action: go({})\nAction: shell(ls {)"
 
@@ -114,7 +112,7 @@ def test_what_else_is_said_stands_with_whom_it_is_said_of() -> None:
             "completion_tokens_details": {"reasoning_tokens": 1, "audio_tokens": None},
         },
     }
-    first, second = candidates_of(json.dumps(body).encode())
+    first, second = read_completion(json.dumps(body).encode()).candidates
     assert (first.extra, second.extra) == ({"stop_reason": 7}, {"token_ids": [3, 4]})
     assert first.answer_extra == second.answer_extra == {"system_fingerprint": "fp"}
     assert spent_on([first, second, first]).completion_details == {"reasoning_tokens": 2}
@@ -132,8 +130,8 @@ def test_what_else_is_said_stands_with_whom_it_is_said_of() -> None:
     ],
 )
 def test_an_object_is_told_from_garbage(said: bytes, expected: bool) -> None:
-    assert is_object(said) is expected
-    assert candidates_of(said) == []
+    assert read_completion(said).is_object is expected
+    assert read_completion(said).candidates == []
 
 
 def test_half_a_character_is_one_that_was_lost() -> None:
@@ -142,7 +140,7 @@ def test_half_a_character_is_one_that_was_lost() -> None:
     body = {"choices": [{"message": message, "finish_reason": "st\ud800p"}]}
     raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     for said in (json.dumps(body).encode(), raw):
-        [candidate] = candidates_of(said)
+        [candidate] = read_completion(said).candidates
         json.dumps([candidate.message.wire, candidate.finish_reason], ensure_ascii=False).encode()
         assert candidate.message.content.endswith("\ufffd \U0001f600")
         assert candidate.message.tool_calls[0].name.startswith("g\ufffd")
@@ -152,14 +150,19 @@ def test_half_a_character_is_one_that_was_lost() -> None:
 def test_what_could_not_be_said_again_is_no_completion(levels: int, read: int) -> None:
     nested = "[" * levels + "]" * levels
     said = f'{{"choices": [{{"message": {{"content": "a", "x": {nested}}}}}]}}'.encode()
-    assert len(candidates_of(said)) == read
-    assert is_object(said)
+    assert len(read_completion(said).candidates) == read
+    assert read_completion(said).is_object
 
 
 def test_a_bill_stands_without_a_completion() -> None:
     said = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
-    assert spent_of(said) == TokenUsage(7, 3)
-    assert spent_of(b'{"choices": []}') == spent_of(b"<html>") == spent_of(b"[1]") == NOTHING
+    assert read_completion(said).usage == TokenUsage(7, 3)
+    assert (
+        read_completion(b'{"choices": []}').usage
+        == read_completion(b"<html>").usage
+        == read_completion(b"[1]").usage
+        == NOTHING
+    )
 
 
 def test_what_json_has_no_word_for_is_null() -> None:
@@ -171,7 +174,7 @@ def test_what_json_has_no_word_for_is_null() -> None:
         f'{{"name": "go", "arguments": null}}}}]}}, "logprobs": {logprobs}}}], '
         '"usage": {"completion_tokens": null, "completion_tokens_details": {"by": {"tool": 1}}}}'
     )
-    [candidate] = candidates_of(said.encode())
+    [candidate] = read_completion(said.encode()).candidates
     assert candidate.logprobs == {
         "content": [{"token": "a", "logprob": None}, {"token": "b", "logprob": None}]
     }

@@ -1,5 +1,6 @@
 """Answers of upstreams that are no completions, as callers of the server meet them."""
 
+import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -7,7 +8,7 @@ import pytest
 from fastapi import FastAPI, Response
 from fastapi.testclient import TestClient
 
-from tests.support.running import running
+from tests.support.serving import serving_app
 from tests.unit.server.conftest import Serve, settings_of
 
 ACT = {"messages": [{"role": "user", "content": "find the mug"}]}
@@ -29,7 +30,7 @@ class Upstream:
 def started() -> Iterator[tuple[Upstream, str]]:
     app, upstream = FastAPI(), Upstream()
     app.add_api_route("/v1/chat/completions", upstream.answer, methods=["POST"])
-    with running(app) as url:
+    with serving_app(app) as url:
         yield upstream, f"{url}/v1"
 
 
@@ -51,3 +52,16 @@ def test_any_retry_after_of_an_upstream_becomes_one_that_clients_can_read(
     answer = client.post("/v1/act", json=ACT)
     assert answer.status_code == (503 if status == 429 else 502), answer.text
     assert answer.headers.get("retry-after") == (told if status == 429 else None)
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_a_gzip_bomb_is_given_up_at_the_limit_of_its_upstream(
+    client: TestClient, started: tuple[Upstream, str], status: int
+) -> None:
+    upstream = started[0]
+    upstream.status, upstream.headers = status, {"Content-Encoding": "gzip"}
+    upstream.body = gzip.compress(bytes(32 * 1024**2))
+    answer = client.post("/v1/act", json=ACT)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
+    said = "answered with more than 8,388,608 bytes; ask for fewer or shorter candidates"
+    assert said in answer.json()["error"]["message"]

@@ -1,0 +1,144 @@
+"""HTTP answers read up to a limit, before and after decompression.
+
+httpx decompresses whatever arrives in one go: a kilobyte of gzip may hold a megabyte, and an
+answer without end fills the memory. Here the limit stops both, and decompression is cut into
+slices, between which an event loop serves others.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+import httpx
+
+ACCEPT_ENCODING: Final = "gzip"
+"""For requests whose answers are read here: an encoding that can be taken in slices."""
+
+_SLICE_BYTES: Final = 64 * 1024
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+_GZIP: Final = ("gzip", "x-gzip")
+_PLAIN: Final = ("", "identity")
+_SPENT_HEADERS: Final = (b"content-encoding", b"content-length", b"transfer-encoding")
+_SHOWN_CHARACTERS: Final = 20
+
+
+class AnswerTooLargeError(Exception):
+    """An answer has more bytes than the limit."""
+
+
+class UnknownEncodingError(Exception):
+    """An answer came in an encoding that was not asked for."""
+
+
+class BoundedBody:
+    """The body of one answer.
+
+    Args:
+        encoding: the answer's Content-Encoding.
+        max_bytes: of what arrives, and of what it becomes.
+
+    Raises:
+        UnknownEncodingError: the encoding is neither gzip nor none.
+    """
+
+    def __init__(self, encoding: str, *, max_bytes: int) -> None:
+        encoding = encoding.strip().lower()
+        if encoding not in (*_GZIP, *_PLAIN):
+            shown = encoding[:_SHOWN_CHARACTERS]
+            raise UnknownEncodingError(f"answered in the encoding {shown!r}; only gzip is read")
+        self._max_bytes = max_bytes
+        self._arrived = 0
+        self._size = 0
+        self._parts: list[bytes] = []
+        self._gzip = zlib.decompressobj(_GZIP_WINDOW) if encoding in _GZIP else None
+
+    def add(self, raw: bytes) -> Iterator[None]:
+        """Take what arrived; pauses between slices.
+
+        Raises:
+            AnswerTooLargeError: the limit is reached.
+            zlib.error: broken gzip.
+        """
+        self._arrived += len(raw)
+        self._check(self._arrived)
+        if self._gzip is None:
+            self._keep(raw)
+            return
+        while raw and not self._gzip.eof:  # what follows the stream is ignored, as httpx does
+            self._keep(self._gzip.decompress(raw, _SLICE_BYTES))
+            raw = self._gzip.unconsumed_tail
+            if raw:
+                yield
+
+    def content(self) -> bytes:
+        """All of it.
+
+        Raises:
+            zlib.error: gzip that was cut off.
+        """
+        if self._gzip is not None and self._arrived and not self._gzip.eof:
+            raise zlib.error("the gzip stream was cut off")
+        return b"".join(self._parts)
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        self._check(self._size)
+        self._parts.append(part)
+
+    def _check(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise AnswerTooLargeError(f"answered with more than {self._max_bytes:,} bytes")
+
+
+def check_number_of_values(content: bytes, max_values: int) -> None:
+    """Refuse JSON of very many small values before it is parsed.
+
+    A byte of it may become a hundred in memory, and most of a parse holds the interpreter's lock:
+    16 MiB of empty lists stopped all other threads for 15 s. Marks within texts count as well.
+
+    Raises:
+        AnswerTooLargeError: it has more.
+    """
+    if sum(content.count(mark) for mark in (b",", b"[", b"{")) > max_values:
+        raise AnswerTooLargeError(f"answered with more than {max_values:,} JSON values")
+
+
+async def read_bounded(response: httpx.Response, *, max_bytes: int) -> httpx.Response:
+    """The same answer with its body, decompressed.
+
+    Raises:
+        AnswerTooLargeError: it has more than `max_bytes`, compressed or not.
+        UnknownEncodingError: neither gzip nor plain.
+        httpx.TransportError: the connection was lost.
+        httpx.DecodingError: broken gzip.
+    """
+    body = BoundedBody(response.headers.get("content-encoding", ""), max_bytes=max_bytes)
+    try:
+        async for raw in response.aiter_raw():
+            for _ in body.add(raw):
+                await asyncio.sleep(0)
+        return _read(response, body)
+    except zlib.error as error:
+        raise httpx.DecodingError(str(error), request=response.request) from error
+
+
+def read_bounded_sync(response: httpx.Response, *, max_bytes: int) -> httpx.Response:
+    """As `read_bounded`, for a thread without an event loop."""
+    body = BoundedBody(response.headers.get("content-encoding", ""), max_bytes=max_bytes)
+    try:
+        for raw in response.iter_raw():
+            for _ in body.add(raw):
+                pass
+        return _read(response, body)
+    except zlib.error as error:
+        raise httpx.DecodingError(str(error), request=response.request) from error
+
+
+def _read(response: httpx.Response, body: BoundedBody) -> httpx.Response:
+    headers = [
+        (name, value) for name, value in response.headers.raw if name.lower() not in _SPENT_HEADERS
+    ]
+    return httpx.Response(
+        response.status_code, headers=headers, content=body.content(), request=response.request
+    )
