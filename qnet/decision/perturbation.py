@@ -18,7 +18,7 @@ from cachetools import LRUCache
 
 from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
 from qnet.policies.openai_schema import reworded
-from qnet.policies.usage_ledger import bills
+from qnet.policies.usage_ledger import collect_usage
 from qnet.support.concurrency import all_of
 from qnet.tenant import current_tenant
 from qnet.types import (
@@ -196,7 +196,7 @@ class Paraphraser:
         known = (await self._cache.get(key))[:n]
         if len(known) == n:
             return _counted(task, known, NOTHING)
-        with bills() as answered:
+        with collect_usage() as answered:
             drawn = await self._draw(task, n - len(known))
         if isinstance(drawn, str):
             return _unchanged(task, n, drawn, known, total_of(answered))

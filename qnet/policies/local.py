@@ -1,4 +1,4 @@
-"""An in-process transformers policy: all candidates of all histories in one lockstep batch."""
+"""In-process transformers policy: all candidates of all histories in one lockstep batch."""
 
 import secrets
 from array import array
@@ -30,14 +30,14 @@ DEFAULT_TEMPERATURE = 0.7
 class LocalPolicy:
     """Draws from a causal LM in this process.
 
-    `sample_batch` is for jobs, which own the device; `sample` for the server, where the device
-    thread does. One object serves one of them.
+    `sample_batch` is for jobs, which own the device; `sample` is for the server, where the device
+    thread owns it. One object is used in one of the two ways.
 
     Args:
-        thread: runs `sample`; without one only `sample_batch` can be used.
-        cache_bytes: for the histories kept between steps; with many episodes in lockstep it has
-            to hold all of them, or every step starts cold.
-        tokens_per_forward: longest packed row while reading histories.
+        thread: runs `sample`; without it only `sample_batch` can be used.
+        cache_bytes: for histories kept between steps; with many episodes in lockstep it has to
+            hold all of them, or every step starts with an empty cache.
+        tokens_per_forward: longest packed row of a prefill.
         max_rows: most candidates drawn at once.
 
     Attributes:
@@ -71,7 +71,7 @@ class LocalPolicy:
         )
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """Draw `n` candidates on the device thread, in whichever micro-batch they fall into.
+        """Draw `n` candidates on the device thread, in a micro-batch with other requests.
 
         Raises:
             HistoryTooLongError: the history leaves no room for a reply.

@@ -1,7 +1,7 @@
-"""A policy behind any OpenAI-compatible /chat/completions: vLLM, SGLang, OpenAI or another.
+"""Policy behind any OpenAI-compatible /chat/completions: vLLM, SGLang, OpenAI or another.
 
 M candidates are one request with `n`, so that the upstream reads the history once. An upstream
-that refuses `n` or gives fewer choices is asked in parallel, from then on for good.
+that refuses `n` or returns fewer choices gets parallel requests from then on.
 """
 
 import asyncio
@@ -52,21 +52,21 @@ _BYTES_PER_VALUE = 8
 """The least that a JSON value of an answer takes on average, if the answer is of full size."""
 
 _SEEDS = 2**63
-"""What an upstream takes as a seed: a whole number of 64 bits."""
+"""Upstreams take a seed of 64 bits with a sign."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamLimits:
-    """How much patience an upstream gets.
+    """Limits of time, size and failures for one upstream.
 
     Attributes:
         timeout_s: longest silence of the upstream.
-        connect_timeout_s: until a connection stands, or one of the pool is free.
-        poll_timeout_s: longest silence where it is only asked how it is.
+        connect_timeout_s: until a connection is made, or one of the pool is free.
+        poll_timeout_s: longest silence during a health check.
         max_connections: of the pool.
         max_answer_bytes: a larger answer, compressed or not, is given up.
-        retries: after a failure that asking again may cure.
-        longest_wait_s: before a retry; an upstream that asks for more is not asked again.
+        retries: after failures that may pass.
+        longest_wait_s: before a retry; if the upstream asks for a longer wait there is no retry.
         breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
     """
 
@@ -87,11 +87,11 @@ class OpenAICompatiblePolicy:
     Errors name the upstream by `name` and never its address or key.
 
     Args:
-        url: what /chat/completions is appended to; the operator's, never a caller's.
-        model: what the upstream calls it.
-        takes_n: False asks for every candidate alone.
-        max_tokens_name: what the upstream calls the longest completion.
-        takes_cache_salt: True tells it the caller's, which vLLM knows and OpenAI refuses.
+        url: base URL, to which /chat/completions is appended; the operator's, never a caller's.
+        model: its name at the upstream.
+        takes_n: False sends one request per candidate.
+        max_tokens_name: the upstream's parameter for the longest completion.
+        takes_cache_salt: True sends the caller's, which vLLM knows and OpenAI refuses.
         transport: httpx's, for tests.
     """
 
@@ -152,14 +152,14 @@ class OpenAICompatiblePolicy:
 
     @property
     def circuit_open(self) -> bool:
-        """Whether it failed so often that requests are refused, but for a probe."""
+        """True after too many failures in a row: requests are refused, except for a probe."""
         return self._breaker.is_open
 
-    async def defect(self) -> str | None:
-        """Why it cannot be used now, as far as it takes to be asked for its models; "" if it can.
+    async def health_problem(self) -> str | None:
+        """Reason why the upstream cannot be used, by a request for its models; "" if it can be.
 
-        An upstream without such a list is well: what it answers shows that it is there. None where
-        it could not be asked, because all connections were busy: that says nothing of it.
+        An upstream without such a list is healthy: even a 404 shows that it answers. None if it
+        could not be asked because all connections were busy, which says nothing about it.
         """
         limits = self._limits
         timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
@@ -172,7 +172,7 @@ class OpenAICompatiblePolicy:
         except httpx.PoolTimeout:
             return None
         except TimeoutError:
-            return "does not come to the end of its answer"
+            return "did not finish its answer in time"
         except (httpx.TransportError, httpx.DecodingError) as error:
             return f"does not answer ({type(error).__name__})"
         if response.status_code in _FORBIDDEN:
@@ -191,7 +191,7 @@ class OpenAICompatiblePolicy:
         try:
             drawn = await self._ask(history, n, sampling)
         except UpstreamRefusedError:
-            # Was it n? Asked without, a request with any other fault is refused again.
+            # It may be `n` that was refused. With any other fault the next one is refused as well.
             drawn = await self._ask(history, 1, sampling)
         if len(drawn) < n:
             self._takes_n = False
@@ -201,13 +201,13 @@ class OpenAICompatiblePolicy:
     async def _draw_apart(
         self, history: History, which: Sequence[int], sampling: Sampling
     ) -> list[Candidate]:
-        """One request for each; a seed is counted up, or all would be the same."""
+        """One request per candidate, with seeds counted up: equal seeds draw equal candidates."""
         seeds = [None if sampling.seed is None else _seed(sampling.seed + k) for k in which]
         asked = [self._ask(history, 1, replace(sampling, seed=seed)) for seed in seeds]
         return [drawn for [drawn] in await all_of(asked)]
 
     async def _ask(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
-        """At most `n` candidates from one request, repeated where that can do no harm."""
+        """At most `n` candidates from one request, retried if that can do no harm."""
         body = request_body(
             self.model, history, n=n, sampling=sampling, max_tokens_name=self._max_tokens_name
         )
@@ -234,10 +234,10 @@ class OpenAICompatiblePolicy:
         return error.retry_after_s <= self._limits.longest_wait_s and error.retry_after_s
 
     async def _ask_once(self, body: dict[str, Any]) -> list[Candidate]:
-        """Whatever comes of it, the breaker hears of it.
+        """Candidates from one request, whose outcome the breaker gets.
 
-        An answer that is JSON but no completion is the answer to this request: the upstream is
-        there, and no other caller has to do without it.
+        JSON that is no completion is not a failure to the breaker: it may be due to this request
+        alone, and the upstream is there for other callers.
         """
         admission = await self._admit()
         outcome = self._breaker.abandon
@@ -253,7 +253,7 @@ class OpenAICompatiblePolicy:
                 return completion.candidates
             if not completion.is_object:
                 outcome = self._breaker.fail
-            raise UpstreamError(f"upstream {self.name} answered with what is no completion")
+            raise UpstreamError(f"upstream {self.name} did not answer with a chat completion")
         except UpstreamTimeoutError:
             outcome = self._breaker.time_out
             raise
@@ -269,14 +269,14 @@ class OpenAICompatiblePolicy:
         except CircuitOpenError as error:
             raise UpstreamUnavailableError(
                 f"upstream {self.name} failed {self._limits.breaker_failures} times in a row and "
-                f"is left alone for {error.wait_s:.1f} s; try later",
+                f"gets no requests for {error.wait_s:.1f} s; try later",
                 retry_after_s=error.wait_s,
             ) from error
 
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
         limits = self._limits
         try:
-            content = json.dumps(body, allow_nan=False)  # escaped: half a character has no UTF-8
+            content = json.dumps(body, allow_nan=False)  # escaped: a lone surrogate has no UTF-8
         except ValueError as error:
             raise InvalidRequestError(
                 "the request holds NaN or Infinity, which is no JSON; send finite numbers"
@@ -341,9 +341,9 @@ def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 class _UnreachableError(UpstreamUnavailableError):
-    """No connection, or one that was lost."""
+    """No connection could be made, or it was lost."""
 
 
 def _seed(seed: int) -> int:
-    """The same seed among those that there are; after the highest comes the lowest."""
+    """The seed, wrapped around to 64 bits."""
     return (seed + _SEEDS) % (2 * _SEEDS) - _SEEDS

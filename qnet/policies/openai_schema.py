@@ -1,4 +1,4 @@
-"""OpenAI's chat completions as the client of an upstream sees them. Pure."""
+"""OpenAI's chat completions from the client's side: requests written, answers read. Pure."""
 
 import json
 import math
@@ -21,32 +21,32 @@ _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _LONGEST_RETRY_AFTER_S = 86_400.0
 _LENGTH = "length"
 _NOT_PASSED_ON = frozenset(("id", "object", "created", "model"))
-"""Of an answer: who guides gives its own."""
+"""Fields of an answer that QGuide's own answer sets itself."""
 
 MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
-"""What the longest completion is called; OpenAI's reasoning models take the second alone."""
+"""Parameter for the longest completion; OpenAI's reasoning models take only the second."""
 
 PART_END = "\n"
-"""Stands between the texts of a turn that comes in parts."""
+"""Separates the texts of a turn that has several parts."""
 
 Content = str | Sequence[Mapping[str, Any]]
-"""A turn's: a text, or parts of which some are texts."""
+"""Content of a turn: a text, or parts of which some are texts."""
 
 
 class _Shape(BaseModel):
-    """A part of an answer; what else stands there is ignored."""
+    """A part of an answer; fields that it does not name are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
 
 class _Whole(BaseModel):
-    """Of what is handed on: all that the upstream says is kept."""
+    """A part of an answer that is handed on; fields that it does not name are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     @property
     def rest(self) -> dict[str, object]:
-        """What else stands there."""
+        """The fields that the class does not name, but for null ones."""
         rest = self.model_extra or {}
         return {name: value for name, value in rest.items() if value is not None}
 
@@ -87,7 +87,7 @@ class _Said(_Whole):
 
     @property
     def text(self) -> str:
-        """What is said; of parts, those that are text."""
+        """The text; of several parts, those that are text."""
         if isinstance(self.content, list):
             return "".join(said for part in self.content if (said := part_text(part)) is not None)
         return self.content or ""
@@ -115,7 +115,7 @@ class _Usage(_Shape):
 
     @property
     def spent(self) -> TokenUsage:
-        """The same in our words."""
+        """The same as `TokenUsage`."""
         details = self.prompt_tokens_details or _PromptDetails()
         return TokenUsage(
             self.prompt_tokens,
@@ -155,7 +155,7 @@ def request_body(
     sampling: Sampling,
     max_tokens_name: MaxTokensName = "max_tokens",
 ) -> dict[str, Any]:
-    """What is sent; settings that are None are left to the upstream."""
+    """Body of a request; settings that are None are left to the upstream."""
     known = {
         "n": n if n > 1 else None,
         "temperature": sampling.temperature,
@@ -171,7 +171,7 @@ def request_body(
 
 
 def wire_message(message: Message) -> dict[str, Any]:
-    """A turn as OpenAI spells it: as it came, if it came that way."""
+    """A turn in OpenAI's shape; unchanged if it came in that shape."""
     if message.wire is not None:
         return dict(message.wire)
     row: dict[str, Any] = {"role": message.role, "content": message.content}
@@ -184,9 +184,9 @@ def wire_message(message: Message) -> dict[str, Any]:
 
 
 def reworded(content: Content, start: int, end: int, text: str) -> Content:
-    """A turn's content with other words from `start` to `end`; only texts count, as in `text_of`.
+    """A turn's content with the text from `start` to `end` replaced; positions as in `text_of`.
 
-    Parts that lose all their words go; whatever else a part has stays with it.
+    Parts that lose all their text are dropped; other fields of a part stay.
     """
     if isinstance(content, str):
         return content[:start] + text + content[end:]
@@ -207,14 +207,14 @@ def reworded(content: Content, start: int, end: int, text: str) -> Content:
 
 
 def text_of(content: Content | None) -> str:
-    """What a turn's content says, without its parts that are no texts."""
+    """The text of a turn's content, without its parts that are not text."""
     if content is None or isinstance(content, str):
         return content or ""
     return PART_END.join(said for part in content if (said := part_text(part)) is not None)
 
 
 def part_text(part: Mapping[str, Any]) -> str | None:
-    """What a part says; None where it is no text."""
+    """The text of a part; None if it is not text."""
     said = part.get("text") if part.get("type") == "text" else None
     return said if isinstance(said, str) else None
 
@@ -228,10 +228,10 @@ def _wire_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _loaded(answer: bytes) -> object:
-    """JSON that can be written again.
+    """Parse JSON into what can be written as JSON again.
 
-    Numbers that are none become null (a token without a chance may be -Infinity), and so do those
-    that no one can mean; half a character becomes the sign for one that was lost.
+    Infinity and NaN become null (the log-probability of an impossible token may be -Infinity), and
+    so do numbers of hundreds of digits; a lone surrogate becomes U+FFFD.
     """
     text = answer.decode("utf-8-sig", "replace")
     read: object = json.loads(
@@ -250,7 +250,7 @@ def _whole(digits: str) -> int | None:
 
 
 def _without_halves(value: Any) -> Any:
-    """JSON can spell half a character, and UTF-8 cannot."""
+    """Replace lone surrogates, which JSON can spell and UTF-8 cannot."""
     if isinstance(value, str):
         return _HALF.sub("\ufffd", value)
     if isinstance(value, list):
@@ -265,10 +265,9 @@ class Completion:
     """An answer with status 200, as far as it can be read.
 
     Attributes:
-        candidates: one for each choice; none where the answer is no completion, or could not be
-            said again.
-        usage: what the answer says that it cost, be it a completion or not.
-        is_object: True for a JSON object, as is whatever OpenAI's interface answers.
+        candidates: one per choice; none if the answer is no completion or is nested too deeply.
+        usage: token usage that the answer states, also if it is no completion.
+        is_object: True for a JSON object, as every answer of OpenAI's interface is.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -277,7 +276,7 @@ class Completion:
 
 
 def read_completion(answer: bytes) -> Completion:
-    """Read an upstream's answer; whatever it is, that is no error here."""
+    """Read an upstream's answer; never raises."""
     try:
         said = _loaded(answer)
     except RecursionError:
@@ -324,7 +323,7 @@ def _candidates_of(read: _Answer) -> list[Candidate]:
 
 
 def reason_of(answer: bytes) -> str:
-    """The message of an error in any of the shapes that are about."""
+    """The message of an error, in any of the usual shapes."""
     try:
         read = _ErrorAnswer.model_validate_json(answer)
     except ValidationError:
@@ -350,7 +349,7 @@ def retry_after_s(header: str | None) -> float | None:
 
 def _message(said: _Said) -> Message:
     calls = tuple(call.to_call() for call in said.tool_calls or ())
-    if said.function_call:  # how calls were spelt before there were tools
+    if said.function_call:  # OpenAI's shape before there were tools
         calls += (ToolCall(said.function_call.name, said.function_call.arguments),)
     wire = {name: value for name, value in said.model_dump().items() if value is not None}
     wire["content"] = said.text or (None if calls else "")
@@ -360,5 +359,5 @@ def _message(said: _Said) -> Message:
 
 
 def _split(total: int, parts: int) -> Sequence[int]:
-    """As even as whole numbers can be: what each choice cost the upstream does not say."""
+    """Split as evenly as possible: the upstream does not state the tokens of each choice."""
     return [(total + k) // parts for k in range(parts)]

@@ -1,4 +1,4 @@
-"""A policy without a model, for demos and tests: it says what its script says."""
+"""Policies without a model, for demos and tests: fixed replies in turn."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ DEFAULT_FRAMES = ("In other words: {}", "What is to be done: {}", "Please see to
 
 
 class ScriptedPolicy:
-    """Candidate k of turn t is reply t + k of the script, round and round."""
+    """Candidate k of turn t is reply t + k of the script, modulo its length."""
 
     def __init__(self, replies: Sequence[str] = DEFAULT_REPLIES, *, name: str = "scripted") -> None:
         self.name = name
@@ -43,14 +43,14 @@ class ScriptedPolicy:
 
 
 class ScriptedParaphraser:
-    """A policy without a model that puts the text it is asked to paraphrase into a frame."""
+    """Policy without a model that puts the text to be paraphrased into a fixed frame."""
 
     def __init__(self, frames: Sequence[str] = DEFAULT_FRAMES, *, name: str = "scripted") -> None:
         self.name = name
         self._frames = tuple(frames)
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """What follows the first colon of the last message, in the next `n` frames."""
+        """The text after the first colon of the last message, in `n` frames."""
         text = history[-1].content.partition(":")[2].strip()
         said = [self._frames[k % len(self._frames)].format(text) for k in range(n)]
         return [

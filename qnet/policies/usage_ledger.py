@@ -1,7 +1,7 @@
-"""What each request to an upstream cost, told as soon as its answer is there.
+"""Collects token usage per upstream request, including requests whose draw later fails.
 
-A draw may take several requests. Where one of them fails, the candidates of the others are lost
-with the bills on them, but they were paid for: who counts hears of them here.
+A draw may take several requests. If one of them fails, the candidates of the others are lost and
+the usage noted on them too, but they were paid for.
 """
 
 from collections.abc import Iterator
@@ -10,24 +10,24 @@ from contextvars import ContextVar
 
 from qnet.types import TokenUsage
 
-_heard: ContextVar[list[TokenUsage] | None] = ContextVar("bills", default=None)
+_collecting: ContextVar[list[TokenUsage] | None] = ContextVar("usage", default=None)
 
 
 @contextmanager
-def bills() -> Iterator[list[TokenUsage]]:
-    """Those of all requests that are answered within, also to tasks that begin within."""
-    outer, inner = _heard.get(), list[TokenUsage]()
-    token = _heard.set(inner)
+def collect_usage() -> Iterator[list[TokenUsage]]:
+    """Collect the usage of all requests answered within, by this task and those it starts."""
+    outer, inner = _collecting.get(), list[TokenUsage]()
+    token = _collecting.set(inner)
     try:
         yield inner
     finally:
-        _heard.reset(token)
+        _collecting.reset(token)
         if outer is not None:
             outer.extend(inner)
 
 
 def record_usage(spent: TokenUsage) -> None:
-    """Say what an answer cost to whoever listens."""
-    heard = _heard.get()
-    if heard is not None:
-        heard.append(spent)
+    """Add the usage of one answer to the running collections."""
+    collecting = _collecting.get()
+    if collecting is not None:
+        collecting.append(spent)

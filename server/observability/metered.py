@@ -6,7 +6,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Literal
 
-from qnet.policies.usage_ledger import bills
+from qnet.policies.usage_ledger import collect_usage
 from qnet.types import (
     AsyncScorer,
     Candidate,
@@ -42,7 +42,7 @@ class MeteredPolicy:
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """What the policy draws, its waiting included."""
-        with _measured(self._stage, self._metrics), bills() as answered:
+        with _measured(self._stage, self._metrics), collect_usage() as answered:
             try:
                 drawn = await self._policy.sample(history, n=n, sampling=sampling)
             except BaseException:  # also of a caller who hangs up
@@ -73,7 +73,7 @@ class MeteredScorer:
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """What the scorer says, its waiting included."""
-        with _measured("score", self._metrics), bills() as unanswered:
+        with _measured("score", self._metrics), collect_usage() as unanswered:
             try:
                 result = await self._scorer.score(request)
             except BaseException:  # also of a caller who hangs up

@@ -1,4 +1,4 @@
-"""Policies behind the OpenAI-compatible servers that the operator named."""
+"""Builds policies for the OpenAI-compatible servers that the operator named."""
 
 from typing import Final
 
@@ -6,11 +6,11 @@ from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimi
 from server.settings.settings import Settings, Upstream
 
 _SHARE_OF_DECISION: Final = 0.9
-"""So that silence is noticed, and the breaker hears of it, before the decision itself is late."""
+"""Below 1, so that the breaker sees a timeout before the decision itself runs out of time."""
 
 
 def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:
-    """Nothing is sent before the first request."""
+    """Build the policy of one upstream; nothing is sent before the first request."""
     limits = UpstreamLimits(
         timeout_s=upstream.timeout_s or settings.timeout_s * _SHARE_OF_DECISION,
         connect_timeout_s=upstream.connect_timeout_s,

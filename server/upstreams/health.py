@@ -1,8 +1,8 @@
-"""Whether the upstreams are there, asked now and then: for readiness, metrics and the log.
+"""Health checks of the upstreams, for readiness, metrics and the log.
 
-What requests meet is known only where there are requests; after a start, or where nobody asks,
-an upstream that is gone would go unnoticed. So each is asked for its models, which costs nothing.
-One failure may be chance or a busy moment: who fails is asked again, and is gone only then.
+Requests show the state of an upstream only if there are requests. So each upstream is asked for
+its list of models now and then, which costs nothing. It is marked down after two consecutive
+failures: one may be chance or a busy moment.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ _log = structlog.get_logger(__name__)
 
 
 class UpstreamWatch:
-    """What is known of each upstream.
+    """Last known state of each upstream.
 
     Args:
-        every_s: how often they are asked.
-        again_s: after a failure.
+        every_s: time between two checks.
+        again_s: time before the check after a failure.
     """
 
     def __init__(
@@ -39,21 +39,21 @@ class UpstreamWatch:
         self._upstreams = upstreams
         self._again_s = again_s
         self._every_s = every_s
-        self._defects: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._up = metrics.upstream_up() if upstreams else None
 
     @property
     def details(self) -> dict[str, str]:
-        """A line for each: ok, or what is wrong."""
+        """One line per upstream: ok, or its problem."""
         return {f"upstream {one.name}": self._line(one) for one in self._upstreams}
 
     def is_gone(self, name: str) -> bool:
-        """Whether it did not answer when it was last asked, and asked again."""
-        return bool(self._defects.get(name))
+        """True if its last two checks failed."""
+        return bool(self._problems.get(name))
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Ask as long as this lasts, beginning at once."""
+        """Check at once, then regularly until the block is left."""
         asking = [asyncio.create_task(self._ask_on(one)) for one in self._upstreams]
         try:
             yield
@@ -64,35 +64,35 @@ class UpstreamWatch:
 
     async def _ask_on(self, upstream: OpenAICompatiblePolicy) -> None:
         while True:
-            defect = await _defect_of(upstream)
-            if defect and not self.is_gone(upstream.name):
+            problem = await _health_problem(upstream)
+            if problem and not self.is_gone(upstream.name):
                 await asyncio.sleep(self._again_s)
-                defect = await _defect_of(upstream)
-            if defect is not None:
-                self._note(upstream.name, defect)
+                problem = await _health_problem(upstream)
+            if problem is not None:
+                self._note(upstream.name, problem)
             await asyncio.sleep(self._every_s)
 
-    def _note(self, name: str, defect: str) -> None:
-        known = self._defects.get(name, "")
-        if defect and not known:
-            _log.error("upstream_gone", upstream=name, reason=defect)
-        if known and not defect:
+    def _note(self, name: str, problem: str) -> None:
+        known = self._problems.get(name, "")
+        if problem and not known:
+            _log.error("upstream_gone", upstream=name, reason=problem)
+        if known and not problem:
             _log.info("upstream_back", upstream=name)
-        self._defects[name] = defect
+        self._problems[name] = problem
         if self._up is not None:
-            self._up.labels(name).set(0 if defect else 1)
+            self._up.labels(name).set(0 if problem else 1)
 
     def _line(self, upstream: OpenAICompatiblePolicy) -> str:
-        """What requests meet goes before what the watch saw."""
+        """The circuit, which requests have opened, comes before the last check."""
         if upstream.circuit_open:
-            return "failed again and again; is left alone for a while, then tried"
-        if upstream.name not in self._defects:
+            return "failed again and again; it gets no requests for a while, then one"
+        if upstream.name not in self._problems:
             return "not asked yet"
-        return self._defects[upstream.name] or "ok"
+        return self._problems[upstream.name] or "ok"
 
 
-async def _defect_of(upstream: OpenAICompatiblePolicy) -> str | None:
+async def _health_problem(upstream: OpenAICompatiblePolicy) -> str | None:
     try:
-        return await upstream.defect()
-    except Exception as error:  # one that nobody foresaw must not end the watch
-        return f"asking it failed: {type(error).__name__}"
+        return await upstream.health_problem()
+    except Exception as error:  # an unexpected one must not end the checks
+        return f"the check failed: {type(error).__name__}"

@@ -1,9 +1,9 @@
-"""Runs a command, and ends it with all that it started when whoever started this is gone.
+"""Runs a command and kills its process group when the parent process is gone.
 
-    python child_guard.py COMMAND …        in a session of its own, with a pipe as stdin
+    python managed_process.py COMMAND …    in a session of its own, with a pipe as stdin
 
-The pipe is never written to. It closes when the other end's process ends, however that happens; a
-process that is killed cannot clean up, and what it started would keep its memory and its GPUs.
+Nothing is ever written to the pipe. It closes when the parent ends, however that happens: a parent
+that is killed cannot clean up, and its children would keep their memory and their GPUs.
 """
 
 import os
@@ -14,8 +14,8 @@ from threading import Thread
 
 
 def guard(command: list[str]) -> int:
-    """The command's exit status."""
-    # A handler, unlike ignoring, is not handed down: the command itself ends on SIGTERM.
+    """Run the command to its end and return its exit status."""
+    # A handler, unlike SIG_IGN, is not inherited: the command itself still ends on SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: None)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     Thread(target=_end_with_stdin, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A vLLM server as a child process: started, watched, restarted and ended with this one."""
+"""vLLM server as a child process: started, watched, restarted, and ended with this process."""
 
 import os
 import secrets
@@ -39,22 +39,21 @@ _SHOWN_LINES: Final = 15
 
 
 class VllmProcess:
-    """One vLLM server on a free port of this machine, behind a key that only this process knows.
+    """One vLLM server on a free port of this machine, with a key that only this process knows.
 
-    A process that ends, or lives and does not answer, is started again, after a wait that doubles
-    while it keeps ending.
+    If it ends or stops answering it is started again, after a wait that doubles while it keeps
+    ending.
 
     Attributes:
-        is_lost: it ended, or was silent for too long, and has not answered since.
+        is_lost: True from its end, or too long a silence, until it answers again.
 
     Args:
-        python: the interpreter that has vLLM.
-        arguments: more of vLLM's options.
+        python: interpreter with vLLM.
+        arguments: further options of vLLM.
         environment: names of variables that it gets besides those of `child_environment`.
         first_wait_s: before the first restart.
-        longest_wait_s: before a restart.
-        silent_s: how long it may leave /health without its 200; while it starts, that is as long
-            as `start` allows.
+        longest_wait_s: before any restart.
+        silent_s: longest time without a 200 from /health; during a start it is `ready_s`.
     """
 
     def __init__(
@@ -96,11 +95,11 @@ class VllmProcess:
 
     @property
     def pid(self) -> int:
-        """Of the guard that runs now, and of its group."""
+        """Process id of the running guard, which is that of its process group."""
         return self._process.pid
 
     def start(self, *, ready_s: float) -> None:
-        """Wait until it answers, then watch over it.
+        """Wait until it answers, then watch it from a thread.
 
         Raises:
             ConfigError: it ended, or did not answer within `ready_s`.
@@ -108,13 +107,13 @@ class VllmProcess:
         self._ready_s = ready_s
         try:
             self._wait_until_ready(ready_s)
-        except BaseException:  # also of an operator who waits no longer
+        except BaseException:  # Ctrl-C as well
             self.close()
             raise
         self._watcher.start()
 
     def close(self) -> None:
-        """End it and all that it started; safe to call twice."""
+        """End its process group; safe to call twice."""
         self._ending.set()
         if self._watcher.is_alive():
             self._watcher.join()
@@ -136,7 +135,7 @@ class VllmProcess:
         _log.info("vllm_ready", waited_s=round(monotonic() - began, 1))
 
     def upstream(self) -> Upstream:
-        """How to reach it."""
+        """Settings of the upstream that it is."""
         return Upstream.model_validate(
             {
                 "url": f"{self.url}/v1",
@@ -150,12 +149,12 @@ class VllmProcess:
         process = subprocess.Popen(
             self._command,
             env=self._environment(),
-            stdin=subprocess.PIPE,  # the guard's; closed with this process
+            stdin=subprocess.PIPE,  # the guard waits for its end
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # it has children of its own, which end with its group
+            start_new_session=True,  # vLLM's engine processes are ended with its group
         )
         self._reader = Thread(target=self._pass_on, args=(process,), daemon=True)
         self._reader.start()
@@ -191,7 +190,7 @@ class VllmProcess:
                     break
 
     def _lost(self) -> str:
-        """Why it has to be started again; "" where it has not."""
+        """Reason to start it again; "" if there is none."""
         status = self._process.poll()
         if status is not None:
             return f"ended with {status}"
@@ -209,7 +208,7 @@ class VllmProcess:
         self._answered_at, self._patience_s = monotonic(), self._silent_s
 
     def _restarted(self, wait_s: float) -> bool:
-        """False where this machine has no process to give now."""
+        """False if this machine cannot start a process now."""
         try:
             self._process = self._spawn()
         except OSError as error:
@@ -248,14 +247,14 @@ class VllmProcess:
 
 
 def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
-    """Start what the settings ask for; with it running it is their upstream `vllm`.
+    """Start vLLM if the settings ask for it, and add it to them as the upstream `vllm`.
 
     Raises:
         ConfigError: it does not start.
     """
     if not settings.vllm:
         return settings, None
-    # uvicorn ends with the signal that it was sent, which by default runs no clean-up.
+    # uvicorn raises the signal again after its shutdown; its default action skips our clean-up.
     signal.signal(signal.SIGTERM, _leave)
     process = VllmProcess(
         settings.vllm,

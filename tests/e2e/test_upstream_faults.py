@@ -195,7 +195,7 @@ def test_killed_mid_request_and_brought_back(server: Server) -> None:
             assert "cannot be reached" in one.result().text
     for _ in range(FAILURES):  # after the first of them none is sent
         assert error_of(server.act("bad")) == (503, "upstream_unavailable")
-    assert "is left alone" in server.readiness_of("bad")
+    assert "gets no requests" in server.readiness_of("bad")
     assert server.readiness_of("good") == "ok"
     server.bad.start()
     until(server.is_back)
@@ -209,7 +209,7 @@ def test_hanging(server: Server) -> None:
         for one in asked:
             assert error_of(one.result()) == (504, "upstream_timeout")
             assert SILENCE_S <= one.result().elapsed.total_seconds() < 3 * SILENCE_S
-    # Nobody waits so long once more: it is left alone for a while, then tried, and is well.
+    # Nobody waits so long once more: it gets no requests for a while, then one, and is well.
     resting = server.ask("bad")
     assert error_of(resting) == (503, "upstream_unavailable")
     assert "failed 3 times in a row" in resting.text
@@ -223,7 +223,7 @@ def test_answering_garbage(server: Server) -> None:
     for ask in (server.ask, server.act, server.ask):
         answer = ask("bad")
         assert error_of(answer) == (502, "upstream_failed")
-        assert "what is no completion" in answer.text
+        assert "did not answer with a chat completion" in answer.text
     assert error_of(server.act("bad")) == (503, "upstream_unavailable")
     until(server.is_back)
 

@@ -26,7 +26,7 @@ from qnet.errors import (
 )
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
 from qnet.policies.openai_schema import Completion, read_completion
-from qnet.policies.usage_ledger import bills
+from qnet.policies.usage_ledger import collect_usage
 from qnet.types import Candidate, History, Message, Sampling, TokenUsage, ToolCall
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 
@@ -254,8 +254,8 @@ async def test_an_answer_that_is_lost_half_way_is_asked_for_again() -> None:
         ("503", UpstreamError, 2, "answered with 503"),
         ("500", UpstreamError, 1, "answered with 500"),
         ("401", UpstreamError, 1, "refused this server's key with 401"),
-        ("garbage", UpstreamError, 1, "what is no completion"),
-        ("hang", UpstreamTimeoutError, 1, "was silent for 0.3 s"),
+        ("garbage", UpstreamError, 1, "did not answer with a chat completion"),
+        ("hang", UpstreamTimeoutError, 1, "was silent for 2 s"),
     ],
 )
 async def test_failures_name_the_upstream_and_no_secret(
@@ -407,7 +407,7 @@ async def test_an_answer_that_makes_no_sense_to_one_shuts_nobody_out(
     async with connect(limits=UpstreamLimits(breaker_failures=2)) as policy:
         upstream.fault = "empty"
         for _ in range(3):
-            with pytest.raises(UpstreamError, match="what is no completion"):
+            with pytest.raises(UpstreamError, match="did not answer with a chat completion"):
                 await policy.sample(HISTORY, n=1, sampling=Sampling())
         upstream.fault = ""
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())
@@ -416,7 +416,7 @@ async def test_an_answer_that_makes_no_sense_to_one_shuts_nobody_out(
 async def test_garbage_shuts_an_upstream(connect: Any, upstream: FakeUpstream) -> None:
     upstream.fault = "garbage"
     async with connect(limits=UpstreamLimits(breaker_failures=1)) as policy:
-        for said in ("what is no completion", "failed 1 times in a row"):
+        for said in ("did not answer with a chat completion", "failed 1 times in a row"):
             with pytest.raises(UpstreamError, match=said):
                 await policy.sample(HISTORY, n=1, sampling=Sampling())
 
@@ -446,13 +446,18 @@ async def test_a_busy_upstream_is_not_a_broken_one(connect: Any, upstream: FakeU
 async def test_a_full_pool_is_said_to_be_full(connect: Any, upstream: FakeUpstream) -> None:
     upstream.fault = "hang"
     limits = UpstreamLimits(
-        max_connections=1, connect_timeout_s=1.0, timeout_s=60.0, retries=3, breaker_failures=1
+        max_connections=1, connect_timeout_s=2.0, timeout_s=600.0, retries=3, breaker_failures=1
     )
-    async with connect(limits=limits, takes_n=False) as policy:
+    async with connect(limits=limits) as policy:
+        hanging = asyncio.create_task(policy.sample(HISTORY, n=1, sampling=Sampling()))
+        while not upstream.asked:
+            await asyncio.sleep(0.01)
         with pytest.raises(UpstreamUnavailableError, match="all 1 connections"):
-            await policy.sample(HISTORY, n=2, sampling=Sampling())
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
         assert len(upstream.asked) == 1, "it is not asked again"
         assert not policy.circuit_open, "a full pool says nothing of the upstream"
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
 
 
 async def test_fewer_than_one_candidate_is_refused(connect: Any) -> None:
@@ -473,7 +478,7 @@ async def test_numbers_that_json_lacks_are_refused_before_they_are_sent(
 async def test_an_answer_without_choices_is_paid_for() -> None:
     empty = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
     policy = answering(Body([empty]))
-    with bills() as paid, pytest.raises(UpstreamError, match="no completion"):
+    with collect_usage() as paid, pytest.raises(UpstreamError, match="with a chat completion"):
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     await policy.close()
     assert paid == [TokenUsage(7, 3)]
@@ -565,5 +570,5 @@ async def test_an_answer_that_cannot_be_decompressed_says_so(
 
 async def test_the_list_of_models_has_a_limit_too() -> None:
     policy = answering(Body(itertools.repeat(bytes(MIB // 16), 1000)))
-    assert await policy.defect() == "answered with more than 1,048,576 bytes"
+    assert await policy.health_problem() == "answered with more than 1,048,576 bytes"
     await policy.close()

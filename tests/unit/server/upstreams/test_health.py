@@ -61,7 +61,7 @@ async def test_what_an_upstream_answers_says_how_it_is(
     state, url = answering
     state.status = status
     policy = OpenAICompatiblePolicy("demo", url=url, model="m")
-    assert await policy.defect() == said
+    assert await policy.health_problem() == said
     await policy.close()
 
 
@@ -71,7 +71,7 @@ async def test_silence_and_absence_are_told_apart() -> None:
         there = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
         for url, said in ((there, "ReadTimeout"), (_nobody(), "ConnectError")):
             policy = OpenAICompatiblePolicy("demo", url=url, model="m", limits=limits)
-            assert await policy.defect() == f"does not answer ({said})"
+            assert await policy.health_problem() == f"does not answer ({said})"
             await policy.close()
 
 
@@ -120,14 +120,15 @@ async def test_where_all_connections_are_busy_what_was_known_stands(
 ) -> None:
     limits = UpstreamLimits(connect_timeout_s=1.0, max_connections=1, breaker_failures=1)
     policy = OpenAICompatiblePolicy("demo", url=address[1], model="m", limits=limits)
-    assert await policy.defect() == ""
+    assert await policy.health_problem() == ""
     upstream.fault = "hang"
     draw = policy.sample((Message("user", "look"),), n=1, sampling=Sampling())
     hanging = asyncio.create_task(draw)
     await until(lambda: bool(upstream.asked))
     watch = UpstreamWatch([policy], Metrics(), every_s=0.01, again_s=0.01)
     async with watch.watched():
-        await asyncio.sleep(2.5)  # longer than a poll waits for a connection
+        for _ in range(2):  # the second outlasts the first check of the watch
+            assert await policy.health_problem() is None
         assert watch.details == {"upstream demo": "not asked yet"}
     hanging.cancel()
     await asyncio.gather(hanging, return_exceptions=True)

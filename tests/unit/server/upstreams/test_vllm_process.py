@@ -130,10 +130,10 @@ def test_killed_and_back_it_is_used_again_by_those_who_draw_in_parallel(
     upstreams = {"vllm": served}
     settings = FAKES.model_copy(update={"upstreams": upstreams, "policy": "vllm"})
     act = {"messages": [{"role": "user", "content": "look"}]}
-    with TestClient(create_app(settings, vllm=process)) as client:
+    with TestClient(create_app(settings, vllm=process), "http://localhost") as client:
         assert client.post("/v1/act", json=act).status_code == 200
         os.killpg(process.pid, signal.SIGKILL)
-        until(lambda: "is left alone" in client.post("/v1/act", json=act).text)
+        until(lambda: "gets no requests" in client.post("/v1/act", json=act).text)
         until(lambda: process.starts == 2 and answers(process))
         until(lambda: client.post("/v1/act", json=act).status_code == 200)
 
