@@ -10,7 +10,14 @@ from qnet.errors import InvalidRequestError
 from qnet.policies.openai_schema import text_of
 from qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
 from qnet.types import Message, Role, ToolCall
-from server.messages.schemas import ContentPart, StepOptions, Temperature
+from server.messages.schemas import (
+    AT_LEAST_ONE,
+    NOT_EMPTY,
+    ContentPart,
+    Integer,
+    StepOptions,
+    Temperature,
+)
 
 _HEADER: Final = "x-qguide-"
 _NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-replica")
@@ -20,8 +27,10 @@ _NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-replica")
 class GuidanceOptions(StepOptions):
     """What OpenAI's body has no place for."""
 
-    num_candidates: int | None = Field(
-        default=None, description="M, how many candidates to draw; null takes the server's default"
+    num_candidates: Integer | None = Field(
+        default=None,
+        description="M, how many candidates to draw; null takes the server's default",
+        json_schema_extra=AT_LEAST_ONE,
     )
     temperature: Temperature | None = Field(
         default=None, description="of the candidates; goes before the body's `temperature`"
@@ -109,15 +118,15 @@ class StreamOptions(_Whole):
 class ChatCompletionRequest(_Whole):
     """OpenAI's body; parameters that are not known here are passed on to an upstream."""
 
-    messages: list[ChatTurn]
+    messages: list[ChatTurn] = Field(json_schema_extra=NOT_EMPTY)
     model: str | None = Field(default=None, description="a policy; null takes the default")
-    n: int | None = Field(default=None, ge=1, description="how many of the best to return")
+    n: Integer | None = Field(default=None, ge=1, description="how many of the best to return")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    max_tokens: Integer | None = Field(default=None, ge=1)
+    max_completion_tokens: Integer | None = Field(default=None, ge=1)
+    seed: Integer | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     qguide: GuidanceOptions = GuidanceOptions()
 
     @model_validator(mode="before")

@@ -1,9 +1,9 @@
 """The bodies of requests and responses: where untrusted data enters."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qnet.decision.decide import Fallback
 from qnet.decision.selection import Reason
@@ -16,15 +16,30 @@ VLLM_SHAPE: Final = "(vLLM's)"
 SHAPES: Final = (OUR_SHAPE, VLLM_SHAPE)
 """Tags of the bodies that `POST /v1/score` takes; no field of a body, so errors leave them out."""
 
+NOT_EMPTY: Final[dict[str, Any]] = {"minItems": 1}
+"""For the document alone: an empty list is a 400 whose message says what to give."""
+AT_LEAST_ONE: Final[dict[str, Any]] = {"minimum": 1}
+"""Likewise for a number, whose upper limit is the operator's."""
+
+
+def _whole_number(value: object) -> object:
+    """JSON knows one kind of number: 3.0 is an integer, and its schema says so."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, BeforeValidator(_whole_number)]
 Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 QModelName = Annotated[
     str | None, Field(description="a name, `name@version` or alias; null takes the default")
 ]
+_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f]+$"
+"""No control characters: the id becomes a part of an address when the episode ends."""
 EpisodeId = Annotated[
     str | None,
     Field(
         min_length=1,
         max_length=256,
+        pattern=_ID_PATTERN,
         description="ties the steps of one episode together, and to one Q model where the "
         "operator split them",
     ),
@@ -35,6 +50,7 @@ EpisodeArm = Annotated[
     Field(
         min_length=1,
         max_length=256,
+        pattern=_ID_PATTERN,
         description="takes the Q model that this episode has, where the operator split them; "
         "nothing becomes a step of it",
     ),
@@ -186,8 +202,12 @@ class StepOptions(Body):
 class ActRequest(StepOptions):
     """What the agent has seen so far, and how to draw and score what it might do next."""
 
-    messages: list[ChatMessage] = Field(description="the history; the last turn is not the agent's")
-    num_candidates: int = Field(default=5, description="M, how many candidates to draw")
+    messages: list[ChatMessage] = Field(
+        description="the history; the last turn is not the agent's", json_schema_extra=NOT_EMPTY
+    )
+    num_candidates: Integer = Field(
+        default=5, description="M, how many candidates to draw", json_schema_extra=AT_LEAST_ONE
+    )
     temperature: Temperature | None = Field(
         default=0.7, description="null leaves it to the policy, which reasoning models need"
     )
@@ -195,19 +215,20 @@ class ActRequest(StepOptions):
         default=True,
         description="draw the first candidate at temperature 0, unless temperature is null",
     )
-    max_tokens: int | None = Field(
+    max_tokens: Integer | None = Field(
         default=128, ge=1, le=4096, description="of each candidate; null leaves it to the policy"
     )
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    seed: Integer | None = Field(default=None, ge=0, le=2**63 - 1)
     policy: str | None = Field(default=None, description="null takes the default")
 
 
 class ScoreItem(Body):
     """What an agent has seen so far, and the caller's own candidates."""
 
-    messages: list[ChatMessage]
+    messages: list[ChatMessage] = Field(json_schema_extra=NOT_EMPTY)
     candidates: list[str | ChatMessage] = Field(
-        description="possible next actions: texts or assistant messages, all different"
+        description="possible next actions: texts or assistant messages, all different",
+        json_schema_extra=NOT_EMPTY,
     )
 
 
@@ -221,7 +242,7 @@ class ScoreRequestBody(ScoreItem):
 class ScoreBatchBody(Body):
     """Several histories, of the same agent or of others, for one Q model."""
 
-    items: list[ScoreItem]
+    items: list[ScoreItem] = Field(json_schema_extra=NOT_EMPTY)
     q_model: QModelName = None
     episode_id: EpisodeArm = None
 

@@ -8,15 +8,21 @@ from typing import Final
 
 import structlog
 from fastapi import Request
+from fastapi.responses import JSONResponse
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.context.request_context import Account, open_account
-from server.errors.table import unknown_error_response
+from server.errors.table import known_error_response, unknown_error_response
+from server.errors.types import DrainingError
 from server.observability.metrics import Metrics
 
 CLIENT_GONE: Final = 499
 """What logs and metrics say of a request whose caller did not wait; nobody is sent it."""
+_CUT_OFF: Final = (
+    "the server ended before the answer was ready (QGUIDE_SHUTDOWN_TIMEOUT_S); ask again, another "
+    "will answer"
+)
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = structlog.get_logger(__name__)
@@ -114,13 +120,15 @@ class Observe:
     async def _answer(self, request: Request, receive: Receive, send: Send) -> int:
         """Have it answered, under its id; returns the status."""
         status: int | None = None
+        streams = False
         replica = request.app.state.settings.replica
 
         async def numbered(message: Message) -> None:
-            nonlocal status
+            nonlocal status, streams
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
+                streams = headers.get("content-type", "").startswith("text/event-stream")
                 headers["X-Request-ID"] = request.state.request_id
                 if replica:
                     headers["X-QGuide-Replica"] = replica
@@ -128,11 +136,27 @@ class Observe:
 
         try:
             await self.app(request.scope, receive, numbered)
+        except asyncio.CancelledError:
+            if not request.app.state.drain.draining:
+                raise
+            # uvicorn gives up what still runs at the shutdown's time limit, and would answer it
+            # with a 500 in plain text.
+            response = known_error_response(request, DrainingError(_CUT_OFF))
+            if status is None:
+                await response(request.scope, receive, numbered)
+            elif streams:
+                await numbered(_last_event(response))
         except Exception as error:  # the last place where the answer can still have the id
             response = unknown_error_response(request, error)
             if status is None:  # else the caller sees a body that breaks off
                 await response(request.scope, receive, numbered)
         return status or CLIENT_GONE
+
+
+def _last_event(response: JSONResponse) -> Message:
+    """An error as the end of a stream of events that has begun."""
+    body = b"data: " + bytes(response.body) + b"\n\n"
+    return {"type": "http.response.body", "body": body, "more_body": False}
 
 
 def _report(

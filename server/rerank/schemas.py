@@ -17,21 +17,25 @@ from pydantic import (
 )
 
 from server.messages.schemas import (
+    NOT_EMPTY,
     OUR_SHAPE,
     VLLM_SHAPE,
     ChatMessage,
     EpisodeArm,
     EpisodeId,
+    Integer,
     QModelName,
     ScoreRequestBody,
 )
 
 TopN = Annotated[
-    int | None, Field(ge=1, description="how many of the best to return; null returns all")
+    Integer | None, Field(ge=1, description="how many of the best to return; null returns all")
 ]
 Messages = Annotated[
     list[ChatMessage] | None,
-    Field(description="ours: the whole history, in place of the query"),
+    Field(
+        description="ours: the whole history, in place of the query", json_schema_extra=NOT_EMPTY
+    ),
 ]
 RelevanceScore = Annotated[
     float, Field(ge=0, le=1, description="1 / (1 + exp(-q_value)): an order, not a probability")
@@ -48,8 +52,22 @@ class DocumentText(_Body):
     text: str
 
 
+def _either(text: tuple[str, ...], types: list[str]) -> dict[str, Any]:
+    """Schema of exactly one history: a text under one of its names, or messages."""
+    null = {"type": "null"}
+    branches = []
+    for place, name in enumerate(text):
+        given: dict[str, Any] = {name: {"type": types}, "messages": null}
+        # An earlier name, even with null, goes before a later one.
+        branches.append((name, given | dict.fromkeys(text[:place], False)))
+    branches.append(("messages", {"messages": {"type": "array"}} | dict.fromkeys(text, null)))
+    return {"oneOf": [{"required": [name], "properties": given} for name, given in branches]}
+
+
 class RerankRequest(_Body):
     """What Jina's and Cohere's requests have in common."""
+
+    model_config = ConfigDict(json_schema_extra=_either(("query",), ["string"]))
 
     model: QModelName = None
     query: str | None = Field(default=None, description="the history's one user message")
@@ -67,7 +85,9 @@ class RerankRequest(_Body):
 class JinaRerankRequest(RerankRequest):
     """Jina's `POST /v1/rerank`."""
 
-    documents: list[str | DocumentText] = Field(description="the candidates")
+    documents: list[str | DocumentText] = Field(
+        description="the candidates", json_schema_extra=NOT_EMPTY
+    )
     return_documents: bool = False
 
     @property
@@ -79,8 +99,8 @@ class JinaRerankRequest(RerankRequest):
 class CohereRerankRequest(RerankRequest):
     """Cohere's `POST /v2/rerank`."""
 
-    documents: list[str] = Field(description="the candidates")
-    max_tokens_per_doc: int | None = Field(
+    documents: list[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
+    max_tokens_per_doc: Integer | None = Field(
         default=None, description="not applied: a part of an action is another action"
     )
 
@@ -162,6 +182,7 @@ def _name_all(schema: dict[str, Any]) -> None:
     for first, *others in (_DOCUMENTS, _QUERIES):
         properties |= {name: properties[first] | {"title": name} for name in others}
     del schema["required"]
+    schema |= _either(_QUERIES, ["string", "array"])
     schema["anyOf"] = [{"required": [name]} for name in _DOCUMENTS]
 
 
@@ -175,11 +196,13 @@ class PairScoreRequest(_Body):
         default=None,
         validation_alias=AliasChoices(*_QUERIES),
         description="the history's one user message, or one for each document; also `text_1`",
+        json_schema_extra=NOT_EMPTY,
     )
     messages: Messages = None
     documents: str | list[str] = Field(
         validation_alias=AliasChoices(*_DOCUMENTS),
         description="the candidates; also `items` or `text_2`",
+        json_schema_extra=NOT_EMPTY,
     )
     episode_id: EpisodeArm = None
 

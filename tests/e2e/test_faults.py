@@ -11,9 +11,10 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -24,11 +25,13 @@ from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import ScoreRequest, ScoreResult
 from server.access.keys import create_key
 from server.app import create_app
-from server.settings.settings import Settings
+from server.chat.fake_openai import FakeUpstream
+from server.settings.settings import Settings, Upstream
 from tests.support.redis_server import RedisServer, require_redis
 from tests.support.serving import serving_app, serving_process
 from tests.unit.server.conftest import FAKES, models_of
 
+Answer = TypeVar("Answer")
 END_S = 60.0
 USER = {"role": "user", "content": "look"}
 SCORE = {"messages": [USER], "candidates": ["go", "stay"]}
@@ -320,6 +323,39 @@ async def test_sigterm_lets_a_stream_end(tmp_path: Path) -> None:
         assert said[-1] == "data: [DONE]"
         assert len(json.loads(said[-2][len("data: ") :])["qguide"]["q_values"]) == 64
         assert server.process.wait(END_S) in (0, -signal.SIGTERM)
+
+
+def cut_off(ask: Callable[[str], Answer]) -> Answer:
+    """What is answered by a server that ends while an upstream keeps silent."""
+    fake = FakeUpstream(fault="hang")
+    with serving_app(fake.app()) as behind, ThreadPoolExecutor() as pool:
+        slow = Upstream.model_validate({"url": f"{behind}/v1", "model": "m"})
+        more = {"upstreams": {"slow": slow}, "shutdown_timeout_s": 1, "heartbeat_s": 0.1}
+        app = create_app(FAKES.model_copy(update=more))
+        with serving_app(app) as url:
+            waiting = pool.submit(ask, url)
+            patience = time.monotonic() + END_S
+            while not fake.asked and time.monotonic() < patience:
+                time.sleep(0.05)
+            app.state.drain.draining = True  # as SIGTERM does
+        return waiting.result(END_S)
+
+
+def test_a_request_cut_off_by_the_shutdown_is_503() -> None:
+    body = {"messages": [USER], "policy": "slow"}
+    answer = cut_off(lambda url: httpx.post(f"{url}/v1/act", json=body, timeout=END_S))
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["error"]["code"] == "draining"
+    assert answer.headers["retry-after"] == "1"
+    assert answer.headers["x-request-id"] == answer.json()["error"]["request_id"]
+
+
+def test_a_stream_cut_off_by_the_shutdown_ends_with_an_error() -> None:
+    body = stream_of("look") | {"model": "slow"}
+    answer = cut_off(lambda url: httpx.post(f"{url}{CHAT}", json=body, timeout=END_S))
+    assert answer.status_code == 200
+    *_, last = [line for line in answer.text.splitlines() if line]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "draining"
 
 
 async def test_a_body_of_ten_megabytes_is_413(url: str, scorer: GatedScorer) -> None:

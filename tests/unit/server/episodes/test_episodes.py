@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -162,6 +163,25 @@ def test_a_key_cannot_push_out_anothers_open_episodes(serve: Serve, tmp_path: Pa
         for key, episode in ((ada, "e"), (eve, "flood 0"), (eve, "flood 99"))
     ]
     assert answers == [200, 404, 200]
+
+
+@pytest.mark.parametrize("episode_id", ["a\nb", "\n", "a\x00", "\x7f", "a\r"])
+def test_an_id_that_no_address_can_name_is_refused(client: TestClient, episode_id: str) -> None:
+    """Otherwise the episode would begin and could never end."""
+    user = {"role": "user", "content": "look"}
+    for path, more in (("/v1/act", {}), ("/v1/score", {"candidates": ["go"]})):
+        body = {"messages": [user], "episode_id": episode_id} | more
+        response = client.post(path, json=body)
+        assert response.status_code == 422
+        assert "episode_id" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("episode_id", ["a/b", "a b", "a?b#c", "é", "…", "a/outcome", "\u2028"])
+def test_every_id_that_begins_an_episode_can_end_it(client: TestClient, episode_id: str) -> None:
+    body = {"messages": [{"role": "user", "content": "look"}], "episode_id": episode_id}
+    assert client.post("/v1/act", json=body).status_code == 200
+    path = f"/v1/episodes/{quote(episode_id, safe='')}/outcome"
+    assert client.post(path, json={"reward": 1.0}).status_code == 200
 
 
 def test_an_outcome_without_an_episode_is_404(client: TestClient) -> None:

@@ -233,6 +233,19 @@ def test_a_wrong_address_has_the_same_shape(client: TestClient, path: str, code:
     assert set(response.json()["error"]) == {"code", "message", "request_id"}
 
 
+def test_a_wrong_method_is_told_the_right_ones(client: TestClient) -> None:
+    response = client.get("/v1/act")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("path", ["/v1/act/", "/v1/models/", "/docs/", "/healthz/"])
+def test_no_address_is_mended_by_a_redirect(client: TestClient, path: str) -> None:
+    """It would be built from the Host header, which the caller chooses."""
+    response = client.get(path, follow_redirects=False)
+    assert response.status_code in (404, 405)
+    assert "location" not in response.headers
+
+
 def test_an_unforeseen_failure_tells_nothing_but_its_id(serve: Serve) -> None:
     client = serve(build=served(BrokenScorer({})))
     # Captured, because structlog's renderer for terminals takes seconds for a traceback.
