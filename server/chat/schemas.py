@@ -1,7 +1,7 @@
 """The body of POST /v1/chat/completions, and what `qguide` adds to it."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,8 +13,10 @@ from qnet.types import Message, Role, ToolCall
 from server.messages.schemas import (
     AT_LEAST_ONE,
     NOT_EMPTY,
+    WHOLE,
     ContentPart,
     Integer,
+    Positive,
     StepOptions,
     Temperature,
 )
@@ -120,13 +122,13 @@ class ChatCompletionRequest(_Whole):
 
     messages: list[ChatTurn] = Field(json_schema_extra=NOT_EMPTY)
     model: str | None = Field(default=None, description="a policy; null takes the default")
-    n: Integer | None = Field(default=None, ge=1, description="how many of the best to return")
+    n: Positive | None = Field(default=None, description="how many of the best to return")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
-    max_tokens: Integer | None = Field(default=None, ge=1)
-    max_completion_tokens: Integer | None = Field(default=None, ge=1)
-    seed: Integer | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
+    max_tokens: Positive | None = None
+    max_completion_tokens: Positive | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1), WHOLE] | None = None
     qguide: GuidanceOptions = GuidanceOptions()
 
     @model_validator(mode="before")

@@ -27,7 +27,10 @@ def _whole_number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Integer = Annotated[int, BeforeValidator(_whole_number)]
+WHOLE: Final = BeforeValidator(_whole_number)
+"""Stands after a field's limits: before them it would keep them out of the document."""
+Integer = Annotated[int, WHOLE]
+Positive = Annotated[int, Field(ge=1), WHOLE]
 Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 QModelName = Annotated[
     str | None, Field(description="a name, `name@version` or alias; null takes the default")
@@ -215,10 +218,10 @@ class ActRequest(StepOptions):
         default=True,
         description="draw the first candidate at temperature 0, unless temperature is null",
     )
-    max_tokens: Integer | None = Field(
-        default=128, ge=1, le=4096, description="of each candidate; null leaves it to the policy"
+    max_tokens: Annotated[int, Field(ge=1, le=4096), WHOLE] | None = Field(
+        default=128, description="of each candidate; null leaves it to the policy"
     )
-    seed: Integer | None = Field(default=None, ge=0, le=2**63 - 1)
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1), WHOLE] | None = None
     policy: str | None = Field(default=None, description="null takes the default")
 
 

@@ -24,12 +24,13 @@ from server.messages.schemas import (
     EpisodeArm,
     EpisodeId,
     Integer,
+    Positive,
     QModelName,
     ScoreRequestBody,
 )
 
 TopN = Annotated[
-    Integer | None, Field(ge=1, description="how many of the best to return; null returns all")
+    Positive | None, Field(description="how many of the best to return; null returns all")
 ]
 Messages = Annotated[
     list[ChatMessage] | None,
