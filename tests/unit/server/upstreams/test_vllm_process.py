@@ -145,7 +145,7 @@ def test_it_gets_no_secret_of_this_process_but_what_the_operator_names(
         monkeypatch.setenv(name, f"the secret of {name}")
     process = vllm(environment=["HF_TOKEN"])
     process.start(ready_s=START_S)
-    family = processes_with(f"--port\0{process.url.rpartition(':')[2]}")
+    family = processes_with(f"--port {process.url.rpartition(':')[2]}")
     assert len(family) == 2, "the guard and what it guards"
     for pid in family:
         inherited = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
