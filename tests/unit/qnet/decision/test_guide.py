@@ -168,5 +168,5 @@ async def test_a_history_that_does_not_fit_is_the_callers_error(thread: DeviceTh
     policy = LocalPolicy(policy_model(context=32), thread=thread)
     scorer = ScoringWorker(ScriptedScorer({}), thread)
     long = (Message("user", " ".join(WORDS * 9)),)
-    with pytest.raises(HistoryTooLongError, match="shorten the history"):
+    with pytest.raises(HistoryTooLongError, match="shorten"):
         await act(long, policy, scorer, num_candidates=2, sampling=Sampling())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,16 +159,17 @@ def test_it_gets_no_secret_of_this_process_but_what_the_operator_names(
 def test_one_that_lives_and_does_not_answer_is_started_again(
     vllm: Callable[..., VllmProcess],
 ) -> None:
-    process = vllm(silent_s=1.0)
+    process = vllm(silent_s=3.0)
     process.start(ready_s=START_S)
     first = process.pid
     with structlog.testing.capture_logs() as logged:
-        assert httpx.get(f"{process.url}/hang").status_code == 200
+        with suppress(httpx.TransportError):  # it may be ended before it has answered this
+            httpx.get(f"{process.url}/hang")
         until(lambda: process.starts == 2 and answers(process))
     [lost] = [line for line in logged if line["event"] == "vllm_lost"]
     assert lost["reason"].startswith("was silent for ")
     assert not lives(first)
-    time.sleep(2.0)
+    time.sleep(4.0)
     assert process.starts == 2, "one that answers is left alone"
 
 
