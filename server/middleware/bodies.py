@@ -8,13 +8,15 @@ from typing import Final
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qnet.errors import QGuideError
+from qnet.errors import OverloadedError, QGuideError
 from server.errors.table import known_error_response
 from server.errors.types import BodyTimeoutError, BodyTooLargeError, MalformedBodyError
 from server.messages.surrogates import lone_surrogate_in
 
 _WHOLE_BODIES: Final = 64
 """Bodies of the largest size that may be arriving together, as far as memory goes."""
+_GIVEN_UP: Final = 0.0
+"""A deadline long past, by the loop's clock."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class BodyReader:
     def __init__(self, app: ASGIApp, *, max_body_bytes: int, timeout_s: float) -> None:
         self.app = app
         self._max_body_bytes = max_body_bytes
+        self._max_arriving_bytes = _WHOLE_BODIES * max_body_bytes
         self._timeout_s = timeout_s
         self._arriving: dict[int, _Arrival] = {}
         self._arriving_bytes = 0
@@ -52,7 +55,7 @@ class BodyReader:
             body: bytes | None = await self._read(scope, receive)
         except QGuideError as error:
             response = known_error_response(Request(scope), error)
-            if isinstance(error, BodyTimeoutError):
+            if isinstance(error, BodyTimeoutError | OverloadedError):
                 response.headers["Connection"] = "close"  # what still comes is no request
             await response(scope, receive, send)
             return
@@ -75,6 +78,7 @@ class BodyReader:
         Raises:
             BodyTooLargeError: more bytes are announced, or come, than the server takes.
             BodyTimeoutError: they did not come in time.
+            OverloadedError: it was given up for other bodies.
             MalformedBodyError: it holds half a character.
         """
         if _announced(scope) > self._max_body_bytes:
@@ -87,6 +91,11 @@ class BodyReader:
                 else:
                     body = message.get("body", b"") if message["type"] == "http.request" else None
         except TimeoutError:
+            if timeout.when() == _GIVEN_UP:
+                raise OverloadedError(
+                    f"bodies that are still coming hold more than {self._max_arriving_bytes:,} "
+                    "bytes together, and this one began first; send it again, faster"
+                ) from None
             raise BodyTimeoutError(self._timeout_s) from None
         if body is not None and len(body) > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
@@ -100,7 +109,7 @@ class BodyReader:
         self, message: Message, receive: Receive, timeout: asyncio.Timeout
     ) -> bytes | None:
         """The rest of a body that comes in pieces."""
-        arrival = _Arrival(lambda: timeout.reschedule(0))  # long past
+        arrival = _Arrival(lambda: timeout.reschedule(_GIVEN_UP))
         self._arriving[id(arrival)] = arrival
         pieces: list[bytes] = []
         try:
@@ -122,8 +131,10 @@ class BodyReader:
         self._arriving_bytes += size
         if arrival.received > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
-        if self._arriving_bytes > _WHOLE_BODIES * self._max_body_bytes:
-            oldest = next(iter(self._arriving.values()))
+        if self._arriving_bytes > self._max_arriving_bytes and self._arriving:
+            oldest = self._arriving.pop(next(iter(self._arriving)))
+            self._arriving_bytes -= oldest.received
+            oldest.received = 0
             oldest.give_up()
 
 

@@ -5,6 +5,7 @@ server has answered or hung up, and the only clocks are the server's own limits.
 """
 
 import json
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -169,6 +170,18 @@ def test_slow_bodies_take_nobodys_turn() -> None:
         body = {"messages": [{"role": "user", "content": "look"}], "candidates": ["go"]}
         answers = [httpx.post(f"{url}/v1/score", json=body) for _ in range(8)]
         assert [answer.status_code for answer in answers] == [200] * 8
+
+
+def test_bodies_that_are_still_coming_have_a_limit_together() -> None:
+    most = 1024
+    almost = SCORE + f"Content-Length: {most}\r\n\r\n".encode() + b" " * (most - 1)
+    with serving(max_body_bytes=most, body_timeout_s=600.0) as url, ExitStack() as stack:
+        slow = [stack.enter_context(connect(url)) for _ in range(66)]
+        for connection in slow:
+            connection.sendall(almost)
+        answered, _, _ = select.select(slow, [], [], PATIENCE_S)
+        assert answered
+        assert error_of(read_to_end(answered[0])) == (503, "overloaded")
 
 
 def test_what_is_no_http_is_explained_in_our_shape() -> None:
