@@ -248,4 +248,4 @@ def test_failing_for_a_while_when_every_action_takes_several_requests(
     failed = server.act_as_documented(upstream)
     assert error_of(failed) in ((502, "upstream_failed"), (503, "upstream_unavailable"))
     until(lambda: server.act_as_documented(upstream).status_code == 200)
-    assert server.readiness_of(upstream) == "ok"
+    until(lambda: server.readiness_of(upstream) == "ok")
