@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 Told = ParamSpec("Told")
 
 Ending = Literal["answered", "failed", "given_up"]
-"""How a request ended; `given_up`: its time was up, or nobody wanted the answer any more."""
+"""A request's end; `given_up`: its time was up, or nobody wanted the answer any more."""
 
 DEFAULT_MAX_BATCH = 16
 MOST_UNFINISHED = 4

@@ -121,7 +121,7 @@ class _Job:
         self._steps.close()
 
     def shares(self, seconds: float) -> dict[str, float]:
-        """What of this time each caller had."""
+        """Each caller's part of this time."""
         whole = sum(self._weights.values())
         return {caller: seconds * weight / whole for caller, weight in self._weights.items()}
 

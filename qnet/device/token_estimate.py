@@ -1,4 +1,4 @@
-"""How many new tokens a score request probably has, told from its texts alone.
+"""An estimate of a score request's new tokens, from its texts alone.
 
 Counting them would take the tokenizer and the scorer's cache, which belong to the device thread;
 an estimate is enough to say how many requests make a batch.

@@ -26,7 +26,7 @@ FEWEST_TILED_ROWS = 32
 FEWEST_TILED_COLUMNS = 256
 
 PartialAttention = tuple[Tensor, Tensor]
-"""What attention over some columns gave T rows, (heads, T, head size), and the log of the sum of
+"""Attention of T rows over some columns, (heads, T, head size), and the log of the sum of
 their exponentiated scores, (heads, T)."""
 
 
@@ -172,7 +172,7 @@ class AttentionMetadata:
 
 
 def _hiding(piece: PackedSegment, rows: list[int], columns: int, like: Tensor) -> Tensor | None:
-    """What hides of the last columns from these rows."""
+    """Bias that hides some of the last columns from these rows."""
     if piece.bias is not None:
         return piece.bias[torch.tensor(rows, device=piece.bias.device), :columns]
     if len(rows) == 1:
@@ -265,7 +265,7 @@ def _attend(
 
 
 def _tiles_pay(query_HTD: Tensor, columns: range) -> bool:
-    """Whether torch's kernel by tiles beats whole rows of scores: measured in float32 on a CPU."""
+    """True if torch's kernel by tiles beats whole rows of scores: measured in float32 on a CPU."""
     return (
         query_HTD.device.type == "cpu"
         and query_HTD.dtype == torch.float32

@@ -127,7 +127,7 @@ class KVBuffer:
         self.base, self._shared = base, columns
 
     def _own(self, column: int) -> int:
-        """Where a column lies among the slab's own."""
+        """A column's place among the slab's own."""
         assert column >= self._shared, "a base is read by others too"
         return column - self._shared
 

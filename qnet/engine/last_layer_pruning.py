@@ -19,7 +19,7 @@ _OF_LAYER = ("mlp",)
 
 
 class _Read(threading.local):
-    """What this thread's forward pass is read at; None lets every token through."""
+    """Rows at which this thread's forward pass is read; None lets every token through."""
 
     rows: Tensor | None = None
     tokens: int = 0
@@ -80,7 +80,7 @@ class LastLayerPruning:
 
 
 def _token_wise(trunk: nn.Module, layer: int) -> Iterator[nn.Module]:
-    """What of the layer with that index works on each token alone, by its usual names."""
+    """Modules of the layer with that index that work on each token alone, by their usual names."""
     for parent in trunk.modules():
         attention = [m for m in parent.children() if getattr(m, "layer_idx", None) == layer]
         if len(attention) == 1:

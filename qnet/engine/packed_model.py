@@ -138,7 +138,7 @@ class PackedModel:
 
     @property
     def cache(self) -> CacheUse:
-        """What the store keeps now."""
+        """Use of the prefix cache now."""
         return CacheUse(self.store.nbytes, self.store.evictions)
 
     @torch.inference_mode()
@@ -148,7 +148,7 @@ class PackedModel:
 
     @torch.inference_mode()
     def passes(self, pieces: Iterable[PackedSegment]) -> Passes[Tensor]:
-        """What `run` returns, one forward pass after the other."""
+        """The same as `run`, one forward pass after the other."""
         outputs = []
         for batch in self.batches(pieces):
             yield batch
@@ -205,7 +205,7 @@ class PackedModel:
 
     @torch.inference_mode()
     def _probe(self, trunk: PreTrainedModel, *, every: int = 1) -> float:
-        """How far packed outputs are from ordinary ones, relative to the largest.
+        """Distance of packed outputs from ordinary ones, relative to the largest.
 
         Args:
             every: reads the first of so many tokens.
@@ -252,7 +252,7 @@ def hidden_states_of(trunk: PreTrainedModel) -> Reader:
 def history_piece(
     entry: Entry, token_ids: list[int], *, read_last: bool = False, owner: int = 0
 ) -> PackedSegment:
-    """What of a history its entry does not know yet."""
+    """The part of a history that its entry does not know yet."""
     known, length = len(entry.token_ids), len(token_ids)
     read = (length - known - 1,) if read_last else ()
     positions = list(range(known, length))

@@ -50,7 +50,7 @@ class Entry:
 
     @property
     def cached_tokens(self) -> int:
-        """How many of its tokens were known before the present lease."""
+        """The number of its tokens that were known before the present lease."""
         return len(self.token_ids) - self.fresh_tokens
 
 

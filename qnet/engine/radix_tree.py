@@ -52,7 +52,7 @@ class RadixTree:
             _join_only_child(node)
 
     def find(self, token_ids: Sequence[int]) -> tuple[int, Mapping[int, int]]:
-        """How many tokens the longest shared beginning has, and who has it, the latest last."""
+        """Length of the longest shared beginning, and its holders, the latest last."""
         node, at = self._root, 0
         while at < len(token_ids):
             child = node.children.get(token_ids[at])
@@ -66,7 +66,7 @@ class RadixTree:
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many leading tokens two sequences share."""
+    """Number of leading tokens that two sequences share."""
     equal, end = 0, min(len(one), len(other))
     while equal < end:
         middle = (equal + end + 1) // 2
@@ -78,7 +78,7 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _shared(edge: list[int], token_ids: Sequence[int], at: int) -> int:
-    """How much of an edge's tokens a sequence has from `at` on."""
+    """Number of an edge's tokens that a sequence has from `at` on."""
     return common_prefix(edge, token_ids[at : at + len(edge)])
 
 

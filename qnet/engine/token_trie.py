@@ -45,7 +45,7 @@ class TokenTree:
         return indices
 
     def new_tokens(self, token_ids: Sequence[int]) -> int:
-        """How many of a path's tokens are not here yet."""
+        """The number of a path's tokens that are not here yet."""
         known = sum(1 for _ in self._walk(token_ids))
         return len(token_ids) - known
 

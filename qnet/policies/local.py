@@ -239,7 +239,7 @@ class _Asked:
 
 
 _Job = tuple[DrawsAfter, list[int]]
-"""What is drawn after one history, and the indices of the requests that it is drawn for."""
+"""Draws after one history, and the indices of the requests that they are for."""
 
 
 def _jobs(asked: Sequence[_Asked]) -> list[_Job]:

@@ -33,7 +33,7 @@ def build_shared_prefix_scorer(
 
 
 def build_naive_scorer(loaded: LoadedQModel) -> NaiveScorer | NaiveImplicitScorer:
-    """What the fast one has to equal."""
+    """The reference, which the fast one has to equal."""
     match loaded:
         case LoadedQNet():
             return NaiveScorer(loaded)

@@ -97,7 +97,7 @@ class SharedPrefixImplicitScorer:
 
     @torch.inference_mode()
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
-        """What `score` returns, one forward pass after the other."""
+        """The results of `score`, one forward pass after the other."""
         if not prepared:
             return []
         spent = Counter[int]()
@@ -110,7 +110,7 @@ class SharedPrefixImplicitScorer:
 
     @property
     def cache(self) -> CacheUse:
-        """What is kept of the histories of both models now."""
+        """Use of both models' caches now."""
         policy, reference = self._policy.cache, self._reference.cache
         return CacheUse(policy.nbytes + reference.nbytes, policy.evictions + reference.evictions)
 

@@ -87,7 +87,7 @@ class SharedPrefixLogprobScorer:
 
     @property
     def cache(self) -> CacheUse:
-        """What is kept now."""
+        """Use of the prefix cache now."""
         return self._reader.cache
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class LogprobReader:
 
     @property
     def cache(self) -> CacheUse:
-        """What is kept now."""
+        """Use of the prefix cache now."""
         return self._packed.cache
 
     def clear(self) -> None:

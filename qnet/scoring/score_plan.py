@@ -1,4 +1,4 @@
-"""What a score request needs computed: its tokens, and their places after the shared history."""
+"""The computation that a score request needs: its tokens, placed after the shared history."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class RenderedRequest:
 
     @property
     def salted_history(self) -> Salted:
-        """What a prefix cache looks up for it."""
+        """Its history as a prefix cache looks it up."""
         return self.cache_salt, self.history
 
     @property
@@ -53,7 +53,7 @@ class RenderedRequest:
         return (self.history + self.candidates[i] for i in self.index)
 
     def new_tokens(self, known: int) -> int:
-        """What goes through a trunk that knows the history's first `known` tokens."""
+        """Number of tokens for a trunk that knows the history's first `known` ones."""
         return len(self.history) - known + len(self.tree)
 
 
@@ -121,7 +121,7 @@ def require_candidates(request: ScoreRequest) -> None:
 def pieces(
     request: RenderedRequest, entry: Entry, *, read: Sequence[int], like: Tensor, owner: int = 0
 ) -> Iterator[PackedSegment]:
-    """What the entry does not know of the history, and the candidates, none of which sees another.
+    """Segments: the history's unknown part, and the candidates, none of which sees another.
 
     Args:
         read: the tokens of the tree whose outputs are wanted, in order; -1 is the history's last.

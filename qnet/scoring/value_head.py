@@ -118,7 +118,7 @@ class SharedPrefixScorer:
 
     @torch.inference_mode()
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
-        """What `score` returns, one forward pass after the other."""
+        """The results of `score`, one forward pass after the other."""
         if not prepared:
             return []
         spent = Counter[int]()
@@ -138,7 +138,7 @@ class SharedPrefixScorer:
 
     @property
     def cache(self) -> CacheUse:
-        """What is kept of the histories now."""
+        """Use of the prefix cache now."""
         return self._packed.cache
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class ScriptedScorer:
         return request
 
     def slices(self, prepared: Sequence[ScoreRequest]) -> Slices[list[ScoreResult]]:
-        """What `score` returns, at once."""
+        """The results of `score`, at once."""
         return in_one_slice(lambda: self.score(prepared))
 
     @property

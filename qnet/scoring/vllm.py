@@ -84,7 +84,7 @@ class VllmScorer:
         return render_request(renderer, request, name=self.name, context=self.context)
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
-        """What `score` returns, in one slice: what is sent to the server is there."""
+        """The results of `score`, in one slice: the server cannot be asked to stop."""
         if not prepared:
             return []
         yield {i: TokenUsage(_tokens(request), 0) for i, request in enumerate(prepared)}
@@ -129,7 +129,7 @@ class VllmScorer:
         return [float(q) for q in q_B]
 
     def _cached_tokens(self, tokens: int) -> int:
-        """How many of the tokens just sent were cached; 0 where the counters cannot be read."""
+        """Number of the tokens just sent that were cached; 0 if the counters cannot be read."""
         before = self._seen
         try:
             self._seen = self._server.cache_counters()

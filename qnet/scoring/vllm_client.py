@@ -37,7 +37,7 @@ _COUNTER = re.compile(r"^vllm:prefix_cache_(queries|hits)(?:_total)?(?:\{.*\})? 
 
 @dataclass(frozen=True, slots=True)
 class CacheCounters:
-    """What vLLM's prefix cache has done since it started, for all of its clients.
+    """Counters of vLLM's prefix cache since it started, for all of its clients.
 
     Attributes:
         queried_tokens: looked up; 0 for ever where prefix caching is off.
@@ -48,7 +48,7 @@ class CacheCounters:
     hit_tokens: int
 
     def hits_of(self, tokens: int, *, since: "CacheCounters") -> int:
-        """How many of `tokens` that were sent since then were found, at least.
+        """The least number of `tokens` sent since then that were found.
 
         Exact where nobody else used the server; what others looked up counts as found by them.
         """

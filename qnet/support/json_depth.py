@@ -10,7 +10,7 @@ MOST_LEVELS = 100
 
 
 def exceeds_max_depth(value: object, most: int = MOST_LEVELS) -> bool:
-    """Whether lists and objects stand in each other more than `most` levels deep."""
+    """True if lists and objects are nested more than `most` levels deep."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(most):
         level = [

@@ -1,4 +1,4 @@
-"""What one request is and has cost so far: told by whoever finds out, read at the request's end.
+"""The identity and the cost of one request, for limits, logs and metrics at its end.
 
 It travels in a context variable, so that a scorer's or policy's caller need not hand it through:
 every route that counts its tokens in `Metrics` has them charged to the caller's budget.

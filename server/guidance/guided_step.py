@@ -173,7 +173,7 @@ class UnreadableHistoryScorer:
 def _previous_q(
     options: StepOptions, history: History, episode: Episode | None, q_model: str
 ) -> float | None:
-    """What adaptive M has to rise over; None at an episode's first step."""
+    """The Q that adaptive M has to exceed; None at an episode's first step."""
     if not options.adaptive:
         return None
     if options.previous_q is None and options.episode_id is None:

@@ -19,7 +19,7 @@ from server.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a Q model says of the candidates of one history.
+    """Q-values of the candidates of one history.
 
     Attributes:
         q_values: one per candidate, repeated ones included.
@@ -54,7 +54,7 @@ class Scoring:
         return to_history(messages, most=most, most_bytes=most_bytes)
 
     def candidates(self, given: Sequence[str | ChatMessage]) -> tuple[Message, ...]:
-        """What the caller's agent might say next.
+        """Candidates of the caller.
 
         Raises:
             InvalidRequestError: one makes no sense, or there are too many.

@@ -1,4 +1,4 @@
-"""Which Q model a name leads to: pure values, replaced as a whole at every change.
+"""Names of Q models and their targets: pure values, replaced as a whole at every change.
 
 A version is called `name@version`. Its plain name leads to one version of that name; an alias
 leads to one model, or to several in shares, and an episode then stays with one of them.
@@ -165,12 +165,12 @@ def shares_of(target: str | Shares) -> Shares:
 
 
 def plain_name(version: str) -> str:
-    """What stands before the `@`."""
+    """The part before the `@`."""
     return version.partition("@")[0]
 
 
 def join(name: str, version: str) -> str:
-    """What a version is called by.
+    """The name of a version.
 
     Raises:
         RoutingError: a name or version of other characters than these may have.

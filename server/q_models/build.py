@@ -40,7 +40,7 @@ from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Setting
 from server.upstreams.build import build_upstream
 
 DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
-"""What the scripted Q model thinks of the scripted policy's replies."""
+"""Q-values of the scripted policy's replies, of the scripted Q model."""
 
 _VERSION_DIGITS: Final = 12
 _FAKE_VERSION: Final = "0"
@@ -87,7 +87,7 @@ class Models:
 
     @property
     def healthy(self) -> bool:
-        """Whether every thread that answers requests is alive."""
+        """True while every thread that answers requests is alive."""
         return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
 
     @property

@@ -34,7 +34,7 @@ Source = Literal["embedded", "scripted", "checkpoint", "vllm", "upstream"]
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What all Q models share.
+    """Threads, metrics and caches that all Q models share.
 
     Attributes:
         thread: the device's; every answer comes from it, but for those that wait on a network.
@@ -58,7 +58,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class ScorerSource:
-    """Where a Q model comes from.
+    """Source of a Q model.
 
     Attributes:
         build: a scorer with an empty cache; called on the thread that will score with it.
@@ -102,7 +102,7 @@ class QModel:
 
     @property
     def healthy(self) -> bool:
-        """Whether the thread that scores is alive."""
+        """True while the thread that scores is alive."""
         return self._thread.healthy
 
     def open(self) -> None:
@@ -198,16 +198,16 @@ class LazyScorer:
         return self._opened().context
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """What the scorer says; the first call builds it."""
+        """Results of the scorer; the first call builds it."""
         return self._opened().score(requests)
 
     def prepare(self, request: ScoreRequest) -> Any:
-        """What the scorer makes of a request; the request itself until there is a scorer."""
+        """The request as the scorer prepares it; as it is until there is a scorer."""
         scorer = self._scorer
         return request if scorer is None else scorer.prepare(request)
 
     def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
-        """What the scorer says; the first call builds it."""
+        """Results of the scorer; the first call builds it."""
         scorer = self._opened()
         return scorer.slices(
             [scorer.prepare(one) if isinstance(one, ScoreRequest) else one for one in prepared]
@@ -283,7 +283,7 @@ class QModels:
         self._change(routes)
 
     def configure(self, aliases: Mapping[str, Shares], shadows: Mapping[str, str]) -> None:
-        """What the operator set at start; the aliases may lead to each other.
+        """Set the operator's names; aliases may lead to each other.
 
         Raises:
             RoutingError: a name would lead nowhere, in a circle or to two things.

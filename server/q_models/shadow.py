@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Model(Protocol):
-    """What of a `QModel` is needed here."""
+    """The part of a `QModel` that is needed here."""
 
     id: str
     name: str

@@ -27,7 +27,7 @@ def check_trunks(settings: Settings) -> None:
 
 
 def trunk_of(settings: Settings, name: str) -> VllmTrunk | None:
-    """Where the trunk of `name` or `name@version` runs; None: in this process."""
+    """The server of the trunk of `name` or `name@version`; None: this process."""
     trunks = settings.vllm_trunks
     return trunks.get(name) or trunks.get(plain_name(name))
 

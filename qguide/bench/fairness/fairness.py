@@ -1,4 +1,4 @@
-"""How long one key waits for its scores, alone and beside another key in three scenes.
+"""Waits of one key for its scores, alone and beside another key in three scenes.
 
 One client scores step after step; beside it another key sends histories of a megabyte, batches of
 64 histories, or steps of 64 candidates. What counts is the ratio of the 95th percentiles, which are
