@@ -10,11 +10,22 @@ T = TypeVar("T")
 _group: ContextVar[object | None] = ContextVar("work_group", default=None)
 
 
-async def all_of(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the works concurrently; if one fails the others are cancelled."""
+async def all_of(works: Sequence[Coroutine[Any, Any, T]], *, at_once: int | None = None) -> list[T]:
+    """Run the works concurrently; if one fails the others are cancelled.
+
+    Args:
+        at_once: most that have begun and not ended; None begins all of them at once, which keeps
+            everything else on the event loop waiting for their first steps.
+    """
+    places = asyncio.Semaphore(at_once or max(1, len(works)))
+
+    async def in_turn(work: Coroutine[Any, Any, T]) -> T:
+        async with places:
+            return await work
+
     token = _group.set(_group.get() or object())  # inherited by the tasks, and by theirs
     try:
-        tasks = [asyncio.ensure_future(work) for work in works]
+        tasks = [asyncio.ensure_future(in_turn(work)) for work in works]
     finally:
         _group.reset(token)
     try:
@@ -23,6 +34,8 @@ async def all_of(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for work in works:
+            work.close()  # those that never had their turn
 
 
 def work_group() -> object | None:

@@ -51,7 +51,8 @@ async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchRe
     started = perf_counter()
     with scoring.hold(body.q_model, body.episode_id) as q_model:
         scored = await all_of(
-            [_score_item(index, item, q_model, scoring) for index, item in enumerate(body.items)]
+            [_score_item(index, item, q_model, scoring) for index, item in enumerate(body.items)],
+            at_once=scoring.settings.max_batch,
         )
     known = perf_counter()
     return ScoreBatchResponse(
