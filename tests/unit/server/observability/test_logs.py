@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
 from typing import Any
@@ -165,6 +166,9 @@ def test_at_debug_an_operator_sees_the_messages(serve: Serve, written: io.String
 def test_a_thread_that_dies_says_where(serve: Serve, written: io.StringIO) -> None:
     client = serve(build=served(DyingScorer({})))
     assert client.post("/v1/score", json=BODY).status_code == 503
+    patience = time.monotonic() + 30
+    while "thread_died" not in written.getvalue() and time.monotonic() < patience:
+        time.sleep(0.01)  # the thread answers the request before it says why it ends
     (death,) = (line for line in lines_of(written) if line["event"] == "thread_died")
     assert (death["thread"], death["exception"][0]["type"]) == ("qguide-device", "Death")
     assert CANARY not in written.getvalue()
