@@ -1,6 +1,7 @@
 """Works of one caller run side by side, as many at once as they may."""
 
 import asyncio
+import inspect
 
 import pytest
 
@@ -68,4 +69,4 @@ async def test_works_without_a_turn_yet_end_with_their_caller() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert (works.begun, works.running) == ([0], 0)
-    assert all(work.cr_frame is None for work in waiting)  # closed, not forgotten
+    assert {inspect.getcoroutinestate(work) for work in waiting} == {inspect.CORO_CLOSED}
