@@ -57,7 +57,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """What is said, tool calls as lines `Action: name({"argument": "value"})`."""
+        """Text of the turn, tool calls as lines `Action: name({"argument": "value"})`."""
         calls = [f"Action: {call.name}({call.canonical_arguments})" for call in self.tool_calls]
         return "\n".join([self.content, *calls] if self.content else calls)
 
@@ -75,7 +75,7 @@ class Message:
 
     @property
     def key(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        """What a Q model reads of it, and what makes it equal to another; for lasting hashes."""
+        """Everything that a Q model reads and that equality compares; for lasting hashes."""
         calls = tuple((call.name, call.canonical_arguments) for call in self.tool_calls)
         return self.role, self.content, calls
 
@@ -86,7 +86,7 @@ History = tuple[Message, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a policy draws.
+    """Sampling options of a policy.
 
     Attributes:
         temperature: 0 is greedy; the papers draw candidates at 0.7. None: the policy's own.
@@ -106,7 +106,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """What one request to an upstream cost, as the upstream counts it.
+    """Token usage of one request to an upstream, as the upstream counts it.
 
     Attributes:
         cached_tokens: how many of the prompt's it had already.
@@ -125,7 +125,7 @@ NOTHING: Final = TokenUsage(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What the policy would say next, and what saying it cost.
+    """A candidate for the next turn, and its cost.
 
     Attributes:
         message: the assistant's reply (the whole ReAct step).
@@ -156,7 +156,7 @@ class Candidate:
 
 
 def total_of(bills: Sequence[TokenUsage]) -> TokenUsage:
-    """What several requests cost together."""
+    """Sum of the usage of several requests."""
     details: Counter[str] = Counter()
     for spent in bills:
         details.update(spent.completion_details)
@@ -169,7 +169,7 @@ def total_of(bills: Sequence[TokenUsage]) -> TokenUsage:
 
 
 def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:
-    """What drawing these candidates cost: as an upstream counts it, else as the policy does."""
+    """Usage of drawing these candidates: as an upstream counts it, else as the policy does."""
     spent = total_of([candidate.spent for candidate in candidates if candidate.spent])
     return replace(
         spent,
@@ -231,7 +231,7 @@ class ScoreResult:
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """What a scorer keeps between requests.
+    """Cache state of a scorer.
 
     Attributes:
         nbytes: of keys and values.
@@ -329,7 +329,7 @@ class CachingScorer(SlicedScorer, Protocol):
 
     @property
     def cache(self) -> CacheUse:
-        """What it keeps now."""
+        """Current state of its cache."""
         ...
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from qnet.types import (
 
 @dataclass(frozen=True, slots=True)
 class Perturbation:
-    """How the task is reworded for drawing.
+    """Rewording of the task for drawing.
 
     Attributes:
         task: the task's description, if it is not where `find_task` looks for it.

@@ -51,7 +51,7 @@ _SEPARATOR = "[SEP]"
 
 @dataclass(frozen=True, slots=True)
 class TaskPlace:
-    """Where a history says what is to be done.
+    """Place of the task's description in a history.
 
     Attributes:
         message: index of the first user message.
@@ -81,7 +81,7 @@ class TaskPlace:
 
 
 def find_task(history: History, *, task: str | None = None) -> TaskPlace:
-    """Where the task's description stands in the first user message.
+    """Find the task's description in the first user message.
 
     It is `task`, if the caller says so; else what follows the last "Your task is to:" or else
     "Instruction:", to the end of the line or the next [SEP]; else the whole message. The last,
@@ -212,7 +212,7 @@ class Paraphraser:
         return sha256("\0".join(parts).encode()).hexdigest()
 
     async def _draw(self, task: str, n: int) -> list[Candidate] | str:
-        """What the policy says, or why it says nothing."""
+        """The policy's replies, or the reason why there are none."""
         history = (Message("user", PROMPT.format(task=task)),)
         try:
             async with asyncio.timeout(self._timeout_s):

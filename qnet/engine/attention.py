@@ -63,7 +63,7 @@ class PackedSegment:
     owner: int = 0
 
     def columns(self, tokens: int | None = None) -> range:
-        """Those beside `seen` that its first `tokens` tokens may see; None is all tokens."""
+        """Columns beside `seen` that its first `tokens` tokens may see; None is all tokens."""
         count = len(self.token_ids) if tokens is None else tokens
         return range(self.column if self.own is None else self.own, self.column + count)
 

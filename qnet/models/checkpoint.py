@@ -39,7 +39,7 @@ _LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
 
 
 class Manifest(BaseModel):
-    """What a checkpoint says about itself.
+    """Manifest of a checkpoint.
 
     Attributes:
         name: the name it is served under.
@@ -105,7 +105,7 @@ LoadedQModel = LoadedQNet | LoadedImplicitQ
 
 
 def embedded_path(kind: Literal["policy", "qnet"]) -> Path:
-    """Where the models that ship with QGuide lie."""
+    """Folder of a model that ships with QGuide."""
     return Path(str(resources.files("qnet") / "embedded" / kind))
 
 
@@ -351,7 +351,7 @@ def _verify_files(directory: Path, manifest: Manifest) -> None:
 
 
 def _is_loadable(path: Path) -> bool:
-    """Whether loading may read it, or what is behind it: a folder that lies elsewhere."""
+    """True if loading may read it: a model file, or a link to a folder that may hold some."""
     return path.suffix in _LOADABLE or (path.is_symlink() and path.is_dir())
 
 

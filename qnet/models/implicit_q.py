@@ -79,7 +79,7 @@ class ImplicitQ(PreTrainedModel):
         return implicit
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """What each token adds to Q: token ids (B, T) to float32 (B, T - 1), from the second on."""
+        """Each token's part of Q: ids (B, T) to float32 (B, T - 1), from the second on."""
         policy_BT, reference_BT = (
             token_logprobs(
                 model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:]

@@ -35,7 +35,7 @@ FLAGS: Final = (
     "said_recently",
     "follows_its_neighbour_in_last_observation",
 )
-"""What is told of one token; the last but two fade with every turn since its last occurrence."""
+"""Flags of one token; the last but two fade with every turn since its last occurrence."""
 
 TAIL: Final = 8
 """Last tokens of a candidate whose flags are told one by one: the action after the thoughts."""
@@ -151,7 +151,7 @@ class _History:
         self._flags: dict[int, tuple[float, ...]] = {}
 
     def flags(self, tokens: Tokens) -> list[tuple[float, ...]]:
-        """Those of each token, as `FLAGS` names them."""
+        """Flags of each token, named in `FLAGS`."""
         rows = []
         for before, token in pairwise((-1, *tokens)):
             known = self._flags.get(token)
@@ -222,7 +222,7 @@ def _relations(history: _History, tokens: Tokens) -> Iterator[float]:
 
 
 def _repetitions(history: _History, tokens: Tokens) -> Iterator[float]:
-    """What the same candidate, and those that end alike, were answered; how like others it is."""
+    """Answers to the same candidate and to those that end alike, and its likeness to others."""
     for length in (_WHOLE, *SUFFIXES):
         turns = history.turns_of_ending.get((length, tokens[-length:]), ())
         yield from _followed(history, turns)
@@ -235,7 +235,7 @@ def _repetitions(history: _History, tokens: Tokens) -> Iterator[float]:
 
 
 def _followed(history: _History, turns: Sequence[int]) -> tuple[float, ...]:
-    """What was answered the last time that one of these actions was taken."""
+    """Answer to the latest of these actions."""
     if not turns:
         return (0.0,) * len(_FOLLOWED)
     observations = history.turns.observations
@@ -259,13 +259,13 @@ def _likeness(shared: int) -> float:
 
 
 def _longest_shared(in_order: Sequence[Tokens], tokens: Tokens) -> int:
-    """How many tokens a sequence begins with like one of these; its neighbours have the most."""
+    """Longest prefix shared with one of these, in tokens; its neighbours share the most."""
     at = bisect(in_order, tokens)
     return max((_shared(other, tokens) for other in in_order[max(0, at - 1) : at + 1]), default=0)
 
 
 def _shared(one: Tokens, other: Tokens) -> int:
-    """How many tokens both begin with."""
+    """Length of the shared prefix, in tokens."""
     shared = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

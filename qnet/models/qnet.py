@@ -14,7 +14,7 @@ PAPER_HEAD_WIDTH = 1024
 MATCH_WIDTH = 128
 
 HeadFeatures = Literal["none", "match-1"]
-"""What the value head reads beside the hidden state; another definition gets another number."""
+"""Features beside the hidden state for the value head; another definition, another number."""
 
 
 class QNetConfig(PretrainedConfig):

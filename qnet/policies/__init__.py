@@ -1,1 +1,1 @@
-"""Where candidates come from."""
+"""Policies that draw candidates: local, scripted and OpenAI-compatible."""

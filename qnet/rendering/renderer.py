@@ -47,7 +47,7 @@ _PROBE = (
 _START = 0
 _CACHED_CHARACTERS = 8 * 1024**2
 _OVERHEAD_CHARACTERS = 64
-"""What a short piece costs beside its text."""
+"""Cost of a short piece beside its text."""
 _TOOL_PROBE = (
     _PROBE[0],
     Message("assistant", "", (ToolCall("qguide_probe", '{"first": "qguide_value"}'),)),
@@ -134,7 +134,7 @@ class Renderer:
         return self.encode_state(history, most_tokens=most_tokens).token_ids
 
     def encode_state(self, history: History, *, most_tokens: int | None = None) -> RenderedEpisode:
-        """What `encode_history` returns, and where its actions stand.
+        """The result of `encode_history`, and the places of its actions.
 
         Args:
             most_tokens: a history that is so long that it surely has more is not tokenized.
@@ -281,7 +281,7 @@ class Renderer:
         return str(text)
 
     def _row(self, message: Message) -> dict[str, Any]:
-        """What the template is given for a turn."""
+        """The template's input for a turn."""
         role = "system" if message.role == "developer" else message.role
         if not self._knows_tools:
             return {"role": "user" if role == "tool" else role, "content": message.text}

@@ -65,7 +65,7 @@ def _shortening(normalizer: Any) -> int | None:
 
 
 def _state(part: Any) -> Any:
-    """What `tokenizers` would write of a part of a tokenizer; None where there is none."""
+    """Serialized form of a part of a tokenizer; None where there is none."""
     return None if part is None else json.loads(part.__getstate__())
 
 

@@ -227,7 +227,7 @@ def remember(request: RenderedRequest, entry: Entry) -> None:
 
 
 def _within(numbers: Sequence[int], wanted: range) -> Sequence[int]:
-    """Those of the ordered numbers that lie in a range."""
+    """Ordered numbers within a range."""
     return numbers[bisect_left(numbers, wanted.start) : bisect_left(numbers, wanted.stop)]
 
 

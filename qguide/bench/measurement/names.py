@@ -1,4 +1,4 @@
-"""What the contestants are called, and whom each is measured against."""
+"""Names of the contestants, and the baseline of each."""
 
 from typing import Literal, get_args
 
@@ -14,5 +14,5 @@ REFERENCE: Name = "naive"
 
 
 def over(name: str) -> Name:
-    """Who a contestant is measured against: ours, and over HTTP ours over HTTP."""
+    """Baseline of a contestant: ours, and over HTTP ours over HTTP."""
     return "http" if name == "vllm-http" else OURS

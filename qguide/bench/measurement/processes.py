@@ -31,19 +31,19 @@ class Child:
 
     @property
     def stdin(self) -> IO[str]:
-        """What it reads."""
+        """Its standard input."""
         assert self._process.stdin is not None
         return self._process.stdin
 
     @property
     def stdout(self) -> IO[str]:
-        """What it answers."""
+        """Its standard output."""
         assert self._process.stdout is not None
         return self._process.stdout
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True until it has ended."""
         return self._process.poll() is None
 
     def family(self) -> list[int]:
@@ -64,7 +64,7 @@ class Child:
         return family
 
     def failure(self, what: str) -> ConfigError:
-        """What went wrong, with the last that it said."""
+        """Error with the end of its log."""
         said = " ".join(self._log.read_text(errors="replace").split())
         return ConfigError(f"{self.name} {what}; it said: …{said[-_SHOWN_CHARACTERS:]}")
 

@@ -22,7 +22,7 @@ from qguide.bench.serve.load import PATHS, Load, measure_load
 from qnet.errors import ConfigError
 
 THERE = "url"
-"""What results call the models of a server that was there."""
+"""Name in the results for the models of a server that was already running."""
 
 _PROBE_S = 120.0
 _IDLE_S = 3.0
@@ -63,12 +63,12 @@ class ServeBench(BenchOptions):
 
     @property
     def served(self) -> tuple[str, ...]:
-        """Whose answers are measured, one server after the other."""
+        """Names of the servers to measure, one after the other."""
         return (THERE,) if self.url else self.models
 
 
 def count_loads(config: ServeBench) -> int:
-    """How often a run calls `advance`."""
+    """Number of calls of `advance` in a run."""
     return len(config.served) * len(PATHS) * len(config.clients)
 
 

@@ -69,12 +69,12 @@ class Soak(BenchOptions):
 
     @property
     def seconds(self) -> float:
-        """How long."""
+        """Duration of the run."""
         return 60 * self.minutes
 
     @property
     def budget_bytes(self) -> int:
-        """What the cache may hold."""
+        """Budget of the cache."""
         return round(self.cache_mib * 1024**2)
 
     @property
@@ -84,7 +84,7 @@ class Soak(BenchOptions):
 
 
 class Soaked(Protocol):
-    """What is tried: a scorer here or behind a URL."""
+    """Scorer under test, here or behind a URL."""
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate of each request."""
@@ -92,7 +92,7 @@ class Soaked(Protocol):
 
     @property
     def cache(self) -> CacheUse:
-        """What it keeps now."""
+        """Current state of its cache."""
         ...
 
 
@@ -172,7 +172,7 @@ class _Session:
 
 
 class _Tally:
-    """What a run has shown so far."""
+    """Figures of a run so far."""
 
     def __init__(self, soak: Soak, clock: Callable[[], float]) -> None:
         self._soak = soak
