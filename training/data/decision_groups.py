@@ -49,7 +49,8 @@ class CandidateRow(Row):
         terminated: the episode ended here.
         valid: False where the action meant nothing to the environment.
         continuations: plays from here to the end; where the episode ended here, the one that it
-            is. An expert's is one, roll-outs of a policy are several.
+            is. An expert's is one, roll-outs of a policy are several. A state that was not valued
+            has the taken candidate alone, with the rest of the episode itself.
     """
 
     action: str

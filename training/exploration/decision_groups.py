@@ -57,6 +57,9 @@ class Decisions(BaseModel):
             should be drawn as the served agent draws; the other entries only add siblings.
         go_on: the candidate that the episode goes on with: a random one of the distinct actions,
             the first drawn, or the one of highest Q.
+        valued_share: share of the states whose candidates are valued, drawn at random. Of the
+            others the taken candidate alone is kept. Roll-outs of a policy cost far more than
+            draws, and states of one episode tell much the same.
         max_steps: actions after which the episode is cut off.
         horizon: most steps of a continuation, the candidate included.
         max_tokens: most completion tokens of one reply.
@@ -69,6 +72,7 @@ class Decisions(BaseModel):
         min_length=1,
     )
     go_on: GoOn = "random"
+    valued_share: float = Field(default=1.0, gt=0, le=1)
     max_steps: int = Field(default=40, ge=1)
     horizon: int = Field(default=50, ge=1)
     max_tokens: int = Field(default=128, ge=1)
@@ -158,6 +162,9 @@ def play_decisions(
         raise HistoryTooLongError(f"{task_id} leaves no room for a reply; use a longer context")
     decisions: list[DecisionRow] = []
     for step, drawn in enumerate(made):
+        if not _is_valued(drawn, settings, (seed, task_id, step)):
+            decisions.append(_taken_alone(drawn, step, episode))
+            continue
         rows: list[CandidateRow] = []
         for index, candidate in enumerate(drawn.candidates):
             agents = [continuing(step, index, i) for i in range(repetitions)]
@@ -168,6 +175,22 @@ def play_decisions(
         _require_same(rows[drawn.chosen].to_step(), episode.steps[step], step)
     tokens = sum(drawn.completion_tokens for drawn in made)
     return PlayedDecisions(episode.first_observation, tuple(decisions), tokens)
+
+
+def _is_valued(drawn: _Drawn, settings: Decisions, seed_parts: tuple[object, ...]) -> bool:
+    """True for a state with a choice, if it is in the share that is valued."""
+    if len(drawn.candidates) == 1:
+        return False
+    return Random(derived_seed(*seed_parts, "valued")).random() < settings.valued_share
+
+
+def _taken_alone(drawn: _Drawn, step: int, episode: Episode) -> DecisionRow:
+    """A state whose candidates are not valued; the episode itself goes on from the taken one."""
+    row = _candidate_row(
+        drawn.candidates[drawn.chosen], drawn.counts[drawn.chosen], step, [episode]
+    )
+    greedy = 0 if drawn.greedy == drawn.chosen else None
+    return DecisionRow(candidates=[row], chosen=0, greedy=greedy)
 
 
 def _play_on(

@@ -106,7 +106,8 @@ def test_each_candidate_is_played_on_as_often_as_asked_or_until_it_ends_the_epis
     tmp_path: Path,
 ) -> None:
     rows = play(configure(tmp_path))
-    candidates = [c for row in rows for decision in row.decisions for c in decision.candidates]
+    choices = [d for row in rows for d in row.decisions if len(d.candidates) > 1]
+    candidates = [candidate for decision in choices for candidate in decision.candidates]
     for candidate in candidates:
         assert len(candidate.continuations) == (1 if candidate.terminated else 2)
         for continuation in candidate.continuations:
@@ -114,6 +115,26 @@ def test_each_candidate_is_played_on_as_often_as_asked_or_until_it_ends_the_epis
             assert continuation.outcome_reward == float(continuation.terminated)
             assert not candidate.terminated or continuation.steps == 1
     assert any(len({k.steps for k in c.continuations}) == 2 for c in candidates)
+
+
+def test_outside_the_valued_share_the_taken_candidate_is_kept_with_the_episode_itself(
+    tmp_path: Path,
+) -> None:
+    decisions = Decisions(draws=(Draws(n=6, temperature=0.7),), max_steps=8, horizon=12)
+    whole = play(configure(tmp_path / "whole", decisions=decisions))
+    some = decisions.model_copy(update={"valued_share": 0.4})
+    rows = play(configure(tmp_path / "some", decisions=some))
+    pairs = [
+        (number, len(row.decisions), d, other)
+        for row, same in zip(rows, whole, strict=True)
+        for number, (d, other) in enumerate(zip(row.decisions, same.decisions, strict=True))
+    ]
+    left_out = [pair for pair in pairs if pair[2] != pair[3]]
+    assert 0.4 * len(pairs) < len(left_out) < 0.8 * len(pairs)
+    for number, steps, decision, other in left_out:
+        assert decision.candidates == (decision.taken,)
+        assert decision.taken.action == other.taken.action
+        assert decision.taken.continuations[0].steps == steps - number
 
 
 def test_rows_do_not_depend_on_how_many_are_played_at_once(tmp_path: Path) -> None:
