@@ -1,6 +1,7 @@
 """`qguide serve`: start the server."""
 
 import os
+import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from server.settings.settings import Settings
 
 app = typer.Typer(add_completion=False)
+
+_SWITCH_INTERVAL_S = 0.0005
+"""Longest wait of a thread for another that runs Python. torch lets go of the interpreter at every
+operation of the device's thread, and has to get it back from the event loop's; with Python's own
+5 ms a pass of a few ms took several times as long on a busy event loop."""
 
 
 @app.command()
@@ -94,6 +100,7 @@ def _run(settings: "Settings", console: Console) -> None:
         served = f"{models.policy.name} with {q_models}"
         console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
         raise_descriptor_limit(settings.max_connections)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         config = server_config(app, settings)
         DrainingServer(config, app.state.drain, delay_s=settings.drain_delay_s).run()
 

@@ -158,9 +158,9 @@ class Renderer:
             HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
             MalformedHistoryError: it holds one of the tokenizer's control tokens.
         """
-        self._check(message)
         said = self._assistant_turn(_PROBE[:1], message).said
         self._refuse_longer("a candidate", len(said), most_tokens)
+        self._check(message)
         return list(self._encode(said))
 
     def encode_episode(
@@ -200,16 +200,17 @@ class Renderer:
         return Message("assistant", text.strip())
 
     def _turns(self, messages: Sequence[Message], most_tokens: int | None) -> list[_Turn]:
-        for message in messages:
-            self._check(message)
         turns: list[_Turn] = []
         place, characters = _START, 0
         for block in _blocks(messages):
             known = self._known_turns.get((place, block))
             if known is None:
                 known = self._new_turn(messages[: len(turns)], block)
-                # Refused before it is kept: what nobody is served would push out what others use.
+                # Refused before it is searched, which takes longer than rendering it, and before
+                # it is kept: what nobody is served would push out what others use.
                 self._refuse_longer("the history", characters + known[0].characters, most_tokens)
+                for message in block:
+                    self._check(message)
                 size = sum(len(message.text) for message in block) + _OVERHEAD_CHARACTERS
                 self._known_turns.put((place, block), known, size=size)
             turn, place = known

@@ -9,13 +9,13 @@ import re
 from json import detect_encoding
 from typing import Any, Final
 
-# A high one that no low one follows, or a low one that no high one precedes.
+# A high one that no low one follows, or a low one that no high one precedes; or an escaped
+# backslash before a `u`, behind which what looks like the half of a pair may be none.
 _ESCAPED: Final = re.compile(
-    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F])"
+    rb"\\(?:\\u|u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F]))"
 )
 _RAW: Final = re.compile(rb"\xed[\xa0-\xbf]")  # UTF-8 has no such bytes; Python's JSON takes them
-_ESCAPED_BACKSLASH: Final = rb"\\u"
 
 
 def lone_surrogate_in(body: bytes) -> str | None:
@@ -32,8 +32,9 @@ def _may_hold_one(body: bytes) -> bool:
     """True if only parsing can tell; most bodies are told from their bytes."""
     if detect_encoding(body) not in ("utf-8", "utf-8-sig"):
         return True
-    # Behind an escaped backslash, what looks like the half of a pair may be none.
-    return bool(_ESCAPED.search(body) or _RAW.search(body)) or _ESCAPED_BACKSLASH in body
+    # A search for one byte takes a hundredth of the time of a pattern: this runs on the event loop.
+    escaped = b"\\" in body and _ESCAPED.search(body)
+    return bool(escaped or (b"\xed" in body and _RAW.search(body)))
 
 
 def _find(value: object) -> str | None:

@@ -9,9 +9,11 @@ from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qnet.errors import OverloadedError, QGuideError
+from server.access.rate_limits import Caller
 from server.errors.table import known_error_response
 from server.errors.types import BodyTimeoutError, BodyTooLargeError, MalformedBodyError
 from server.messages.surrogates import lone_surrogate_in
+from server.middleware.long_bodies import LONG_BYTES, LongBodyTurns
 
 _WHOLE_BODIES: Final = 64
 """Bodies of the largest size that may be arriving together, as far as memory goes."""
@@ -45,6 +47,7 @@ class BodyReader:
         self._timeout_s = timeout_s
         self._arriving: dict[int, _Arrival] = {}
         self._arriving_bytes = 0
+        self._turns = LongBodyTurns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request once it is whole."""
@@ -66,6 +69,8 @@ class BodyReader:
             nonlocal body
             if body is None:
                 return await receive()
+            if len(body) > LONG_BYTES:
+                await self._turns.take(_caller(scope))
             message = {"type": "http.request", "body": body, "more_body": False}
             body = None
             return message
@@ -136,6 +141,12 @@ class BodyReader:
             self._arriving_bytes -= oldest.received
             oldest.received = 0
             oldest.give_up()
+
+
+def _caller(scope: Scope) -> str:
+    """The name of the caller that was admitted; "" where anybody is."""
+    caller: Caller | None = scope.get("state", {}).get("caller")
+    return caller.name if caller else ""
 
 
 def _announced(scope: Scope) -> int:

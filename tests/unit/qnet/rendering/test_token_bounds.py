@@ -113,6 +113,10 @@ def test_a_history_that_is_surely_too_long_is_not_tokenized(
     with pytest.raises(HistoryTooLongError, match=r"a candidate has at least 10\d tokens"):
         mine.encode_candidate(Message("assistant", long.content), most_tokens=100)
     assert encoded == []
+    # Nor is it searched for control tokens, which would be refused for another reason.
+    forged = Message("user", long.content + str(mine.tokenizer.eos_token))
+    with pytest.raises(HistoryTooLongError):
+        mine.encode_history((forged,), most_tokens=100)
     assert len(mine.encode_history((Message("user", "x"),), most_tokens=100)) > 1
 
 
