@@ -1,4 +1,4 @@
-"""What tests of several rooms share: the real games, where they are at hand."""
+"""What tests of several rooms share: real games and databases, where they are at hand."""
 
 import logging
 import os
@@ -69,6 +69,28 @@ def real_games_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(archive) as games:
         games.extractall(folder, filter="data")
     return folder
+
+
+@pytest.fixture(scope="session")
+def intercode_sql_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """InterCode-SQL's file of tasks and its unpacked databases; skips where they are missing."""
+    folder = _DATA / "intercode_sql"
+    archive = folder / "spider_dev_20dbs_sqlite.tar.xz"
+    if not archive.is_file():
+        pytest.skip(f"no InterCode-SQL: {archive} is missing; set QGUIDE_DATA")
+    databases = tmp_path_factory.mktemp("intercode-sql")
+    with tarfile.open(archive) as files:
+        files.extractall(databases, filter="data")
+    return folder / "tasks.json", databases
+
+
+@pytest.fixture(scope="session")
+def recorded_sql_episodes() -> Path:
+    """Recorded LLM episodes on InterCode-SQL; skips where they are missing."""
+    path = _DATA / "intercode_sql" / "recorded_llm_episodes.jsonl.xz"
+    if not path.is_file():
+        pytest.skip(f"no recorded episodes: {path} is missing; set QGUIDE_DATA")
+    return path
 
 
 @pytest.fixture(scope="session")

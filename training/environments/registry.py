@@ -17,6 +17,7 @@ from training.environment import EnvironmentBundle, EnvironmentConfig, Suite
 ENVIRONMENTS = {
     "alfworld": "training.environments.alfworld.bundle:ALFWORLD",
     "fake": "training.environments.corridor:CORRIDOR",
+    "intercode-sql": "training.environments.intercode_sql.bundle:INTERCODE_SQL",
 }
 """Name to import path: a bundle is imported when a job names it, its engine with it."""
 

@@ -9,6 +9,7 @@ import pytest
 from training.environment import EnvironmentBundle, EnvironmentConfig
 from training.environments.alfworld.bundle import ALFWORLD, AlfWorldConfig
 from training.environments.corridor import CORRIDOR, CorridorConfig
+from training.environments.intercode_sql.bundle import INTERCODE_SQL, InterCodeSqlConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,19 @@ def real_engine(request: pytest.FixtureRequest) -> EnvironmentConfig:
     return AlfWorldConfig(games=games, limit=2, engine="textworld", processes=1)
 
 
+def real_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:
+    """Two of InterCode-SQL's tasks, where its data is at hand."""
+    tasks, databases = request.getfixturevalue("intercode_sql_data")
+    return InterCodeSqlConfig(tasks=tasks, databases=databases, limit=2)
+
+
 SUBJECTS = {
     "fake": Subject(CORRIDOR, CorridorConfig(count=2), "look", "juggle the moon"),
     "alfworld-generated": Subject(ALFWORLD, AlfWorldConfig(count=2), "look", "juggle the moon"),
     "alfworld-python": Subject(ALFWORLD, real_games, "look", "juggle the moon"),
     "alfworld-textworld": Subject(ALFWORLD, real_engine, "look", "juggle the moon"),
+    "intercode-sql-generated": Subject(
+        INTERCODE_SQL, InterCodeSqlConfig(count=2), "SHOW TABLES", "juggle the moon"
+    ),
+    "intercode-sql": Subject(INTERCODE_SQL, real_questions, "SHOW TABLES", "juggle the moon"),
 }

@@ -1,0 +1,83 @@
+"""InterCode-SQL as the jobs know it: answer a question by queries (Yang et al., 2023).
+
+[environment]
+name = "intercode-sql"
+tasks = "data/tasks.json"            # the benchmark's; without both: a generated library
+databases = "data/sqlite"            # a folder of SQLite files
+task_ids = "training/environments/intercode_sql/folds/1.txt"
+"""
+
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from training.environment import EnvironmentBundle, EnvironmentConfig
+from training.environments.intercode_sql.actions import parse_sql
+from training.environments.intercode_sql.episode import EpisodeOptions
+from training.environments.intercode_sql.suite import SqlSuite, file_suite, generated_suite
+from training.trajectory import ChatFormat
+
+SYSTEM: Final = (
+    "You answer a question about a database. Write one SQL statement at a time, alone or in a "
+    "```sql block, and read its result. SHOW TABLES and DESCRIBE table are understood. When the "
+    "last result answers the question, reply with the word submit."
+)
+
+
+class InterCodeSqlConfig(EnvironmentConfig):
+    """InterCode-SQL's `[environment]` table.
+
+    Attributes:
+        tasks: the benchmark's file of tasks; without it tasks are generated.
+        databases: folder of the SQLite files, named after the databases in lower case.
+        first_seed: the first generated task.
+        count: how many generated tasks.
+        show_schema: the first observation lists tables and columns.
+        turns: statements after which an episode ends.
+        observation_chars: longer answers are cut.
+    """
+
+    name: Literal["intercode-sql"] = "intercode-sql"
+    tasks: Path | None = None
+    databases: Path | None = None
+    first_seed: int = Field(default=0, ge=0)
+    count: int = Field(default=100, ge=1)
+    show_schema: bool = True
+    turns: int = Field(default=10, ge=1)
+    observation_chars: int = Field(default=1_000, ge=1)
+
+    @model_validator(mode="after")
+    def _tasks_have_databases(self) -> Self:
+        if (self.tasks is None) != (self.databases is None):
+            raise ValueError(
+                f"tasks is {self.tasks} and databases {self.databases}; name both, or neither "
+                "for generated tasks"
+            )
+        return self
+
+
+def build_suite(config: InterCodeSqlConfig) -> SqlSuite:
+    """The tasks that `config` describes.
+
+    Raises:
+        ConfigError: the file of tasks or a database is missing.
+    """
+    options = EpisodeOptions(config.turns, config.show_schema, config.observation_chars)
+    if config.tasks is not None and config.databases is not None:
+        return file_suite(config.tasks, config.databases, options)
+    return generated_suite(config.first_seed, config.count, options)
+
+
+def full_answer(reward: float, terminated: bool) -> bool:
+    """Success: the last result is the right one, be it submitted or cut off."""
+    return reward >= 1.0
+
+
+INTERCODE_SQL = EnvironmentBundle(
+    name="intercode-sql",
+    config=InterCodeSqlConfig,
+    build_suite=build_suite,
+    chat=ChatFormat(SYSTEM, parse_sql),
+    is_success=full_answer,
+)

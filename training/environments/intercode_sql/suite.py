@@ -1,0 +1,96 @@
+"""InterCode-SQL's tasks: the benchmark's, with its databases, or generated ones."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+
+from qnet.errors import ConfigError
+from training.environment import Task
+from training.environments.intercode_sql.database import (
+    OpenDatabase,
+    Records,
+    open_file,
+    open_script,
+)
+from training.environments.intercode_sql.episode import EpisodeOptions, SqlEpisode
+from training.environments.intercode_sql.generated import (
+    DATABASE,
+    generated_task,
+    library_script,
+)
+from training.environments.intercode_sql.tasks import SqlTask, read_tasks
+
+CACHED_ANSWERS = 2_048
+
+
+class SqlSuite:
+    """See `training.environment.Suite`."""
+
+    def __init__(
+        self,
+        name: str,
+        tasks: Sequence[SqlTask],
+        opener: Callable[[SqlTask], OpenDatabase],
+        options: EpisodeOptions,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            name: of the suite, in results.
+            tasks: with distinct ids.
+            opener: to each task, what opens its database.
+            options: of every episode.
+        """
+        self.name = name
+        self.tasks: Sequence[Task] = [task.task for task in tasks]
+        self._by_id = {task.id: task for task in tasks}
+        self._opener = opener
+        self._gold = lru_cache(CACHED_ANSWERS)(self._run_gold)
+        self._options = options
+
+    def make(self, task: Task) -> SqlEpisode:
+        """A fresh, single-use episode of `task`."""
+        sql_task = self._by_id[task.id]
+        return SqlEpisode(sql_task, self._gold(task.id), self._opener(sql_task), self._options)
+
+    def close(self) -> None:
+        """Nothing to give back: episodes own their connections."""
+
+    def _run_gold(self, task_id: str) -> Records | None:
+        task = self._by_id[task_id]
+        database = self._opener(task)()
+        try:
+            return database.execute(task.gold).records
+        finally:
+            database.close()
+
+
+def file_suite(tasks: Path, databases: Path, options: EpisodeOptions) -> SqlSuite:
+    """The tasks of a file of the benchmark, over a folder of SQLite files.
+
+    Raises:
+        ConfigError: the file of tasks or a task's database is missing.
+    """
+    read = read_tasks(tasks)
+    paths = {task.database: databases / f"{task.database.lower()}.sqlite" for task in read}
+    if missing := sorted(path.name for path in paths.values() if not path.is_file()):
+        raise ConfigError(
+            f"databases = {databases}: {len(missing)} of {len(paths)} files are missing, the "
+            f"first is {missing[0]}; name the folder of the unpacked SQLite files"
+        )
+
+    def opener(task: SqlTask) -> OpenDatabase:
+        return partial(open_file, paths[task.database], task.database)
+
+    return SqlSuite(tasks.stem, read, opener, options)
+
+
+def generated_suite(first_seed: int, count: int, options: EpisodeOptions) -> SqlSuite:
+    """Generated tasks, each over a library of its own."""
+    seeds = {generated_task(seed).id: seed for seed in range(first_seed, first_seed + count)}
+    tasks = [generated_task(seed) for seed in seeds.values()]
+
+    def opener(task: SqlTask) -> OpenDatabase:
+        return partial(open_script, library_script(seeds[task.id]), DATABASE)
+
+    return SqlSuite("generated", tasks, opener, options)
