@@ -207,11 +207,14 @@ class ScoreRequest:
 
     Attributes:
         cache_salt: only what was cached under the same salt is found for it.
+        observations: the environment's answer to each candidate that was tried, for a Q model that
+            reads after it; empty for one that reads at the action.
     """
 
     history: History
     candidates: tuple[Message, ...]
     cache_salt: str = ""
+    observations: tuple[History, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +298,19 @@ class Scorer(Protocol):
     name: str
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q(s, a) read at each candidate's last token, in the requests' order.
+        """Q(s, a) of each candidate, in the requests' order.
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: candidates bring observations to a Q model that reads at the
+                action, or none to one that reads after the observation.
         """
         ...
+
+
+def reads_observation(scorer: object) -> bool:
+    """True for a scorer that needs each candidate's observation; one that says nothing does not."""
+    return bool(getattr(scorer, "reads_observation", False))
 
 
 class SlicedScorer(Scorer, Protocol):

@@ -5,7 +5,7 @@ an estimate is enough to say how many requests make a batch.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from qnet.support.lru_cache import LRUCache
 from qnet.types import Message, ScoreRequest
@@ -27,7 +27,8 @@ class UncachedTokenEstimator:
 
     def new_tokens(self, request: ScoreRequest) -> int:
         """About as many as the scorer would have to compute for it now, at least 1."""
-        characters = sum(len(candidate.text) for candidate in request.candidates)
+        answers = chain.from_iterable(request.observations)
+        characters = sum(len(message.text) for message in chain(request.candidates, answers))
         ends = list(_ends(request))
         for message, end in zip(reversed(request.history), reversed(ends), strict=False):
             if self._known.get(end):

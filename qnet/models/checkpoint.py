@@ -33,7 +33,12 @@ from qnet.rendering.renderer import RENDERER_VERSION, Renderer
 
 MANIFEST = "manifest.json"
 Kind = Literal["policy", "qnet", "implicit-q"]
-_READ_AT: dict[Kind, str] = {"qnet": "last_token", "implicit-q": "action_tokens"}
+ReadAt = Literal["", "last_token", "observation", "action_tokens"]
+_READ_AT: dict[Kind, tuple[ReadAt, ...]] = {
+    "policy": ("",),
+    "qnet": ("last_token", "observation"),
+    "implicit-q": ("action_tokens",),
+}
 _LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
 """Suffixes of the files that loading may read: each has to have its hash in the manifest."""
 
@@ -43,8 +48,9 @@ class Manifest(BaseModel):
 
     Attributes:
         name: the name it is served under.
-        read_at: where Q is read: a QNet's at the action's last token, an implicit Q's at all of
-            them; a policy leaves it empty.
+        read_at: where Q is read. A QNet's at the action's last token, or after the observation that
+            followed the action, where the next reply would begin; an implicit Q's at all tokens of
+            the action; a policy leaves it empty.
         target: what Q was regressed on: q, avg or reward.
         label_range: lowest and highest label seen in training.
         trunk_sha256: hash of the weights that the trunk started from.
@@ -61,7 +67,7 @@ class Manifest(BaseModel):
     name: str
     renderer_version: str = RENDERER_VERSION
     environment: str = ""
-    read_at: Literal["", "last_token", "action_tokens"] = ""
+    read_at: ReadAt = ""
     target: str = ""
     label_range: tuple[float, float] | None = None
     trunk_sha256: str = ""
@@ -69,6 +75,11 @@ class Manifest(BaseModel):
     metrics: dict[str, float] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def reads_observation(self) -> bool:
+        """True if Q is read after the observation that followed the action."""
+        return self.read_at == "observation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +265,11 @@ def require_read_at(directory: Path, manifest: Manifest) -> None:
     Raises:
         CheckpointError: it was.
     """
-    if manifest.read_at != _READ_AT[manifest.kind]:
+    known = _READ_AT[manifest.kind]
+    if manifest.read_at not in known:
         raise CheckpointError(
             f"{directory}: read_at is {manifest.read_at!r}; Q of a {manifest.kind} is read at "
-            f"{_READ_AT[manifest.kind]!r}; train it again"
+            f"{' or '.join(map(repr, known))}; train it again"
         )
 
 

@@ -132,6 +132,25 @@ def match_features(turns: Turns, candidates: Sequence[Sequence[int]]) -> NDArray
     return features_CF
 
 
+def observed_features(
+    history: Sequence[int],
+    action_spans: Sequence[tuple[int, int]],
+    action: Sequence[int],
+    observed: Sequence[int],
+) -> NDArray[np.float32]:
+    """(1, F) features of an action in the state after it, where its answer is the last observation.
+
+    Args:
+        history: token ids of the state before it, the generation prompt included.
+        action_spans: of that state's actions.
+        action: token ids, end-of-turn token included.
+        observed: token ids of what follows, the next generation prompt included.
+    """
+    span = (len(history), len(history) + len(action))
+    turns = turns_of([*history, *action, *observed], [*action_spans, span])
+    return match_features(turns, [action])
+
+
 class _History:
     """Lookup tables of a history, so that a candidate costs its own tokens alone."""
 

@@ -12,6 +12,8 @@ from qnet.models.match_features import MATCH_FEATURES
 
 PAPER_HEAD_WIDTH = 1024
 MATCH_WIDTH = 128
+DEFAULT_RANGE = (-0.1, 1.1)
+"""Edges of the bins for labels in [0, 1]: with room, so that the mean can reach both ends."""
 
 HeadFeatures = Literal["none", "match-1"]
 """Features beside the hidden state for the value head; another definition, another number."""
@@ -23,6 +25,9 @@ class QNetConfig(PretrainedConfig):
     Args:
         head_width: of the head's hidden layers.
         head_features: "match-1" for those of `match_features`; "none" is the paper.
+        head_bins: 0 for a head that regresses Q; otherwise Q is the mean of a distribution over so
+            many equal bins, which HL-Gauss trains by classification (Farebrother et al., 2024).
+        head_range: lowest and highest edge of the bins.
 
     Raises:
         CheckpointError: this version does not know these features.
@@ -35,6 +40,8 @@ class QNetConfig(PretrainedConfig):
         trunk: dict[str, Any] | None = None,
         head_width: int = PAPER_HEAD_WIDTH,
         head_features: HeadFeatures = "none",
+        head_bins: int = 0,
+        head_range: tuple[float, float] = DEFAULT_RANGE,
         **kwargs: Any,
     ) -> None:
         if head_features not in get_args(HeadFeatures):
@@ -45,6 +52,9 @@ class QNetConfig(PretrainedConfig):
         self.trunk = trunk or {}
         self.head_width = head_width
         self.head_features = head_features
+        self.head_bins = head_bins
+        low, high = head_range  # JSON makes a list of it
+        self.head_range = (low, high)
         super().__init__(**kwargs)
 
 
@@ -73,14 +83,24 @@ def nested_config(fields: dict[str, Any], part: str) -> PretrainedConfig:
 
 
 class ValueHead(nn.Module):
-    """Linear, ReLU, Linear, ReLU, Linear to one number; the last reduction in float32.
+    """Linear, ReLU, Linear, ReLU, Linear to one number or to bins; the last reduction in float32.
 
     Match features, where there are any, go through two layers of their own first.
     """
 
-    def __init__(self, hidden_size: int, width: int, *, features: HeadFeatures = "none") -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        width: int,
+        *,
+        features: HeadFeatures = "none",
+        bins: int = 0,
+        value_range: tuple[float, float] = DEFAULT_RANGE,
+    ) -> None:
         super().__init__()
         self.features = features
+        self.bins = bins
+        self.value_range = value_range
         match_width = 0 if features == "none" else MATCH_WIDTH
         if match_width:
             self.match = nn.Sequential(
@@ -95,21 +115,36 @@ class ValueHead(nn.Module):
             nn.Linear(width, width),
             nn.ReLU(),
         )
-        self.out = nn.Linear(width, 1)
+        self.out = nn.Linear(width, bins or 1)
 
     def forward(self, hidden_D: Tensor, features_F: Tensor | None = None) -> Tensor:
         """q of each hidden state: (…, D) and, where it reads them, features (…, F) to (…)."""
+        return self.q_of(self.outputs(hidden_D, features_F))
+
+    def outputs(self, hidden_D: Tensor, features_F: Tensor | None = None) -> Tensor:
+        """The last layer's outputs in float32: (…, 1), or the logits of the bins (…, K)."""
         if self.features != "none":
             if features_F is None:
                 raise ValueError(f"the value head reads {self.features}, but was given no features")
             hidden_D = torch.cat([hidden_D, self.match(features_F.to(hidden_D))], dim=-1)
         inner = self.hidden(hidden_D).float()
-        q = nn.functional.linear(inner, self.out.weight.float(), self.out.bias.float())
-        return q.squeeze(-1)
+        return nn.functional.linear(inner, self.out.weight.float(), self.out.bias.float())
+
+    def q_of(self, outputs_K: Tensor) -> Tensor:
+        """q (…) of what `outputs` gives: the number itself, or the mean over the bins."""
+        if not self.bins:
+            return outputs_K.squeeze(-1)
+        edges = self.edges(outputs_K)
+        return outputs_K.softmax(-1) @ ((edges[:-1] + edges[1:]) / 2)
+
+    def edges(self, like: Tensor) -> Tensor:
+        """(K + 1,) edges of the bins, on the device of another tensor."""
+        low, high = self.value_range
+        return torch.linspace(low, high, self.bins + 1, device=like.device)
 
 
 class QNet(PreTrainedModel):
-    """Q(s, a), read at the last token of the action."""
+    """Q(s, a), read at the action's last token or after its observation, as the manifest says."""
 
     config_class = QNetConfig
     base_model_prefix = "trunk"
@@ -121,7 +156,11 @@ class QNet(PreTrainedModel):
         trunk_config = nested_config(config.trunk, "trunk")
         self.trunk = AutoModel.from_config(trunk_config)
         self.head = ValueHead(
-            trunk_config.hidden_size, config.head_width, features=config.head_features
+            trunk_config.hidden_size,
+            config.head_width,
+            features=config.head_features,
+            bins=config.head_bins,
+            value_range=config.head_range,
         )
         self.post_init()
 
@@ -132,13 +171,21 @@ class QNet(PreTrainedModel):
         *,
         head_width: int = PAPER_HEAD_WIDTH,
         head_features: HeadFeatures = "none",
+        head_bins: int = 0,
+        head_range: tuple[float, float] = DEFAULT_RANGE,
     ) -> "QNet":
         """A new head on the trunk of any Hugging Face causal LM folder."""
         loaded = AutoModel.from_pretrained(
             trunk, local_files_only=True, use_safetensors=True, dtype=torch.float32
         )
         trunk_fields = {k: v for k, v in loaded.config.to_dict().items() if k[0] != "_"}
-        config = QNetConfig(trunk=trunk_fields, head_width=head_width, head_features=head_features)
+        config = QNetConfig(
+            trunk=trunk_fields,
+            head_width=head_width,
+            head_features=head_features,
+            head_bins=head_bins,
+            head_range=head_range,
+        )
         qnet = cls(config)
         qnet.trunk = loaded
         return qnet
@@ -155,14 +202,24 @@ class QNet(PreTrainedModel):
         Match features are those of an action at its last token; elsewhere they, and so q, mean
         nothing.
         """
-        hidden_BTD = self.trunk(
+        hidden_BTD = self.hidden_states(input_ids, attention_mask, position_ids)
+        q_BT: Tensor = self.head(hidden_BTD, features)
+        return q_BT
+
+    def hidden_states(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+    ) -> Tensor:
+        """The trunk's last hidden state at every position, (B, T, D)."""
+        hidden_BTD: Tensor = self.trunk(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             use_cache=False,
         ).last_hidden_state
-        q_BT: Tensor = self.head(hidden_BTD, features)
-        return q_BT
+        return hidden_BTD
 
 
 AutoConfig.register(QNetConfig.model_type, QNetConfig)

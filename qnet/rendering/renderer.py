@@ -163,6 +163,31 @@ class Renderer:
         self._check(message)
         return list(self._encode(said))
 
+    def encode_observation(
+        self,
+        history: History,
+        action: Message,
+        observation: History,
+        *,
+        most_tokens: int | None = None,
+    ) -> list[int]:
+        """Tokens between an action and the reply after it: its observation as the next turn.
+
+        `encode_history(h) + encode_candidate(a) + encode_observation(h, a, o)` is
+        `encode_history(h + (a, *o))`.
+
+        Args:
+            most_tokens: see `encode_state`.
+
+        Raises:
+            HistoryTooLongError: the whole has more than `most_tokens`, as far as its length tells.
+            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
+            RenderingError: the chat template rewrites earlier turns.
+        """
+        whole = self.encode_state((*history, action, *observation), most_tokens=most_tokens)
+        _, end = whole.action_spans[sum(message.role == "assistant" for message in history)]
+        return whole.token_ids[end:]
+
     def encode_episode(
         self, messages: Sequence[Message], *, most_tokens: int | None = None
     ) -> RenderedEpisode:

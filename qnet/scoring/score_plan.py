@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from qnet.engine.attention import Columns, PackedSegment, joined
@@ -13,7 +14,7 @@ from qnet.engine.packed_model import Salted
 from qnet.engine.prefix_cache import Branch, Entry
 from qnet.engine.token_trie import TokenTree
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
-from qnet.models.match_features import match_features, turns_of
+from qnet.models.match_features import match_features, observed_features, turns_of
 from qnet.models.qnet import HeadFeatures
 from qnet.rendering.renderer import Renderer
 from qnet.types import ScoreRequest
@@ -28,7 +29,9 @@ class RenderedRequest:
 
     Attributes:
         action_spans: [start, end) of each action in the history.
-        candidates: in the order of their tokens.
+        candidates: in the order of their tokens; each with the observation after it, where Q is
+            read there.
+        action_lengths: tokens of the action in each of `candidates`.
         index: which of `candidates` each of the request's candidates is.
         tree: the tokens of the candidates, what several begin with once.
         paths: where each of `candidates` has its tokens in the tree.
@@ -37,6 +40,7 @@ class RenderedRequest:
     history: list[int]
     action_spans: list[tuple[int, int]]
     candidates: list[list[int]]
+    action_lengths: list[int]
     index: list[int]
     tree: TokenTree
     paths: list[list[int]]
@@ -58,20 +62,33 @@ class RenderedRequest:
 
 
 def render_request(
-    renderer: Renderer, request: ScoreRequest, *, name: str, context: int
+    renderer: Renderer,
+    request: ScoreRequest,
+    *,
+    name: str,
+    context: int,
+    reads_observation: bool = False,
 ) -> RenderedRequest:
     """The request's tokens for the Q model `name`, which takes `context` of them.
 
     Raises:
         HistoryTooLongError: history and candidate exceed the context.
-        InvalidCandidatesError: the request has no candidates.
+        InvalidCandidatesError: the request has no candidates, or observations where the Q model
+            reads none, or none where it reads them.
     """
     require_candidates(request)
+    require_observations(request, name=name, reads_observation=reads_observation)
     state = renderer.encode_state(request.history, most_tokens=context)
     history = state.token_ids
-    encoded = [
+    actions = [
         tuple(renderer.encode_candidate(candidate, most_tokens=context))
         for candidate in request.candidates
+    ]
+    encoded = [
+        (*action, *observed)
+        for action, observed in zip(
+            actions, _encode_observations(renderer, request, context), strict=True
+        )
     ]
     longest = len(history) + max(map(len, encoded))
     if longest > context:
@@ -80,17 +97,31 @@ def render_request(
             "shorten the history"
         )
     # In order, so that the tree's branches lie one after the other.
-    distinct = {token_ids: i for i, token_ids in enumerate(sorted(set(encoded)))}
+    action_lengths = dict(zip(encoded, map(len, actions), strict=True))
+    distinct = {token_ids: i for i, token_ids in enumerate(sorted(action_lengths))}
     tree = TokenTree()
     return RenderedRequest(
         history,
         state.action_spans,
         candidates=[list(token_ids) for token_ids in distinct],
+        action_lengths=[action_lengths[token_ids] for token_ids in distinct],
         index=[distinct[token_ids] for token_ids in encoded],
         tree=tree,
         paths=[tree.add(token_ids) for token_ids in distinct],
         cache_salt=request.cache_salt,
     )
+
+
+def _encode_observations(
+    renderer: Renderer, request: ScoreRequest, context: int
+) -> list[list[int]]:
+    """The tokens between each candidate and the reply after it; none where there is nothing."""
+    if not request.observations:
+        return [[] for _ in request.candidates]
+    return [
+        renderer.encode_observation(request.history, action, observation, most_tokens=context)
+        for action, observation in zip(request.candidates, request.observations, strict=True)
+    ]
 
 
 def head_features(requests: Sequence[RenderedRequest], kind: HeadFeatures) -> Tensor | None:
@@ -101,11 +132,48 @@ def head_features(requests: Sequence[RenderedRequest], kind: HeadFeatures) -> Te
     """
     if kind == "none":
         return None
-    features = [
-        match_features(turns_of(request.history, request.action_spans), request.candidates)
-        for request in requests
+    return torch.from_numpy(np.concatenate([_features(request) for request in requests]))
+
+
+def _features(request: RenderedRequest) -> NDArray[np.float32]:
+    """(C, F) of one request's candidates."""
+    tails = [
+        candidate[length:]
+        for candidate, length in zip(request.candidates, request.action_lengths, strict=True)
     ]
-    return torch.from_numpy(np.concatenate(features))
+    if not any(tails):
+        turns = turns_of(request.history, request.action_spans)
+        return match_features(turns, request.candidates)
+    actions = [
+        candidate[:length]
+        for candidate, length in zip(request.candidates, request.action_lengths, strict=True)
+    ]
+    return np.concatenate(
+        [
+            observed_features(request.history, request.action_spans, action, tail)
+            for action, tail in zip(actions, tails, strict=True)
+        ]
+    )
+
+
+def require_observations(request: ScoreRequest, *, name: str, reads_observation: bool) -> None:
+    """Refuse observations that a Q model does not read, and their absence where it does.
+
+    Raises:
+        InvalidCandidatesError: it is so.
+    """
+    if request.observations and not reads_observation:
+        raise InvalidCandidatesError(
+            f"candidates bring an observation, but {name} reads Q at the action, before anything "
+            "is observed; leave out candidates[].observation, or name a Q model whose read_at is "
+            "'observation'"
+        )
+    if reads_observation and len(request.observations) != len(request.candidates):
+        raise InvalidCandidatesError(
+            f"{name} reads Q after the observation (read_at is 'observation'), but the candidates "
+            "bring none; give what trying each one answered as candidates[].observation of "
+            "/v1/score, or name a Q model that reads at the action"
+        )
 
 
 def require_candidates(request: ScoreRequest) -> None:

@@ -1,5 +1,6 @@
 """Q(s, a) at the candidates' last tokens: the plain reference and the fast scorer.
 
+A Q model that reads after the observation reads at the last token of what followed the candidate.
 `NaiveScorer` runs every full sequence alone. `SharedPrefixScorer` must equal it within float
 tolerance and computes only what is new: the history's unknown tokens once, then the candidates'
 distinct tokens side by side, each seeing the history and its own beginning.
@@ -7,6 +8,7 @@ distinct tokens side by side, each seeing the history and its own beginning.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -29,6 +31,7 @@ from qnet.scoring.score_plan import (
     remember,
     render_request,
     require_candidates,
+    require_observations,
 )
 from qnet.support.slices import finish, in_one_slice
 from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
@@ -39,6 +42,7 @@ class NaiveScorer:
 
     def __init__(self, loaded: LoadedQNet) -> None:
         self.name = loaded.name
+        self.reads_observation = loaded.manifest.reads_observation
         self._loaded = loaded
         self.context = context_length(loaded.model.trunk.config)
 
@@ -48,13 +52,18 @@ class NaiveScorer:
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: a request has no candidates.
+            InvalidCandidatesError: a request has no candidates, or they bring observations where
+                Q is read at the action, or none where it is read after them.
         """
         return [self._score(request) for request in requests]
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
         rendered = render_request(
-            self._loaded.renderer, request, name=self.name, context=self.context
+            self._loaded.renderer,
+            request,
+            name=self.name,
+            context=self.context,
+            reads_observation=self.reads_observation,
         )
         sequences = list(rendered.sequences)
         features_RF = head_features([rendered], self._loaded.model.head.features)
@@ -88,6 +97,7 @@ class SharedPrefixScorer:
         tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
     ) -> None:
         self.name = loaded.name
+        self.reads_observation = loaded.manifest.reads_observation
         self._loaded = loaded
         self._packed = PackedModel(
             loaded.model.trunk,
@@ -102,7 +112,8 @@ class SharedPrefixScorer:
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: a request has no candidates.
+            InvalidCandidatesError: a request has no candidates, or they bring observations where
+                Q is read at the action, or none where it is read after them.
         """
         return finish(self.slices([self.prepare(request) for request in requests]))
 
@@ -111,10 +122,15 @@ class SharedPrefixScorer:
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: the request has no candidates.
+            InvalidCandidatesError: see `score`.
         """
-        renderer = self._loaded.renderer
-        return render_request(renderer, request, name=self.name, context=self.context)
+        return render_request(
+            self._loaded.renderer,
+            request,
+            name=self.name,
+            context=self.context,
+            reads_observation=self.reads_observation,
+        )
 
     @torch.inference_mode()
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
@@ -151,6 +167,7 @@ class ScriptedScorer:
 
     Args:
         q_of_keyword: looked up in its order; a candidate with none of them has `otherwise`.
+        reads_observation: look in what the environment answered to the candidate.
     """
 
     def __init__(
@@ -159,8 +176,10 @@ class ScriptedScorer:
         *,
         otherwise: float = 0.0,
         name: str = "scripted",
+        reads_observation: bool = False,
     ) -> None:
         self.name = name
+        self.reads_observation = reads_observation
         self.context: int | None = None
         self._q_of_keyword = dict(q_of_keyword)
         self._otherwise = otherwise
@@ -169,7 +188,8 @@ class ScriptedScorer:
         """Q of each candidate; a word counts as a token.
 
         Raises:
-            InvalidCandidatesError: a request has no candidates.
+            InvalidCandidatesError: a request has no candidates, or they bring observations where
+                Q is read at the action, or none where it is read after them.
         """
         return [self._score(request) for request in requests]
 
@@ -191,8 +211,12 @@ class ScriptedScorer:
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
         require_candidates(request)
-        said = [message.text for message in request.candidates]
-        words = sum(len(m.text.split()) for m in (*request.history, *request.candidates))
+        require_observations(request, name=self.name, reads_observation=self.reads_observation)
+        observed = request.observations
+        read = observed or [(message,) for message in request.candidates]
+        said = ["\n".join(message.text for message in messages) for messages in read]
+        messages = (*request.history, *request.candidates, *chain.from_iterable(observed))
+        words = sum(len(message.text.split()) for message in messages)
         return ScoreResult(tuple(map(self._q, said)), computed_tokens=words)
 
     def _q(self, said: str) -> float:

@@ -53,6 +53,7 @@ class VllmScorer:
         self, loaded: LoadedHead, server: VllmServer, *, max_tokens: int | None = None
     ) -> None:
         self.name = loaded.name
+        self.reads_observation = loaded.manifest.reads_observation
         self._loaded = loaded
         self._server = server
         longest = context_length(loaded.trunk)
@@ -67,7 +68,8 @@ class VllmScorer:
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: a request has no candidates.
+            InvalidCandidatesError: a request has no candidates, or they bring observations where
+                Q is read at the action, or none where it is read after them.
             ScorerUnavailableError: the server gave no answer, or none that is one.
             UnscorableError: the server refuses one of the requests, or all of them.
         """
@@ -78,10 +80,15 @@ class VllmScorer:
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: the request has no candidates.
+            InvalidCandidatesError: see `score`.
         """
-        renderer = self._loaded.renderer
-        return render_request(renderer, request, name=self.name, context=self.context)
+        return render_request(
+            self._loaded.renderer,
+            request,
+            name=self.name,
+            context=self.context,
+            reads_observation=self.reads_observation,
+        )
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
         """The results of `score`, in one slice: the server cannot be asked to stop."""

@@ -106,7 +106,9 @@ class CachedScorer:
             [message.key for message in messages]
             for messages in (request.history, request.candidates)
         )
-        text = json.dumps([self._content, current_tenant().cache_salt, state, candidates])
+        observed = [[message.key for message in answer] for answer in request.observations]
+        salt = current_tenant().cache_salt
+        text = json.dumps([self._content, salt, state, candidates, observed])
         return sha256(text.encode()).hexdigest()
 
 

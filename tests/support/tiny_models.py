@@ -18,7 +18,13 @@ from transformers import (
 )
 from transformers.models.auto import AutoModelForCausalLM
 
-from qnet.models.checkpoint import LoadedPolicy, LoadedQNet, Manifest, save_checkpoint
+from qnet.models.checkpoint import (
+    LoadedPolicy,
+    LoadedQNet,
+    Manifest,
+    ReadAt,
+    save_checkpoint,
+)
 from qnet.models.implicit_q import ImplicitQ
 from qnet.models.qnet import HeadFeatures, QNet, QNetConfig
 from qnet.rendering.renderer import Renderer
@@ -38,8 +44,12 @@ def renderer() -> Renderer:
 
 def distinct_tokens(candidates: Sequence[Message]) -> int:
     """How many different beginnings the candidates have."""
-    encoded = [renderer().encode_candidate(candidate) for candidate in candidates]
-    return len({tuple(ids[:end]) for ids in encoded for end in range(1, len(ids) + 1)})
+    return distinct_beginnings([renderer().encode_candidate(c) for c in candidates])
+
+
+def distinct_beginnings(paths: Sequence[Sequence[int]]) -> int:
+    """How many different beginnings these tokens have."""
+    return len({tuple(ids[:end]) for ids in paths for end in range(1, len(ids) + 1)})
 
 
 def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> PretrainedConfig:
@@ -82,12 +92,18 @@ def policy_model(architecture: str = "llama", **more: Any) -> LoadedPolicy:
 
 
 def q_model(
-    architecture: str = "llama", *, head_features: HeadFeatures = "none", **more: Any
+    architecture: str = "llama",
+    *,
+    head_features: HeadFeatures = "none",
+    reads_observation: bool = False,
+    **more: Any,
 ) -> LoadedQNet:
     """A random QNet."""
     trunk = config_of(architecture, **more).to_dict()
     qnet = QNet(QNetConfig(trunk=trunk, head_width=16, head_features=head_features))
-    return LoadedQNet("tiny-q", _lively(qnet), renderer(), Manifest(kind="qnet", name="tiny-q"))
+    read_at: ReadAt = "observation" if reads_observation else "last_token"
+    manifest = Manifest(kind="qnet", name="tiny-q", read_at=read_at)
+    return LoadedQNet("tiny-q", _lively(qnet), renderer(), manifest)
 
 
 def save_policy(folder: Path, architecture: str = "llama", *, seed: int = 0) -> Path:
@@ -98,11 +114,18 @@ def save_policy(folder: Path, architecture: str = "llama", *, seed: int = 0) -> 
     return folder
 
 
-def save_qnet(folder: Path, trunk: Path, *, head_features: HeadFeatures = "none") -> Path:
+def save_qnet(
+    folder: Path,
+    trunk: Path,
+    *,
+    head_features: HeadFeatures = "none",
+    reads_observation: bool = False,
+) -> Path:
     """A random head on the trunk of a Hugging Face folder, as a checkpoint."""
+    read_at: ReadAt = "observation" if reads_observation else "last_token"
     qnet = QNet.from_trunk(trunk, head_width=16, head_features=head_features)
     _lively(qnet.head)
-    manifest = Manifest(kind="qnet", name="tiny-q", read_at="last_token")
+    manifest = Manifest(kind="qnet", name="tiny-q", read_at=read_at)
     save_checkpoint(folder, model=qnet, tokenizer=renderer().tokenizer, manifest=manifest)
     return folder
 

@@ -179,6 +179,8 @@ class LabelRow(TaskRow):
         target: method by which the labels were computed.
         messages: the first observation, then actions and observations in turn, up to
             the leaf's action.
+        last_observation: what followed the leaf's action; null in rows from before it was kept,
+            which cannot train a Q model that reads after observations.
         q_values: one per assistant message; null where an earlier path has the label.
         node_ids: one per assistant message.
         parent_ids: one per assistant message, 0 for the root.
@@ -187,6 +189,7 @@ class LabelRow(TaskRow):
     version: Literal[1] = 1
     target: Target
     messages: tuple[MessageRow, ...]
+    last_observation: str | None = None
     q_values: tuple[FiniteFloat | None, ...]
     node_ids: tuple[Annotated[int, Field(ge=1)], ...]
     parent_ids: tuple[NonNegativeInt, ...]

@@ -16,8 +16,8 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qnet.errors import ConfigError
-from qnet.types import Message, Scorer, ScoreRequest
-from training.data.decision_groups import DecisionGroupsRow
+from qnet.types import History, Message, Scorer, ScoreRequest, reads_observation
+from training.data.decision_groups import DecisionGroupsRow, DecisionRow
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
 from training.environment import ReadPair
 from training.environments.registry import find_environment
@@ -31,6 +31,7 @@ from training.rollouts.models import (
     sha256_of_policy,
     sha256_of_q_model,
 )
+from training.trajectory import observation_message
 
 EPISODES_AT_ONCE = 32
 
@@ -45,7 +46,8 @@ class ChoiceRegretConfig(BaseModel):
         policy: "embedded" or a policy's folder, whose log-probability scores in place of `qnet`.
         inference: how the scorer runs.
         most_steps: steps of a continuation that does not reach the end.
-        read_pairs: score counterfactual pairs too, where the environment has them.
+        read_pairs: score counterfactual pairs too, where the environment has them and the Q model
+            reads at the action.
         seed: of the read pairs.
     """
 
@@ -113,7 +115,7 @@ def _score_all(config: ChoiceRegretConfig, run: RunFolder, scorer: Scorer) -> di
         )
     unfinished.replace(run.rows)
     figures = choice_figures(episodes)
-    if config.read_pairs:
+    if config.read_pairs and not reads_observation(scorer):  # nobody tried what no game holds
         figures |= read_pair_figures(list(_scored_read_pairs(scorer, rows, seed=config.seed)))
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"scorer": scorer.name, **figures})
@@ -127,18 +129,24 @@ def score_groups(scorer: Scorer, rows: Sequence[DecisionGroupsRow]) -> list[list
     keeps prefixes reads each history once. A decision with one candidate is not scored: it gets 0.
     """
     states = [list(row.states()) for row in rows]
+    observed = reads_observation(scorer)
     scores: list[list[list[float]]] = [[] for _ in rows]
     for step in range(max(map(len, states))):
         alive = [i for i, own in enumerate(states) if step < len(own)]
         choices = [i for i in alive if len(states[i][step][1].candidates) > 1]
-        requests = [
-            ScoreRequest(history, tuple(_reply(c.action) for c in decision.candidates))
-            for history, decision in (states[i][step] for i in choices)
-        ]
+        requests = [_request(*states[i][step], observed=observed) for i in choices]
         values = dict(zip(choices, scorer.score(requests), strict=True)) if requests else {}
         for i in alive:
             scores[i].append(list(values[i].q_values) if i in values else [0.0])
     return scores
+
+
+def _request(history: History, decision: DecisionRow, *, observed: bool) -> ScoreRequest:
+    """A decision's candidates, with what each was answered if the Q model reads that."""
+    candidates = decision.candidates
+    answers = tuple((observation_message(c.observation),) for c in candidates)
+    replies = tuple(_reply(c.action) for c in candidates)
+    return ScoreRequest(history, replies, observations=answers if observed else ())
 
 
 def _scored_read_pairs(

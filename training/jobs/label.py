@@ -101,6 +101,7 @@ def label_rows(
             environment=task.environment,
             target=target,
             messages=rows_of((*before, *history[:-1])),
+            last_observation=history[-1].content,
             q_values=path.q_values,
             node_ids=tuple(node.id for node in path.nodes),
             parent_ids=tuple(node.parent for node in path.nodes),

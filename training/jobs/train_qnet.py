@@ -15,20 +15,20 @@ from typing import Self
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
-from qnet.models.qnet import PAPER_HEAD_WIDTH, HeadFeatures, QNet
+from qnet.models.qnet import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, QNet
 from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
 from training.optimization.packed_trees import PackedTree
 from training.optimization.padded_batches import plan_steps
-from training.optimization.trainer import Loop, Loss, Optimization
+from training.optimization.trainer import Loop, Optimization
 from training.q_training.best_weights import BestWeights, Criterion
 from training.q_training.examples import Examples, Packing, Rows, read_examples
-from training.q_training.objective import Objective, tree_loss
-from training.q_training.validation import q_of_tree, require_packable, validate
+from training.q_training.losses import loss_of, output_embeddings, require_range
+from training.q_training.objective import Objective
+from training.q_training.validation import require_packable, validate
 
 
 class TrainQNetConfig(Examples, Objective):
@@ -38,6 +38,9 @@ class TrainQNetConfig(Examples, Objective):
         trunk: the SFT policy's folder.
         head_features: "match-1" lets the value head read where a candidate's tokens occurred
             before (`qnet.models.match_features`); "none" is the paper.
+        head_bins: 0 regresses Q, as in the paper; otherwise Q is the mean of a distribution over
+            so many bins, learnt by classification (HL-Gauss; 51 is a start).
+        head_range: lowest and highest edge of the bins.
         keep: the epoch whose weights are written: the "last", or the one with the highest
             "spearman" or the lowest "regret_steps" on held-back decision groups.
         optimization: of the weights.
@@ -50,16 +53,43 @@ class TrainQNetConfig(Examples, Objective):
     freeze_trunk: bool = False
     head_width: int = Field(default=PAPER_HEAD_WIDTH, ge=1)
     head_features: HeadFeatures = "none"
+    head_bins: int = Field(default=0, ge=0)
+    head_range: tuple[float, float] = DEFAULT_RANGE
     keep: Criterion = "last"
     optimization: Optimization = Optimization(epochs=2)
     seed: int = 0
 
     @model_validator(mode="after")
-    def _features_are_those_of_last_tokens(self) -> Self:
-        if self.head_features != "none" and self.loss_on != "last":
+    def _one_place_has_the_label(self) -> Self:
+        for name, default in (("head_features", "none"), ("read_at", "action")):
+            if getattr(self, name) != default and self.loss_on != "last":
+                raise ValueError(
+                    f"loss_on is {self.loss_on!r}, but with {name} = {getattr(self, name)!r} one "
+                    "token alone has the label; set loss_on to 'last'"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _bins_have_a_range(self) -> Self:
+        low, high = self.head_range
+        if self.head_bins == 1 or not low < high:
             raise ValueError(
-                f"loss_on is {self.loss_on!r}, but head_features are known at an action's last "
-                "token alone; set loss_on to 'last'"
+                f"head_bins is {self.head_bins} and head_range {low:g} to {high:g}; take 0 or at "
+                "least 2 bins, and a range from low to high"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _world_models_are_trained(self) -> Self:
+        if self.models_world and self.freeze_trunk:
+            raise ValueError(
+                "observation_weight and outcome_weight train the trunk, which freeze_trunk keeps "
+                "as it is; leave out either"
+            )
+        if self.outcome_weight and self.read_at == "observation":
+            raise ValueError(
+                "outcome_weight predicts the observation where Q is read, but read_at is "
+                "'observation', after it; set outcome_weight to 0"
             )
         return self
 
@@ -77,6 +107,7 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
         config,
         max_tokens=config.optimization.micro_batch_tokens,
         with_features=config.head_features != "none",
+        with_answers=config.models_world,
     )
     rows, held_back_rows = read_examples(config, seed=config.seed)
     held_back = packing.trees(held_back_rows), packing.groups(held_back_rows)
@@ -87,8 +118,15 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
             "explore more tasks"
         )
     qnet = QNet.from_trunk(
-        config.trunk, head_width=config.head_width, head_features=config.head_features
+        config.trunk,
+        head_width=config.head_width,
+        head_features=config.head_features,
+        head_bins=config.head_bins,
+        head_range=config.head_range,
     )
+    if config.head_bins:
+        require_range(training, config.head_range)
+    logits = output_embeddings(config.trunk, qnet) if config.models_world else None
     qnet.trunk.requires_grad_(not config.freeze_trunk)
     require_packable(qnet, min(training, key=len))
     best = BestWeights(run.path, config.keep)
@@ -101,7 +139,7 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
     loop = Loop(qnet, config.optimization, output=run.path)
     loop.run(
         [step for epoch in epoch_steps for step in epoch],
-        lambda indices: _loss(qnet, [training[i] for i in indices], config),
+        lambda indices: loss_of(qnet, [training[i] for i in indices], config, logits),
         name=f"train-qnet {config.name}",
         size=lambda indices: sum(len(training[i]) for i in indices),
         on_epoch=on_epoch,
@@ -115,12 +153,6 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
         tokenizer=packing.renderer.tokenizer,
         manifest=manifest,
     )
-
-
-def _loss(qnet: QNet, trees: Sequence[PackedTree], objective: Objective) -> Loss:
-    parts = [tree_loss(q_of_tree(qnet, tree), tree, objective) for tree in trees]
-    total: Tensor = torch.stack([part.total for part in parts]).sum()
-    return Loss(total, sum(part.weight for part in parts))
 
 
 def _plan(
@@ -154,7 +186,7 @@ def _manifest(
         kind="qnet",
         name=config.name,
         environment=config.environment,
-        read_at="last_token",
+        read_at="observation" if config.read_at == "observation" else "last_token",
         target=_target(config),
         label_range=(min(labels), max(labels)),
         trunk_sha256=sha256_of(weights) if weights.is_file() else "",

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.models.match_features import match_features, turns_of
+from qnet.models.match_features import match_features, observed_features, turns_of
 from qnet.rendering.renderer import RenderedEpisode, Renderer
 from qnet.types import History, Message
 from training.algorithms.step_values import (
@@ -20,7 +20,7 @@ from training.algorithms.step_values import (
     steps_left,
 )
 from training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
-from training.optimization.packed_trees import PackedTree, Place
+from training.optimization.packed_trees import Framing, PackedTree, Place, ReadAt
 
 
 class GroupLabels(BaseModel):
@@ -57,12 +57,16 @@ class Decision:
     after_noop: bool
 
 
-def open_decisions(row: DecisionGroupsRow) -> list[Decision]:
-    """The states with more than one distinct candidate."""
+def decisions_of(row: DecisionGroupsRow, *, with_single: bool = False) -> list[Decision]:
+    """The states with more than one distinct candidate.
+
+    Args:
+        with_single: those with one candidate, too.
+    """
     found = []
     after_noop = False
     for history, decision in row.states():
-        if len(decision.candidates) > 1:
+        if with_single or len(decision.candidates) > 1:
             found.append(Decision(history, decision, after_noop))
         after_noop = not decision.taken.valid
     return found
@@ -77,7 +81,8 @@ def pack_groups(
     max_length: int,
     max_tokens: int,
     with_features: bool = False,
-    with_observations: bool = False,
+    read_at: ReadAt = "action",
+    framing: Framing | None = None,
 ) -> list[PackedTree]:
     """Pack the decisions of an episode.
 
@@ -86,18 +91,27 @@ def pack_groups(
         max_tokens: an episode with more tokens becomes several packed rows, each from its start;
             the candidates of one state stay together.
         with_features: add the match features of every candidate.
-        with_observations: add the observation after each candidate, for `observed` and `outcomes`.
+        read_at: where Q is read. After observations, states with a single candidate are labelled,
+            too: their value is not the choice among siblings but the state that was reached.
+        framing: add the observation after each candidate, for `observed` and `outcomes`.
     """
     packed: list[PackedTree] = []
-    for decision in open_decisions(row):
-        asked = _render(renderer, decision, with_observations=with_observations)
+    for decision in decisions_of(row, with_single=read_at == "observation"):
+        asked = _render(renderer, decision, answers=read_at == "observation" or framing is not None)
         if asked.longest > max_length:
             break
         tree = packed[-1] if packed else PackedTree()
         if not packed or len(tree) + asked.new_tokens(tree) > max_tokens:
             packed.append(tree := PackedTree())
-        places = _add(tree, asked, decision, labels, with_features=with_features)
-        tree.groups.append(tuple(places))
+        read = _add(tree, asked, read_at, framing, with_features=with_features)
+        places = [
+            _place(position, candidate, decision, labels)
+            for position, candidate in zip(read, decision.row.candidates, strict=True)
+        ]
+        for place in places:
+            tree.label(place)
+        if len(places) > 1:
+            tree.groups.append(tuple(places))
         tree.pairs += [
             (a, b) if a.q_value > b.q_value else (b, a)
             for a, b in combinations(places, 2)
@@ -111,8 +125,8 @@ class _Rendered:
     """A decision as tokens.
 
     Attributes:
-        answers: what the environment said to each candidate, framed as a turn; empty where it is
-            not asked for.
+        answers: what the environment said to each candidate, framed as a turn, with the prompt
+            after it; empty where it is not asked for.
     """
 
     state: RenderedEpisode
@@ -130,43 +144,46 @@ class _Rendered:
         return tree.new_tokens(self.state.token_ids) + behind
 
 
-def _render(renderer: Renderer, decision: Decision, *, with_observations: bool) -> _Rendered:
-    state = renderer.encode_state(decision.history)
-    said = [Message("assistant", candidate.action) for candidate in decision.row.candidates]
-    candidates = [renderer.encode_candidate(message) for message in said]
-    answers: list[list[int]] = [[] for _ in said]
-    if with_observations:
-        for number, (message, row) in enumerate(zip(said, decision.row.candidates, strict=True)):
-            after = (*decision.history, message, Message("user", row.observation))
-            token_ids = renderer.encode_state(after).token_ids
-            answers[number] = token_ids[len(state.token_ids) + len(candidates[number]) :]
-    return _Rendered(state, candidates, answers)
+def _render(renderer: Renderer, decision: Decision, *, answers: bool) -> _Rendered:
+    history, rows = decision.history, decision.row.candidates
+    said = [Message("assistant", candidate.action) for candidate in rows]
+    observed = [(Message("user", candidate.observation),) for candidate in rows]
+    return _Rendered(
+        renderer.encode_state(history),
+        [renderer.encode_candidate(message) for message in said],
+        [
+            renderer.encode_observation(history, message, answer) if answers else []
+            for message, answer in zip(said, observed, strict=True)
+        ],
+    )
 
 
 def _add(
     tree: PackedTree,
     asked: _Rendered,
-    decision: Decision,
-    labels: GroupLabels,
+    read_at: ReadAt,
+    framing: Framing | None,
     *,
     with_features: bool,
-) -> list[Place]:
-    """Add a decision's candidates; returns the place of each one's Q."""
-    stem = tree.add(asked.state.token_ids)[-1]
+) -> list[int]:
+    """Add a decision's candidates; returns where the Q of each is read."""
+    history, spans = asked.state.token_ids, asked.state.action_spans
+    stem = tree.add(history)[-1]
     ends = [tree.extend(stem, candidate)[-1] for candidate in asked.candidates]
-    places = [
-        _place(end, candidate, decision, labels)
-        for end, candidate in zip(ends, decision.row.candidates, strict=True)
+    answered = [
+        tree.add_answer(end, answer, framing) if framing else tree.extend(end, answer)
+        for end, answer in zip(ends, asked.answers, strict=True)
     ]
-    for place in places:
-        tree.label(place)
+    if read_at == "action":
+        if with_features:
+            rows = match_features(turns_of(history, spans), asked.candidates)
+            tree.features.update(zip(ends, rows, strict=True))
+        return ends
+    read = [answer[-1] for answer in answered]
     if with_features:
-        turns = turns_of(asked.state.token_ids, asked.state.action_spans)
-        rows = match_features(turns, asked.candidates)
-        tree.features.update(zip(ends, rows, strict=True))
-    for end, answer in zip(ends, asked.answers, strict=True):
-        tree.extend(end, answer)
-    return places
+        for place, candidate, answer in zip(read, asked.candidates, asked.answers, strict=True):
+            [tree.features[place]] = observed_features(history, spans, candidate, answer)
+    return read
 
 
 def _place(

@@ -8,6 +8,7 @@ as from each path alone, and the cost is that of the distinct tokens.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,17 +16,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qnet.engine.token_trie import TokenTree
-from qnet.models.match_features import MATCH_FEATURES, match_features, turns_of
+from qnet.errors import RecordError
+from qnet.models.match_features import (
+    MATCH_FEATURES,
+    match_features,
+    observed_features,
+    turns_of,
+)
 from qnet.rendering.renderer import RenderedEpisode, Renderer
+from qnet.types import Message
 from training.algorithms.regression import LossOn, regression_columns
 from training.data.records import LabelRow, messages_of
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Position of an action's last token in a packed tree, where its Q is read.
+    """Position in a packed tree where an action's Q is read.
 
     Attributes:
+        position: of the action's last token, or of the last before the reply to its observation.
         q_value: the action's label.
         steps: to the goal after it; None if only the label is known.
         valid: False where the action meant nothing to the environment.
@@ -41,6 +50,34 @@ Pair = tuple[Place, Place]
 """(better, worse) actions of the same state."""
 
 
+ReadAt = Literal["action", "observation"]
+"""Q is read at the action's last token, or after the observation that followed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """Number of tokens that a chat template puts before and after an observation."""
+
+    front: int
+    back: int
+
+    @classmethod
+    def of(cls, renderer: Renderer) -> "Framing":
+        """Tokens at either end that two observations have in common, which differ in all else."""
+        history, action = (Message("user", "task"),), Message("assistant", "act")
+        one, other = (
+            renderer.encode_observation(history, action, (Message("user", said),))
+            for said in ("You see it", "Nothing happens.")
+        )
+        return cls(_shared(one, other), _shared(one[::-1], other[::-1]))
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
 @dataclass(slots=True)
 class PackedTree(TokenTree):
     """Paths of one tree, with weights and targets of Q at their tokens.
@@ -50,9 +87,9 @@ class PackedTree(TokenTree):
         weighted: (T,) target times weight.
         pairs: the siblings with different labels.
         groups: the candidates that a policy drew, state by state.
-        features: by position of an action's last token, inputs of the head beside its state.
-        observed: (position, token) of each token that the world, not the agent, wrote next.
-        outcomes: (position, token) of each action's last token and the first word of its answer.
+        features: by position where Q is read, inputs of the head beside its state.
+        observed: positions of the tokens that the world, not the agent, wrote after actions.
+        outcomes: by position of an action's last token, the first token of what it was answered.
     """
 
     weight: list[float] = field(default_factory=list)
@@ -60,8 +97,8 @@ class PackedTree(TokenTree):
     pairs: list[Pair] = field(default_factory=list)
     groups: list[tuple[Place, ...]] = field(default_factory=list)
     features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    observed: list[tuple[int, int]] = field(default_factory=list)
-    outcomes: list[tuple[int, int]] = field(default_factory=list)
+    observed: set[int] = field(default_factory=set)
+    outcomes: dict[int, int] = field(default_factory=dict)
 
     @property
     def target(self) -> list[float]:
@@ -70,7 +107,7 @@ class PackedTree(TokenTree):
 
     @property
     def features_TF(self) -> Tensor | None:
-        """Features of each action at its last token, 0 elsewhere; None if the head reads none."""
+        """Features of each action where its Q is read, 0 elsewhere; None if there are none."""
         if not self.features:
             return None
         features_TF = torch.zeros((len(self), len(MATCH_FEATURES)))
@@ -92,6 +129,20 @@ class PackedTree(TokenTree):
         """Add an action's label at the position where its Q is read."""
         self.weight[place.position] += 1.0
         self.weighted[place.position] += place.q_value
+
+    def add_answer(self, end: int, answer: Sequence[int], framing: "Framing") -> list[int]:
+        """Add what the world answered to an action; returns the index of each token of it.
+
+        Args:
+            end: index of the action's last token.
+            framing: which of the answer's tokens are the chat template's.
+        """
+        indices = self.extend(end, answer)
+        said = range(framing.front, len(answer) - framing.back)
+        self.observed.update(indices[i] for i in said)
+        if said:
+            self.outcomes[end] = answer[said.start]
+        return indices
 
     def _append(self, before: int, token: int, depth: int) -> int:
         self.weight.append(0.0)
@@ -127,6 +178,8 @@ def pack_tree(
     max_length: int,
     max_tokens: int,
     with_features: bool = False,
+    read_at: ReadAt = "action",
+    framing: Framing | None = None,
 ) -> list[PackedTree]:
     """Pack the paths of one tree.
 
@@ -135,40 +188,88 @@ def pack_tree(
         max_tokens: a tree with more distinct tokens becomes several packed rows; siblings in
             different rows are no pair.
         with_features: add the match features of every action.
+        read_at: where Q is read; after observations, its place alone has the label.
+        framing: add `observed` and `outcomes`, with the observation after each leaf.
+
+    Raises:
+        RecordError: a row lacks the observation after its leaf, which is needed.
     """
     packed: list[PackedTree] = []
     places: list[list[tuple[int, Place]]] = []
     for row in rows:
-        rendered = renderer.encode_episode(messages_of(row.messages))
-        token_ids = rendered.token_ids
+        rendered = _render(renderer, row, whole=read_at == "observation" or framing is not None)
+        token_ids, spans = rendered.token_ids, rendered.action_spans
         if len(token_ids) > max_length:
             continue
         if not packed or len(packed[-1]) + packed[-1].new_tokens(token_ids) > max_tokens:
             packed.append(PackedTree())
             places.append([])
-        columns = regression_columns(
-            len(token_ids), rendered.action_spans, row.q_values, loss_on=loss_on
-        )
-        indices = packed[-1].add_labelled(token_ids, columns["weight"], columns["target"])
+        tree, read = packed[-1], _read_places(rendered, read_at)
+        if read_at == "action":
+            columns = regression_columns(len(token_ids), spans, row.q_values, loss_on=loss_on)
+            indices = tree.add_labelled(token_ids, columns["weight"], columns["target"])
+        else:
+            indices = tree.add(token_ids)
+            for place, q in zip(read, row.q_values, strict=True):
+                if q is not None:
+                    tree.label(Place(indices[place], q))
+        if framing is not None:
+            _add_answers(tree, rendered, indices, framing)
         if with_features:
-            _add_features(packed[-1], rendered, indices)
-        ends = [end for _, end in rendered.action_spans]
-        for parent, end, q in zip(row.parent_ids, ends, row.q_values, strict=True):
+            _add_features(tree, rendered, indices, read)
+        for parent, place, q in zip(row.parent_ids, read, row.q_values, strict=True):
             if q is not None:
-                places[-1].append((parent, Place(indices[end - 1], q)))
+                places[-1].append((parent, Place(indices[place], q)))
     for tree, mine in zip(packed, places, strict=True):
         tree.pairs = sibling_pairs(mine, min_label_margin=min_label_margin)
     return packed
 
 
-def _add_features(tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int]) -> None:
+def _render(renderer: Renderer, row: LabelRow, *, whole: bool) -> RenderedEpisode:
+    """A path up to its leaf's action, or with the observation after it and the next prompt."""
+    messages = messages_of(row.messages)
+    if not whole:
+        return renderer.encode_episode(messages)
+    if row.last_observation is None:
+        raise RecordError(
+            f"the labels of {row.task_id} do not hold the observation after a path's last action, "
+            "which this training reads; run `qguide label` again"
+        )
+    return renderer.encode_state((*messages, Message("user", row.last_observation)))
+
+
+def _read_places(rendered: RenderedEpisode, read_at: ReadAt) -> list[int]:
+    """Place in a path's tokens where each action's Q is read."""
+    spans = rendered.action_spans
+    if read_at == "action":
+        return [end - 1 for _, end in spans]
+    return [*(start - 1 for start, _ in spans[1:]), len(rendered.token_ids) - 1]
+
+
+def _add_answers(
+    tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], framing: Framing
+) -> None:
+    """Mark what a path's actions were answered."""
+    last = _read_places(rendered, "observation")
+    for (_, end), place in zip(rendered.action_spans, last, strict=True):
+        tree.add_answer(indices[end - 1], rendered.token_ids[end : place + 1], framing)
+
+
+def _add_features(
+    tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], read: Sequence[int]
+) -> None:
     """Add match features of a path's actions, where the tree does not have them yet."""
-    for number, (start, end) in enumerate(rendered.action_spans):
-        position = indices[end - 1]
-        if position not in tree.features:
-            token_ids = rendered.token_ids
-            turns = turns_of(token_ids[:start], rendered.action_spans[:number])
-            [tree.features[position]] = match_features(turns, [token_ids[start:end]])
+    token_ids, spans = rendered.token_ids, rendered.action_spans
+    for number, ((start, end), place) in enumerate(zip(spans, read, strict=True)):
+        if indices[place] in tree.features:
+            continue
+        before, action = token_ids[:start], token_ids[start:end]
+        if place >= end:
+            observed = token_ids[end : place + 1]
+            [features_F] = observed_features(before, spans[:number], action, observed)
+        else:
+            [features_F] = match_features(turns_of(before, spans[:number]), [action])
+        tree.features[indices[place]] = features_F
 
 
 def without_unbranched_suffixes(rows: Sequence[LabelRow]) -> list[LabelRow]:
@@ -187,9 +288,12 @@ def without_unbranched_suffixes(rows: Sequence[LabelRow]) -> list[LabelRow]:
 
 def _cut(row: LabelRow, actions: int) -> LabelRow:
     ends = [i for i, message in enumerate(row.messages, 1) if message.role == "assistant"]
+    end = ends[actions - 1]
+    after = row.messages[end].content if end < len(row.messages) else row.last_observation
     return row.model_copy(
         update={
-            "messages": row.messages[: ends[actions - 1]],
+            "messages": row.messages[:end],
+            "last_observation": after,
             "q_values": row.q_values[:actions],
             "node_ids": row.node_ids[:actions],
             "parent_ids": row.parent_ids[:actions],

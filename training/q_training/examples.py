@@ -11,13 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
 from qnet.rendering.renderer import Renderer
+from qnet.types import Message
 from training.algorithms.regression import LossOn
 from training.data.augmentation import Augmentation, Augmenter, build_augmenter
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.records import LabelRow, messages_of, rows_of
 from training.data.runs import RunFolder, read_rows
 from training.optimization.packed_groups import GroupLabels, pack_groups
-from training.optimization.packed_trees import PackedTree, pack_tree, without_unbranched_suffixes
+from training.optimization.packed_trees import (
+    Framing,
+    PackedTree,
+    ReadAt,
+    pack_tree,
+    without_unbranched_suffixes,
+)
 
 TreeRows = Sequence[LabelRow]
 """The paths of one tree."""
@@ -32,6 +39,9 @@ class Examples(BaseModel):
         held_back_groups: run folders of `groups` to validate on, beside the held-back tasks of
             the others.
         group_labels: computation of labels from continuations.
+        read_at: where Q is read: at the "action"'s last token, as in the paper, or after the
+            "observation" that followed it: a value of the state that the action led to, for agents
+            that may try before they choose.
         loss_on: positions of a tree's actions that have the label; `all` is the paper's.
         min_label_margin: siblings whose labels differ by less are no pair.
         constant_trees: train on trees with equal labels, too, as the paper does. Without them
@@ -50,6 +60,7 @@ class Examples(BaseModel):
     groups: tuple[Path, ...] = ()
     held_back_groups: tuple[Path, ...] = ()
     group_labels: GroupLabels = GroupLabels()
+    read_at: ReadAt = "action"
     loss_on: LossOn = "all"
     min_label_margin: float = Field(default=0.02, gt=0)
     constant_trees: bool = True
@@ -77,12 +88,19 @@ class Packing:
     Attributes:
         max_tokens: most distinct tokens of a packed tree.
         with_features: add match features.
+        with_answers: add what each action was answered, for the terms of a world model.
     """
 
     renderer: Renderer
     examples: Examples
     max_tokens: int
     with_features: bool
+    with_answers: bool = False
+
+    @property
+    def framing(self) -> Framing | None:
+        """The chat template's part of an answer; None where none is added."""
+        return Framing.of(self.renderer) if self.with_answers else None
 
     @property
     def changes(self) -> bool:
@@ -113,6 +131,8 @@ class Packing:
             max_length=examples.max_length,
             max_tokens=self.max_tokens,
             with_features=self.with_features,
+            read_at=examples.read_at,
+            framing=self.framing,
         )
 
     def _episode(self, row: DecisionGroupsRow) -> list[PackedTree]:
@@ -125,6 +145,8 @@ class Packing:
             max_length=examples.max_length,
             max_tokens=self.max_tokens,
             with_features=self.with_features,
+            read_at=examples.read_at,
+            framing=self.framing,
         )
 
 
@@ -197,8 +219,19 @@ def _is_constant(paths: Sequence[LabelRow]) -> bool:
 
 def rename_tree(paths: TreeRows, augment: Augmenter, rng: random.Random) -> TreeRows:
     """The paths of one tree, all under the same new names."""
-    messages = iter(augment([m for row in paths for m in messages_of(row.messages)], rng))
+    messages = iter(augment([m for row in paths for m in _messages_of(row)], rng))
     return [
-        row.model_copy(update={"messages": rows_of(islice(messages, len(row.messages)))})
+        row.model_copy(
+            update={
+                "messages": rows_of(islice(messages, len(row.messages))),
+                "last_observation": row.last_observation and next(messages).content,
+            }
+        )
         for row in paths
     ]
+
+
+def _messages_of(row: LabelRow) -> list[Message]:
+    """A path's messages, what followed them included."""
+    after = [Message("user", row.last_observation)] if row.last_observation else []
+    return [*messages_of(row.messages), *after]

@@ -1,16 +1,18 @@
-"""Loss of a packed tree: regression, and ranking among siblings.
+"""Loss of a packed tree: regression or classification, ranking among siblings, a world model.
 
 The regression is equation 11 of QLASS. An agent needs the order of a state's candidates, whose Q
 differ far less than those of states, so a term on the differences between siblings is added (ours).
+What an action will be answered says much of its value, so the same forward pass may also learn to
+predict it (ours).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import cross_entropy, softplus
 
 from training.optimization.packed_trees import PackedTree, Pair
 from training.optimization.trainer import Loss
@@ -28,6 +30,10 @@ class Objective(BaseModel):
         ranking: weight of a pair, ((q(a) - q(a')) / ranking_scale) to the power of 0 ("order": Q
             learns which action is better more often), 1 ("regret": which is better on the whole)
             or 1/2 ("root").
+        observation_weight: of -log p of each token of the observation after every action (0.05 is
+            a start); ours, 0 is the paper. As in SFT, a labelled Q weighs 1.
+        outcome_weight: of -log p of the observation's first token, predicted at the action's last
+            one, where Q is read (0.5 is a start); ours, 0 is the paper.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,22 +41,79 @@ class Objective(BaseModel):
     ranking_weight: float = Field(default=0.0, ge=0)
     ranking_scale: float = Field(default=0.1, gt=0)
     ranking: RankingLoss = "order"
+    observation_weight: float = Field(default=0.0, ge=0)
+    outcome_weight: float = Field(default=0.0, ge=0)
+
+    @property
+    def models_world(self) -> bool:
+        """True if observations are predicted, too."""
+        return self.observation_weight > 0 or self.outcome_weight > 0
 
 
-def tree_loss(q_T: Tensor, tree: PackedTree, objective: Objective) -> Loss:
-    """Weighted squared error on every labelled position, plus the sibling ranking term.
+def tree_loss(
+    q_T: Tensor, tree: PackedTree, objective: Objective, *, error_T: Tensor | None = None
+) -> Loss:
+    """Weighted error on every labelled position, plus the sibling ranking term.
 
     Args:
         q_T: Q at every token of the tree.
+        error_T: of each token's label; None takes the squared error.
     """
     weight_T = torch.tensor(tree.weight)
-    total = (weight_T * (q_T - torch.tensor(tree.target)) ** 2).sum()
+    if error_T is None:
+        error_T = (q_T - torch.tensor(tree.target)) ** 2
+    total = (weight_T * error_T).sum()
     if objective.ranking_weight and tree.pairs:
         ranking_P = softplus(-margins(q_T, tree.pairs) / objective.ranking_scale)
         gap_P = label_gaps(tree.pairs) / objective.ranking_scale
         counted_P = ranking_P * gap_P ** _POWER[objective.ranking]
         total = total + objective.ranking_weight * counted_P.sum()
     return Loss(total, float(weight_T.sum()))
+
+
+def hl_gauss_error(logits_TK: Tensor, target_T: Tensor, edges: Tensor) -> Tensor:
+    """(T,) cross-entropy with each target's Gaussian over the bins (Farebrother et al., 2024).
+
+    Its deviation is 3/4 of a bin's width, as in the paper; what falls outside the bins is cut off.
+
+    Args:
+        logits_TK: of the bins.
+        edges: (K + 1,) of the bins, in order.
+    """
+    sigma = 0.75 * (edges[1] - edges[0])
+    below_TE = torch.special.ndtr((edges - target_T[:, None]) / sigma)
+    share_TK = below_TE.diff(dim=-1)
+    share_TK = share_TK / (below_TE[:, -1:] - below_TE[:, :1])
+    error_T: Tensor = -(share_TK * logits_TK.log_softmax(-1)).sum(-1)
+    return error_T
+
+
+def world_loss(
+    hidden_TD: Tensor,
+    tree: PackedTree,
+    objective: Objective,
+    vocabulary_logits: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Weighted -log p of the tokens that the world wrote after the tree's actions.
+
+    Args:
+        hidden_TD: the trunk's state at every token of the tree.
+        vocabulary_logits: from hidden states (N, D) to logits (N, V).
+    """
+    total = hidden_TD.new_zeros(())
+    for weight, token_of_place in (
+        (
+            objective.observation_weight,
+            [(tree.before[i], tree.token_ids[i]) for i in tree.observed],
+        ),
+        (objective.outcome_weight, list(tree.outcomes.items())),
+    ):
+        if weight and token_of_place:
+            places, tokens = zip(*token_of_place, strict=True)
+            logits_NV = vocabulary_logits(hidden_TD[list(places)]).float()
+            nll = cross_entropy(logits_NV, torch.tensor(tokens), reduction="sum")
+            total = total + weight * nll
+    return total
 
 
 def label_gaps(pairs: Sequence[Pair]) -> Tensor:

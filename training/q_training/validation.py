@@ -26,6 +26,16 @@ def q_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
     return q_BT[0]
 
 
+def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
+    """(T, D) the trunk's last hidden state at every token of a packed tree."""
+    hidden_BTD = qnet.hidden_states(
+        torch.tensor([tree.token_ids]),
+        attention_mask=tree.visible()[None, None],
+        position_ids=torch.tensor([tree.depths]),
+    )
+    return hidden_BTD[0]
+
+
 @torch.no_grad()
 def require_packable(qnet: QNet, tree: PackedTree) -> None:
     """Make sure that Q in a packed tree equals Q of its longest path alone.

@@ -35,15 +35,25 @@ def histories(draw: st.DrawFn) -> History:
 
 
 @st.composite
+def requests(draw: st.DrawFn, history: History) -> ScoreRequest:
+    """Candidates after a history, each with an answer: equal candidates may be answered apart."""
+    said = draw(candidates())
+    answers = tuple((Message("user", draw(texts)),) for _ in said)
+    return ScoreRequest(history, said, observations=answers)
+
+
+@st.composite
 def batches(draw: st.DrawFn) -> list[list[ScoreRequest]]:
     """Steps of many sessions: each batch continues some of the one before and starts others."""
     found: list[list[ScoreRequest]] = []
     for _ in range(draw(st.integers(1, 3))):
-        new = st.builds(ScoreRequest, histories(), candidates())
+        new = histories().flatmap(requests)
         batch = draw(st.lists(new, min_size=1, max_size=2))
         for old in found[-1][:3] if found else []:
-            taken = draw(st.sampled_from(old.candidates))
-            history = (*old.history, taken, Message("user", draw(texts)))
-            batch.append(ScoreRequest(history, draw(candidates())))
+            taken = draw(st.integers(0, len(old.candidates) - 1))
+            goes_on = draw(st.booleans())
+            answer = old.observations[taken] if goes_on else (Message("user", draw(texts)),)
+            history = (*old.history, old.candidates[taken], *answer)
+            batch.append(draw(requests(history)))
         found.append(draw(st.permutations(batch)))
     return found

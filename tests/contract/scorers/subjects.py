@@ -1,9 +1,9 @@
 """What the contract is about: each kind of Q model with its plain and its fast scorer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
@@ -12,18 +12,19 @@ from qnet.models.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
 from qnet.models.qnet import HeadFeatures
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import Scorer, ScoreRequest
+from qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 from tests.support.tiny_models import (
-    distinct_tokens,
+    distinct_beginnings,
     renderer,
     save_implicit_q,
     save_policy,
     save_qnet,
 )
 
-Kind = Literal["qnet", "matched-qnet", "implicit-q"]
-KINDS: tuple[Kind, ...] = ("qnet", "matched-qnet", "implicit-q")
-"""A value head on hidden states, one on match features too, and none."""
+Kind = Literal["qnet", "matched-qnet", "observing-qnet", "matched-observing-qnet", "implicit-q"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""A value head on hidden states, one on match features too, the same two after the observation, and
+no value head."""
 
 FLOAT32 = float(torch.finfo(torch.float32).eps)
 
@@ -31,6 +32,28 @@ FLOAT32 = float(torch.finfo(torch.float32).eps)
 def close_to(q_values: Sequence[float]) -> Any:
     """Equal within 1e-6, or within what float32 can tell apart where Q is larger than that."""
     return pytest.approx(q_values, abs=1e-6, rel=FLOAT32)
+
+
+class Asking:
+    """A scorer that gets each request as it takes it: with an answer to each candidate, or without.
+
+    Args:
+        reads_observation: Q is read after what each candidate was answered.
+    """
+
+    def __init__(self, scorer: Scorer, reads_observation: bool = False) -> None:
+        self.name = scorer.name
+        self.scorer = scorer
+        self.reads_observation = reads_observation
+
+    def asked(self, request: ScoreRequest) -> ScoreRequest:
+        """The request as the scorer takes it."""
+        if not self.reads_observation:
+            return replace(request, observations=())
+        return request if request.observations else tried(request)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        return self.scorer.score([self.asked(request) for request in requests])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +68,14 @@ class Subject:
     """
 
     folder: Path
-    naive: Scorer
-    build_fast: Callable[..., Scorer]
+    naive: Asking
+    build_fast: Callable[..., Asking]
     passes: int = 1
     _known: dict[ScoreRequest, float] = field(default_factory=dict)
 
     def q_values(self, request: ScoreRequest) -> list[float]:
         """What the reference says; it is slow, so each sequence is asked for once."""
-        alone = [ScoreRequest(request.history, (c,)) for c in request.candidates]
+        alone = one_by_one(self.naive.asked(request))
         for one in alone:
             if one not in self._known:
                 [self._known[one]] = self.naive.score([one])[0].q_values
@@ -61,7 +84,32 @@ class Subject:
     def tokens(self, request: ScoreRequest) -> int:
         """What a scorer without a cache has to compute at least."""
         history = renderer().encode_history(request.history)
-        return self.passes * (len(history) + distinct_tokens(request.candidates))
+        paths = [behind(one) for one in one_by_one(self.naive.asked(request))]
+        return self.passes * (len(history) + distinct_beginnings(paths))
+
+
+def tried(request: ScoreRequest) -> ScoreRequest:
+    """The request with an answer to each candidate."""
+    answers = (Message("user", f"you see {c.text[:5]}") for c in request.candidates)
+    return replace(request, observations=tuple((answer,) for answer in answers))
+
+
+def one_by_one(request: ScoreRequest) -> list[ScoreRequest]:
+    """One request for each candidate."""
+    answers = request.observations or ((),) * len(request.candidates)
+    return [
+        replace(request, candidates=(candidate,), observations=(answer,) if answer else ())
+        for candidate, answer in zip(request.candidates, answers, strict=True)
+    ]
+
+
+def behind(request: ScoreRequest) -> list[int]:
+    """The tokens of a request's one candidate and of the answer to it."""
+    [candidate] = request.candidates
+    if not request.observations:
+        return renderer().encode_candidate(candidate)
+    whole = renderer().encode_history((*request.history, candidate, *request.observations[0]))
+    return whole[len(renderer().encode_history(request.history)) :]
 
 
 def build_subject(
@@ -75,20 +123,27 @@ def build_subject(
     """A tiny random Q model of that kind, by way of its checkpoint in `folder`."""
     policy = save_policy(folder / "policy", architecture)
     if kind != "implicit-q":
-        features: HeadFeatures = "match-1" if kind == "matched-qnet" else "none"
-        saved = save_qnet(folder / "qnet", policy, head_features=features)
+        features: HeadFeatures = "match-1" if kind.startswith("matched") else "none"
+        observing = kind.endswith("observing-qnet")
+        saved = save_qnet(
+            folder / "qnet", policy, head_features=features, reads_observation=observing
+        )
         qnet = load_qnet(saved, dtype=dtype, device=device)
         assert {parameter.dtype for parameter in qnet.model.parameters()} == {dtype}
         naive = NaiveScorer(load_qnet(saved, dtype=dtype, device=device))
-        return Subject(folder, naive, lambda **options: SharedPrefixScorer(qnet, **options))
+        return Subject(
+            folder,
+            Asking(naive, observing),
+            lambda **options: Asking(SharedPrefixScorer(qnet, **options), observing),
+        )
     reference = save_policy(folder / "reference", architecture, seed=1)
     saved = save_implicit_q(folder / "implicit", policy, reference)
     one, other = (load_implicit_q(saved, dtype=dtype, device=device) for _ in range(2))
     assert {parameter.dtype for parameter in one.model.parameters()} == {dtype}
     return Subject(
         folder,
-        NaiveImplicitScorer(one),
-        lambda **options: SharedPrefixImplicitScorer(other, **options),
+        Asking(NaiveImplicitScorer(one)),
+        lambda **options: Asking(SharedPrefixImplicitScorer(other, **options)),
         passes=2,
     )
 

@@ -13,11 +13,21 @@ from qnet.scoring.vllm import VllmScorer
 from qnet.scoring.vllm_client import VllmServer
 from qnet.types import History, Message, Scorer, ScoreRequest
 from tests.contract.scorers.batches import INSTRUCTION
-from tests.contract.scorers.subjects import KINDS, Kind, Subject, build_subject, close_to
+from tests.contract.scorers.subjects import (
+    KINDS,
+    Asking,
+    Subject,
+    behind,
+    build_subject,
+    close_to,
+    tried,
+)
 from tests.support.scripted_vllm import scripted_vllm
 from tests.support.tiny_models import CONTEXT, WORDS, renderer
 
-QNETS: tuple[Kind, ...] = ("qnet", "matched-qnet")
+QNETS = tuple(kind for kind in KINDS if kind.endswith("qnet"))
+OBSERVING = tuple(kind for kind in KINDS if kind.endswith("observing-qnet"))
+AT_ACTION = tuple(kind for kind in KINDS if kind not in OBSERVING)
 SCORERS = (
     "scripted",
     *(f"vllm-{kind}" for kind in QNETS),
@@ -32,13 +42,23 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
     return {kind: build_subject(kind, "llama", tmp_path_factory.mktemp(kind)) for kind in KINDS}
 
 
+@pytest.fixture(params=AT_ACTION)
+def at_action(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Subject:
+    return subjects[request.param]
+
+
+@pytest.fixture(params=OBSERVING)
+def observing(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Subject:
+    return subjects[request.param]
+
+
 @pytest.fixture(params=KINDS)
 def subject(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Subject:
     return subjects[request.param]
 
 
 @contextmanager
-def on_vllm(folder: Path) -> Iterator[Scorer]:
+def on_vllm(folder: Path) -> Iterator[Asking]:
     """The QNet in a folder with its trunk on a server that speaks vLLM's protocol."""
     loaded = load_head(folder / "qnet")
     export_trunk(folder / "qnet", folder / "trunk")
@@ -46,11 +66,11 @@ def on_vllm(folder: Path) -> Iterator[Scorer]:
         hidden_size = loaded.trunk.hidden_size
         client = VllmServer(server.url, model=loaded.trunk_name, hidden_size=hidden_size)
         with closing(VllmScorer(loaded, client)) as scorer:
-            yield scorer
+            yield Asking(scorer, loaded.manifest.reads_observation)
 
 
 @pytest.fixture(scope="module")
-def remotes(subjects: dict[str, Subject]) -> Iterator[dict[str, Scorer]]:
+def remotes(subjects: dict[str, Subject]) -> Iterator[dict[str, Asking]]:
     with ExitStack() as servers:
         yield {kind: servers.enter_context(on_vllm(subjects[kind].folder)) for kind in QNETS}
 
@@ -68,7 +88,7 @@ def scorer(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Scor
 
 @pytest.mark.parametrize("kind", QNETS)
 def test_q_is_the_same_where_the_trunk_is_on_vllm(
-    kind: str, subjects: dict[str, Subject], remotes: dict[str, Scorer]
+    kind: str, subjects: dict[str, Subject], remotes: dict[str, Asking]
 ) -> None:
     turns = (INSTRUCTION, *said("go to desk"), Message("user", "you see mug"), *said("take mug"))
     history = (*turns, Message("user", "you see desk"))
@@ -136,7 +156,7 @@ def test_a_sequence_may_fill_the_context_and_not_exceed_it(subject: Subject) -> 
         """The longest of its candidates ends at that many tokens."""
         words = " ".join(WORDS[i * i % len(WORDS)] for i in range(tokens))
         room = tokens - len(renderer().encode_history((INSTRUCTION,)))
-        while len(renderer().encode_candidate(Message("assistant", words))) > room:
+        while len(behind(subject.naive.asked(ScoreRequest((INSTRUCTION,), said(words))))) > room:
             words = words[: words.rindex(" ")]
         return ScoreRequest((INSTRUCTION,), said(words, "go"))
 
@@ -155,35 +175,37 @@ def test_the_pad_token_says_nothing_about_lengths(subject: Subject) -> None:
     equals_the_reference(subject, subject.build_fast(), ScoreRequest(empty_turns, said("", "go")))
 
 
-def test_the_next_step_computes_the_observation_and_the_candidates_alone(subject: Subject) -> None:
-    fast = subject.build_fast()
+def test_the_next_step_computes_the_observation_and_the_candidates_alone(
+    at_action: Subject,
+) -> None:
+    fast = at_action.build_fast()
     first = ScoreRequest((INSTRUCTION,), said("go to desk", "take mug", "go to"))
-    assert equals_the_reference(subject, fast, first) == [0]
+    assert equals_the_reference(at_action, fast, first) == [0]
     for taken in first.candidates:
         second = ScoreRequest((*first.history, taken, Message("user", "you see")), said("go"))
         known = [*renderer().encode_history(first.history), *renderer().encode_candidate(taken)]
-        assert equals_the_reference(subject, fast, second) == [subject.passes * len(known)]
-        fast = subject.build_fast()
+        assert equals_the_reference(at_action, fast, second) == [at_action.passes * len(known)]
+        fast = at_action.build_fast()
         fast.score([first])
 
 
-def test_what_candidates_begin_with_alike_is_computed_once(subject: Subject) -> None:
+def test_what_candidates_begin_with_alike_is_computed_once(at_action: Subject) -> None:
     thought = "go to desk take mug from shelf open"
     request = ScoreRequest((INSTRUCTION,), said(thought, f"{thought} shelf", f"{thought} desk mug"))
-    fast = subject.build_fast()
-    equals_the_reference(subject, fast, request)
+    fast = at_action.build_fast()
+    equals_the_reference(at_action, fast, request)
     [again] = fast.score([request])
     apart = sum(len(renderer().encode_candidate(c)) for c in request.candidates)
     thoughts_saved = 2 * len(thought.split())
-    last_of_history = subject.passes - 1  # which predicts an action's first token
-    computed = again.computed_tokens // subject.passes
+    last_of_history = at_action.passes - 1  # which predicts an action's first token
+    computed = again.computed_tokens // at_action.passes
     assert computed == apart - thoughts_saved + last_of_history
     for taken in request.candidates:
         after = ScoreRequest((*request.history, taken, Message("user", "you see")), said("go"))
         known = [*renderer().encode_history(request.history), *renderer().encode_candidate(taken)]
-        fast = subject.build_fast()
+        fast = at_action.build_fast()
         fast.score([request])
-        assert equals_the_reference(subject, fast, after) == [subject.passes * len(known)]
+        assert equals_the_reference(at_action, fast, after) == [at_action.passes * len(known)]
 
 
 def test_a_history_that_leaves_a_known_one_midway_keeps_what_they_share(subject: Subject) -> None:
@@ -224,3 +246,44 @@ def test_a_refused_request_leaves_the_scorer_as_it_was(subject: Subject) -> None
     with pytest.raises(HistoryTooLongError):
         fast.score([good, ScoreRequest((Message("user", "go " * CONTEXT),), said("go"))])
     equals_the_reference(subject, fast, good)
+
+
+def test_the_step_after_a_tried_candidate_computes_the_next_candidates_alone(
+    observing: Subject,
+) -> None:
+    first = ScoreRequest(
+        (INSTRUCTION,),
+        said("go to desk", "take mug"),
+        observations=((Message("user", "you see mug"),), (Message("user", "open"),)),
+    )
+    for taken, answer in zip(first.candidates, first.observations, strict=True):
+        fast = observing.build_fast()
+        fast.score([first])
+        second = ScoreRequest((*first.history, taken, *answer), said("go"))
+        known = len(renderer().encode_history(second.history))
+        assert equals_the_reference(observing, fast, second) == [known]
+
+
+def test_one_action_that_was_answered_in_two_ways_has_two_values(observing: Subject) -> None:
+    answers = ((Message("user", "you see mug"),), (Message("user", "you see desk"),))
+    request = ScoreRequest((INSTRUCTION,), said("take mug", "take mug"), observations=answers)
+    for scorer in (observing.naive, observing.build_fast()):
+        [result] = scorer.score([request])
+        assert result.q_values[0] != result.q_values[1]
+
+
+@pytest.mark.parametrize("how", ["naive", "fast", "vllm"])
+@pytest.mark.parametrize("kind", ["qnet", "observing-qnet"])
+def test_a_request_of_the_other_reading_is_refused(
+    how: str, kind: str, subjects: dict[str, Subject], remotes: dict[str, Asking]
+) -> None:
+    built = {
+        "naive": subjects[kind].naive,
+        "fast": subjects[kind].build_fast(),
+        "vllm": remotes[kind],
+    }
+    at_action = ScoreRequest((INSTRUCTION,), said("go", "take"))
+    other = at_action if kind == "observing-qnet" else tried(at_action)
+    remedy = "name a Q model (that reads at the action|whose read_at is 'observation')"
+    with pytest.raises(InvalidCandidatesError, match=rf"candidates\[\]\.observation.*{remedy}"):
+        built[how].scorer.score([other])

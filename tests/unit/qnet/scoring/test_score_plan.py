@@ -20,7 +20,8 @@ def request_of(sequences: list[list[int]]) -> RenderedRequest:
     distinct = sorted(map(list, {tuple(sequence) for sequence in sequences}))
     tree = TokenTree()
     paths = [tree.add(sequence) for sequence in distinct]
-    return RenderedRequest(HISTORY, [], distinct, list(range(len(distinct))), tree, paths)
+    lengths = [len(candidate) for candidate in distinct]
+    return RenderedRequest(HISTORY, [], distinct, lengths, list(range(len(distinct))), tree, paths)
 
 
 @given(candidates, st.integers(0, len(HISTORY) - 1))

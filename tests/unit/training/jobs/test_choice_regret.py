@@ -11,6 +11,7 @@ from rich.console import Console
 
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import load_policy
+from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import Message, ScoreRequest, ScoreResult
 from tests.support.tiny_models import save_policy
 from training.data.decision_groups import (
@@ -119,3 +120,12 @@ def test_exactly_one_scorer_is_named(
 ) -> None:
     with pytest.raises(ValidationError, match="name one of them"):
         configure(tmp_path, groups, **changes)
+
+
+def test_a_scorer_that_reads_observations_is_told_what_each_candidate_was_answered(
+    tmp_path: Path, groups: Path
+) -> None:
+    scorer = ScriptedScorer({"Nothing happens": -1.0}, reads_observation=True)
+    figures = run_choice_regret(configure(tmp_path / "run", groups), scorer=scorer)
+    assert figures["valid_above_invalid"] == 1.0
+    assert not any(name.startswith("read_pairs") for name in figures)

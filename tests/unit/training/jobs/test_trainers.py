@@ -8,21 +8,31 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError
+from qnet.errors import ConfigError, RecordError
 from qnet.models.checkpoint import load_policy, load_qnet
+from qnet.models.qnet import QNet
 from qnet.scoring.value_head import NaiveScorer
 from qnet.types import Message, ScoreRequest
+from tests.support.tiny_models import save_policy
 from training.data.augmentation import Augmentation, build_augmenter
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.records import LabelRow, TrajectoryRow, rows_of
-from training.data.runs import JsonlWriter, RunFolder, open_run
+from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from training.jobs.sft import SftConfig, run_sft
 from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
-from training.optimization.packed_trees import PackedTree, Place, pack_tree
+from training.optimization.packed_groups import GroupLabels, pack_groups
+from training.optimization.packed_trees import Framing, PackedTree, Place, pack_tree
 from training.optimization.trainer import Optimization
 from training.q_training.examples import Examples, read_examples, rename_tree
-from training.q_training.objective import Objective, RankingLoss, tree_loss
-from training.q_training.validation import require_packable, sibling_accuracy
+from training.q_training.losses import output_embeddings
+from training.q_training.objective import (
+    Objective,
+    RankingLoss,
+    hl_gauss_error,
+    tree_loss,
+    world_loss,
+)
+from training.q_training.validation import hidden_of_tree, require_packable, sibling_accuracy
 from training.small_models.architecture import Architecture
 
 TINY = Architecture(
@@ -192,6 +202,130 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
     for asked, better in (("red", 0), ("blue", 1)):
         [result] = NaiveScorer(loaded).score([ScoreRequest(episode(asked)[:1], candidates)])
         assert result.q_values[better] > result.q_values[1 - better] + 0.1
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random policy."""
+    return save_policy(tmp_path_factory.mktemp("policy"))
+
+
+def small_config(folder: Path, policy: Path, **changes: object) -> TrainQNetConfig:
+    """A short training on decision groups."""
+    fields: dict[str, object] = {
+        "groups": (groups_of(folder / "groups", range(30)),),
+        "held_back_groups": (groups_of(folder / "held_back", range(90, 96)),),
+        "trunk": policy,
+        "output": folder / "qnet",
+        "head_width": 32,
+        "loss_on": "last",
+        "ranking_weight": 1.0,
+        "validation_fraction": 0.0,
+        "optimization": {
+            "lr": 3e-3,
+            "epochs": 6,
+            "batch_tokens": 300,
+            "micro_batch_tokens": 300,
+        },
+    }
+    return TrainQNetConfig.model_validate(fields | changes)
+
+
+def test_a_qnet_learns_what_an_observation_says(tmp_path: Path, policy: Path) -> None:
+    config = small_config(tmp_path, policy, read_at="observation", head_features="match-1")
+    manifest = run_train_qnet(config)
+    assert manifest.read_at == "observation"
+    assert manifest.metrics["spearman"] == 1.0
+    loaded = load_qnet(tmp_path / "qnet" / "checkpoint")
+    tried = (Message("assistant", "Action: red"), Message("assistant", "Action: blue"))
+    right, wrong = (Message("user", "Right."),), (Message("user", "Wrong."),)
+    asked = episode("red")[:1]
+    [true, false] = NaiveScorer(loaded).score(
+        [ScoreRequest(asked, tried, observations=o) for o in ((right, wrong), (wrong, right))]
+    )
+    assert true.q_values[0] > false.q_values[0]
+    assert false.q_values[1] > true.q_values[1]
+
+
+def test_labels_without_a_last_observation_cannot_train_a_reader_of_observations(
+    tmp_path: Path, policy: Path, labels: Path
+) -> None:
+    config = small_config(tmp_path, policy, labels=(labels,), groups=(), read_at="observation")
+    with pytest.raises(RecordError, match="run `qguide label` again"):
+        run_train_qnet(config)
+
+
+def test_hl_gauss_learns_a_distribution_and_its_mean_is_q(tmp_path: Path, policy: Path) -> None:
+    manifest = run_train_qnet(small_config(tmp_path, policy, head_bins=21, head_features="match-1"))
+    assert manifest.metrics["spearman"] == 1.0
+    loaded = load_qnet(tmp_path / "qnet" / "checkpoint")
+    assert loaded.model.head.bins == 21
+    candidates = (Message("assistant", "Action: red"), Message("assistant", "Action: blue"))
+    [result] = NaiveScorer(loaded).score([ScoreRequest(episode("red")[:1], candidates)])
+    assert 0.0 < result.q_values[1] < result.q_values[0] < 1.1
+
+
+def test_the_error_of_a_distribution_is_least_at_its_target() -> None:
+    edges = torch.linspace(-0.1, 1.1, 25)
+    centres = (edges[:-1] + edges[1:]) / 2
+    for target in (0.2, 0.75, 1.0):
+        logits_TK = torch.zeros(1, 24, requires_grad=True)
+        optimizer = torch.optim.Adam([logits_TK], lr=0.1)
+        for _ in range(400):
+            optimizer.zero_grad()
+            hl_gauss_error(logits_TK, torch.tensor([target]), edges).sum().backward()
+            optimizer.step()
+        mean = float(logits_TK.detach().softmax(-1) @ centres)
+        assert mean == pytest.approx(target, abs=0.01)
+
+
+def test_labels_beyond_the_bins_are_refused(tmp_path: Path, policy: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a label is 0\.2, but head_range is 0\.5 to 1\.1"):
+        run_train_qnet(small_config(tmp_path, policy, head_bins=5, head_range=(0.5, 1.1)))
+
+
+def test_a_world_model_learns_what_actions_are_answered(tmp_path: Path, policy: Path) -> None:
+    config = small_config(tmp_path, policy, observation_weight=0.5, outcome_weight=1.0)
+    run_train_qnet(config)
+    renderer = load_policy(policy).renderer
+    unseen = RunFolder(groups_of(tmp_path / "unseen", range(97, 98)))
+    [row] = read_rows(unseen.rows, DecisionGroupsRow)
+    [tree] = pack_groups(
+        renderer,
+        row,
+        GroupLabels(),
+        min_label_margin=0.1,
+        max_length=200,
+        max_tokens=400,
+        framing=Framing.of(renderer),
+    )
+
+    def surprise(qnet: QNet) -> float:
+        with torch.no_grad():
+            hidden_TD = hidden_of_tree(qnet, tree)
+            return float(world_loss(hidden_TD, tree, config, output_embeddings(policy, qnet)))
+
+    before = QNet.from_trunk(policy, head_width=32).eval()
+    after = load_qnet(tmp_path / "qnet" / "checkpoint").model
+    assert surprise(after) < 0.5 * surprise(before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"read_at": "observation", "loss_on": "all"}, "set loss_on to 'last'"),
+        ({"observation_weight": 0.1, "freeze_trunk": True}, "leave out either"),
+        ({"outcome_weight": 0.1, "read_at": "observation"}, "set outcome_weight to 0"),
+        ({"head_bins": 1}, "0 or at least 2 bins"),
+        ({"head_bins": 9, "head_range": (1.0, 0.0)}, "a range from low to high"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    tmp_path: Path, changes: dict[str, object], reason: str
+) -> None:
+    fields: dict[str, object] = {"trunk": tmp_path, "output": tmp_path, "loss_on": "last"}
+    with pytest.raises(ValidationError, match=reason):
+        TrainQNetConfig.model_validate(fields | changes)
 
 
 def test_groups_that_are_trained_on_are_not_held_back(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from qnet.types import Message, ScoreRequest
 from tests.support.tiny_models import q_model, renderer
 from training.data.decision_groups import DecisionGroupsRow
 from training.optimization.packed_groups import GroupLabels, pack_groups
-from training.optimization.packed_trees import PackedTree
+from training.optimization.packed_trees import Framing, PackedTree
 from training.q_training.validation import q_of_tree
 
 
@@ -99,6 +99,45 @@ def test_q_is_read_where_a_scorer_reads_it() -> None:
         [alone] = NaiveScorer(loaded).score([ScoreRequest(history, said)])
         found = q_T[[place.position for place in places]].tolist()
         assert found == pytest.approx(alone.q_values, abs=1e-6)
+
+
+def test_q_after_an_observation_is_read_where_a_scorer_reads_it() -> None:
+    loaded = q_model(head_features="match-1", reads_observation=True)
+    [tree] = packed(read_at="observation")
+    with torch.inference_mode():
+        q_T = q_of_tree(loaded.model, tree)
+    asked = [(h, d) for h, d in EPISODE.states() if len(d.candidates) > 1]
+    for (history, decision), places in zip(asked, tree.groups, strict=True):
+        said = tuple(Message("assistant", c.action) for c in decision.candidates)
+        answers = tuple((Message("user", c.observation),) for c in decision.candidates)
+        request = ScoreRequest(history, said, observations=answers)
+        [alone] = NaiveScorer(loaded).score([request])
+        found = q_T[[place.position for place in places]].tolist()
+        assert found == pytest.approx(alone.q_values, abs=1e-6)
+
+
+def test_states_with_one_candidate_are_labelled_after_their_observation() -> None:
+    [at_action], [after] = packed(), packed(read_at="observation")
+    assert [sum(at_action.weight), sum(after.weight)] == [5, 7]
+    assert [len(group) for group in after.groups] == [len(group) for group in at_action.groups]
+    assert len(after.pairs) == len(at_action.pairs)
+    assert sum(place.position in at_action.features for g in at_action.groups for place in g) == 5
+    assert len(after.features) == 7
+
+
+def test_what_the_world_wrote_is_marked_and_the_chat_template_is_not() -> None:
+    framing = Framing.of(renderer())
+    [plain], [tree] = packed(), packed(framing=framing)
+    assert not plain.observed
+    assert len(tree) > len(plain)
+
+    def text(token: int) -> str:
+        return str(renderer().tokenizer.decode([token])).strip()
+
+    assert {text(tree.token_ids[i]) for i in tree.observed} == {"you", "see", "mug"}
+    ends = {place.position for group in tree.groups for place in group}
+    assert set(tree.outcomes) == ends
+    assert {text(token) for token in tree.outcomes.values()} == {"you"}
 
 
 def test_every_candidate_has_its_features() -> None:

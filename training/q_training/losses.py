@@ -1,0 +1,88 @@
+"""Loss of a QNet on packed trees, all terms of the objective from one forward pass of the trunk."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from qnet.errors import ConfigError
+from qnet.models.qnet import QNet
+from training.optimization.packed_trees import PackedTree
+from training.optimization.trainer import Loss
+from training.q_training.objective import Objective, hl_gauss_error, tree_loss, world_loss
+from training.q_training.validation import hidden_of_tree
+
+VocabularyLogits = Callable[[Tensor], Tensor]
+"""From hidden states (N, D) to the logits of the next token (N, V)."""
+
+
+def output_embeddings(trunk: Path, qnet: QNet) -> VocabularyLogits:
+    """The output layer of the policy that a QNet's trunk comes from.
+
+    Where it is the input embedding, it is the QNet's own and trained with it; otherwise it stays
+    as it is.
+
+    Args:
+        trunk: the policy's folder.
+    """
+    policy = AutoModelForCausalLM.from_pretrained(
+        trunk, local_files_only=True, use_safetensors=True, dtype=torch.float32
+    )
+    layer = policy.get_output_embeddings()
+    if layer.weight is policy.get_input_embeddings().weight:
+        embeddings = qnet.trunk.get_input_embeddings()
+        return lambda hidden_ND: torch.nn.functional.linear(hidden_ND, embeddings.weight)
+    frozen: VocabularyLogits = layer.requires_grad_(False)
+    return frozen
+
+
+def loss_of(
+    qnet: QNet,
+    trees: Sequence[PackedTree],
+    objective: Objective,
+    vocabulary_logits: VocabularyLogits | None = None,
+) -> Loss:
+    """Summed loss of some packed trees.
+
+    Args:
+        vocabulary_logits: needed for the terms of a world model.
+    """
+    parts = [_loss_of_tree(qnet, tree, objective, vocabulary_logits) for tree in trees]
+    total: Tensor = torch.stack([part.total for part in parts]).sum()
+    return Loss(total, sum(part.weight for part in parts))
+
+
+def _loss_of_tree(
+    qnet: QNet,
+    tree: PackedTree,
+    objective: Objective,
+    vocabulary_logits: VocabularyLogits | None,
+) -> Loss:
+    hidden_TD = hidden_of_tree(qnet, tree)
+    head = qnet.head
+    outputs_TK = head.outputs(hidden_TD, tree.features_TF)
+    error_T: Tensor | None = None
+    if head.bins:
+        error_T = hl_gauss_error(outputs_TK, torch.tensor(tree.target), head.edges(outputs_TK))
+    loss = tree_loss(head.q_of(outputs_TK), tree, objective, error_T=error_T)
+    if vocabulary_logits is None:
+        return loss
+    world = world_loss(hidden_TD, tree, objective, vocabulary_logits)
+    return Loss(loss.total + world, loss.weight)
+
+
+def require_range(trees: Sequence[PackedTree], head_range: tuple[float, float]) -> None:
+    """Refuse labels that no distribution over the bins can have as its mean.
+
+    Raises:
+        ConfigError: a label lies outside.
+    """
+    low, high = head_range
+    for tree in trees:
+        for target, weight in zip(tree.target, tree.weight, strict=True):
+            if weight and not low <= target <= high:
+                raise ConfigError(
+                    f"a label is {target:g}, but head_range is {low:g} to {high:g}; widen it"
+                )
