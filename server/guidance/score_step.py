@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from qnet.decision.deadline import Deadline
-from qnet.decision.selection import Reason, distinct, select
+from qnet.decision.selection import Distinct, Reason, distinct, select
 from qnet.types import History, Message, ScoreRequest
 from server.episodes.service import Episodes
-from server.messages.history import to_candidates, to_documents, to_history
-from server.messages.schemas import ChatMessage
+from server.messages.history import (
+    TriedCandidates,
+    to_candidates,
+    to_documents,
+    to_history,
+)
+from server.messages.schemas import CandidateMessage, ChatMessage
 from server.observability.metrics import Metrics
 from server.q_models.build import Models
 from server.q_models.registry import QModelLease
@@ -53,7 +58,7 @@ class Scoring:
         most, most_bytes = self.settings.max_history_messages, self.settings.max_text_bytes
         return to_history(messages, most=most, most_bytes=most_bytes)
 
-    def candidates(self, given: Sequence[str | ChatMessage]) -> tuple[Message, ...]:
+    def candidates(self, given: Sequence[str | CandidateMessage]) -> TriedCandidates:
         """Candidates of the caller.
 
         Raises:
@@ -82,7 +87,7 @@ class Scoring:
     async def step(
         self,
         history: History,
-        candidates: Sequence[Message],
+        candidates: TriedCandidates,
         *,
         q_model: str | None,
         episode_id: str | None,
@@ -92,32 +97,40 @@ class Scoring:
         Raises:
             EpisodeClosedError: the episode has ended.
             HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: they bring observations to a Q model that reads none, or none
+                to one that does.
             ScorerUnavailableError: no answer can be given, or not in time.
             UnknownModelError: no such Q model is served.
         """
         await self.episodes.begin_step(episode_id)
         with self.hold(q_model, episode_id) as held:
             scored = await self.score(history, candidates, held)
-        await self._remember(episode_id, history, candidates, scored, held)
+        await self._remember(episode_id, history, candidates.messages, scored, held)
         return held, scored
 
     async def score(
-        self, history: History, candidates: Sequence[Message], q_model: QModelLease
+        self, history: History, candidates: TriedCandidates, q_model: QModelLease
     ) -> Scored:
-        """Q of each candidate; equal ones go through the Q model once.
+        """Q of each candidate; equal ones that nobody tried go through the Q model once.
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
+            InvalidCandidatesError: they bring observations to a Q model that reads none, or none
+                to one that does.
             ScorerUnavailableError: no answer can be given, or not in time.
         """
-        unique = distinct(candidates)
+        messages, observations = candidates.messages, candidates.observations
+        unique = distinct(messages)
+        if observations:
+            unique = Distinct(messages, tuple(range(len(messages))))
+        request = ScoreRequest(history, unique.messages, observations=observations)
         asked = perf_counter()
         async with self.deadline.enforce():
-            result = await q_model.scorer.score(ScoreRequest(history, unique.messages))
+            result = await q_model.scorer.score(request)
         score_s = perf_counter() - asked
         self.metrics.candidates.observe(len(unique.messages))
         q_values = tuple(result.q_values[i] for i in unique.index)
-        selection = select(candidates, q_values)
+        selection = select(messages, q_values)
         return Scored(
             q_values=q_values,
             chosen=selection.chosen,

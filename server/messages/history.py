@@ -1,7 +1,8 @@
 """From the messages of a request to a history that makes sense."""
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Final
 
 from qnet.errors import (
@@ -10,7 +11,7 @@ from qnet.errors import (
     MalformedHistoryError,
 )
 from qnet.types import History, Message, Role
-from server.messages.schemas import ChatMessage
+from server.messages.schemas import CandidateMessage, ChatMessage
 
 INSTRUCTING: Final = ("system", "developer")
 """Roles allowed at any position; they do not take part in turn order."""
@@ -32,30 +33,81 @@ def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -
     return history
 
 
+@dataclass(frozen=True, slots=True)
+class TriedCandidates:
+    """The candidates of a request.
+
+    Attributes:
+        observations: what trying each one answered; empty where nothing was tried.
+    """
+
+    messages: tuple[Message, ...]
+    observations: tuple[History, ...] = ()
+
+
 def to_candidates(
-    given: Sequence[str | ChatMessage], *, most: int, most_bytes: int
-) -> tuple[Message, ...]:
-    """The candidates of a request, as the assistant's messages.
+    given: Sequence[str | CandidateMessage], *, most: int, most_bytes: int
+) -> TriedCandidates:
+    """The candidates of a request, as the assistant's messages, and what they were answered.
 
     Raises:
         HistoryTooLongError: together more text than `most_bytes`.
-        InvalidCandidatesError: none or too many, an empty or broken one, a repeated one, or one
-            that is not the assistant's.
+        InvalidCandidatesError: none or too many, an empty or broken one, a repeated one, one that
+            is not the assistant's, or one without an observation beside others that have one.
     """
     if not 1 <= len(given) <= most:
         raise InvalidCandidatesError(f"{len(given)} candidates; give 1 to {most}")
     messages = [_to_message(candidate, index) for index, candidate in enumerate(given)]
-    check_size("candidates", [message.text for message in messages], most_bytes)
-    seen: dict[Message, int] = {}
-    for index, message in enumerate(messages):
-        if defect := _turn_defect(message):
+    observations = [_to_observation(candidate) for candidate in given]
+    texts = [m.text for m in (*messages, *chain.from_iterable(o or () for o in observations))]
+    check_size("candidates", texts, most_bytes)
+    seen: dict[tuple[Message, History | None], int] = {}
+    for index, tried in enumerate(zip(messages, observations, strict=True)):
+        if defect := _turn_defect(tried[0]):
             raise InvalidCandidatesError(f"candidates[{index}] {defect}")
-        if message in seen:
+        if tried in seen:
             raise InvalidCandidatesError(
-                f"candidates[{seen[message]}] and candidates[{index}] are equal; send each once"
+                f"candidates[{seen[tried]}] and candidates[{index}] are equal; send each once"
             )
-        seen[message] = index
-    return tuple(seen)
+        seen[tried] = index
+    return TriedCandidates(tuple(messages), _checked(messages, observations))
+
+
+def _to_observation(candidate: str | CandidateMessage) -> History | None:
+    if isinstance(candidate, str) or candidate.observation is None:
+        return None
+    if isinstance(candidate.observation, str):
+        return (Message("user", candidate.observation),)
+    return tuple(message.to_message() for message in candidate.observation)
+
+
+def _checked(
+    messages: Sequence[Message], observations: Sequence[History | None]
+) -> tuple[History, ...]:
+    """The observations, if they can follow their candidates."""
+    tried = [observation for observation in observations if observation is not None]
+    for index, (message, observation) in enumerate(zip(messages, observations, strict=True)):
+        if observation is None:
+            if tried:
+                raise InvalidCandidatesError(
+                    f"candidates[{index}] has no observation, but others have one; give one to "
+                    "each candidate or to none"
+                )
+            continue
+        roles = sorted({answer.role for answer in observation} - {"user", "tool"})
+        if roles or not observation:
+            raise InvalidCandidatesError(
+                f"candidates[{index}].observation "
+                + (f"has the role {roles[0]!r}" if roles else "is empty")
+                + "; give a text, or messages of the roles 'tool' and 'user'"
+            )
+        try:
+            check_readable((message, *observation))
+        except MalformedHistoryError as error:
+            raise InvalidCandidatesError(
+                f"candidates[{index}] and its observation, as messages of their own: {error}"
+            ) from error
+    return tuple(tried)
 
 
 def to_documents(texts: Sequence[str], *, most: int, most_bytes: int) -> tuple[Message, ...]:
@@ -163,7 +215,7 @@ def _defect(text: str) -> str | None:
     return None if text.strip() else "is empty; remove it"
 
 
-def _to_message(candidate: str | ChatMessage, index: int) -> Message:
+def _to_message(candidate: str | CandidateMessage, index: int) -> Message:
     if isinstance(candidate, str):
         return Message("assistant", candidate)
     if candidate.role != "assistant":

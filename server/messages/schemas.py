@@ -225,11 +225,22 @@ class ActRequest(StepOptions):
     policy: str | None = Field(default=None, description="null takes the default")
 
 
+class CandidateMessage(ChatMessage):
+    """A possible next action, and what trying it answered."""
+
+    observation: str | list[ChatMessage] | None = Field(
+        default=None,
+        description="what the environment answered: a text, or the tools' results as messages; "
+        "needed by a Q model whose `read_at` is `observation`, refused by any other",
+        exclude_if=_is_none,
+    )
+
+
 class ScoreItem(Body):
     """What an agent has seen so far, and the caller's own candidates."""
 
     messages: list[ChatMessage] = Field(json_schema_extra=NOT_EMPTY)
-    candidates: list[str | ChatMessage] = Field(
+    candidates: list[str | CandidateMessage] = Field(
         description="possible next actions: texts or assistant messages, all different",
         json_schema_extra=NOT_EMPTY,
     )

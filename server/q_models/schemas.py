@@ -23,6 +23,10 @@ class ModelCard(Body):
     context: int | None = Field(description="most tokens; null for a fake")
     checkpoint: str | None = Field(description="the name in its manifest")
     environment: str | None = Field(description="what it was trained on")
+    read_at: str | None = Field(
+        description="where Q is read: `last_token` of the action, after its `observation`, or at "
+        "all `action_tokens`; null for a policy and a fake"
+    )
     target: str | None = Field(description="what its Q was regressed on: q, avg or reward")
     metrics: dict[str, float] = Field(description="what its training measured")
 

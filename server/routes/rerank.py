@@ -11,6 +11,7 @@ from qnet.errors import InvalidCandidatesError
 from qnet.support.concurrency import all_of
 from qnet.types import History, Message
 from server.guidance.score_step import Scored, Scoring
+from server.messages.history import TriedCandidates
 from server.q_models.registry import QModelLease
 from server.rerank.schemas import (
     CohereRerankRequest,
@@ -61,7 +62,7 @@ async def _rank(body: RerankRequest, texts: Sequence[str], scoring: Scoring) -> 
     """The version that scored, and its Q of each document."""
     q_model, scored = await scoring.step(
         scoring.history(messages_of(body.query, body.messages)),
-        scoring.documents(texts),
+        TriedCandidates(scoring.documents(texts)),
         q_model=body.model,
         episode_id=body.episode_id,
     )
@@ -80,7 +81,7 @@ async def _score_pairs(
         places.setdefault(history, []).append(place)
     scored = await all_of(
         [
-            scoring.score(history, [documents[i] for i in mine], q_model)
+            scoring.score(history, TriedCandidates(tuple(documents[i] for i in mine)), q_model)
             for history, mine in places.items()
         ]
     )

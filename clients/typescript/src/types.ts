@@ -59,8 +59,16 @@ export interface Message {
 /** The history in OpenAI's shape; the last turn is not the agent's. */
 export type Messages = readonly Message[];
 
+/**
+ * What an agent might do next. A Q model whose `read_at` is "observation" needs the `observation`:
+ * what trying it answered, a text or the tools' results as messages.
+ */
+export interface CandidateMessage extends Message {
+  observation?: string | readonly Message[] | null;
+}
+
 /** What an agent might do next: a text, or an assistant's message (with `tool_calls`). */
-export type Candidate = string | Message;
+export type Candidate = string | CandidateMessage;
 
 /** One history and the candidates for what comes next; one item of a batch. */
 export interface ScoreItem {
@@ -261,6 +269,7 @@ export interface ModelCard {
   context: number | null;
   checkpoint: string | null;
   environment: string | null;
+  read_at: string | null;
   target: string | null;
   metrics: Record<string, number>;
 }

@@ -20,7 +20,11 @@ class Answer(BaseModel):
 
 
 Candidate = str | Mapping[str, Any]
-"""What an agent might do next: a text, or an assistant's message (with `tool_calls`)."""
+"""What an agent might do next: a text, or an assistant's message (with `tool_calls`).
+
+For a Q model whose `read_at` is "observation" the message also has the `observation`, which is what
+trying the action answered: a text, or the tools' results as messages.
+"""
 
 
 class ScoreItem(TypedDict):
@@ -336,6 +340,7 @@ class ModelCard(Answer):
     context: int | None
     checkpoint: str | None
     environment: str | None
+    read_at: str | None = None
     target: str | None
     metrics: dict[str, float]
 

@@ -5,10 +5,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.scoring.value_head import NaiveScorer
+from qnet.device.device_thread import DeviceThread
+from qnet.policies.local import LocalPolicy
+from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import Message, ScoreRequest
-from tests.support.tiny_models import q_model
-from tests.unit.server.conftest import FAKES, Serve
+from server.q_models.build import Models
+from server.settings.settings import Settings
+from tests.support.tiny_models import policy_model, q_model
+from tests.unit.server.conftest import FAKES, Serve, models_of
 
 TASK = [{"role": "user", "content": "you see a desk. " * 8}]
 
@@ -64,6 +68,95 @@ def test_candidates_that_cannot_be_scored_are_explained(
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_candidates"
     assert response.json()["error"]["message"] == message
+
+
+@pytest.fixture
+def observing_client(serve: Serve) -> TestClient:
+    """A server whose Q model reads after the observation."""
+
+    def build(_: Settings) -> Models:
+        thread = DeviceThread()
+        scorer = SharedPrefixScorer(q_model(reads_observation=True))
+        return models_of(LocalPolicy(policy_model(), thread=thread), scorer, thread)
+
+    return serve(build=build)
+
+
+def tried(action: str, observation: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": action, "observation": observation}
+
+
+def test_q_after_an_observation_is_what_the_reference_scorer_says(
+    observing_client: TestClient,
+) -> None:
+    candidates = [tried("go to desk", "you see mug"), tried("go to desk", "open shelf")]
+    answer = score(observing_client, candidates).json()
+    history = (Message("user", TASK[0]["content"]),)
+    said = (Message("assistant", "go to desk"),) * 2
+    answers = ((Message("user", "you see mug"),), (Message("user", "open shelf"),))
+    request = ScoreRequest(history, said, observations=answers)
+    (expected,) = NaiveScorer(q_model(reads_observation=True)).score([request])
+    q_values = [row["q_value"] for row in answer["scores"]]
+    assert q_values == pytest.approx(expected.q_values, abs=1e-6)
+    assert answer["chosen"] == q_values.index(max(q_values))
+    assert q_values[0] != q_values[1]
+
+
+def test_tools_results_are_an_observation(observing_client: TestClient) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "open", "arguments": "{}"}}
+    result = {"role": "tool", "content": "you see mug", "tool_call_id": "c1"}
+    candidate = {"role": "assistant", "tool_calls": [call], "observation": [result]}
+    other = candidate | {"observation": [result | {"content": "desk"}]}
+    scores = score(observing_client, [candidate, other]).json()["scores"]
+    assert scores[0]["q_value"] != scores[1]["q_value"]
+    items = [{"messages": TASK, "candidates": [candidate, other]}]
+    batch = observing_client.post("/v1/score/batch", json={"items": items}).json()
+    assert [row["q_value"] for row in batch["items"][0]["scores"]] == pytest.approx(
+        [row["q_value"] for row in scores], abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        (["go", tried("look", "you see")], "candidates[0] has no observation, but others have one"),
+        ([tried("go", []), tried("look", [])], "candidates[0].observation is empty; give a text"),
+        (
+            [tried("go", [{"role": "assistant", "content": "no"}])],
+            "candidates[0].observation has the role 'assistant'; give a text, or messages",
+        ),
+        ([tried("go", "you see"), tried("go", "you see")], "are equal; send each once"),
+        (
+            [tried("go", [{"role": "tool", "content": "a", "tool_call_id": "c"}])],
+            "candidates[0] and its observation, as messages of their own: messages[1] is the",
+        ),
+        (["go", "look"], "give what trying each one answered as candidates[].observation"),
+    ],
+)
+def test_observations_that_cannot_be_read_are_explained(
+    observing_client: TestClient, candidates: list[Any], message: str
+) -> None:
+    response = score(observing_client, candidates)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_candidates")
+    assert message in response.json()["error"]["message"]
+
+
+def test_a_q_model_that_reads_at_the_action_refuses_observations(tiny_client: TestClient) -> None:
+    response = score(tiny_client, [tried("go", "you see"), tried("take", "mug")])
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_candidates")
+    assert "leave out candidates[].observation" in response.json()["error"]["message"]
+
+
+def test_an_action_to_draw_needs_a_q_model_that_reads_at_the_action(
+    observing_client: TestClient,
+) -> None:
+    body = {"messages": TASK, "num_candidates": 4, "temperature": 5.0, "seed": 1, "max_tokens": 4}
+    response = observing_client.post("/v1/act", json=body)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_candidates")
+    assert "name a Q model that reads at the action" in response.json()["error"]["message"]
+    fallen_back = observing_client.post("/v1/act", json=body | {"fallback": "first"}).json()
+    assert fallen_back["guided"] is False
+    assert "reads Q after the observation" in fallen_back["unguided_reason"]
 
 
 def test_several_histories_are_scored_by_one_version(tiny_client: TestClient) -> None:
