@@ -82,6 +82,25 @@ def label(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def pairs(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Preference pairs from decision groups, exploration trees and episodes."""
+    with shown_errors():
+        from training.jobs.pairs import PairsConfig, run_pairs
+
+        _show("pairs", run_pairs(load_config(PairsConfig, config, overrides or ())))
+
+
+@app.command()
+def train_dpo(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """An implicit Q from preference pairs (StepQ): step-level or trajectory-level DPO."""
+    with shown_errors():
+        from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
+
+        trained = run_train_dpo(load_config(TrainDpoConfig, config, overrides or ()))
+        _show("train-dpo", trained.metrics)
+
+
+@app.command()
 def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
     """A Q model from labelled trees."""
     with shown_errors():

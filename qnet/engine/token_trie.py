@@ -44,6 +44,13 @@ class TokenTree:
             indices.append(index)
         return indices
 
+    def path_to(self, index: int) -> list[int]:
+        """Indices of the tokens from the first one to `index`."""
+        path = [index]
+        while (before := self.before[path[-1]]) >= 0:
+            path.append(before)
+        return path[::-1]
+
     def new_tokens(self, token_ids: Sequence[int]) -> int:
         """The number of a path's tokens that are not here yet."""
         known = sum(1 for _ in self._walk(token_ids))

@@ -7,20 +7,19 @@ same task are merged. It takes seconds, so a killed run starts over; its rows ap
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich.progress import track
 
-from qnet.errors import ConfigError, RecordError
 from qnet.records import MAX_REWARD, TreeRow
 from qnet.types import Message
 from training.algorithms.labelling import Target, label_tree, labelled_paths, sibling_groups
-from training.algorithms.tree import Tree, branching_fraction, merge_trees
-from training.data.records import LabelRow, rows_of, tree_from_row
-from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
+from training.algorithms.tree import Tree, branching_fraction
+from training.data.records import LabelRow, rows_of
+from training.data.runs import JsonlWriter, RunFolder, open_run
+from training.data.task_trees import read_task_trees
 from training.trajectory import path_history
 
 MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"})
@@ -69,7 +68,9 @@ def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
     unfinished = run.rows.with_suffix(".partial")
     unfinished.unlink(missing_ok=True)
     with JsonlWriter(unfinished) as writer:
-        tasks = _read_tasks(config)
+        tasks = read_task_trees(
+            config.trees, min_reward=config.min_reward, max_reward=config.max_reward
+        )
         for task, tree in track(tasks, "label", total=len(tasks), transient=True):
             labels = label_tree(
                 tree,
@@ -106,32 +107,6 @@ def label_rows(
             node_ids=tuple(node.id for node in path.nodes),
             parent_ids=tuple(node.parent for node in path.nodes),
         )
-
-
-def _read_tasks(config: LabelConfig) -> list[tuple[TreeRow, Tree]]:
-    """Every task with at least one action, and its merged tree."""
-    trees: dict[str, list[Tree]] = defaultdict(list)
-    tasks: dict[str, TreeRow] = {}
-    for folder in config.trees:
-        for row in read_rows(rows_path(folder), TreeRow):
-            _check_rewards(row, config, folder)
-            if row.nodes:
-                tasks.setdefault(row.task_id, row)
-                trees[row.task_id].append(tree_from_row(row))
-    if not tasks:
-        folders = ", ".join(map(str, config.trees))
-        raise ConfigError(f"no tree with an action in {folders}; run `qguide explore` first")
-    return [(task, merge_trees(trees[task_id])) for task_id, task in tasks.items()]
-
-
-def _check_rewards(row: TreeRow, config: LabelConfig, folder: Path) -> None:
-    for node in row.nodes:
-        if not config.min_reward <= node.reward <= config.max_reward:
-            raise RecordError(
-                f"{folder}, task {row.task_id}, node {node.id}: its reward is {node.reward:g}, but "
-                f"label takes {config.min_reward:g} to {config.max_reward:g}; scale the rewards, "
-                "or set min_reward and max_reward"
-            )
 
 
 class _Statistics:

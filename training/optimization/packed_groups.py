@@ -7,69 +7,12 @@ packed forward pass scores all of them (see `packed_trees`).
 from dataclasses import dataclass
 from itertools import combinations
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from qnet.models.match_features import match_features, observed_features, turns_of
 from qnet.rendering.renderer import RenderedEpisode, Renderer
-from qnet.types import History, Message
-from training.algorithms.step_values import (
-    Ending,
-    ValueScale,
-    discounted_value,
-    linear_value,
-    steps_left,
-)
-from training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
+from qnet.types import Message
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import Decision, GroupLabels, candidate_label, decisions_of
 from training.optimization.packed_trees import Framing, PackedTree, Place, ReadAt
-
-
-class GroupLabels(BaseModel):
-    """Computation of a candidate's label from its continuations.
-
-    Attributes:
-        scale: "linear" in steps, or "discounted": outcome_reward * gamma^steps.
-        step_cost: of "linear".
-        gamma: of "discounted".
-        horizon: steps of a failed continuation, and the most of any.
-        noop_cost_steps: extra cost in steps of an action that does nothing, right after another
-            that did nothing: an expert loses one step by it, but a policy may enter a loop.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    scale: ValueScale = "linear"
-    step_cost: float = Field(default=0.02, gt=0)
-    gamma: float = Field(default=0.9, gt=0, le=1)
-    horizon: int = Field(default=40, ge=1)
-    noop_cost_steps: float = Field(default=4.0, ge=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One state of an episode and its candidates.
-
-    Attributes:
-        after_noop: the action before it meant nothing to the environment.
-    """
-
-    history: History
-    row: DecisionRow
-    after_noop: bool
-
-
-def decisions_of(row: DecisionGroupsRow, *, with_single: bool = False) -> list[Decision]:
-    """The states with more than one distinct candidate.
-
-    Args:
-        with_single: those with one candidate, too.
-    """
-    found = []
-    after_noop = False
-    for history, decision in row.states():
-        if with_single or len(decision.candidates) > 1:
-            found.append(Decision(history, decision, after_noop))
-        after_noop = not decision.taken.valid
-    return found
 
 
 def pack_groups(
@@ -104,9 +47,11 @@ def pack_groups(
         if not packed or len(tree) + asked.new_tokens(tree) > max_tokens:
             packed.append(tree := PackedTree())
         read = _add(tree, asked, read_at, framing, with_features=with_features)
+        candidates = decision.row.candidates
+        found = [candidate_label(candidate, decision, labels) for candidate in candidates]
         places = [
-            _place(position, candidate, decision, labels)
-            for position, candidate in zip(read, decision.row.candidates, strict=True)
+            Place(position, label.value, label.steps, candidate.valid)
+            for position, label, candidate in zip(read, found, candidates, strict=True)
         ]
         for place in places:
             tree.label(place)
@@ -184,17 +129,3 @@ def _add(
         for place, candidate, answer in zip(read, asked.candidates, asked.answers, strict=True):
             [tree.features[place]] = observed_features(history, spans, candidate, answer)
     return read
-
-
-def _place(
-    position: int, candidate: CandidateRow, decision: Decision, labels: GroupLabels
-) -> Place:
-    endings = [Ending(c.outcome_reward, c.steps - 1) for c in candidate.continuations]
-    stuck = decision.after_noop and not candidate.valid
-    extra_steps = labels.noop_cost_steps if stuck else 0.0
-    steps = steps_left(endings, horizon=labels.horizon, extra_steps=extra_steps)
-    if labels.scale == "linear":
-        value = linear_value(steps, step_cost=labels.step_cost)
-    else:
-        value = discounted_value(endings, gamma=labels.gamma, extra_steps=extra_steps)
-    return Place(position, value, steps, candidate.valid)

@@ -15,9 +15,10 @@ from qnet.types import Message
 from training.algorithms.regression import LossOn
 from training.data.augmentation import Augmentation, Augmenter, build_augmenter
 from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import GroupLabels
 from training.data.records import LabelRow, messages_of, rows_of
 from training.data.runs import RunFolder, read_rows
-from training.optimization.packed_groups import GroupLabels, pack_groups
+from training.optimization.packed_groups import pack_groups
 from training.optimization.packed_trees import (
     Framing,
     PackedTree,

@@ -43,19 +43,26 @@ def require_packable(qnet: QNet, tree: PackedTree) -> None:
     Raises:
         ConfigError: the trunk has a memory beside the attention mask.
     """
-    path = [max(range(len(tree)), key=tree.depths.__getitem__)]
-    while (before := tree.before[path[0]]) >= 0:
-        path.insert(0, before)
+    path = tree.path_to(max(range(len(tree)), key=tree.depths.__getitem__))
     features_TF = tree.features_TF
     alone_T = qnet(
         torch.tensor([[tree.token_ids[i] for i in path]]),
         features=None if features_TF is None else features_TF[None, path],
     )[0]
-    difference = float((q_of_tree(qnet, tree)[path] - alone_T).abs().max())
-    if not difference <= _PACKING_TOLERANCE * max(1.0, float(alone_T.abs().max())):
+    require_same(type(qnet.trunk).__name__, q_of_tree(qnet, tree)[path], alone_T)
+
+
+def require_same(model: str, packed: Tensor, alone: Tensor) -> None:
+    """Refuse a model whose outputs for a path alone and in its tree differ.
+
+    Raises:
+        ConfigError: they do.
+    """
+    difference = float((packed - alone).abs().max())
+    if not difference <= _PACKING_TOLERANCE * max(1.0, float(alone.abs().max())):
         raise ConfigError(
-            f"{type(qnet.trunk).__name__} gives Q values {difference:.2g} apart for a path alone "
-            "and in its tree; its layers see past the attention mask, so train another trunk"
+            f"{model} gives values {difference:.2g} apart for a path alone and in its tree; its "
+            "layers see past the attention mask, so train another model"
         )
 
 

@@ -109,7 +109,7 @@ def rewarded(reward: float) -> TreeRow:
 @pytest.mark.parametrize(
     ("reward", "said"),
     [
-        (100.5, r"task .+, node 1: its reward is 100\.5, but label takes -100 to 100; scale"),
+        (100.5, r"task .+, node 1: its reward is 100\.5, but rewards are -100 to 100 here; scale"),
         (1e308, r"line 1: nodes\.0\.reward: Input should be less than or equal to 1000000"),
         (-1e308, r"line 1: nodes\.0\.reward: Input should be greater than or equal to -1000000"),
         (float("inf"), r"line 1: nodes\.0\.reward: Input should be"),

@@ -10,7 +10,8 @@ from qnet.scoring.value_head import NaiveScorer
 from qnet.types import Message, ScoreRequest
 from tests.support.tiny_models import q_model, renderer
 from training.data.decision_groups import DecisionGroupsRow
-from training.optimization.packed_groups import GroupLabels, pack_groups
+from training.data.group_labels import GroupLabels
+from training.optimization.packed_groups import pack_groups
 from training.optimization.packed_trees import Framing, PackedTree
 from training.q_training.validation import q_of_tree
 

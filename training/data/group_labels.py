@@ -1,0 +1,91 @@
+"""Labels of decision groups: the value of each candidate, from its continuations."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.types import History
+from training.algorithms.step_values import (
+    Ending,
+    ValueScale,
+    discounted_value,
+    linear_value,
+    steps_left,
+)
+from training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
+
+
+class GroupLabels(BaseModel):
+    """Computation of a candidate's label from its continuations.
+
+    Attributes:
+        scale: "linear" in steps, or "discounted": outcome_reward * gamma^steps.
+        step_cost: of "linear".
+        gamma: of "discounted".
+        horizon: steps of a failed continuation, and the most of any.
+        noop_cost_steps: extra cost in steps of an action that does nothing, right after another
+            that did nothing: an expert loses one step by it, but a policy may enter a loop.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scale: ValueScale = "linear"
+    step_cost: float = Field(default=0.02, gt=0)
+    gamma: float = Field(default=0.9, gt=0, le=1)
+    horizon: int = Field(default=40, ge=1)
+    noop_cost_steps: float = Field(default=4.0, ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One state of an episode and its candidates.
+
+    Attributes:
+        after_noop: the action before it meant nothing to the environment.
+    """
+
+    history: History
+    row: DecisionRow
+    after_noop: bool
+
+
+def decisions_of(row: DecisionGroupsRow, *, with_single: bool = False) -> list[Decision]:
+    """The states with more than one distinct candidate.
+
+    Args:
+        with_single: those with one candidate, too.
+    """
+    found = []
+    after_noop = False
+    for history, decision in row.states():
+        if with_single or len(decision.candidates) > 1:
+            found.append(Decision(history, decision, after_noop))
+        after_noop = not decision.taken.valid
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateLabel:
+    """Label of a candidate.
+
+    Attributes:
+        steps: to the goal after it; fewer are better.
+    """
+
+    value: float
+    steps: float
+
+
+def candidate_label(
+    candidate: CandidateRow, decision: Decision, labels: GroupLabels
+) -> CandidateLabel:
+    """The candidate's label on the scale of `labels`."""
+    endings = [Ending(c.outcome_reward, c.steps - 1) for c in candidate.continuations]
+    stuck = decision.after_noop and not candidate.valid
+    extra_steps = labels.noop_cost_steps if stuck else 0.0
+    steps = steps_left(endings, horizon=labels.horizon, extra_steps=extra_steps)
+    if labels.scale == "linear":
+        value = linear_value(steps, step_cost=labels.step_cost)
+    else:
+        value = discounted_value(endings, gamma=labels.gamma, extra_steps=extra_steps)
+    return CandidateLabel(value, steps)

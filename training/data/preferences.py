@@ -1,0 +1,81 @@
+"""Preference pairs: two continuations of one state, of which the first has the higher value.
+
+groups, explore, collect ─▶ pairs ─▶ PreferenceRow ─▶ train-dpo
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
+
+from qnet.records import TaskRow
+from qnet.types import History
+from training.data.records import MessageRow, messages_of
+from training.trajectory import action_key
+
+Level = Literal["step", "trajectory"]
+"""One action against another, or everything up to the end of an episode."""
+
+PairSource = Literal["group", "best-path", "outcome"]
+"""Two candidates of a decision group; a step of a tree's best path and a sibling (StepQ); two
+episodes of one task with different outcomes (ETO)."""
+
+
+class PreferenceRow(TaskRow):
+    """One preference pair: `pairs` writes it, `train-dpo` reads it.
+
+    Attributes:
+        level: length of what is compared.
+        source: origin of the pair.
+        messages: the state, from the system message or the first observation to the last one.
+        chosen: the better continuation: a reply, then observations and replies in turn. The last
+            message is a reply. Observations are context and never scored.
+        rejected: the worse one.
+        chosen_value: on the scale of its source, above `rejected_value`.
+        depth: actions before the state.
+        candidates: how many continuations the state had.
+    """
+
+    version: Literal[1] = 1
+    level: Level
+    source: PairSource
+    messages: Annotated[tuple[MessageRow, ...], Field(min_length=1)]
+    chosen: Annotated[tuple[MessageRow, ...], Field(min_length=1)]
+    rejected: Annotated[tuple[MessageRow, ...], Field(min_length=1)]
+    chosen_value: FiniteFloat
+    rejected_value: FiniteFloat
+    depth: NonNegativeInt
+    candidates: Annotated[int, Field(ge=2)] = 2
+
+    @model_validator(mode="after")
+    def _replies_and_observations_take_turns(self) -> Self:
+        for name, rows in (("chosen", self.chosen), ("rejected", self.rejected)):
+            if any((row.role == "assistant") != (i % 2 == 0) for i, row in enumerate(rows)):
+                roles = ", ".join(row.role for row in rows)
+                raise ValueError(f"{name} has the roles {roles}; replies and answers take turns")
+            if len(rows) % 2 == 0:
+                raise ValueError(f"{name} ends with an observation, which is never scored")
+        return self
+
+    @model_validator(mode="after")
+    def _chosen_is_better(self) -> Self:
+        if self.chosen_value <= self.rejected_value:
+            raise ValueError(
+                f"chosen_value {self.chosen_value} is not above rejected_value "
+                f"{self.rejected_value}"
+            )
+        if self.level == "step" and len(self.chosen) + len(self.rejected) > 2:
+            raise ValueError("a step is one reply, but chosen or rejected goes on")
+        key = action_key(self.chosen[0].content)
+        if self.level == "step" and key == action_key(self.rejected[0].content):
+            raise ValueError(f"chosen and rejected both do {key!r}")
+        return self
+
+    @property
+    def gap(self) -> float:
+        """Difference of the two values, above 0."""
+        return self.chosen_value - self.rejected_value
+
+    @property
+    def history(self) -> History:
+        """The state as a chat."""
+        return messages_of(self.messages)

@@ -1,0 +1,1 @@
+"""Training of an implicit Q by preference pairs: examples, log-probabilities, validation."""

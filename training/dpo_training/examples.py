@@ -1,0 +1,128 @@
+"""Training examples of DPO: preference pairs by task, and what is held back from them."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.errors import ConfigError
+from qnet.rendering.renderer import Renderer
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import GroupLabels
+from training.data.preferences import PreferenceRow
+from training.data.runs import RunFolder, read_rows
+from training.optimization.packed_replies import PackedReplies, pack_candidates, pack_pairs
+
+
+class PairExamples(BaseModel):
+    """Options of the examples and their packing.
+
+    Attributes:
+        pairs: run folders of `pairs`.
+        held_back_pairs: run folders of `pairs` to validate on, beside the held-back tasks.
+        other_pairs: those of another source, such as another policy's, whose accuracy is told
+            apart: out of distribution.
+        held_back_groups: run folders of `groups` to validate on.
+        group_labels: computation of the steps of their candidates.
+        max_length: longest path in tokens.
+        validation_fraction: share of tasks held back.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pairs: tuple[Path, ...] = Field(min_length=1)
+    held_back_pairs: tuple[Path, ...] = ()
+    other_pairs: tuple[Path, ...] = ()
+    held_back_groups: tuple[Path, ...] = ()
+    group_labels: GroupLabels = GroupLabels()
+    max_length: int = Field(default=4096, ge=32)
+    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExamples:
+    """All packed rows of a training."""
+
+    training: list[PackedReplies]
+    held_back: list[PackedReplies]
+    others: list[PackedReplies]
+    groups: list[PackedReplies]
+
+
+def read_pair_examples(
+    examples: PairExamples, renderer: Renderer, *, max_tokens: int, seed: int
+) -> PackedExamples:
+    """Read and pack all examples; training and validation share no task.
+
+    Args:
+        max_tokens: most distinct tokens of a packed row.
+        seed: of the tasks held back.
+
+    Raises:
+        ConfigError: there is nothing to train on, or a task to validate on is trained on.
+    """
+    tasks = _by_task(examples.pairs)
+    if not tasks:
+        raise ConfigError(f"no rows in pairs = {examples.pairs}; run `qguide pairs` first")
+    order = sorted(tasks)
+    random.Random(seed).shuffle(order)
+    kept = set(order[: round(len(order) * examples.validation_fraction)])
+
+    def pack(rows: Iterable[Sequence[PreferenceRow]]) -> list[PackedReplies]:
+        return [
+            tree
+            for task in rows
+            for tree in pack_pairs(
+                renderer, task, max_length=examples.max_length, max_tokens=max_tokens
+            )
+        ]
+
+    held_back, others = _by_task(examples.held_back_pairs), _by_task(examples.other_pairs)
+    _refuse_overlap(set(tasks), held_back, "held_back_pairs")
+    _refuse_overlap(set(tasks), others, "other_pairs")
+    return PackedExamples(
+        training=pack(rows for task, rows in tasks.items() if task not in kept),
+        held_back=pack([*(tasks[task] for task in sorted(kept)), *held_back.values()]),
+        others=pack(others.values()),
+        groups=_packed_groups(examples, renderer, set(tasks), max_tokens=max_tokens),
+    )
+
+
+def _by_task(folders: Sequence[Path]) -> dict[str, list[PreferenceRow]]:
+    tasks: dict[str, list[PreferenceRow]] = defaultdict(list)
+    for folder in folders:
+        for row in read_rows(RunFolder(folder).rows, PreferenceRow):
+            tasks[row.task_id].append(row)
+    return dict(tasks)
+
+
+def _packed_groups(
+    examples: PairExamples, renderer: Renderer, trained: set[str], *, max_tokens: int
+) -> list[PackedReplies]:
+    rows = [
+        row
+        for folder in examples.held_back_groups
+        for row in read_rows(RunFolder(folder).rows, DecisionGroupsRow)
+    ]
+    _refuse_overlap(trained, {row.task_id for row in rows}, "held_back_groups")
+    return [
+        tree
+        for row in rows
+        for tree in pack_candidates(
+            renderer,
+            row,
+            examples.group_labels,
+            max_length=examples.max_length,
+            max_tokens=max_tokens,
+        )
+    ]
+
+
+def _refuse_overlap(trained: set[str], held_back: Iterable[str], name: str) -> None:
+    if both := sorted(trained & set(held_back)):
+        raise ConfigError(
+            f"task {both[0]} of {name} is trained on too; hold back pairs and groups of other tasks"
+        )

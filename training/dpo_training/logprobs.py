@@ -1,0 +1,92 @@
+"""Log-probabilities of packed replies under the policy in training and under its reference."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import torch
+from rich.progress import track
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from qnet.models.implicit_q import token_logprobs
+from training.optimization.packed_replies import PackedReplies, ReplyPath
+from training.q_training.validation import require_same
+
+REFERENCE: Final = "reference_logprobs.pt"
+
+
+def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
+    """(R,) log pi of each reply of a packed row: the sum over its tokens, in float32."""
+    # A vocabulary's logits are the largest tensor here: only where a scored token follows.
+    scored = sorted({token for reply in tree.replies for token in reply})
+    row_of = {before: row for row, before in enumerate(sorted({tree.before[t] for t in scored}))}
+    logits_RV = model(
+        input_ids=torch.tensor([tree.token_ids]),
+        attention_mask=tree.visible()[None, None],
+        position_ids=torch.tensor([tree.depths]),
+        use_cache=False,
+        logits_to_keep=torch.tensor(list(row_of)),
+    ).logits[0]
+    rows_N = torch.tensor([row_of[tree.before[token]] for token in scored])
+    tokens_N = torch.tensor([tree.token_ids[token] for token in scored])
+    logprobs_N = token_logprobs(logits_RV[rows_N], tokens_N)
+    index_of = {token: index for index, token in enumerate(scored)}
+    owners = [i for i, reply in enumerate(tree.replies) for _ in reply]
+    parts = [index_of[token] for reply in tree.replies for token in reply]
+    sums_R = torch.zeros(len(tree.replies))
+    return sums_R.index_add(0, torch.tensor(owners), logprobs_N[parts])
+
+
+@torch.no_grad()
+def require_packable(model: PreTrainedModel, tree: PackedReplies) -> None:
+    """Make sure that log pi of a packed reply equals that of its path alone.
+
+    Raises:
+        ConfigError: the model has a memory beside the attention mask.
+    """
+    longest = max(range(len(tree.replies)), key=lambda i: tree.depths[tree.replies[i][-1]])
+    path = tree.path_to(tree.replies[longest][-1])
+    scored = set(tree.replies[longest])
+    alone = PackedReplies()
+    alone.add_reply(
+        ReplyPath(
+            [tree.token_ids[index] for index in path],
+            [position for position, index in enumerate(path) if index in scored],
+        )
+    )
+    packed_R = reply_logprobs(model, tree)[longest : longest + 1]
+    require_same(type(model).__name__, packed_R, reply_logprobs(model, alone))
+
+
+@torch.no_grad()
+def reference_logprobs(
+    model: PreTrainedModel, trees: Sequence[PackedReplies], folder: Path
+) -> list[Tensor]:
+    """(R,) of each packed row under the reference, computed once and kept in a run's folder.
+
+    Args:
+        folder: the run's; its configuration names the reference by hash.
+    """
+    kept = folder / REFERENCE
+    replies = _replies_sha256(trees)
+    if kept.is_file():
+        saved = torch.load(kept, weights_only=True)
+        if saved["replies_sha256"] == replies:
+            logprobs: list[Tensor] = saved["logprobs"]
+            return logprobs
+    model.eval()
+    found = [reply_logprobs(model, tree) for tree in track(trees, "reference", transient=True)]
+    unfinished = kept.with_suffix(".partial")
+    torch.save({"replies_sha256": replies, "logprobs": found}, unfinished)
+    unfinished.replace(kept)
+    return found
+
+
+def _replies_sha256(trees: Sequence[PackedReplies]) -> str:
+    """One hash over the tokens of all packed rows and the places of their replies."""
+    digest = sha256()
+    for tree in trees:
+        digest.update(repr((tree.token_ids, tree.before, tree.replies)).encode())
+    return digest.hexdigest()

@@ -1,0 +1,262 @@
+"""Make preference pairs of decision groups, exploration trees and episodes.
+
+    qguide pairs --config training/configs/alfworld/pairs.toml
+
+reads rows of `groups` (all pairs of one state's candidates), of `explore` (along the best path, the
+sibling of lowest Q, as StepQ does; or whole branches) and of `collect` (episodes of one task with
+different outcomes, as ETO does); writes preference rows for `train-dpo`. It takes seconds, so a
+killed run starts over; its rows appear all at once.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from qnet.errors import ConfigError
+from qnet.records import MAX_REWARD, ROOT_ID, TaskRow, TreeRow
+from qnet.types import History, Message
+from training.algorithms.labelling import Target, label_tree
+from training.algorithms.preferences import best_path_pairs, value_pairs
+from training.algorithms.tree import Node, Tree
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import GroupLabels, candidate_label, decisions_of
+from training.data.preferences import Level, PairSource, PreferenceRow
+from training.data.records import TrajectoryRow, messages_of, rows_of
+from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
+from training.data.task_trees import read_task_trees
+from training.trajectory import path_history
+
+_LEAST_MARGIN = 1e-9
+
+
+class PairsConfig(BaseModel):
+    """Configuration of `qguide pairs`.
+
+    Attributes:
+        groups: run folders of `groups`.
+        trees: run folders of `explore`.
+        trajectories: run folders of `collect`; episodes of one task are compared by their outcome.
+        output: the run folder to write.
+        group_labels: computation of values from continuations, for `groups`.
+        target: values of a tree's nodes.
+        gamma: discount per step, for the target `q`.
+        normalize: min-max per tree, for the target `q`.
+        step_pairs: pairs of actions, from `groups` and `trees`.
+        trajectory_pairs: pairs of a tree's branches by their outcome, StepQ's ablation.
+        min_label_margin: actions whose values differ by less are no pair.
+        most_per_state: pairs that a state of `groups` gives at most, those of the largest
+            differences; 0 is no limit.
+        most_per_task: the same for the pairs of a task's episodes or branches.
+        min_reward, max_reward: bounds of every action's reward; other trees are refused.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    groups: tuple[Path, ...] = ()
+    trees: tuple[Path, ...] = ()
+    trajectories: tuple[Path, ...] = ()
+    output: Path
+    group_labels: GroupLabels = GroupLabels()
+    target: Target = "q"
+    gamma: float = Field(default=0.9, ge=0, le=1)
+    normalize: bool = True
+    step_pairs: bool = True
+    trajectory_pairs: bool = False
+    min_label_margin: float = Field(default=0.005, gt=0)
+    most_per_state: int = Field(default=0, ge=0)
+    most_per_task: int = Field(default=1, ge=0)
+    min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
+    max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)
+
+    @model_validator(mode="after")
+    def _something_to_read(self) -> Self:
+        if not self.groups and not self.trees and not self.trajectories:
+            raise ValueError("groups, trees and trajectories are all empty; name a run folder")
+        return self
+
+
+def run_pairs(config: PairsConfig) -> dict[str, object]:
+    """Write the preference rows; returns the statistics that `metrics.jsonl` gets too.
+
+    Raises:
+        ConfigError: no two actions or episodes differ enough in value.
+        RecordError: a row is of another kind, or a reward in it is out of bounds.
+    """
+    with open_run(config.output, config) as run:
+        return _write(config, run)
+
+
+def _write(config: PairsConfig, run: RunFolder) -> dict[str, object]:
+    statistics = _Statistics()
+    unfinished = run.rows.with_suffix(".partial")
+    unfinished.unlink(missing_ok=True)
+    with JsonlWriter(unfinished) as writer:
+        for row in preference_rows(config):
+            statistics.add(row)
+            writer.write(row)
+    if not statistics.tasks:
+        raise ConfigError(
+            "no two actions or episodes differ enough in value; lower min_label_margin "
+            f"({config.min_label_margin:g}), or explore and collect with a policy that also fails"
+        )
+    unfinished.replace(run.rows)
+    summary = statistics.summary()
+    with JsonlWriter(run.metrics) as metrics:
+        metrics.write(summary)
+    return summary
+
+
+def preference_rows(config: PairsConfig) -> Iterator[PreferenceRow]:
+    """All pairs, source by source and task by task."""
+    for folder in config.groups:
+        for episode in read_rows(rows_path(folder), DecisionGroupsRow):
+            yield from _of_groups(episode, config)
+    if config.trees:
+        tasks = read_task_trees(
+            config.trees, min_reward=config.min_reward, max_reward=config.max_reward
+        )
+        for task, tree in tasks:
+            yield from _of_tree(task, tree, config)
+    yield from _of_trajectories(config)
+
+
+def _of_groups(row: DecisionGroupsRow, config: PairsConfig) -> Iterator[PreferenceRow]:
+    if not config.step_pairs:
+        return
+    for decision in decisions_of(row):
+        candidates = decision.row.candidates
+        values = [candidate_label(c, decision, config.group_labels).value for c in candidates]
+        pairs = value_pairs(values, min_margin=config.min_label_margin, most=config.most_per_state)
+        for better, worse in pairs:
+            yield _row(
+                row,
+                ("step", "group"),
+                state=decision.history,
+                chosen=(Message("assistant", candidates[better].action),),
+                rejected=(Message("assistant", candidates[worse].action),),
+                values=(values[better], values[worse]),
+                candidates=len(candidates),
+            )
+
+
+def _of_tree(task: TreeRow, tree: Tree, config: PairsConfig) -> Iterator[PreferenceRow]:
+    if config.step_pairs:
+        yield from _along_best_path(task, tree, config)
+    if not config.trajectory_pairs:
+        return
+    leaves = list(tree.leaves())
+    rewards = [leaf.step.reward for leaf in leaves]
+    for better, worse in value_pairs(rewards, min_margin=_LEAST_MARGIN, most=config.most_per_task):
+        yield _row(
+            task,
+            ("trajectory", "outcome"),
+            state=(*_system(task), *tree.history(ROOT_ID)),
+            chosen=_replies(tree.path(leaves[better].id)),
+            rejected=_replies(tree.path(leaves[worse].id)),
+            values=(rewards[better], rewards[worse]),
+            candidates=len(leaves),
+        )
+
+
+def _along_best_path(task: TreeRow, tree: Tree, config: PairsConfig) -> Iterator[PreferenceRow]:
+    values = label_tree(tree, target=config.target, gamma=config.gamma, normalized=config.normalize)
+    for better, worse in best_path_pairs(tree, values, min_margin=config.min_label_margin):
+        parent = tree.node(better).parent
+        yield _row(
+            task,
+            ("step", "best-path"),
+            state=(*_system(task), *tree.history(parent)),
+            chosen=_replies([tree.node(better)]),
+            rejected=_replies([tree.node(worse)]),
+            values=(values[better], values[worse]),
+            candidates=len(tree.children[parent]),
+        )
+
+
+def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
+    episodes: dict[str, list[TrajectoryRow]] = defaultdict(list)
+    for folder in config.trajectories:
+        for row in read_rows(rows_path(folder), TrajectoryRow):
+            if row.steps:
+                episodes[row.task_id].append(row)
+    for rows in episodes.values():
+        outcomes = [row.outcome_reward for row in rows]
+        for better, worse in value_pairs(
+            outcomes, min_margin=_LEAST_MARGIN, most=config.most_per_task
+        ):
+            state, chosen = _cut_at_first_action(rows[better])
+            _, rejected = _cut_at_first_action(rows[worse])
+            yield _row(
+                rows[better],
+                ("trajectory", "outcome"),
+                state=state,
+                chosen=chosen,
+                rejected=rejected,
+                values=(outcomes[better], outcomes[worse]),
+                candidates=len(rows),
+            )
+
+
+def _row(
+    task: TaskRow,
+    origin: tuple[Level, PairSource],
+    *,
+    state: History,
+    chosen: History,
+    rejected: History,
+    values: tuple[float, float],
+    candidates: int,
+) -> PreferenceRow:
+    level, source = origin
+    return PreferenceRow(
+        task_id=task.task_id,
+        kind=task.kind,
+        environment=task.environment,
+        level=level,
+        source=source,
+        messages=rows_of(state),
+        chosen=rows_of(chosen),
+        rejected=rows_of(rejected),
+        chosen_value=values[0],
+        rejected_value=values[1],
+        depth=sum(message.role == "assistant" for message in state),
+        candidates=candidates,
+    )
+
+
+def _system(task: TreeRow) -> History:
+    return () if task.system is None else (Message("system", task.system),)
+
+
+def _replies(nodes: Sequence[Node]) -> History:
+    """Actions and observations of these nodes, up to the last action."""
+    return path_history("", [node.step for node in nodes])[1:-1]
+
+
+def _cut_at_first_action(row: TrajectoryRow) -> tuple[History, History]:
+    """The state before any action, and everything from the first action to the last."""
+    messages = messages_of(row.messages)
+    actions = [i for i, message in enumerate(messages) if message.role == "assistant"]
+    return messages[: actions[0]], messages[actions[0] : actions[-1] + 1]
+
+
+class _Statistics:
+    """Statistics of the pairs."""
+
+    def __init__(self) -> None:
+        self.tasks: set[str] = set()
+        self._counts = Counter[str]()
+        self._gap = 0.0
+
+    def add(self, row: PreferenceRow) -> None:
+        self.tasks.add(row.task_id)
+        self._counts[row.source] += 1
+        self._gap += row.gap
+
+    def summary(self) -> dict[str, object]:
+        pairs = self._counts.total()
+        sources = {f"{name}_pairs": count for name, count in sorted(self._counts.items())}
+        return {"tasks": len(self.tasks), "pairs": pairs, **sources, "mean_gap": self._gap / pairs}

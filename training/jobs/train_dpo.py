@@ -1,0 +1,198 @@
+"""Fit a policy to preference pairs, and write it with its reference as an implicit Q (StepQ).
+
+    qguide train-dpo --config training/configs/alfworld/train_dpo.toml
+
+reads rows of `pairs`; writes an implicit-q checkpoint, which the server, `evaluate` and
+`choice-regret` take wherever they take a QNet. Pairs of actions give step-level DPO (equation 8),
+pairs of episodes trajectory-level DPO (equation 7).
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from qnet.errors import ConfigError
+from qnet.models.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
+from qnet.models.implicit_q import ImplicitQ
+from qnet.rendering.renderer import Renderer
+from training.data.runs import RunFolder, open_run, sha256_of_rows
+from training.dpo_training.examples import PackedExamples, PairExamples, read_pair_examples
+from training.dpo_training.logprobs import reference_logprobs, reply_logprobs, require_packable
+from training.dpo_training.objective import DpoObjective, pairs_loss
+from training.dpo_training.validation import Referenced, validate
+from training.optimization.packed_replies import PackedReplies
+from training.optimization.padded_batches import plan_steps
+from training.optimization.trainer import Loop, Loss, Optimization
+from training.q_training.best_weights import BestWeights, Criterion
+from training.rollouts.models import weights_sha256
+
+
+class TrainDpoConfig(PairExamples, DpoObjective):
+    """Configuration of `qguide train-dpo`, with the fields of `PairExamples` and `DpoObjective`.
+
+    Attributes:
+        policy: the folder of the policy to start from.
+        reference: that of the reference; None for `policy`.
+        write_policy: write the trained policy alone, too, to `policy` beside `checkpoint`: the
+            next agent of an iteration.
+        keep: the epoch whose weights are written: the "last", or the one with the highest
+            "spearman" or the lowest "regret_steps" on held-back decision groups.
+        optimization: of the weights. StepQ has batches of 16 pairs; a step here is counted in
+            distinct tokens.
+    """
+
+    policy: Path
+    reference: Path | None = None
+    output: Path
+    name: str = "implicit-q"
+    environment: str = ""
+    write_policy: bool = False
+    keep: Criterion = "last"
+    optimization: Optimization = Optimization(lr=1e-5, warmup_ratio=0.1, epochs=1)
+    seed: int = 0
+
+
+def run_train_dpo(config: TrainDpoConfig) -> Manifest:
+    """Train and write the implicit-q checkpoint to `config.output / "checkpoint"`.
+
+    Raises:
+        ConfigError: there is nothing to train on, a held-back task is trained on, the model does
+            not run on packed rows, or the run folder belongs to another configuration.
+    """
+    weights = {
+        "policy_sha256": weights_sha256(config.policy),
+        "reference_sha256": weights_sha256(config.reference or config.policy),
+    }
+    with open_run(config.output, config, weights=weights) as run:
+        return _train(config, run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """All packed rows with log pi of their replies under the reference."""
+
+    training: Referenced
+    held_back: Referenced
+    others: Referenced
+    groups: Referenced
+
+    @classmethod
+    def of(cls, examples: PackedExamples, reference: PreTrainedModel, run: RunFolder) -> Self:
+        parts = (examples.training, examples.held_back, examples.others, examples.groups)
+        trees = [tree for part in parts for tree in part]
+        logprobs = iter(reference_logprobs(reference, trees, run.path))
+        return cls(*(Referenced(part, [next(logprobs) for _ in part]) for part in parts))
+
+
+def _train(config: TrainDpoConfig, run: RunFolder) -> Manifest:
+    torch.manual_seed(config.seed)
+    if config.optimization.threads:
+        torch.set_num_threads(config.optimization.threads)
+    renderer = load_renderer(config.policy)
+    examples = read_pair_examples(
+        config, renderer, max_tokens=config.optimization.micro_batch_tokens, seed=config.seed
+    )
+    if not examples.training:
+        raise ConfigError(
+            f"no pair in {', '.join(map(str, config.pairs))} has at most {config.max_length} "
+            "tokens; raise max_length"
+        )
+    model = ImplicitQ.from_policies(
+        config.policy, config.reference or config.policy, beta=config.beta
+    )
+    model.reference.requires_grad_(False)
+    require_packable(model.policy, min(examples.training, key=len))
+    data = _Data.of(examples, model.reference, run)
+    figures = _optimize(config, run, model.policy, data)
+    return _save(config, model, renderer, figures)
+
+
+def _optimize(
+    config: TrainDpoConfig, run: RunFolder, policy: PreTrainedModel, data: _Data
+) -> dict[str, float]:
+    """Train the policy in place; figures of the weights that it ends with."""
+    best = BestWeights(run.path, config.keep)
+
+    def figures_now() -> dict[str, float]:
+        return validate(
+            policy,
+            pairs=data.held_back,
+            other_pairs=data.others,
+            groups=data.groups,
+            beta=config.beta,
+        )
+
+    def on_epoch(_: int) -> dict[str, float]:
+        figures = figures_now()
+        best.offer(policy, figures)
+        return figures
+
+    epochs = _plan(config, data.training.trees)
+    Loop(policy, config.optimization, output=run.path).run(
+        [step for epoch in epochs for step in epoch],
+        lambda indices: _loss(policy, data.training, indices, config),
+        name=f"train-dpo {config.name}",
+        size=lambda indices: sum(len(data.training.trees[i]) for i in indices),
+        on_epoch=on_epoch,
+        steps_per_epoch=len(epochs[0]),
+    )
+    return best.figures if best.restore(policy) else figures_now()
+
+
+def _loss(
+    policy: PreTrainedModel, data: Referenced, indices: Sequence[int], objective: DpoObjective
+) -> Loss:
+    parts = [
+        pairs_loss(
+            reply_logprobs(policy, data.trees[i]), data.reference[i], data.trees[i], objective
+        )
+        for i in indices
+    ]
+    total: Tensor = torch.stack([part.total for part in parts]).sum()
+    return Loss(total, sum(part.weight for part in parts))
+
+
+def _plan(config: TrainDpoConfig, trees: Sequence[PackedReplies]) -> list[list[list[list[int]]]]:
+    """Epoch by epoch, the steps over the packed rows."""
+    rng = random.Random(config.seed)
+    return [
+        plan_steps(
+            [len(tree) for tree in trees],
+            batch_tokens=config.optimization.batch_tokens,
+            micro_batch_tokens=config.optimization.micro_batch_tokens,
+            rng=rng,
+        )
+        for _ in range(config.optimization.epochs)
+    ]
+
+
+def _save(
+    config: TrainDpoConfig, model: ImplicitQ, renderer: Renderer, figures: dict[str, float]
+) -> Manifest:
+    weights = config.policy / "model.safetensors"
+    manifest = Manifest(
+        kind="implicit-q",
+        name=config.name,
+        environment=config.environment,
+        read_at="action_tokens",
+        target="dpo",
+        trunk_sha256=sha256_of(weights) if weights.is_file() else "",
+        data_sha256=sha256_of_rows(config.pairs),
+        metrics=figures,
+    )
+    if config.write_policy:
+        save_checkpoint(
+            config.output / "policy",
+            model=model.policy,
+            tokenizer=renderer.tokenizer,
+            manifest=manifest.model_copy(update={"kind": "policy", "read_at": "", "target": ""}),
+        )
+    return save_checkpoint(
+        config.output / "checkpoint", model=model, tokenizer=renderer.tokenizer, manifest=manifest
+    )

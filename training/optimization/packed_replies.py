@@ -1,0 +1,155 @@
+"""Packed replies: the preference pairs of a task, or the candidates of an episode, as one row.
+
+States of an episode begin alike, and so do the two sides of a pair. Every distinct token goes
+through the model once (see `packed_trees`), and log pi of a reply is the same as from its path
+alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from qnet.engine.token_trie import TokenTree
+from qnet.rendering.renderer import Renderer
+from qnet.types import History, Message
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import GroupLabels, candidate_label, decisions_of
+from training.data.preferences import Level, PreferenceRow
+from training.data.records import messages_of
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPair:
+    """Indices of the two replies of a pair, and the difference of their values."""
+
+    chosen: int
+    rejected: int
+    gap: float
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyGroup:
+    """Candidates of one state: index, steps to the goal after it and validity of each."""
+
+    replies: tuple[int, ...]
+    steps: tuple[float, ...]
+    valid: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPath:
+    """A state and a reply to it as tokens.
+
+    Attributes:
+        scored: positions of the reply's own tokens, ends of turns included; observations within
+            it are left out.
+    """
+
+    token_ids: list[int]
+    scored: list[int]
+
+
+@dataclass(slots=True)
+class PackedReplies(TokenTree):
+    """States and replies that begin alike.
+
+    Attributes:
+        replies: (R,) indices of the tokens of each distinct reply.
+    """
+
+    replies: list[tuple[int, ...]] = field(default_factory=list)
+    pairs: list[PackedPair] = field(default_factory=list)
+    groups: list[ReplyGroup] = field(default_factory=list)
+    _reply_index: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def add_reply(self, path: ReplyPath) -> int:
+        """Add a reply to its state; returns its index in `replies`."""
+        indices = self.add(path.token_ids)
+        reply = tuple(indices[position] for position in path.scored)
+        if reply not in self._reply_index:
+            self._reply_index[reply] = len(self.replies)
+            self.replies.append(reply)
+        return self._reply_index[reply]
+
+
+def reply_path(renderer: Renderer, history: History, reply: Sequence[Message]) -> ReplyPath:
+    """Tokens of a reply after its state, as a scorer reads them.
+
+    Args:
+        history: the state.
+        reply: an assistant's message, then answers and messages in turn.
+    """
+    rendered = renderer.encode_episode((*history, *reply))
+    own = rendered.action_spans[-sum(message.role == "assistant" for message in reply) :]
+    scored = [position for start, end in own for position in range(start, end)]
+    return ReplyPath(rendered.token_ids[: own[-1][1]], scored)
+
+
+def pack_pairs(
+    renderer: Renderer, rows: Sequence[PreferenceRow], *, max_length: int, max_tokens: int
+) -> list[PackedReplies]:
+    """Pack the preference pairs of one task.
+
+    Args:
+        max_length: longest path; a pair with a longer one is left out.
+        max_tokens: a task with more distinct tokens becomes several packed rows.
+    """
+    packed: list[PackedReplies] = []
+    for row in rows:
+        history = row.history
+        paths = [
+            reply_path(renderer, history, messages_of(side)) for side in (row.chosen, row.rejected)
+        ]
+        if max(len(path.token_ids) for path in paths) > max_length:
+            continue
+        tree = _with_room(packed, paths, max_tokens=max_tokens)
+        chosen, rejected = (tree.add_reply(path) for path in paths)
+        tree.pairs.append(PackedPair(chosen, rejected, row.gap, row.level))
+    return packed
+
+
+def pack_candidates(
+    renderer: Renderer,
+    row: DecisionGroupsRow,
+    labels: GroupLabels,
+    *,
+    max_length: int,
+    max_tokens: int,
+) -> list[PackedReplies]:
+    """Pack the decisions of an episode for validation.
+
+    Args:
+        max_length: longest path; decisions behind it are left out.
+        max_tokens: an episode with more tokens becomes several packed rows; the candidates of one
+            state stay together.
+    """
+    packed: list[PackedReplies] = []
+    for decision in decisions_of(row):
+        candidates = decision.row.candidates
+        paths = [
+            reply_path(renderer, decision.history, (Message("assistant", candidate.action),))
+            for candidate in candidates
+        ]
+        if max(len(path.token_ids) for path in paths) > max_length:
+            break
+        tree = _with_room(packed, paths, max_tokens=max_tokens)
+        tree.groups.append(
+            ReplyGroup(
+                replies=tuple(tree.add_reply(path) for path in paths),
+                steps=tuple(candidate_label(c, decision, labels).steps for c in candidates),
+                valid=tuple(candidate.valid for candidate in candidates),
+            )
+        )
+    return packed
+
+
+def _with_room(
+    packed: list[PackedReplies], paths: Sequence[ReplyPath], *, max_tokens: int
+) -> PackedReplies:
+    """The last packed row if these paths fit into it, or a new one."""
+    if packed:
+        added = sum(packed[-1].new_tokens(path.token_ids) for path in paths)
+        if len(packed[-1]) + added <= max_tokens:
+            return packed[-1]
+    packed.append(PackedReplies())
+    return packed[-1]
