@@ -55,6 +55,19 @@ validation_fraction = 0.3
 lr = 0.003
 epochs = 1
 """
+PAIRS = """
+trees = ["{runs}/trees"]
+output = "{runs}/pairs"
+trajectory_pairs = true
+"""
+TRAIN_DPO = """
+pairs = ["{runs}/pairs"]
+policy = "{runs}/sft/checkpoint"
+output = "{runs}/dpo"
+validation_fraction = 0.3
+[optimization]
+lr = 0.003
+"""
 
 
 def qguide(*arguments: str) -> Result:
@@ -104,6 +117,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("explore", EXPLORE),
         ("label", LABEL),
         ("train-qnet", TRAIN_QNET),
+        ("pairs", PAIRS),
+        ("train-dpo", TRAIN_DPO),
     ):
         run_job(runs, job, text)
     return runs
@@ -135,6 +150,14 @@ def test_the_line_ends_in_results_for_every_method_and_seed(trained: Path, tmp_p
     assert all(row["completion_tokens"] > 0 and row["policy_time_s"] > 0 for row in guided)
     assert results["config"]["policy_sha256"]
     assert results["config"]["qnet_sha256"]
+
+
+def test_an_implicit_q_guides_where_a_qnet_does(trained: Path, tmp_path: Path) -> None:
+    implicit = ("--qnet", f"{trained}/dpo/checkpoint", "--methods", "q-guided")
+    result = evaluate(trained, tmp_path / "evaluation", *implicit)
+    assert result.exit_code == 0, result.output
+    results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
+    assert {row["method"] for row in results["rows"]} == {"q-guided"}
 
 
 def test_an_evaluation_is_not_resumed_with_other_candidates(trained: Path, tmp_path: Path) -> None:

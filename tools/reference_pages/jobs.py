@@ -15,7 +15,9 @@ from training.jobs.evaluate import EvaluateConfig
 from training.jobs.explore import ExploreConfig
 from training.jobs.groups import GroupsConfig
 from training.jobs.label import LabelConfig
+from training.jobs.pairs import PairsConfig
 from training.jobs.sft import SftConfig
+from training.jobs.train_dpo import TrainDpoConfig
 from training.jobs.train_qnet import TrainQNetConfig
 
 JOBS: Final[dict[str, type[BaseModel]]] = {
@@ -25,6 +27,8 @@ JOBS: Final[dict[str, type[BaseModel]]] = {
     "groups": GroupsConfig,
     "label": LabelConfig,
     "train-qnet": TrainQNetConfig,
+    "pairs": PairsConfig,
+    "train-dpo": TrainDpoConfig,
     "evaluate": EvaluateConfig,
     "choice-regret": ChoiceRegretConfig,
 }

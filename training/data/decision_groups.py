@@ -1,6 +1,6 @@
 """Decision groups: one played episode with every distinct candidate of every step, each valued.
 
-    groups ─▶ DecisionGroupsRow ─▶ train-qnet, choice-regret
+    groups ─▶ DecisionGroupsRow ─▶ train-qnet, pairs, choice-regret
 
 An exploration tree holds what a Q model may learn from. A decision group holds exactly what it has
 to choose among: the candidates that the policy draws in the states that it reaches itself. Rows

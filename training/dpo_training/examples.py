@@ -4,6 +4,8 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +16,7 @@ from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels
 from training.data.preferences import PreferenceRow
 from training.data.runs import RunFolder, read_rows
-from training.optimization.packed_replies import PackedReplies, pack_candidates, pack_pairs
+from training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates
 
 
 class PairExamples(BaseModel):
@@ -64,38 +66,39 @@ def read_pair_examples(
     Raises:
         ConfigError: there is nothing to train on, or a task to validate on is trained on.
     """
-    tasks = _by_task(examples.pairs)
+    read = partial(_packed_pairs, examples, renderer, max_tokens)
+    tasks = read(examples.pairs)
     if not tasks:
         raise ConfigError(f"no rows in pairs = {examples.pairs}; run `qguide pairs` first")
     order = sorted(tasks)
     random.Random(seed).shuffle(order)
     kept = set(order[: round(len(order) * examples.validation_fraction)])
-
-    def pack(rows: Iterable[Sequence[PreferenceRow]]) -> list[PackedReplies]:
-        return [
-            tree
-            for task in rows
-            for tree in pack_pairs(
-                renderer, task, max_length=examples.max_length, max_tokens=max_tokens
-            )
-        ]
-
-    held_back, others = _by_task(examples.held_back_pairs), _by_task(examples.other_pairs)
+    held_back, others = read(examples.held_back_pairs), read(examples.other_pairs)
     _refuse_overlap(set(tasks), held_back, "held_back_pairs")
     _refuse_overlap(set(tasks), others, "other_pairs")
     return PackedExamples(
-        training=pack(rows for task, rows in tasks.items() if task not in kept),
-        held_back=pack([*(tasks[task] for task in sorted(kept)), *held_back.values()]),
-        others=pack(others.values()),
+        training=[tree for task, trees in tasks.items() if task not in kept for tree in trees],
+        held_back=[*chain(*(tasks[task] for task in sorted(kept)), *held_back.values())],
+        others=[*chain(*others.values())],
         groups=_packed_groups(examples, renderer, set(tasks), max_tokens=max_tokens),
     )
 
 
-def _by_task(folders: Sequence[Path]) -> dict[str, list[PreferenceRow]]:
-    tasks: dict[str, list[PreferenceRow]] = defaultdict(list)
+def _packed_pairs(
+    examples: PairExamples, renderer: Renderer, max_tokens: int, folders: Sequence[Path]
+) -> dict[str, list[PackedReplies]]:
+    """Packed rows by task."""
+    # Packed as they are read: a pair repeats its whole history, and a task has many pairs.
+    tasks: dict[str, list[PackedReplies]] = defaultdict(list)
     for folder in folders:
         for row in read_rows(RunFolder(folder).rows, PreferenceRow):
-            tasks[row.task_id].append(row)
+            add_pair(
+                tasks[row.task_id],
+                renderer,
+                row,
+                max_length=examples.max_length,
+                max_tokens=max_tokens,
+            )
     return dict(tasks)
 
 

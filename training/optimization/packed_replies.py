@@ -85,27 +85,30 @@ def reply_path(renderer: Renderer, history: History, reply: Sequence[Message]) -
     return ReplyPath(rendered.token_ids[: own[-1][1]], scored)
 
 
-def pack_pairs(
-    renderer: Renderer, rows: Sequence[PreferenceRow], *, max_length: int, max_tokens: int
-) -> list[PackedReplies]:
-    """Pack the preference pairs of one task.
+def add_pair(
+    packed: list[PackedReplies],
+    renderer: Renderer,
+    row: PreferenceRow,
+    *,
+    max_length: int,
+    max_tokens: int,
+) -> None:
+    """Add a preference pair to the packed rows of its task.
 
     Args:
+        packed: of this task so far; it grows where the last one is full.
         max_length: longest path; a pair with a longer one is left out.
-        max_tokens: a task with more distinct tokens becomes several packed rows.
+        max_tokens: most distinct tokens of a packed row with several pairs.
     """
-    packed: list[PackedReplies] = []
-    for row in rows:
-        history = row.history
-        paths = [
-            reply_path(renderer, history, messages_of(side)) for side in (row.chosen, row.rejected)
-        ]
-        if max(len(path.token_ids) for path in paths) > max_length:
-            continue
-        tree = _with_room(packed, paths, max_tokens=max_tokens)
-        chosen, rejected = (tree.add_reply(path) for path in paths)
-        tree.pairs.append(PackedPair(chosen, rejected, row.gap, row.level))
-    return packed
+    history = row.history
+    paths = [
+        reply_path(renderer, history, messages_of(side)) for side in (row.chosen, row.rejected)
+    ]
+    if max(len(path.token_ids) for path in paths) > max_length:
+        return
+    tree = _with_room(packed, paths, max_tokens=max_tokens)
+    chosen, rejected = (tree.add_reply(path) for path in paths)
+    tree.pairs.append(PackedPair(chosen, rejected, row.gap, row.level))
 
 
 def pack_candidates(

@@ -16,11 +16,12 @@ from qnet.types import Message, ScoreRequest
 from tests.support.tiny_models import save_policy
 from training.data.augmentation import Augmentation, build_augmenter
 from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import GroupLabels
 from training.data.records import LabelRow, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from training.jobs.sft import SftConfig, run_sft
 from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
-from training.optimization.packed_groups import GroupLabels, pack_groups
+from training.optimization.packed_groups import pack_groups
 from training.optimization.packed_trees import Framing, PackedTree, Place, pack_tree
 from training.optimization.trainer import Optimization
 from training.q_training.examples import Examples, read_examples, rename_tree

@@ -14,7 +14,9 @@ from training.jobs.collect import CollectConfig
 from training.jobs.explore import ExploreConfig
 from training.jobs.groups import GroupsConfig
 from training.jobs.label import LabelConfig
+from training.jobs.pairs import PairsConfig
 from training.jobs.sft import SftConfig
+from training.jobs.train_dpo import TrainDpoConfig
 from training.jobs.train_qnet import TrainQNetConfig
 
 CONFIGS = Path(__file__).parents[4] / "training" / "configs" / "alfworld"
@@ -26,6 +28,8 @@ KINDS: dict[str, type[BaseModel]] = {
     "choice_regret": ChoiceRegretConfig,
     "label": LabelConfig,
     "train_qnet": TrainQNetConfig,
+    "pairs": PairsConfig,
+    "train_dpo": TrainDpoConfig,
 }
 
 
@@ -65,6 +69,17 @@ def test_training_ships_with_the_papers_numbers() -> None:
     assert (qnet.head_width, qnet.loss_on, qnet.ranking_weight) == (1024, "all", 0)
     assert qnet.constant_trees
     assert qnet.unbranched_suffixes
+
+
+def test_preference_training_ships_with_the_papers_numbers() -> None:
+    config = load_config(TrainDpoConfig, CONFIGS / "train_dpo.toml")
+    optimization = config.optimization
+    assert (config.beta, config.gap_power, config.max_length) == (0.1, 0, 4096)
+    assert (optimization.lr, optimization.warmup_ratio, optimization.epochs) == (1e-5, 0.1, 1)
+    pairs = load_config(PairsConfig, CONFIGS / "pairs.toml")
+    assert config.pairs == (pairs.output,)
+    assert pairs.trees == (load_config(ExploreConfig, CONFIGS / "explore.toml").output,)
+    assert config.policy == load_config(SftConfig, CONFIGS / "sft.toml").output / "checkpoint"
 
 
 def test_each_stage_reads_what_the_one_before_it_writes() -> None:

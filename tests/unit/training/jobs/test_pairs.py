@@ -1,0 +1,153 @@
+"""The pairs job: pairs of decision groups, of trees and of episodes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from qnet.errors import ConfigError
+from qnet.records import NodeRow, TreeRow
+from qnet.types import Message
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.preferences import PreferenceRow
+from training.data.records import TrajectoryRow, rows_of
+from training.data.runs import JsonlWriter, RunFolder, read_rows
+from training.jobs.pairs import PairsConfig, run_pairs
+from training.trajectory import parse_action
+
+TASK: dict[str, Any] = {"task_id": "t", "kind": "k", "environment": "e"}
+
+
+def write(folder: Path, *rows: Any) -> Path:
+    with JsonlWriter(RunFolder(folder).rows) as writer:
+        for row in rows:
+            writer.write(row)
+    return folder
+
+
+def pairs_of(tmp_path: Path, **options: Any) -> list[PreferenceRow]:
+    output = tmp_path / "pairs"
+    run_pairs(PairsConfig(output=output, **options))
+    return list(read_rows(RunFolder(output).rows, PreferenceRow))
+
+
+def said(rows: list[PreferenceRow]) -> list[tuple[str, str]]:
+    """The bare actions of each pair, those of a trajectory joined."""
+    return [
+        (
+            "".join(parse_action(r.content) for r in row.chosen if r.role == "assistant"),
+            "".join(parse_action(r.content) for r in row.rejected if r.role == "assistant"),
+        )
+        for row in rows
+    ]
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Path:
+    def candidate(letter: str, steps: int) -> dict[str, Any]:
+        ending = {"outcome_reward": 1.0, "steps": steps, "terminated": True}
+        return {
+            "action": f"Action: {letter}",
+            "count": 1,
+            "observation": f"did {letter}",
+            "continuations": [ending],
+        }
+
+    fields = TASK | {
+        "first_observation": "start",
+        "system": "Be quick.",
+        "decisions": [
+            {"candidates": [candidate("a", 4)], "chosen": 0},
+            {"candidates": [candidate("b", 5), candidate("c", 3), candidate("d", 5)], "chosen": 0},
+        ],
+        "source": "policy",
+        "continuation": "expert",
+        "seed": 0,
+    }
+    return write(tmp_path / "groups", DecisionGroupsRow.model_validate(fields))
+
+
+def node(number: int, parent: int, depth: int, letter: str, reward: float | None) -> NodeRow:
+    return NodeRow(
+        id=number,
+        parent=parent,
+        depth=depth,
+        action=f"Action: {letter}",
+        observation=f"did {letter}",
+        reward=reward or 0.0,
+        terminated=reward is not None,
+        source="policy",
+    )
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> Path:
+    nodes = (
+        node(1, 0, 1, "a", None),
+        node(2, 1, 2, "b", 1.0),
+        node(3, 0, 1, "c", 0.0),
+        node(4, 1, 2, "d", 0.5),
+        node(5, 1, 2, "e", 0.0),
+    )
+    return write(
+        tmp_path / "trees", TreeRow(**TASK, first_observation="start", nodes=nodes, draws=4)
+    )
+
+
+def test_candidates_of_a_state_are_compared_by_their_steps(tmp_path: Path, groups: Path) -> None:
+    rows = pairs_of(tmp_path, groups=(groups,))
+    assert said(rows) == [("c", "b"), ("c", "d")]
+    first = rows[0]
+    assert [m.content for m in first.messages] == ["Be quick.", "start", "Action: a", "did a"]
+    assert (first.depth, first.candidates, first.source, first.level) == (1, 3, "group", "step")
+    assert first.gap == pytest.approx(2 * 0.02)
+
+
+def test_a_margin_and_a_limit_leave_pairs_out(tmp_path: Path, groups: Path) -> None:
+    assert len(pairs_of(tmp_path / "1", groups=(groups,), most_per_state=1)) == 1
+    with pytest.raises(ConfigError, match=r"lower min_label_margin \(0.05\)"):
+        pairs_of(tmp_path / "2", groups=(groups,), min_label_margin=0.05)
+
+
+def test_the_best_path_of_a_tree_wins_against_the_sibling_of_lowest_q(
+    tmp_path: Path, trees: Path
+) -> None:
+    rows = pairs_of(tmp_path, trees=(trees,))
+    assert said(rows) == [("a", "c"), ("b", "e")]
+    assert [row.chosen_value for row in rows] == [pytest.approx(0.9), 1.0]
+    assert [row.depth for row in rows] == [0, 1]
+
+
+def test_branches_of_a_tree_are_compared_by_their_outcome(tmp_path: Path, trees: Path) -> None:
+    options: dict[str, Any] = {"step_pairs": False, "trajectory_pairs": True}
+    rows = pairs_of(tmp_path / "1", trees=(trees,), **options)
+    assert said(rows) == [("ab", "ae")]
+    assert [m.content for m in rows[0].chosen] == ["Action: a", "did a", "Action: b"]
+    assert len(pairs_of(tmp_path / "2", trees=(trees,), **options, most_per_task=0)) == 5
+
+
+def test_episodes_of_a_task_are_compared_by_their_outcome(tmp_path: Path) -> None:
+    def episode(letters: str, reward: float) -> TrajectoryRow:
+        messages = [Message("user", "start")]
+        for letter in letters:
+            messages += [Message("assistant", f"Action: {letter}"), Message("user", "did")]
+        return TrajectoryRow(
+            **TASK,
+            messages=rows_of(messages),
+            outcome_reward=reward,
+            terminated=True,
+            steps=len(letters),
+            source="policy",
+        )
+
+    expert = write(tmp_path / "expert", episode("ab", 1.0))
+    own = write(tmp_path / "own", episode("acd", 0.0), episode("", 0.0))
+    [row] = pairs_of(tmp_path, trajectories=(expert, own))
+    assert said([row]) == [("ab", "acd")]
+    assert (row.level, row.source, row.gap) == ("trajectory", "outcome", 1.0)
+
+
+def test_nothing_to_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="all empty; name a run folder"):
+        PairsConfig(output=tmp_path)

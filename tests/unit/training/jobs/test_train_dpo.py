@@ -1,0 +1,174 @@
+"""The DPO trainer: it learns to rank, it can be killed, and what it writes can be served."""
+
+import json
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import training.optimization.trainer as trainer
+from qnet.errors import ConfigError
+from qnet.models.checkpoint import LoadedImplicitQ, load_policy, load_q_model
+from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
+from qnet.types import ScoreRequest
+from tests.support.tiny_models import save_policy
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.preferences import PreferenceRow
+from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
+from training.jobs.pairs import PairsConfig, run_pairs
+from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
+from training.optimization.trainer import Optimization
+
+WORDS = ("desk", "shelf")
+
+
+def groups_of(folder: Path, numbers: range) -> Path:
+    """Episodes of one decision: going where the task says is right."""
+    with JsonlWriter(RunFolder(folder).rows) as rows:
+        for number in numbers:
+            asked = WORDS[number % 2]
+            candidates = [
+                {
+                    "action": f"Action: go to {word}",
+                    "count": 1,
+                    "observation": "you see mug" if word == asked else "you see",
+                    "reward": float(word == asked),
+                    "terminated": True,
+                    "valid": word == asked,
+                    "continuations": [
+                        {"outcome_reward": word == asked, "steps": 1, "terminated": True}
+                    ],
+                }
+                for word in WORDS
+            ]
+            fields = {
+                "task_id": f"t{number}",
+                "kind": "go",
+                "environment": "e",
+                "first_observation": f"take mug from {asked}",
+                "decisions": [{"candidates": candidates, "chosen": 0}],
+                "source": "policy",
+                "continuation": "expert",
+                "seed": 0,
+            }
+            rows.write(DecisionGroupsRow.model_validate(fields))
+    return folder
+
+
+def pairs_of(folder: Path, numbers: range) -> Path:
+    groups = groups_of(folder / "groups", numbers)
+    run_pairs(PairsConfig(groups=(groups,), output=folder / "pairs"))
+    return folder / "pairs"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainDpoConfig:
+    return TrainDpoConfig(
+        pairs=(pairs_of(tmp_path / "train", range(16)),),
+        held_back_pairs=(pairs_of(tmp_path / "held_back", range(20, 24)),),
+        other_pairs=(pairs_of(tmp_path / "others", range(30, 34)),),
+        held_back_groups=(tmp_path / "held_back" / "groups",),
+        policy=save_policy(tmp_path / "policy"),
+        output=tmp_path / "dpo",
+        validation_fraction=0.0,
+        write_policy=True,
+        optimization=Optimization(lr=3e-3, epochs=6, batch_tokens=120, micro_batch_tokens=120),
+    )
+
+
+def loaded(folder: Path) -> LoadedImplicitQ:
+    model = load_q_model(folder)
+    assert isinstance(model, LoadedImplicitQ)
+    return model
+
+
+def test_pairs_teach_an_implicit_q_that_the_scorers_read(config: TrainDpoConfig) -> None:
+    manifest = run_train_dpo(config)
+    figures = manifest.metrics
+    assert figures["preference_accuracy"] == figures["preference_accuracy_other"] == 1.0
+    assert figures["spearman"] == 1.0
+    assert figures["regret_steps"] == figures["invalid_chosen"] == 0.0
+    q_model = loaded(config.output / "checkpoint")
+    assert q_model.manifest == manifest
+    policy = load_policy(config.output / "policy").model
+    assert torch.equal(policy.lm_head.weight, q_model.model.policy.lm_head.weight)
+    margins = []
+    for row in read_rows(RunFolder(config.held_back_pairs[0]).rows, PreferenceRow):
+        replies = tuple(side[0].to_message() for side in (row.chosen, row.rejected))
+        for scorer in (NaiveImplicitScorer(q_model), SharedPrefixImplicitScorer(q_model)):
+            [scored] = scorer.score([ScoreRequest(row.history, replies)])
+            margins.append(scored.q_values[0] - scored.q_values[1])
+    mean = sum(margins) / len(margins)
+    assert mean == pytest.approx(figures["preference_margin"], abs=1e-4)
+
+
+def test_the_first_loss_is_that_of_a_coin(config: TrainDpoConfig) -> None:
+    run_train_dpo(config)
+    assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)
+
+
+def first_loss(output: Path) -> float:
+    line = RunFolder(output).metrics.read_text().splitlines()[0]
+    return float(json.loads(line)["loss"])
+
+
+def test_another_reference_than_the_start_is_kept(config: TrainDpoConfig, tmp_path: Path) -> None:
+    reference = save_policy(tmp_path / "reference", seed=1)
+    run_train_dpo(config.model_copy(update={"reference": reference}))
+    assert first_loss(config.output) != pytest.approx(log(2), abs=1e-3)
+    kept = loaded(config.output / "checkpoint").model.reference.state_dict()
+    assert all(
+        torch.equal(kept[name], weight)
+        for name, weight in load_policy(reference).model.state_dict().items()
+    )
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(
+    config: TrainDpoConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_train_dpo(config.model_copy(update={"output": tmp_path / "whole"}))
+    always = config.optimization.model_copy(update={"save_every_s": 1e-9})
+    killed = config.model_copy(update={"optimization": always})
+    save = trainer.Loop._save
+
+    def save_and_die(loop: Any) -> None:
+        save(loop)
+        if loop.step == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer.Loop, "_save", save_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        run_train_dpo(killed)
+    monkeypatch.undo()
+    assert run_train_dpo(killed).files["model.safetensors"] == whole.files["model.safetensors"]
+
+
+def test_two_jobs_do_not_share_a_folder(config: TrainDpoConfig) -> None:
+    with open_run(config.output, config), pytest.raises(ConfigError, match="another job is"):
+        run_train_dpo(config)
+
+
+@pytest.mark.parametrize("name", ["held_back_pairs", "other_pairs", "held_back_groups"])
+def test_a_task_that_is_trained_on_is_not_validated_on(
+    config: TrainDpoConfig, tmp_path: Path, name: str
+) -> None:
+    trained = {"held_back_groups": tmp_path / "train" / "groups"}.get(name, config.pairs[0])
+    with pytest.raises(ConfigError, match=rf"task t0 of {name} is trained on too"):
+        run_train_dpo(config.model_copy(update={name: (trained,)}))
+
+
+def test_pairs_that_are_all_too_long_are_refused(config: TrainDpoConfig) -> None:
+    changes = {"max_length": 32, "pairs": (_long_pairs(config),)}
+    with pytest.raises(ConfigError, match="raise max_length"):
+        run_train_dpo(config.model_copy(update=changes))
+
+
+def _long_pairs(config: TrainDpoConfig) -> Path:
+    folder = config.output.parent / "long"
+    [row, *_] = read_rows(RunFolder(config.pairs[0]).rows, PreferenceRow)
+    long = row.messages[0].model_copy(update={"content": "take mug from desk " * 20})
+    with JsonlWriter(RunFolder(folder).rows) as rows:
+        rows.write(row.model_copy(update={"messages": (long,)}))
+    return folder

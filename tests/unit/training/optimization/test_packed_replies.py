@@ -1,0 +1,155 @@
+"""Replies of many states in one packed row: their tokens, and log pi as if each stood alone."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from qnet.scoring.logprobs import SharedPrefixLogprobScorer
+from qnet.types import History, Message, ScoreRequest
+from tests.support.tiny_models import ARCHITECTURES, policy_model, renderer
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import GroupLabels
+from training.data.preferences import PreferenceRow
+from training.data.records import rows_of
+from training.dpo_training.logprobs import reply_logprobs, require_packable
+from training.optimization.packed_replies import (
+    PackedReplies,
+    add_pair,
+    pack_candidates,
+    reply_path,
+)
+
+START: History = (Message("user", "you see mug"),)
+LATER: History = (*START, Message("assistant", "go to desk"), Message("user", "you see shelf"))
+
+
+def said(text: str) -> Message:
+    return Message("assistant", text)
+
+
+def pair(history: History, chosen: str, rejected: str) -> PreferenceRow:
+    return compared(history, (said(chosen),), (said(rejected),))
+
+
+def compared(
+    history: History, chosen: History, rejected: History, *, level: str = "step"
+) -> PreferenceRow:
+    fields: dict[str, Any] = {
+        "task_id": "t",
+        "kind": "k",
+        "environment": "e",
+        "level": level,
+        "source": "group",
+        "messages": rows_of(history),
+        "chosen": rows_of(chosen),
+        "rejected": rows_of(rejected),
+        "chosen_value": 1.0,
+        "rejected_value": 0.5,
+        "depth": 0,
+    }
+    return PreferenceRow.model_validate(fields)
+
+
+ROWS = (
+    pair(START, "take mug", "go to shelf"),
+    pair(START, "take mug", "open desk"),
+    pair(LATER, "open shelf", "take mug"),
+)
+
+
+def packed(*rows: PreferenceRow, **limits: int) -> list[PackedReplies]:
+    trees: list[PackedReplies] = []
+    for row in rows:
+        add_pair(trees, renderer(), row, **({"max_length": 200, "max_tokens": 400} | limits))
+    return trees
+
+
+def test_pairs_of_a_task_share_their_beginnings() -> None:
+    [tree] = packed(*ROWS)
+    alone = sum(len(row) for one in ROWS for row in packed(one))
+    assert len(tree) < alone
+    assert [(p.chosen, p.rejected) for p in tree.pairs] == [(0, 1), (0, 2), (3, 4)]
+    assert [p.gap for p in tree.pairs] == [0.5, 0.5, 0.5]
+
+
+def test_a_row_that_is_full_is_followed_by_another() -> None:
+    trees = packed(*ROWS, max_tokens=1)
+    assert [len(tree.pairs) for tree in trees] == [1, 1, 1]
+
+
+def test_a_pair_with_a_path_that_is_too_long_is_left_out() -> None:
+    longest = max(len(reply_path(renderer(), LATER, (said(t),)).token_ids) for t in ("take mug",))
+    [tree] = packed(*ROWS, max_length=longest - 1)
+    assert len(tree.pairs) == 2
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_log_pi_of_a_packed_reply_is_that_which_a_scorer_reads(architecture: str) -> None:
+    loaded = policy_model(architecture)
+    [tree] = packed(*ROWS)
+    with torch.no_grad():
+        logprobs = reply_logprobs(loaded.model, tree).tolist()
+    require_packable(loaded.model, tree)
+    scorer = SharedPrefixLogprobScorer(loaded)
+    for row, of_pair in zip(ROWS, tree.pairs, strict=True):
+        candidates = tuple(said(side[0].content) for side in (row.chosen, row.rejected))
+        [scored] = scorer.score([ScoreRequest(row.history, candidates)])
+        mine = [logprobs[of_pair.chosen], logprobs[of_pair.rejected]]
+        assert mine == pytest.approx(list(scored.q_values), abs=1e-4)
+
+
+def test_observations_within_a_trajectory_are_not_scored() -> None:
+    whole = (said("go to desk"), Message("user", "you see shelf"), said("open shelf"))
+    path = reply_path(renderer(), START, whole)
+    tokens = [path.token_ids[position] for position in path.scored]
+    replies = [renderer().encode_candidate(message) for message in whole[::2]]
+    assert tokens == replies[0] + replies[1]
+    assert path.scored[-1] == len(path.token_ids) - 1
+    row = compared(START, whole, (said("take mug"),), level="trajectory")
+    [tree] = packed(row)
+    model = policy_model().model
+    with torch.no_grad():
+        both = reply_logprobs(model, tree)
+        steps = PackedReplies()
+        steps.add_reply(reply_path(renderer(), START, whole[:1]))
+        steps.add_reply(reply_path(renderer(), (*START, *whole[:2]), whole[2:]))
+        assert float(both[0]) == pytest.approx(float(reply_logprobs(model, steps).sum()), abs=1e-4)
+
+
+def test_candidates_of_an_episode_keep_their_steps_and_validity() -> None:
+    def candidate(action: str, steps: int, *, valid: bool = True) -> dict[str, Any]:
+        ending = {"outcome_reward": 1.0, "steps": steps, "terminated": True}
+        return {
+            "action": action,
+            "count": 1,
+            "observation": "you see shelf",
+            "valid": valid,
+            "continuations": [ending],
+        }
+
+    row = DecisionGroupsRow.model_validate(
+        {
+            "task_id": "t",
+            "kind": "k",
+            "environment": "e",
+            "first_observation": "you see mug",
+            "decisions": [
+                {"candidates": [candidate("go to desk", 3), candidate("go", 4)], "chosen": 0},
+                {
+                    "candidates": [
+                        candidate("open shelf", 2),
+                        candidate("take mug", 5, valid=False),
+                    ],
+                    "chosen": 0,
+                },
+            ],
+            "source": "policy",
+            "continuation": "expert",
+            "seed": 0,
+        }
+    )
+    [tree] = pack_candidates(renderer(), row, GroupLabels(), max_length=200, max_tokens=400)
+    assert [group.steps for group in tree.groups] == [(2, 3), (1, 4)]
+    assert [group.valid for group in tree.groups] == [(True, True), (True, False)]
+    assert [group.replies for group in tree.groups] == [(0, 1), (2, 3)]
