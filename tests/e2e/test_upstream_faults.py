@@ -5,7 +5,8 @@ fails; meanwhile others use the second one and /v1/score, and get their answers 
 """
 
 import json
-import subprocess
+import os
+import signal
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ import httpx
 import pytest
 
 from server.chat.fake_openai import DEFAULT_REPLIES
+from server.upstreams.managed_process import ManagedProcess
 from tests.support.serving import ROOT, free_port, serving_process
 
 END_S = 60.0
@@ -34,19 +36,25 @@ class Fake:
     """A `qguide fake-upstream` on a port that stays its own."""
 
     port: int
-    process: "subprocess.Popen[bytes] | None" = None
+    process: ManagedProcess | None = None
 
     def start(self, *options: str) -> None:
         """Start and wait until it answers."""
         command = [sys.executable, "-m", "qguide", "fake-upstream", "--port", str(self.port)]
-        self.process = subprocess.Popen([*command, *options], cwd=ROOT, stderr=subprocess.DEVNULL)
-        until(lambda: self.get("/health") is not None)
+        self.process = ManagedProcess(
+            "the upstream",
+            [*command, *options],
+            environment=os.environ,
+            output=lambda _: None,
+            folder=ROOT,
+        )
+        self.process.wait_until(lambda: self.get("/health") is not None, timeout_s=END_S)
 
     def kill(self) -> None:
         """End it at once, as a power cut would."""
         if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+            self.process.signal(signal.SIGKILL)
+            self.process.close()
             self.process = None
 
     def get(self, path: str) -> httpx.Response | None:

@@ -4,11 +4,11 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
+
+from server.upstreams.managed_process import ManagedProcess
 
 BINARY = (
     shutil.which("redis-server") or shutil.which(os.environ.get("QGUIDE_REDIS_SERVER", "")) or ""
@@ -24,34 +24,32 @@ class RedisServer:
             self.port: int = free.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ManagedProcess | None = None
 
     def start(self) -> None:
         """Start and wait until it answers."""
         command = [BINARY, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         command += ["--appendonly", "no", "--dir", str(self._folder)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + START_S
-        while not self._answers():
-            assert time.monotonic() < deadline, "redis-server did not start"
-            time.sleep(0.05)
+        log = self._folder / "redis.log"
+        self._process = ManagedProcess("Redis", command, environment=os.environ, output=log)
+        self._process.wait_until(self._answers, timeout_s=START_S)
 
     def kill(self) -> None:
         """End it at once, as a power cut would."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.signal(signal.SIGKILL)
+            self._process.close()
             self._process = None
 
     def freeze(self) -> None:
         """Let it hang: connections stay, answers do not come."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        self._process.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let it go on."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        self._process.signal(signal.SIGCONT)
 
     def _answers(self) -> bool:
         try:

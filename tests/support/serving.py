@@ -117,6 +117,14 @@ def free_port() -> int:
     return port
 
 
+def lives(pid: int) -> bool:
+    """True while a process runs; one that ended and waits to be collected does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def processes_with(text: str) -> list[int]:
     """Ids of the processes with this text in their command line."""
     running = psutil.process_iter(["cmdline"])

@@ -20,12 +20,13 @@ from pydantic import Field
 from qguide.bench.fairness.crowd import Scene
 from qguide.bench.measurement.measure import describe_machine
 from qguide.bench.measurement.options import BenchOptions, OutputFile
-from qguide.bench.measurement.processes import Child, child
+from qguide.bench.measurement.processes import child
 from qguide.bench.measurement.records import FairnessRow, FairnessRun
 from qguide.bench.score.http_scorer import free_port, wait_until_ready
 from qguide.bench.serve.agents import Agent
 from qguide.bench.serve.load import percentiles
 from server.access.keys import create_key
+from server.upstreams.managed_process import ManagedProcess
 
 ALONE: Final = "alone"
 GOAL: Final = 5.0
@@ -135,7 +136,7 @@ def _crowd(config: FairnessBench, scene: str, url: str, key: str, folder: Path) 
 
 
 @contextmanager
-def _server(config: FairnessBench, folder: Path) -> Iterator[tuple[str, Child]]:
+def _server(config: FairnessBench, folder: Path) -> Iterator[tuple[str, ManagedProcess]]:
     """The embedded models behind keys."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"

@@ -4,26 +4,25 @@ import base64
 import json
 import socket
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import httpx
 
 from qguide.bench.measurement.measure import Timing, clock_of
-from qguide.bench.measurement.processes import ANSWER_S, START_S, Child, child
+from qguide.bench.measurement.processes import ANSWER_S, START_S, child
 from qguide.bench.measurement.shapes import spell_sequence
 from qguide.bench.measurement.steps import Asked, Step
 from qguide.bench.score.baselines import ManySessions
 from qguide.bench.score.exported_model import BLOCK, SERVED_NAME, Workplace
 from qnet.errors import ConfigError
 from qnet.types import History, Message
+from server.upstreams.managed_process import ManagedProcess
 
-_PROBE_S = 0.5
 _AS_MANY_AS_STEPS = httpx.Limits()
 
 
@@ -32,7 +31,7 @@ class _OverHttp(ABC):
 
     _ready = "/health"
 
-    def __init__(self, workplace: Workplace, process: Child, port: int) -> None:
+    def __init__(self, workplace: Workplace, process: ManagedProcess, port: int) -> None:
         self._workplace = workplace
         self._process = process
         self._http = httpx.Client(
@@ -189,21 +188,20 @@ def _closing(served: ServedByQGuide | ServedByVllm) -> Iterator[ManySessions]:
         served.close()
 
 
-def wait_until_ready(process: Child, http: httpx.Client, path: str) -> None:
+def wait_until_ready(process: ManagedProcess, http: httpx.Client, path: str) -> None:
     """Ask a server that was started until it says that it is ready.
 
     Raises:
         ConfigError: it ended, or takes too long.
     """
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if not process.running:
-            raise process.failure("ended")
-        with suppress(httpx.TransportError):
-            if http.get(path).status_code == 200:
-                return
-        time.sleep(_PROBE_S)
-    raise process.failure(f"was not ready after {START_S:g} s")
+
+    def answers() -> bool:
+        try:
+            return http.get(path).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    process.wait_until(answers, timeout_s=START_S)
 
 
 def free_port() -> int:

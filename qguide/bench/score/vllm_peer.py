@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from qguide.bench.measurement.measure import Timing
-from qguide.bench.measurement.processes import ANSWER_S, START_S, Child, child
+from qguide.bench.measurement.processes import ANSWER_S, START_S, child
 from qguide.bench.measurement.steps import Asked, Step
 from qguide.bench.score.baselines import ManySessions
 from qguide.bench.score.exported_model import Workplace
+from server.upstreams.managed_process import ManagedProcess
 
 ENGINE = Path(__file__).with_name("vllm_engine.py")
 
@@ -20,7 +21,7 @@ ENGINE = Path(__file__).with_name("vllm_engine.py")
 class VllmEngine:
     """vLLM's own engine in a process with nothing else; its call alone is measured, there."""
 
-    def __init__(self, workplace: Workplace, process: Child) -> None:
+    def __init__(self, workplace: Workplace, process: ManagedProcess) -> None:
         self._workplace = workplace
         self._process = process
         self._spent = Timing(0.0, 0.0)

@@ -20,14 +20,12 @@ from pydantic import ValidationError
 from qnet.errors import ConfigError
 from server.app import create_app
 from server.settings.settings import Settings, Upstream
-from server.upstreams import managed_process as child_guard
 from server.upstreams.vllm_process import VllmProcess
 from tests.support.scripted_vllm_module import install
-from tests.support.serving import processes_with
+from tests.support.serving import lives, processes_with
 from tests.unit.server.conftest import FAKES
 
 START_S = 120
-GUARDED = [sys.executable, "-I", child_guard.__file__, sys.executable, "-c"]
 
 
 @pytest.fixture(autouse=True)
@@ -61,15 +59,6 @@ def answers(process: VllmProcess) -> bool:
         return httpx.get(f"{process.url}/health").status_code == 200
     except httpx.TransportError:
         return False
-
-
-def lives(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    # One that ended and waits to be collected lives no more.
-    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_it_answers_its_key_alone_passes_its_log_on_and_ends_with_its_children(
@@ -201,7 +190,7 @@ def test_a_machine_without_room_for_a_process_is_asked_again(
             raise BlockingIOError("Resource temporarily unavailable")
         return start(*given, **more)
 
-    monkeypatch.setattr("server.upstreams.vllm_process.subprocess.Popen", full)
+    monkeypatch.setattr("server.upstreams.managed_process.subprocess.Popen", full)
     with structlog.testing.capture_logs() as logged:
         with pytest.raises(httpx.TransportError):
             httpx.get(f"{process.url}/die")
@@ -237,37 +226,3 @@ def test_its_name_is_not_given_twice() -> None:
     upstream = Upstream.model_validate({"url": "http://127.0.0.1:1/v1", "model": "m"})
     with pytest.raises(ValidationError, match="so is the one to be started"):
         Settings(vllm="a-model", upstreams={"vllm": upstream})
-
-
-def test_what_it_started_ends_also_when_this_process_is_killed() -> None:
-    sleeper = [
-        sys.executable,
-        "-c",
-        "import os, time; print(os.getpid(), flush=True); time.sleep(600)",
-    ]
-    with subprocess.Popen(
-        [sys.executable, "-I", child_guard.__file__, *sleeper],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as guard:
-        assert guard.stdin is not None
-        assert guard.stdout is not None
-        guarded = int(guard.stdout.readline())
-        assert lives(guarded)
-        guard.stdin.close()  # as the end of a process does
-        until(lambda: not lives(guarded))
-    assert guard.returncode == -signal.SIGKILL
-
-
-def test_the_guard_hands_on_how_it_ended() -> None:
-    command = [
-        sys.executable,
-        "-I",
-        child_guard.__file__,
-        sys.executable,
-        "-c",
-        "raise SystemExit(7)",
-    ]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as guard:
-        assert guard.wait(START_S) == 7

@@ -1,0 +1,32 @@
+"""Runs a command and kills its process group when the parent process is gone.
+
+    python process_guard.py COMMAND …    in a session of its own, with a pipe as stdin
+
+Nothing is ever written to the pipe. It closes when the parent ends, however that happens: a parent
+that is killed cannot clean up, and its children would keep their memory and their GPUs.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from threading import Thread
+
+
+def guard(command: list[str]) -> int:
+    """Run the command to its end and return its exit status."""
+    # A handler, unlike SIG_IGN, is not inherited: the command itself still ends on SIGTERM.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    Thread(target=_end_with_stdin, daemon=True).start()
+    status = child.wait()
+    return status if status >= 0 else 128 - status
+
+
+def _end_with_stdin() -> None:
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    os._exit(guard(sys.argv[1:]))
