@@ -1,4 +1,4 @@
-"""The words of the online path: messages, candidates, scores. No torch here."""
+"""The types of the online path: messages, candidates, scores. No torch here."""
 
 import json
 from collections import Counter
@@ -314,10 +314,10 @@ def reads_observation(scorer: object) -> bool:
 
 
 class SlicedScorer(Scorer, Protocol):
-    """A scorer whose work is cut, so that others may use the device between two slices."""
+    """A scorer that works in slices, so that others may use the device in between."""
 
     def prepare(self, request: ScoreRequest) -> Any:
-        """What `slices` takes, made of a request on any thread: its tokens.
+        """Prepare a request for `slices`, on any thread: tokenize it.
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
@@ -325,7 +325,7 @@ class SlicedScorer(Scorer, Protocol):
         ...
 
     def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
-        """What `score` returns for the requests that these were made of."""
+        """The results of `score` for the requests that these were prepared from."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""When nobody wants an answer any more."""
+"""A shared deadline for all work done for one request."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from qnet.errors import ScorerUnavailableError
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point in time, the same for all that is done for one answer.
+    """The time after which nobody wants the answer any more.
 
     Attributes:
         at: by the running loop's clock; None never comes.
@@ -25,12 +25,12 @@ class Deadline:
 
     @classmethod
     def after(cls, timeout_s: float, *, remedy: str = remedy) -> Self:
-        """So long from now."""
+        """A deadline that many seconds from now."""
         return cls(asyncio.get_running_loop().time() + timeout_s, timeout_s, remedy)
 
     @asynccontextmanager
     async def enforce(self) -> AsyncIterator[None]:
-        """Give up what runs within when the time is up; what still waits for the device is dropped.
+        """Cancel the block when the time is up, and with it what still waits for the device.
 
         Raises:
             ScorerUnavailableError: the time is up.

@@ -1,4 +1,4 @@
-"""Which candidate to take, given their Q-values. Pure."""
+"""Choice of a candidate by Q. Pure functions."""
 
 import math
 from collections.abc import Sequence
@@ -43,13 +43,13 @@ class Distinct:
 
 
 def distinct(candidates: Sequence[Message]) -> Distinct:
-    """Equal messages once."""
+    """The candidates with equal messages merged."""
     index = {message: i for i, message in enumerate(dict.fromkeys(candidates))}
     return Distinct(tuple(index), tuple(index[message] for message in candidates))
 
 
 def ranking(candidates: Sequence[Message], q_values: Sequence[float] | None) -> list[int]:
-    """Their indices from the best on: by Q, equals in their order, repetitions at the end.
+    """Indices of the candidates, the best first: by Q, equal ones in their order, repetitions last.
 
     Args:
         q_values: None leaves the order as it is.

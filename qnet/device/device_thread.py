@@ -1,4 +1,4 @@
-"""The thread that owns the device, and two more where texts become tokens for it.
+"""The thread that owns the device, and two more that tokenize for it.
 
 A tokenizer takes a second for a megabyte, and the device must not wait for that. Short and long
 texts have a thread each, so that no short one waits for a long one.
@@ -34,7 +34,7 @@ class DeviceThread(FairThread):
         super().__init__("qguide-device", max_waiting=max_waiting, is_lost=is_lost)
 
     async def tokenize(self, work: Callable[[], Result], *, characters: int) -> Result:
-        """Run what makes tokens of so many characters beside the device, in its caller's turn.
+        """Tokenize a text of so many characters on another thread, in its caller's turn.
 
         Raises:
             ScorerUnavailableError: the thread is closed.

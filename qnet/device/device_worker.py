@@ -1,7 +1,7 @@
-"""The asynchronous way to the device: requests, awaited one by one and run in micro-batches.
+"""Micro-batches on the device thread for requests that are awaited one by one.
 
-A batch that fails is run again by halves, so that a fault ends with the request that has it. What
-nobody waits for any more ends with the slice that runs, and what it has cost is told.
+A batch that fails is run again by halves, so that an error reaches only the request that causes it.
+A batch that nobody waits for any more is stopped after the running slice, and its cost is reported.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from qnet.types import Slices, TokenUsage, total_of
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
-Told = ParamSpec("Told")
+Params = ParamSpec("Params")
 
 Ending = Literal["answered", "failed", "given_up"]
 """A request's end; `given_up`: its time was up, or nobody wanted the answer any more."""
@@ -78,9 +78,9 @@ class DeviceWorker(Generic[Request, Result]):
         self._cost = cost
         self._max_cost = max_cost
         self._run_batch = run_batch
-        self._observe = _harmless(observe)
-        self._observe_wait = _harmless(observe_wait)
-        self._observe_unanswered = _harmless(observe_unanswered)
+        self._observe = _never_raising(observe)
+        self._observe_wait = _never_raising(observe_wait)
+        self._observe_unanswered = _never_raising(observe_unanswered)
 
     async def submit(self, request: Request, *, timeout_s: float | None = None) -> Result:
         """The request's result, from whichever micro-batch it falls into.
@@ -110,11 +110,11 @@ class DeviceWorker(Generic[Request, Result]):
         return result
 
     def may_start(self, waiting: Waiting, *, running: int) -> bool:
-        """True while few batches are unfinished, or where one slice is likely all that it takes."""
+        """True while few batches are unfinished, or if the request likely takes a single slice."""
         return running < MOST_UNFINISHED or 0 < waiting.cost <= self._max_cost
 
     def first_of(self, waiting: Sequence[Waiting]) -> list[Waiting]:
-        """The next micro-batch: as many as it may have, in order, and at least one."""
+        """The next micro-batch, in order: up to its limits, and at least one request."""
         batch = list(waiting[:1])
         room = self._max_cost - batch[0].cost
         for one in waiting[1 : self._max_batch]:
@@ -146,7 +146,7 @@ class DeviceWorker(Generic[Request, Result]):
         except Exception as error:  # a batch's failure is its callers' answer, not the thread's end
             if self.thread.is_lost(error):
                 raise
-            if len(live) == 1 or _is_nobodys_own(error):
+            if len(live) == 1 or _fails_all_alike(error):
                 clear_frames(error.__traceback__)  # the caller may keep it, and with it the tensors
                 _fail(live, error)
                 return
@@ -188,19 +188,19 @@ class DeviceWorker(Generic[Request, Result]):
 
 
 class _GivenUpError(ScorerUnavailableError):
-    """All callers of a batch are gone; nobody is told."""
+    """All callers of a batch are gone, so nobody gets this error."""
 
 
-def _is_nobodys_own(error: Exception) -> bool:
-    """True where asking for each request alone would only keep the others waiting."""
+def _fails_all_alike(error: Exception) -> bool:
+    """True where every request of the batch would fail alike, so that halving it is no use."""
     return isinstance(error, ScorerUnavailableError) and not isinstance(error, UnscorableError)
 
 
-def _harmless(observe: Callable[Told, None]) -> Callable[Told, None]:
-    """The same, but where it fails that is logged, once, and costs nobody an answer."""
+def _never_raising(observe: Callable[Params, None]) -> Callable[Params, None]:
+    """The same function, whose failures are logged, the first one only, and never raised."""
     failed = False
 
-    def told(*args: Told.args, **kwargs: Told.kwargs) -> None:
+    def told(*args: Params.args, **kwargs: Params.kwargs) -> None:
         nonlocal failed
         try:
             observe(*args, **kwargs)

@@ -1,8 +1,8 @@
 """One thread that works for many callers in turns.
 
-Long work is a generator that stops before each slice. After every slice the thread goes on with
-the caller that has had the least of it: with a job of that caller's that has begun, or with a new
-one. There is no polling and no waiting for a batch to fill: while one runs, the next one gathers.
+Long work is a generator that yields before each slice. After every slice the thread serves the
+caller that has had the least of its time: it continues a job of that caller or begins a new one.
+There is no polling, and no waiting for a batch to fill: the next batch gathers while one runs.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -54,15 +54,15 @@ class Worker(Protocol):
     """One kind of work."""
 
     def may_start(self, waiting: Waiting, *, running: int) -> bool:
-        """True if it may begin while so many batches of this kind are unfinished."""
+        """True if the request may begin while `running` batches of this kind are unfinished."""
         ...
 
     def first_of(self, waiting: Sequence[Waiting]) -> list[Waiting]:
-        """The next batch: as many as it may have, in order, and at least one."""
+        """The next batch, in order: up to its limits, and at least one request."""
         ...
 
     def slices(self, batch: Sequence[Waiting]) -> Generator[None, None, None]:
-        """Serve a batch; stops before each slice, and gives every request its result."""
+        """Serve a batch, slice by slice, and set every request's result."""
         ...
 
 
@@ -109,7 +109,7 @@ class _Job:
             self._weights[waiting.caller] += 1 + waiting.cost
 
     def step(self) -> bool:
-        """Run to the next stop; False once there is none."""
+        """Run one slice; False if it was the last."""
         try:
             next(self._steps)
         except StopIteration:
@@ -117,7 +117,7 @@ class _Job:
         return True
 
     def close(self) -> None:
-        """Break off."""
+        """Stop the batch where it is."""
         self._steps.close()
 
     def shares(self, seconds: float) -> dict[str, float]:
@@ -127,11 +127,11 @@ class _Job:
 
 
 class FairThread:
-    """A thread, what waits for it and what it has begun.
+    """A thread with its queue and the jobs that it has begun.
 
     Args:
-        max_waiting: requests that may wait; with one more, the newest of the caller with the most
-            is refused, so that nobody's flood closes the queue to others.
+        max_waiting: requests that may wait; beyond it the newest of the caller with the most is
+            refused, so that nobody's flood closes the queue to others.
         is_lost: True where what work failed with is the end of the device, and so of the thread.
         clock: seconds that never go back.
     """
@@ -234,7 +234,7 @@ class FairThread:
                 )
 
     def _run_next(self) -> bool:
-        """One slice; a thread that waits for the next holds on to no model of the last."""
+        """Run one slice; False once closed. Its locals, which hold on to a model, end with it."""
         job = self._next_job()
         if job is None:
             return False

@@ -17,7 +17,7 @@ DEFAULT_MAX_BATCH_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request, about how many of its tokens are new, and what the scorer made of it."""
+    """A request, an estimate of its new tokens, and what the scorer prepared."""
 
     request: ScoreRequest
     new_tokens: int

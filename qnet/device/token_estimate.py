@@ -17,7 +17,7 @@ _REMEMBERED = 65_536
 
 
 class UncachedTokenEstimator:
-    """Remembers which histories were scored; what follows the longest of them is new.
+    """Estimates new tokens by remembering the histories that were scored.
 
     Safe for several threads. What the scorer has evicted since counts as known all the same.
     """
@@ -26,7 +26,7 @@ class UncachedTokenEstimator:
         self._known = LRUCache[int, bool](size=_REMEMBERED)
 
     def new_tokens(self, request: ScoreRequest) -> int:
-        """About as many as the scorer would have to compute for it now, at least 1."""
+        """About how many tokens the scorer would have to compute for it now, at least 1."""
         answers = chain.from_iterable(request.observations)
         characters = sum(len(message.text) for message in chain(request.candidates, answers))
         ends = list(_ends(request))
@@ -37,7 +37,7 @@ class UncachedTokenEstimator:
         return 1 + characters // CHARACTERS_PER_TOKEN
 
     def remember(self, requests: Sequence[ScoreRequest]) -> None:
-        """These were scored: any of their candidates may be what the next history goes on with."""
+        """Note that these were scored; the next history may continue with any candidate."""
         for request in requests:
             *_, end = _ends(request)
             for known in (end, *(_after(end, candidate) for candidate in request.candidates)):
@@ -45,7 +45,7 @@ class UncachedTokenEstimator:
 
 
 def _ends(request: ScoreRequest) -> Iterator[int]:
-    """A number for each beginning of the history under its salt, the empty one first."""
+    """A hash of each prefix of the history under its salt, the empty one first."""
     return accumulate(request.history, _after, initial=hash(request.cache_salt))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qnet.engine.attention import PackedSegment, joined
 from qnet.engine.forward_passes import Passes
-from qnet.engine.packed_model import PackedModel, history_piece
+from qnet.engine.packed_model import PackedModel, history_segment
 from qnet.engine.prefix_cache import Branch, Entry
 from qnet.support.slices import finish
 
@@ -57,7 +57,7 @@ class DrawsAfter:
 
 
 class _Session:
-    """One history during decoding: which of its columns belong to which draw.
+    """One history during decoding, and the columns of each of its draws.
 
     Draws that have said the same so far are one line and one row of the forward pass: a peaked
     policy's candidates differ late or not at all, and most of the price of M of them is saved.
@@ -76,12 +76,12 @@ class _Session:
         self._forked = False
         self._hiding_DB = torch.empty((len(job.draws), 0))
 
-    def next_piece(self, like: Tensor) -> PackedSegment | None:
+    def next_segment(self, like: Tensor) -> PackedSegment | None:
         """The last token of each line; None where all draws are done."""
         column = self._next_column
         if not self._forked:
             self._own = column
-        self._part()
+        self._split_lines()
         if not self.lines:
             return None
         self._next_column += len(self.lines)
@@ -90,7 +90,7 @@ class _Session:
                 self.draws[i].columns.append(column + offset)
         spoken = [self.draws[line[0]].token_ids for line in self.lines]
         return PackedSegment(
-            slab=self.entry.slab,
+            buffer=self.entry.buffer,
             token_ids=[token_ids[-1] for token_ids in spoken],
             positions=[self._context + len(token_ids) - 1 for token_ids in spoken],
             column=column,
@@ -103,12 +103,12 @@ class _Session:
         )
 
     def branches(self) -> list[Branch]:
-        """Each way that was said, once."""
-        ways = {tuple(d.token_ids[: len(d.columns)]): d.columns for d in self.draws}
-        return [Branch(list(token_ids), columns) for token_ids, columns in ways.items()]
+        """Each distinct continuation, once."""
+        continuations = {tuple(d.token_ids[: len(d.columns)]): d.columns for d in self.draws}
+        return [Branch(list(token_ids), columns) for token_ids, columns in continuations.items()]
 
-    def _part(self) -> None:
-        """Put draws whose last tokens differ into different lines; drop those that are done."""
+    def _split_lines(self) -> None:
+        """Split lines whose draws have different last tokens; drop draws that are done."""
         lines: dict[tuple[int, int], list[int]] = {}
         for number, line in enumerate(self.lines):
             for i in line:
@@ -118,7 +118,7 @@ class _Session:
         self._forked = self._forked or len(self.lines) > 1
 
     def _bias(self, like: Tensor) -> Tensor:
-        """(lines, columns since the first fork): each line sees what it said itself."""
+        """(lines, columns since the first fork): each line sees its own tokens alone."""
         used = self._next_column - self._own
         if used > self._hiding_DB.shape[1]:
             room = self._hiding_DB.new_full((len(self.draws), used), -math.inf)
@@ -158,10 +158,12 @@ def draw_passes(
         while True:
             lines = [[s.draws[i] for i in line] for s in sessions for line in s.lines]
             _extend(lines, logits, stop_token_ids)
-            pieces = [piece for s in sessions if (piece := s.next_piece(logits)) is not None]
-            if not pieces:
+            segments = [
+                segment for s in sessions if (segment := s.next_segment(logits)) is not None
+            ]
+            if not segments:
                 break
-            logits = yield from model.passes(pieces)
+            logits = yield from model.passes(segments)
         for session in sessions:
             session.entry.branches = session.branches()
     return computed
@@ -171,11 +173,11 @@ def _prefill(
     model: PackedModel, jobs: Sequence[DrawsAfter], entries: Sequence[Entry]
 ) -> Passes[Tensor]:
     """Next-token logits of every history, (jobs, vocabulary)."""
-    pieces = [
-        history_piece(entry, job.token_ids, read_last=True, owner=owner)
+    segments = [
+        history_segment(entry, job.token_ids, read_last=True, owner=owner)
         for owner, (job, entry) in enumerate(zip(jobs, entries, strict=True))
     ]
-    logits = yield from model.passes(pieces)
+    logits = yield from model.passes(segments)
     for job, entry in zip(jobs, entries, strict=True):
         entry.token_ids = job.token_ids
     return logits

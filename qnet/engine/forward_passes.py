@@ -18,12 +18,14 @@ Passes = Generator[list[PackedSegment], None, Result]
 """Forward passes, each shown before it runs, and what came of all."""
 
 
-def pack(pieces: Iterable[PackedSegment], tokens_per_forward: int) -> Iterator[list[PackedSegment]]:
-    """Batches of pieces in order; a long one is cut where its tokens see each other causally."""
+def pack(
+    segments: Iterable[PackedSegment], tokens_per_forward: int
+) -> Iterator[list[PackedSegment]]:
+    """Batches of segments in order; a long one is cut where its tokens see each other causally."""
     batch: list[PackedSegment] = []
     room = tokens_per_forward
-    for piece in pieces:
-        for part in _parts(piece, tokens_per_forward):
+    for segment in segments:
+        for part in _parts(segment, tokens_per_forward):
             if batch and len(part.token_ids) > room:
                 yield batch
                 batch, room = [], tokens_per_forward
@@ -49,19 +51,19 @@ def metered(passes: Passes[Result], spent: Counter[int]) -> Slices[Result]:
         passes.close()
 
 
-def _parts(piece: PackedSegment, size: int) -> Iterator[PackedSegment]:
-    if piece.bias is not None or len(piece.token_ids) <= size:
-        if piece.token_ids:
-            yield piece
+def _parts(segment: PackedSegment, size: int) -> Iterator[PackedSegment]:
+    if segment.bias is not None or len(segment.token_ids) <= size:
+        if segment.token_ids:
+            yield segment
         return
-    for start in range(0, len(piece.token_ids), size):
-        end = min(start + size, len(piece.token_ids))
+    for start in range(0, len(segment.token_ids), size):
+        end = min(start + size, len(segment.token_ids))
         yield replace(
-            piece,
-            token_ids=piece.token_ids[start:end],
-            positions=piece.positions[start:end],
-            column=piece.column + start,
-            seen=joined(piece.seen, range(piece.column, piece.column + start)),
+            segment,
+            token_ids=segment.token_ids[start:end],
+            positions=segment.positions[start:end],
+            column=segment.column + start,
+            seen=joined(segment.seen, range(segment.column, segment.column + start)),
             own=None,
-            read=tuple(row - start for row in piece.read if start <= row < end),
+            read=tuple(row - start for row in segment.read if start <= row < end),
         )

@@ -16,11 +16,11 @@ class KVBuffer:
     """Keys and values of one conversation, (heads, columns, head size) per layer.
 
     Columns are written in place; a column says nothing about its position, which the keys
-    already carry. The first columns may be those of a `base` that several slabs begin with and
+    already carry. The first columns may be those of a `base` that several buffers begin with and
     none writes to.
 
     Attributes:
-        keys: the slab's own columns, which come after the base's.
+        keys: the buffer's own columns, which come after the base's.
     """
 
     __slots__ = ("_capacity", "_shared", "base", "keys", "values")
@@ -58,7 +58,7 @@ class KVBuffer:
         self.values = [self._grown(t) for t in self.values]
 
     def write(self, layer: int, column: int, key_HTD: Tensor, value_HTD: Tensor) -> None:
-        """Put a layer's new keys and values at `column` and after.
+        """Write a layer's new keys and values from `column` on.
 
         Raises:
             NotImplementedError: a layer below this one has no keys.
@@ -74,16 +74,16 @@ class KVBuffer:
         self.values[layer][:, start:end] = value_HTD
 
     def move(self, columns: list[int], to: int) -> None:
-        """Copy scattered columns to `to` and after."""
+        """Copy scattered columns to those from `to` on."""
         if not columns:
             return
         source = torch.tensor(columns, device=self.keys[0].device) - self._shared
         start = self._own(to)
-        for slab in (*self.keys, *self.values):
-            slab[:, start : start + len(columns)] = slab[:, source]
+        for tensor in (*self.keys, *self.values):
+            tensor[:, start : start + len(columns)] = tensor[:, source]
 
     def fork(self, columns: int, *, copied: int) -> "KVBuffer":
-        """A slab that begins with the first `columns` of this one.
+        """A buffer that begins with the first `columns` of this one.
 
         What both hold already is shared, the rest copied; where that would be more than `copied`
         columns, they become a base of both.
@@ -96,25 +96,25 @@ class KVBuffer:
         fork.reserve(columns)
         rest = columns - fork._shared
         for mine, theirs in ((self.keys, fork.keys), (self.values, fork.values)):
-            for slab in mine:
-                theirs.append(fork._empty(slab))
-                theirs[-1][:, :rest] = slab[:, :rest]
+            for tensor in mine:
+                theirs.append(fork._empty(tensor))
+                theirs[-1][:, :rest] = tensor[:, :rest]
         return fork
 
     def make_writable(self, column: int) -> None:
-        """Copy what the base holds of `column` and after."""
+        """Copy the base's columns from `column` on, so that they may be written."""
         base, shared = self.base, self._shared
         if base is None or column >= shared:
             return
         for mine, theirs in ((self.keys, base.keys), (self.values, base.values)):
-            copied = [slab[:, column:shared] for slab in theirs]
+            copied = [tensor[:, column:shared] for tensor in theirs]
             mine[:] = [torch.cat(both, dim=1) for both in zip(copied, mine, strict=True)]
         self._shared = column
         if not column:
             self.base = None
 
     def _share(self, columns: int) -> None:
-        """Make the first columns a base of this slab, whatever its base was before."""
+        """Make the first columns a base of this buffer, whatever its base was before."""
         base = KVBuffer()
         base._capacity = columns
         for layer in range(len(self.keys)):
@@ -122,12 +122,12 @@ class KVBuffer:
             base.keys.append(torch.cat(keys, dim=1))
             base.values.append(torch.cat(values, dim=1))
         own = self._own(columns)
-        rest = [[slab[:, own:].clone() for slab in slabs] for slabs in (self.keys, self.values)]
+        rest = [[tensor[:, own:].clone() for tensor in kind] for kind in (self.keys, self.values)]
         self.keys, self.values = rest
         self.base, self._shared = base, columns
 
     def _own(self, column: int) -> int:
-        """A column's place among the slab's own."""
+        """Index of a column among the buffer's own ones."""
         assert column >= self._shared, "a base is read by others too"
         return column - self._shared
 
@@ -135,7 +135,7 @@ class KVBuffer:
         heads, _, size = like_HTD.shape
         return like_HTD.new_empty((heads, self._capacity - self._shared, size))
 
-    def _grown(self, slab_HTD: Tensor) -> Tensor:
-        grown = self._empty(slab_HTD)
-        grown[:, : slab_HTD.shape[1]] = slab_HTD
+    def _grown(self, full_HTD: Tensor) -> Tensor:
+        grown = self._empty(full_HTD)
+        grown[:, : full_HTD.shape[1]] = full_HTD
         return grown

@@ -1,4 +1,4 @@
-"""The last layer's work on the tokens that are read, and on no others.
+"""Pruning of the last layer: its token-wise modules run on the tokens that are read alone.
 
 After the last layer's keys and values nothing depends on a token that nobody reads. A module
 that works on each token alone (queries, output projection, MLP) can therefore be given the read
@@ -26,13 +26,13 @@ class _Read(threading.local):
 
 
 class LastLayerPruning:
-    """Hooks on the token-wise modules of a trunk's last layer; idle outside `to`.
+    """Hooks on the token-wise modules of a trunk's last layer, active within `to`.
 
-    A trunk may serve several threads at once (a Q model and its shadow): each narrows its own
+    A trunk may serve several threads at once (a Q model and its shadow): each prunes its own
     forward passes.
 
     Attributes:
-        layer: the last layer's index, None while nothing is narrowed.
+        layer: the last layer's index, None while nothing is pruned.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class LastLayerPruning:
         self._handles: list[RemovableHandle] = []
 
     def attach(self, trunk: nn.Module, *, layer: int) -> None:
-        """Narrow this layer, the trunk's last; modules with unusual names stay as they are."""
+        """Prune this layer, the trunk's last; modules with unusual names stay as they are."""
         self.layer = layer
         for module in _token_wise(trunk, layer):
             self._handles.append(module.register_forward_pre_hook(self._take))
@@ -49,7 +49,7 @@ class LastLayerPruning:
 
     @contextmanager
     def to(self, rows: list[int], *, tokens: int, device: torch.device) -> Iterator[None]:
-        """Within this, a (1, `tokens`) batch is worked on at `rows` alone."""
+        """Within this, the modules compute a (1, `tokens`) batch at `rows` alone."""
         if self.layer is not None and len(rows) < tokens:
             self._read.rows = torch.tensor(rows, dtype=torch.long, device=device)
             self._read.tokens = tokens

@@ -1,6 +1,6 @@
-"""Runs a transformers model on packed pieces of many conversations.
+"""Runs a transformers model on packed segments of many conversations.
 
-What the policy and the scorer share: the prefix store, the cutting of long histories into
+The policy and the scorer share this: the prefix cache, the cutting of long histories into
 forward passes, and a self-check at load that refuses an architecture whose packed outputs
 differ from its ordinary ones.
 """
@@ -48,7 +48,7 @@ _HALF_TOLERANCE = 0.1
 
 
 class PackedModel:
-    """A model, the prefixes it remembers, and forward passes over packed pieces.
+    """A model, the prefixes it remembers, and forward passes over packed segments.
 
     Args:
         read: how outputs are read: `logits_of(model)` or `hidden_states_of(trunk)`.
@@ -74,9 +74,9 @@ class PackedModel:
         self._read = read
         self._device = trunk.device
         self._tokens_per_forward = tokens_per_forward
-        self._narrowing = LastLayerPruning()
+        self._pruning = LastLayerPruning()
         # The hooks live as long as the trunk, which may outlive this and serve another.
-        weakref.finalize(self, self._narrowing.remove)
+        weakref.finalize(self, self._pruning.remove)
         self._adopt(trunk.eval())
 
     @contextmanager
@@ -105,7 +105,7 @@ class PackedModel:
 
     @torch.inference_mode()
     def compute_beginnings(self, histories: Sequence[Salted], *, spare: int) -> Passes[list[int]]:
-        """Compute once what several histories begin with and nobody knows yet.
+        """Compute the prefixes that several of these histories share and that are not cached yet.
 
         Returns:
             How many tokens that took, each for one of the histories that begin with it.
@@ -123,18 +123,18 @@ class PackedModel:
         return computed
 
     def _compute(self, beginning: Salted, *, owner: int) -> Passes[int]:
-        """Make a prefix known; how many tokens that took."""
+        """Compute a prefix and keep it; returns how many tokens that took."""
         salt, token_ids = beginning
         entry = self.store.lease(token_ids, at_most=len(token_ids), cache_salt=salt)
-        piece = history_piece(entry, token_ids, owner=owner)
+        segment = history_segment(entry, token_ids, owner=owner)
         try:
-            yield from self.passes([piece])
+            yield from self.passes([segment])
         except BaseException:
             self.store.discard(entry)
             raise
         entry.token_ids, entry.branches = token_ids, []
         self.store.add(entry)
-        return len(piece.token_ids)
+        return len(segment.token_ids)
 
     @property
     def cache(self) -> CacheUse:
@@ -142,38 +142,38 @@ class PackedModel:
         return CacheUse(self.store.nbytes, self.store.evictions)
 
     @torch.inference_mode()
-    def run(self, pieces: Iterable[PackedSegment]) -> Tensor:
-        """The outputs at every piece's `read` tokens, (reads, …), in order."""
-        return finish(self.passes(pieces))
+    def run(self, segments: Iterable[PackedSegment]) -> Tensor:
+        """The outputs at every segment's `read` tokens, (reads, …), in order."""
+        return finish(self.passes(segments))
 
     @torch.inference_mode()
-    def passes(self, pieces: Iterable[PackedSegment]) -> Passes[Tensor]:
+    def passes(self, segments: Iterable[PackedSegment]) -> Passes[Tensor]:
         """The same as `run`, one forward pass after the other."""
         outputs = []
-        for batch in self.batches(pieces):
+        for batch in self.batches(segments):
             yield batch
             outputs.append(self.forward(batch))
         return torch.cat(outputs)
 
-    def batches(self, pieces: Iterable[PackedSegment]) -> Iterator[list[PackedSegment]]:
-        """The pieces of each forward pass."""
-        return pack(pieces, self._tokens_per_forward)
+    def batches(self, segments: Iterable[PackedSegment]) -> Iterator[list[PackedSegment]]:
+        """The segments of each forward pass."""
+        return pack(segments, self._tokens_per_forward)
 
     @torch.inference_mode()
     def forward(self, batch: list[PackedSegment]) -> Tensor:
-        """The outputs at the `read` tokens of the pieces of one forward pass."""
+        """The outputs at the `read` tokens of the segments of one forward pass."""
         # One row of all tokens, without padding: sessions differ in length, and a rectangle would
         # compute its longest row for each. Which token sees which is left to the attention.
-        plan = AttentionMetadata(batch, last_layer=self._narrowing.layer)
+        metadata = AttentionMetadata(batch, last_layer=self._pruning.layer)
         inputs = self._inputs(batch)
-        read, tokens = plan.read_rows, inputs["input_ids"].shape[1]
+        read, tokens = metadata.read_rows, inputs["input_ids"].shape[1]
         rows = torch.tensor(read, dtype=torch.long, device=self._device)
-        with self._narrowing.to(sorted(set(read)), tokens=tokens, device=self._device):
-            return self._read(rows, {**inputs, "plan": plan})
+        with self._pruning.to(sorted(set(read)), tokens=tokens, device=self._device):
+            return self._read(rows, {**inputs, "metadata": metadata})
 
-    def _inputs(self, pieces: Sequence[PackedSegment]) -> dict[str, Tensor]:
-        tokens = [token for piece in pieces for token in piece.token_ids]
-        positions = [position for piece in pieces for position in piece.positions]
+    def _inputs(self, segments: Sequence[PackedSegment]) -> dict[str, Tensor]:
+        tokens = [token for segment in segments for token in segment.token_ids]
+        positions = [position for segment in segments for position in segment.positions]
         return {
             "input_ids": torch.tensor([tokens], device=self._device),
             "position_ids": torch.tensor([positions], device=self._device),
@@ -182,7 +182,7 @@ class PackedModel:
         }
 
     def _adopt(self, trunk: PreTrainedModel) -> None:
-        """Pack the trunk's attention and make sure that its outputs stay what they were."""
+        """Replace the trunk's attention by the packed one, and verify that no output changes."""
         _refuse_shifting_positions(trunk.config)
         try:
             trunk.set_attn_implementation(PACKED_ATTENTION)
@@ -191,17 +191,17 @@ class PackedModel:
             raise CheckpointError(_unsupported(trunk, str(error))) from error
         if not difference <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE):
             raise CheckpointError(_unsupported(trunk, f"outputs differ by {difference:.2g}"))
-        self._narrow(trunk)
+        self._prune_last_layer(trunk)
 
-    def _narrow(self, trunk: PreTrainedModel) -> None:
-        """Save the last layer's unread tokens, unless this architecture needs them."""
-        self._narrowing.attach(trunk, layer=int(trunk.config.num_hidden_layers) - 1)
+    def _prune_last_layer(self, trunk: PreTrainedModel) -> None:
+        """Skip the last layer's work on unread tokens, unless this architecture needs it."""
+        self._pruning.attach(trunk, layer=int(trunk.config.num_hidden_layers) - 1)
         try:
             sound = self._probe(trunk, every=2) <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE)
         except Exception:  # a foreign architecture can fail in any way, and was fine without
             sound = False
         if not sound:
-            self._narrowing.remove()
+            self._pruning.remove()
 
     @torch.inference_mode()
     def _probe(self, trunk: PreTrainedModel, *, every: int = 1) -> float:
@@ -215,11 +215,11 @@ class PackedModel:
         alone = {"input_ids": torch.tensor([tokens], device=self._device)}
         expected = self._read(None, alone)[::every]
         entry = Entry()
-        head = history_piece(entry, tokens[: length // 2 // every * every])
+        head = history_segment(entry, tokens[: length // 2 // every * every])
         entry.token_ids = head.token_ids
-        tail = history_piece(entry, tokens)
-        # The tail must see the head, which only the slab still holds, and not its neighbour.
-        neighbour = history_piece(Entry(), tokens[::-1])
+        tail = history_segment(entry, tokens)
+        # The tail must see the head, which only the buffer still holds, and not its neighbour.
+        neighbour = history_segment(Entry(), tokens[::-1])
         found = torch.cat(
             [self.run([_read_every(every, head)]), self.run([neighbour, _read_every(every, tail)])]
         )
@@ -249,21 +249,21 @@ def hidden_states_of(trunk: PreTrainedModel) -> Reader:
     return read
 
 
-def history_piece(
+def history_segment(
     entry: Entry, token_ids: list[int], *, read_last: bool = False, owner: int = 0
 ) -> PackedSegment:
-    """The part of a history that its entry does not know yet."""
+    """The segment of a history's tokens that its entry does not hold yet."""
     known, length = len(entry.token_ids), len(token_ids)
     read = (length - known - 1,) if read_last else ()
     positions = list(range(known, length))
     seen = joined((), range(known))
     return PackedSegment(
-        entry.slab, token_ids[known:], positions, known, seen, read=read, owner=owner
+        entry.buffer, token_ids[known:], positions, known, seen, read=read, owner=owner
     )
 
 
-def _read_every(step: int, piece: PackedSegment) -> PackedSegment:
-    return replace(piece, read=tuple(range(0, len(piece.token_ids), step)))
+def _read_every(step: int, segment: PackedSegment) -> PackedSegment:
+    return replace(segment, read=tuple(range(0, len(segment.token_ids), step)))
 
 
 def context_length(config: PretrainedConfig) -> int:
@@ -275,7 +275,7 @@ def context_length(config: PretrainedConfig) -> int:
 
 
 def _refuse_shifting_positions(config: PretrainedConfig) -> None:
-    """Rope types whose angles depend on the longest sequence make cached keys wrong."""
+    """Refuse rope types whose angles depend on the longest sequence: cached keys would be wrong."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in ("dynamic", "longrope"):
         raise CheckpointError(
@@ -285,8 +285,8 @@ def _refuse_shifting_positions(config: PretrainedConfig) -> None:
 
 
 def _require_every_layer(entry: Entry, trunk: PreTrainedModel) -> None:
-    """A layer that remembers in another way, or not at all, would see its neighbours in the row."""
-    found, layers = len(entry.slab.keys), int(trunk.config.num_hidden_layers)
+    """Refuse layers that do not use this attention: they would see other conversations."""
+    found, layers = len(entry.buffer.keys), int(trunk.config.num_hidden_layers)
     if found != layers:
         raise NotImplementedError(f"{found} of its {layers} layers have attention that can be set")
 

@@ -1,4 +1,4 @@
-"""Prefixes whose keys and values are kept from one step to the next.
+"""Prefix cache: keys and values of histories, kept from one step to the next.
 
 One entry per conversation, least recently used out first, within a byte budget. Conversations
 that begin alike share those columns. A radix tree over their tokens finds them, one tree for each
@@ -30,14 +30,14 @@ class Branch:
 
 @dataclass(slots=True)
 class Entry:
-    """A prefix being extended; its slab's first columns are its tokens, in order.
+    """A prefix being extended; its buffer's first columns are its tokens, in order.
 
     Attributes:
         cache_salt: only requests with the same salt may find it.
         fresh_tokens: how many of its tokens were computed for the present lease.
     """
 
-    slab: KVBuffer = field(default_factory=KVBuffer)
+    buffer: KVBuffer = field(default_factory=KVBuffer)
     token_ids: list[int] = field(default_factory=list)
     cache_salt: str = ""
     branches: list[Branch] = field(default_factory=list)
@@ -89,19 +89,19 @@ class PrefixCache:
         if found.leased or shared < len(found.token_ids):
             kept = min(shared, at_most)
             self._forget(found)
-            fork = found.slab.fork(kept, copied=SHARED_TOKENS - 1)
+            fork = found.buffer.fork(kept, copied=SHARED_TOKENS - 1)
             self._hold(found)
             return Entry(fork, token_ids[:kept], cache_salt)
         self._forget(found)
         found.leased = True
         _follow_branch(found, token_ids)
         found.token_ids = found.token_ids[:at_most]
-        found.slab.make_writable(len(found.token_ids))
+        found.buffer.make_writable(len(found.token_ids))
         self._hold(found)
         return found
 
     def lacks(self, token_ids: list[int], *, cache_salt: str = "") -> bool:
-        """True if several that begin with these tokens should compute them once, not each alone."""
+        """True if these tokens should be computed once for several histories with this prefix."""
         found = self._find(token_ids, cache_salt)
         known = 0 if found is None else common_prefix(found.token_ids, token_ids)
         return len(token_ids) - known >= SHARED_TOKENS
@@ -127,13 +127,13 @@ class PrefixCache:
             self._forget(entry)
 
     def _find(self, token_ids: list[int], cache_salt: str) -> Entry | None:
-        """The entry that knows most of the tokens; best a free one that need not be copied."""
+        """The entry with the longest matching prefix; of several, one that need not be copied."""
         if cache_salt not in self._trees:
             return None
         shared, holders = self._trees[cache_salt].find(token_ids)
         alike = [self._entries[key] for key in islice(reversed(holders), _MOST_COMPARED)]
-        found = max(alike, key=lambda e: _goes_on(e, shared), default=None)
-        if found is None or (shared < _LEAST_COPIED and not _goes_on(found, shared)):
+        found = max(alike, key=lambda e: _extends_unleased(e, shared), default=None)
+        if found is None or (shared < _LEAST_COPIED and not _extends_unleased(found, shared)):
             return None
         return found
 
@@ -141,12 +141,12 @@ class PrefixCache:
         self._next_key += 1
         entry._key = self._next_key
         entry._paths = [entry.token_ids + b.token_ids for b in entry.branches] or [entry.token_ids]
-        entry._nbytes = entry.slab.nbytes
+        entry._nbytes = entry.buffer.nbytes
         self._entries[entry._key] = entry
         for path in entry._paths:
             self._trees[entry.cache_salt].add(path, entry._key)
         self.nbytes += entry._nbytes
-        entry._base = entry.slab.base
+        entry._base = entry.buffer.base
         if entry._base is not None:
             holders = self._sharing.get(id(entry._base), 0)
             self._sharing[id(entry._base)] = holders + 1
@@ -179,18 +179,18 @@ class PrefixCache:
             self.evictions += 1
 
 
-def _goes_on(entry: Entry, shared: int) -> bool:
+def _extends_unleased(entry: Entry, shared: int) -> bool:
     """True if the entry is not leased and its whole prefix matches."""
     return not entry.leased and len(entry.token_ids) <= shared
 
 
 def _follow_branch(entry: Entry, token_ids: list[int]) -> None:
-    """Make the branch that `token_ids` took part of the entry's prefix."""
+    """Extend the entry's prefix by the branch that `token_ids` follows."""
     known = len(entry.token_ids)
     rest = token_ids[known:]
     best = max(entry.branches, key=lambda b: common_prefix(b.token_ids, rest), default=None)
     entry.branches = []
     if best is not None:
         shared = common_prefix(best.token_ids, rest)
-        entry.slab.move(best.columns[:shared], known)
+        entry.buffer.move(best.columns[:shared], known)
         entry.token_ids = token_ids[: known + shared]

@@ -1,4 +1,4 @@
-"""Token sequences in a radix tree: who shares the longest beginning with another sequence."""
+"""A radix tree of token sequences, which finds the longest prefix shared with another one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class _Node:
 
 
 class RadixTree:
-    """Sequences and their holders. A holder may have several, and the same one more than once."""
+    """Sequences by holder; a holder may have several, and the same one more than once."""
 
     def __init__(self) -> None:
         self._root = _Node([])
@@ -23,7 +23,7 @@ class RadixTree:
         return bool(self._root.children)
 
     def add(self, token_ids: Sequence[int], holder: int) -> None:
-        """Let a holder have a sequence."""
+        """Add a sequence of a holder."""
         node, at = self._root, 0
         while at < len(token_ids):
             child = node.children.get(token_ids[at])
@@ -36,7 +36,7 @@ class RadixTree:
             node, at = child, at + shared
 
     def remove(self, token_ids: Sequence[int], holder: int) -> None:
-        """Take a sequence that was added from its holder."""
+        """Remove a sequence of a holder, which was added before."""
         path, at = [self._root], 0
         while at < len(token_ids):
             child = path[-1].children[token_ids[at]]
@@ -52,7 +52,7 @@ class RadixTree:
             _join_only_child(node)
 
     def find(self, token_ids: Sequence[int]) -> tuple[int, Mapping[int, int]]:
-        """Length of the longest shared beginning, and its holders, the latest last."""
+        """Length of the longest shared prefix, and its holders, the latest last."""
         node, at = self._root, 0
         while at < len(token_ids):
             child = node.children.get(token_ids[at])

@@ -1,4 +1,4 @@
-"""Token sequences that begin alike, each distinct beginning once.
+"""A trie of token sequences: each distinct prefix once.
 
 As one packed row in which a token sees the tokens before it on its own path and no others, they
 cost their distinct tokens and give what each gives alone.
@@ -13,8 +13,8 @@ from torch import Tensor
 
 
 @dataclass(slots=True)
-class TokenTree:
-    """The distinct tokens of some paths, each after the token that it follows.
+class TokenTrie:
+    """The tokens of a trie, parents before children.
 
     Attributes:
         token_ids: (T,).
@@ -52,7 +52,7 @@ class TokenTree:
         return path[::-1]
 
     def new_tokens(self, token_ids: Sequence[int]) -> int:
-        """The number of a path's tokens that are not here yet."""
+        """Number of a path's tokens that are not in the trie yet."""
         known = sum(1 for _ in self._walk(token_ids))
         return len(token_ids) - known
 
@@ -79,7 +79,7 @@ class TokenTree:
         return ends
 
     def _walk(self, token_ids: Sequence[int]) -> Iterator[int]:
-        """The indices of a path's tokens as far as they are here."""
+        """Indices of a path's tokens, up to the first that is not in the trie."""
         at = -1
         for token in token_ids:
             found = self._index.get((at, token))

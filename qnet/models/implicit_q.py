@@ -62,7 +62,7 @@ class ImplicitQ(PreTrainedModel):
     def from_policies(
         cls, policy: Path, reference: Path, *, beta: float = PAPER_BETA
     ) -> "ImplicitQ":
-        """What two Hugging Face causal LM folders say together.
+        """An implicit Q of two Hugging Face causal LM folders.
 
         Raises:
             CheckpointError: they know different numbers of tokens.

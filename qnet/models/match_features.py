@@ -1,4 +1,4 @@
-"""Match features: where the tokens of a candidate occurred before, and what came of it.
+"""Match features: where a candidate's tokens occurred in the history, and what followed.
 
 Telling valid from invalid actions is mostly matching: is the thing that an action names in the text
 just read, was this very action tried before, and what followed? A large trunk finds that out by

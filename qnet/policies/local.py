@@ -229,11 +229,11 @@ class _Asked:
 
     @property
     def drawing(self) -> int:
-        """Candidates that another token will be drawn for."""
+        """Number of candidates that are not finished."""
         return sum(not draw.done for draw in self.draws)
 
     def give_up(self) -> None:
-        """Draw no more for it."""
+        """Stop drawing for this request."""
         for draw in self.draws:
             draw.given_up = True
 

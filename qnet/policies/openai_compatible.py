@@ -207,7 +207,7 @@ class OpenAICompatiblePolicy:
         return [drawn for [drawn] in await all_of(asked)]
 
     async def _ask(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
-        """At most `n` candidates from one request, retried if that can do no harm."""
+        """At most `n` candidates from one request, retried where that is safe."""
         body = request_body(
             self.model, history, n=n, sampling=sampling, max_tokens_name=self._max_tokens_name
         )
@@ -234,7 +234,7 @@ class OpenAICompatiblePolicy:
         return error.retry_after_s <= self._limits.longest_wait_s and error.retry_after_s
 
     async def _ask_once(self, body: dict[str, Any]) -> list[Candidate]:
-        """Candidates from one request, whose outcome the breaker gets.
+        """Candidates from one request, whose outcome is told to the breaker.
 
         JSON that is no completion is not a failure to the breaker: it may be due to this request
         alone, and the upstream is there for other callers.

@@ -1,6 +1,6 @@
-"""The only place where messages become tokens: SFT, Q training and serving all use it.
+"""Renderer from messages to tokens, the only one: SFT, Q training and serving all use it.
 
-A conversation is cut at the turns and every piece is tokenised on its own, so the tokens of a
+A conversation is cut at the turns and each turn is tokenised on its own, so the tokens of a
 history are always a prefix of the tokens of any history that extends it. That is what lets a
 server keep what it computed at the last step, and what makes training and serving agree.
 
@@ -47,7 +47,7 @@ _PROBE = (
 _START = 0
 _CACHED_CHARACTERS = 8 * 1024**2
 _OVERHEAD_CHARACTERS = 64
-"""Cost of a short piece beside its text."""
+"""Cost of keeping a short text, beside the text itself."""
 _TOOL_PROBE = (
     _PROBE[0],
     Message("assistant", "", (ToolCall("qguide_probe", '{"first": "qguide_value"}'),)),
@@ -86,7 +86,7 @@ class _Turn:
 
     @property
     def characters(self) -> int:
-        """Of all three."""
+        """Characters of all three texts."""
         return len(self.opening) + len(self.said) + len(self.closing)
 
 
@@ -255,7 +255,7 @@ class Renderer:
             )
 
     def _new_turn(self, before: Sequence[Message], block: _Block) -> tuple[_Turn, int]:
-        """A turn and the place behind it; a place stands for all the turns before it."""
+        """A turn and the id of the prefix that ends with it."""
         if self._turns_stand_alone:
             return self._turn((), block), _START
         return self._turn(before, block), next(self._places)
@@ -326,7 +326,7 @@ class Renderer:
         return row
 
     def _probe_tools(self) -> bool:
-        """True where the template prints a call and its result."""
+        """True if the template renders a tool call and its result."""
         self._knows_tools = True
         try:
             said = [
@@ -338,7 +338,7 @@ class Renderer:
         return all(word in said[1] + said[2] for word in _TOOL_WORDS)
 
     def _probe(self) -> bool:
-        """True where a turn's text depends on nothing but the turn."""
+        """True if the rendering of a turn does not depend on the turns before it."""
         probes = (_PROBE, _TOOL_PROBE) if self._knows_tools else (_PROBE,)
         try:
             return all(
@@ -368,7 +368,7 @@ class Renderer:
 
 
 def _blocks(messages: Sequence[Message]) -> list[_Block]:
-    """The turns one by one, but tools' results in a row together: templates frame them as one."""
+    """The turns one by one, but consecutive tool results together: templates frame them as one."""
     blocks: list[_Block] = []
     for message in messages:
         if blocks and message.role == blocks[-1][0].role == "tool":

@@ -1,4 +1,4 @@
-"""The scorers that fit a loaded Q model, the fast one and the reference."""
+"""Builders of the scorers for a loaded Q model: the fast one and the reference."""
 
 from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
 from qnet.models.checkpoint import LoadedImplicitQ, LoadedQModel, LoadedQNet
@@ -12,7 +12,7 @@ def build_shared_prefix_scorer(
     cache_bytes: int,
     tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
 ) -> SharedPrefixScorer | SharedPrefixImplicitScorer:
-    """Scores with the Q model of either kind.
+    """The fast scorer of a Q model of either kind.
 
     Args:
         cache_bytes: for the histories kept between steps.

@@ -23,9 +23,9 @@ from qnet.engine.packed_model import (
     logits_of,
 )
 from qnet.engine.prefix_cache import Entry
-from qnet.engine.token_trie import TokenTree
+from qnet.engine.token_trie import TokenTrie
 from qnet.models.checkpoint import LoadedPolicy
-from qnet.scoring.score_plan import RenderedRequest, pieces, remember, render_request
+from qnet.scoring.score_plan import RenderedRequest, remember, render_request, segments
 from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult
 
@@ -145,7 +145,7 @@ class LogprobReader:
         ]
         found: list[float] = []
         rows = 0
-        for batch in self._packed.batches(_pieces(requests, entries, self._like)):
+        for batch in self._packed.batches(_segments(requests, entries, self._like)):
             yield batch
             logits_RV = self._packed.forward(batch)
             found += _logprobs_after(logits_RV, wanted[rows : rows + len(logits_RV)])
@@ -153,16 +153,16 @@ class LogprobReader:
         return found
 
 
-def _pieces(
+def _segments(
     requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: torch.Tensor
 ) -> Iterator[PackedSegment]:
     """Each history with its candidates, read wherever a token of a candidate follows."""
     for owner, (request, entry) in enumerate(zip(requests, entries, strict=True)):
         read = list(_followers(request.tree))
-        yield from pieces(request, entry, read=read, like=like, owner=owner)
+        yield from segments(request, entry, read=read, like=like, owner=owner)
 
 
-def _followers(tree: TokenTree) -> dict[int, list[int]]:
+def _followers(tree: TokenTrie) -> dict[int, list[int]]:
     """By token of the tree, in order, the tokens that follow it; -1 is the history's last."""
     followers: dict[int, list[int]] = defaultdict(list)
     for token, before in enumerate(tree.before):

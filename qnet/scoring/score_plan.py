@@ -1,4 +1,4 @@
-"""The computation that a score request needs: its tokens, placed after the shared history."""
+"""Packed segments of a score request: its new tokens, placed after the shared history."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from qnet.engine.attention import Columns, PackedSegment, joined
 from qnet.engine.packed_model import Salted
 from qnet.engine.prefix_cache import Branch, Entry
-from qnet.engine.token_trie import TokenTree
+from qnet.engine.token_trie import TokenTrie
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qnet.models.match_features import match_features, observed_features, turns_of
 from qnet.models.qnet import HeadFeatures
@@ -42,13 +42,13 @@ class RenderedRequest:
     candidates: list[list[int]]
     action_lengths: list[int]
     index: list[int]
-    tree: TokenTree
+    tree: TokenTrie
     paths: list[list[int]]
     cache_salt: str = ""
 
     @property
     def salted_history(self) -> Salted:
-        """Its history as a prefix cache looks it up."""
+        """The key of its history in a prefix cache."""
         return self.cache_salt, self.history
 
     @property
@@ -99,7 +99,7 @@ def render_request(
     # In order, so that the tree's branches lie one after the other.
     action_lengths = dict(zip(encoded, map(len, actions), strict=True))
     distinct = {token_ids: i for i, token_ids in enumerate(sorted(action_lengths))}
-    tree = TokenTree()
+    tree = TokenTrie()
     return RenderedRequest(
         history,
         state.action_spans,
@@ -186,7 +186,7 @@ def require_candidates(request: ScoreRequest) -> None:
         raise InvalidCandidatesError("there are 0 candidates to score; give at least 1")
 
 
-def pieces(
+def segments(
     request: RenderedRequest, entry: Entry, *, read: Sequence[int], like: Tensor, owner: int = 0
 ) -> Iterator[PackedSegment]:
     """Segments: the history's unknown part, and the candidates, none of which sees another.
@@ -196,15 +196,15 @@ def pieces(
         like: a tensor of the model's dtype on its device.
         owner: index of the request.
     """
-    # What several candidates begin with goes through the trunk once, as a tree behind the history.
+    # The common prefixes of candidates go through the trunk once, as a tree behind the history.
     # A mask hides the branches from each other; it has the square of their tokens, so it never
     # covers more than a block, and a large branch is a segment of its own that needs none.
     known, start = len(entry.token_ids), len(request.history)
-    entry.slab.reserve(start + len(request.tree))
+    entry.buffer.reserve(start + len(request.tree))
     ends = request.tree.ends()
     stem = _fork(ends, range(len(request.tree)))
     yield PackedSegment(
-        slab=entry.slab,
+        buffer=entry.buffer,
         token_ids=request.history[known:] + request.tree.token_ids[:stem],
         positions=list(range(known, start + stem)),
         column=known,
@@ -226,11 +226,11 @@ def _block(
     read: Sequence[int],
     like: Tensor,
 ) -> PackedSegment:
-    """Some of the tree's tokens, which see no others of the tree than each other and `seen`."""
+    """The segment of some of the tree's tokens, which see each other and `seen`."""
     start, tree = len(request.history), request.tree
     chain = all(tree.before[token] == token - 1 for token in tokens[1:])
     return PackedSegment(
-        slab=entry.slab,
+        buffer=entry.buffer,
         token_ids=tree.token_ids[tokens.start : tokens.stop],
         positions=[start + tree.depths[token] for token in tokens],
         column=start + tokens.start,
@@ -277,7 +277,7 @@ def _blocks(
 
 
 def _fork(ends: list[int], branch: range) -> int:
-    """The first token of a branch that does not follow the one before it and carry all the rest."""
+    """Index of the first token after the unbranched beginning of the tree."""
     at = branch.start
     while at < branch.stop and ends[at] == branch.stop:
         at += 1
@@ -285,7 +285,7 @@ def _fork(ends: list[int], branch: range) -> int:
 
 
 def remember(request: RenderedRequest, entry: Entry) -> None:
-    """The history is known now, and each candidate as a branch that the next step may take."""
+    """Keep the history in its entry, and each candidate as a branch that the next step may take."""
     entry.token_ids = request.history
     start = len(request.history)
     entry.branches = [
@@ -295,10 +295,10 @@ def remember(request: RenderedRequest, entry: Entry) -> None:
 
 
 def _within(numbers: Sequence[int], wanted: range) -> Sequence[int]:
-    """Ordered numbers within a range."""
+    """Those of the ordered numbers that are within a range."""
     return numbers[bisect_left(numbers, wanted.start) : bisect_left(numbers, wanted.stop)]
 
 
 def _hiding(seen_TT: Tensor) -> Tensor:
-    """0 where a token sees another; else -inf."""
+    """Bias of a visibility matrix: 0 where a token sees another, else -inf."""
     return torch.zeros(seen_TT.shape).masked_fill_(~seen_TT, float("-inf"))

@@ -27,18 +27,18 @@ from qnet.models.checkpoint import LoadedQNet
 from qnet.scoring.score_plan import (
     RenderedRequest,
     head_features,
-    pieces,
     remember,
     render_request,
     require_candidates,
     require_observations,
+    segments,
 )
 from qnet.support.slices import finish, in_one_slice
 from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
 
 
 class NaiveScorer:
-    """Every full sequence alone, nothing kept: what the fast scorer is tested against."""
+    """Reference scorer: every full sequence alone, nothing cached."""
 
     def __init__(self, loaded: LoadedQNet) -> None:
         self.name = loaded.name
@@ -81,7 +81,7 @@ class NaiveScorer:
 
 
 class SharedPrefixScorer:
-    """Histories once and kept between steps, candidates as one tree behind them, one batch.
+    """Scores with cached histories and the candidates as one tree behind each, in one batch.
 
     Args:
         cache_bytes: for the histories kept between steps; with many episodes in lockstep it has
@@ -144,7 +144,7 @@ class SharedPrefixScorer:
         with self._packed.lease(histories, fresh_tokens, spare=0) as entries:
             known = [entry.cached_tokens for entry in entries]
             like = next(self._loaded.model.parameters())
-            passes = self._packed.passes(_pieces(prepared, entries, like))
+            passes = self._packed.passes(_segments(prepared, entries, like))
             hidden_RD = yield from metered(passes, spent)
             features_RF = head_features(prepared, self._loaded.model.head.features)
             q_values = self._loaded.model.head(hidden_RD, features_RF).tolist()
@@ -224,13 +224,13 @@ class ScriptedScorer:
         return next(found, self._otherwise)
 
 
-def _pieces(
+def _segments(
     requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: Tensor
 ) -> Iterator[PackedSegment]:
     """Each history with its candidates, read at their last tokens, which lie in their order."""
     for owner, (request, entry) in enumerate(zip(requests, entries, strict=True)):
         last = [path[-1] for path in request.paths]
-        yield from pieces(request, entry, read=last, like=like, owner=owner)
+        yield from segments(request, entry, read=last, like=like, owner=owner)
 
 
 def _results(

@@ -118,7 +118,7 @@ class VllmScorer:
 
     @property
     def cache(self) -> CacheUse:
-        """Nothing: what there is to keep, the server keeps."""
+        """Nothing: the server has the cache."""
         return CacheUse()
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class VllmScorer:
             )
 
     def _require_cache(self) -> CacheCounters:
-        """The same prompt twice; the second time some of it has to be known."""
+        """Send the same prompt twice; the second time some of it has to be cached."""
         probe = [self._probe()]
         features_BF = torch.zeros((1, len(MATCH_FEATURES)))
         if not all(map(isfinite, self._q_values(probe, features_BF))):

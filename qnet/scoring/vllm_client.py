@@ -48,7 +48,7 @@ class CacheCounters:
     hit_tokens: int
 
     def hits_of(self, tokens: int, *, since: "CacheCounters") -> int:
-        """The least number of `tokens` sent since then that were found.
+        """Number of cached ones among `tokens` sent since then, at least.
 
         Exact where nobody else used the server; what others looked up counts as found by them.
         """
@@ -58,7 +58,7 @@ class CacheCounters:
 
 
 class _Shape(BaseModel):
-    """Of an answer; what else vLLM says is ignored."""
+    """Shape of an answer; further fields are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -198,7 +198,7 @@ class VllmServer:
         return torch.from_numpy(hidden_D)
 
     def _ask(self, method: str, path: str, *, json: object = None) -> httpx.Response:
-        """The server's good answer.
+        """The server's answer with status 200.
 
         Asking changes nothing there, so what a lost connection left open is asked once more; a
         server that is merely slow would only be given more to do.

@@ -1,1 +1,1 @@
-"""Small pieces that no library has as we need them."""
+"""Small parts that no library has as we need them."""

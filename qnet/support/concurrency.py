@@ -1,4 +1,4 @@
-"""Concurrent work for one caller, and a name for what belongs together."""
+"""Concurrent work for one caller, of which the parts can be told to belong together."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence

@@ -1,7 +1,7 @@
-"""How deep lists and objects may stand in each other in what is read here and written again.
+"""The nesting limit of JSON that is read here and written again.
 
-What comes as JSON is written elsewhere, deeper in the stack than it was read, and Python's
-recursion ends at about a thousand levels: what was just read could not be said any more.
+It is written deeper in the call stack than it was read, and Python's recursion ends at about a
+thousand levels: JSON that could just be read could not be written any more.
 """
 
 from typing import Any

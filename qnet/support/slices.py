@@ -1,4 +1,4 @@
-"""Work in slices, where it is wanted whole, and whole work, where slices are wanted."""
+"""Adapters between work in slices (a generator) and work in one go."""
 
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 def finish(work: Generator[Any, Any, Result]) -> Result:
-    """The result of all slices, run one after the other."""
+    """Run all slices, and return the result."""
     try:
         while True:
             next(work)
@@ -19,6 +19,6 @@ def finish(work: Generator[Any, Any, Result]) -> Result:
 
 
 def in_one_slice(work: Callable[[], Result]) -> Slices[Result]:
-    """Work that cannot be cut, and whose cost is known only afterwards."""
+    """Work that cannot be cut, as a single slice of unknown cost."""
     yield {}
     return work()

@@ -8,7 +8,7 @@ alone.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from qnet.engine.token_trie import TokenTree
+from qnet.engine.token_trie import TokenTrie
 from qnet.rendering.renderer import Renderer
 from qnet.types import History, Message
 from training.data.decision_groups import DecisionGroupsRow
@@ -50,7 +50,7 @@ class ReplyPath:
 
 
 @dataclass(slots=True)
-class PackedReplies(TokenTree):
+class PackedReplies(TokenTrie):
     """States and replies that begin alike.
 
     Attributes:

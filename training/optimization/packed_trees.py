@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qnet.engine.token_trie import TokenTree
+from qnet.engine.token_trie import TokenTrie
 from qnet.errors import RecordError
 from qnet.models.match_features import (
     MATCH_FEATURES,
@@ -79,7 +79,7 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 @dataclass(slots=True)
-class PackedTree(TokenTree):
+class PackedTree(TokenTrie):
     """Paths of one tree, with weights and targets of Q at their tokens.
 
     Attributes:
@@ -147,7 +147,7 @@ class PackedTree(TokenTree):
     def _append(self, before: int, token: int, depth: int) -> int:
         self.weight.append(0.0)
         self.weighted.append(0.0)
-        return TokenTree._append(self, before, token, depth)  # super() knows no slots
+        return TokenTrie._append(self, before, token, depth)  # super() knows no slots
 
 
 def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_label_margin: float) -> list[Pair]:

@@ -31,7 +31,7 @@ from qnet.engine.packed_model import (
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
     hidden_states_of,
-    history_piece,
+    history_segment,
 )
 from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
@@ -153,9 +153,9 @@ class NaivePacked:
 
     def score(self, step: Step) -> list[float]:
         """Q of each candidate."""
-        pieces = (history_piece(Entry(), ids, read_last=True) for ids in step.now.sequences)
+        segments = (history_segment(Entry(), ids, read_last=True) for ids in step.now.sequences)
         with torch.inference_mode():
-            return [float(self._head(self._packed.run([piece]))) for piece in pieces]
+            return [float(self._head(self._packed.run([piece]))) for piece in segments]
 
     def clock(self) -> Timing:
         """This process's."""

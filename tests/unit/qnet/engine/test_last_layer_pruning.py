@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from qnet.engine import packed_model as packed_module
 from qnet.engine.last_layer_pruning import LastLayerPruning
-from qnet.engine.packed_model import PackedModel, hidden_states_of, history_piece
+from qnet.engine.packed_model import PackedModel, hidden_states_of, history_segment
 from qnet.engine.prefix_cache import Entry
 from tests.support.tiny_models import ARCHITECTURES, q_model
 
@@ -38,7 +38,7 @@ def mlp_rows(trunk: nn.Module) -> list[int]:
 
 
 def read_last_of(packed: PackedModel) -> Tensor:
-    return packed.run([history_piece(Entry(), TOKENS, read_last=True)])[0]
+    return packed.run([history_segment(Entry(), TOKENS, read_last=True)])[0]
 
 
 @torch.inference_mode()
@@ -61,7 +61,7 @@ def test_a_history_that_nobody_reads_skips_the_last_mlp() -> None:
     model = q_model().model
     packed = packed_of(model)
     seen = mlp_rows(model.trunk)
-    assert packed.run([history_piece(Entry(), TOKENS)]).numel() == 0
+    assert packed.run([history_segment(Entry(), TOKENS)]).numel() == 0
     assert seen == [len(TOKENS), 0]
 
 
@@ -128,7 +128,7 @@ def test_two_threads_over_one_trunk_do_not_narrow_each_other() -> None:
             inside.wait(timeout=30)
 
     model.trunk.layers[-1].register_forward_pre_hook(meet)
-    whole = replace(history_piece(Entry(), TOKENS), read=(2, 7))
+    whole = replace(history_segment(Entry(), TOKENS), read=(2, 7))
     with ThreadPoolExecutor(2) as pool:
         last = pool.submit(read_last_of, first)
         both = pool.submit(second.run, [whole])

@@ -13,15 +13,15 @@ TASK = list(range(1000, 1300))
 
 def fill(entry: Entry, token_ids: list[int]) -> None:
     """Write each token's own id as its key and value."""
-    entry.slab.reserve(len(token_ids))
+    entry.buffer.reserve(len(token_ids))
     known = len(entry.token_ids)
     new = torch.tensor(token_ids[known:], dtype=torch.float32).reshape(1, -1, 1)
-    entry.slab.write(0, known, new, new)
+    entry.buffer.write(0, known, new, new)
     entry.token_ids = token_ids
 
 
 def columns(entry: Entry) -> list[int]:
-    parts = entry.slab.seen(0, range(len(entry.token_ids)))
+    parts = entry.buffer.seen(0, range(len(entry.token_ids)))
     return [int(key) for keys, _ in parts for key in keys[0, :, 0]]
 
 
@@ -31,9 +31,9 @@ def stored(store: PrefixCache, token_ids: list[int], *branches: list[int]) -> En
     column = len(token_ids)
     for branch in branches:
         end = column + len(branch)
-        entry.slab.reserve(end)
+        entry.buffer.reserve(end)
         new = torch.tensor(branch, dtype=torch.float32).reshape(1, -1, 1)
-        entry.slab.write(0, column, new, new)
+        entry.buffer.write(0, column, new, new)
         entry.branches.append(Branch(branch, list(range(column, end))))
         column = end
     store.commit(entry)
@@ -74,7 +74,7 @@ def test_a_held_entry_is_copied_not_shared(store: PrefixCache) -> None:
     stored(store, list(range(40)), [50], [60])
     first = store.lease([*range(40), 50, 1], at_most=42)
     second = store.lease([*range(40), 60, 2], at_most=42)
-    assert first.slab is not second.slab
+    assert first.buffer is not second.buffer
     assert columns(first) == [*range(40), 50]
     assert columns(second) == list(range(40))
 
@@ -101,8 +101,8 @@ def test_each_of_many_conversations_with_one_task_finds_its_own(beginning: list[
     entries = [store.lease([*beginning, 1], at_most=len(beginning) + 1) for _ in range(64)]
     for n, entry in enumerate(entries):
         fill(entry, [*beginning, 1])
-        entry.slab.reserve(len(beginning) + 2)
-        entry.slab.write(0, len(beginning) + 1, *[torch.full((1, 1, 1), 100.0 + n)] * 2)
+        entry.buffer.reserve(len(beginning) + 2)
+        entry.buffer.write(0, len(beginning) + 1, *[torch.full((1, 1, 1), 100.0 + n)] * 2)
         entry.branches = [Branch([100 + n], [len(beginning) + 1])]
         store.commit(entry)
     for n, entry in enumerate(entries):
@@ -149,8 +149,8 @@ def test_of_equal_histories_the_one_whose_branch_was_taken_is_found(store: Prefi
     one, other = (store.lease(list(range(40)), at_most=40) for _ in range(2))
     for entry, branch in ((one, 50), (other, 60)):
         fill(entry, list(range(40)))
-        entry.slab.reserve(41)
-        entry.slab.write(0, 40, *[torch.full((1, 1, 1), float(branch))] * 2)
+        entry.buffer.reserve(41)
+        entry.buffer.write(0, 40, *[torch.full((1, 1, 1), float(branch))] * 2)
         entry.branches = [Branch([branch], [40])]
         store.commit(entry)
     for entry, branch in ((one, 50), (other, 60)):
@@ -165,8 +165,8 @@ def test_conversations_that_begin_alike_keep_their_beginning_once() -> None:
         list(range(n, n + 20)) for n in (0, 100, 200)
     ]
     assert all(columns(entry)[:300] == TASK for entry in entries)
-    assert len({id(entry.slab.base) for entry in entries}) == 1
-    own = sum(entry.slab.nbytes for entry in entries)
+    assert len({id(entry.buffer.base) for entry in entries}) == 1
+    own = sum(entry.buffer.nbytes for entry in entries)
     assert store.nbytes == own + 2 * 300 * 4
     store.clear()
     assert store.nbytes == 0
@@ -192,7 +192,7 @@ def test_who_computes_a_shared_token_again_writes_into_a_copy(store: PrefixCache
     again = store.lease(TASK, at_most=299)
     assert again is alike
     new = torch.full((1, 1, 1), -1.0)
-    again.slab.write(0, 299, new, new)
+    again.buffer.write(0, 299, new, new)
     again.token_ids = TASK
     assert columns(again) == [*TASK[:-1], -1]
     assert columns(other) == [*TASK, 1, 2, 3]
@@ -205,7 +205,7 @@ def test_what_two_share_beyond_the_others_is_shared_by_these_two() -> None:
     stored(store, [*TASK, 1])
     longer = [*TASK, *range(100)]
     one, other = (stored(store, [*longer, n]) for n in (500, 600))
-    assert one.slab.base is other.slab.base
+    assert one.buffer.base is other.buffer.base
     assert columns(one) == [*longer, 500]
     assert columns(other) == [*longer, 600]
     short = stored(store, [*TASK[:200], 9])

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qnet.engine.prefix_cache import Entry
-from qnet.engine.token_trie import TokenTree
-from qnet.scoring.score_plan import BLOCK_TOKENS, RenderedRequest, pieces
+from qnet.engine.token_trie import TokenTrie
+from qnet.scoring.score_plan import BLOCK_TOKENS, RenderedRequest, segments
 
 HISTORY = list(range(100, 130))
 LIKE = torch.zeros(())
@@ -18,7 +18,7 @@ candidates = st.lists(
 
 def request_of(sequences: list[list[int]]) -> RenderedRequest:
     distinct = sorted(map(list, {tuple(sequence) for sequence in sequences}))
-    tree = TokenTree()
+    tree = TokenTrie()
     paths = [tree.add(sequence) for sequence in distinct]
     lengths = [len(candidate) for candidate in distinct]
     return RenderedRequest(HISTORY, [], distinct, lengths, list(range(len(distinct))), tree, paths)
@@ -32,14 +32,16 @@ def test_every_token_of_a_candidate_sees_what_comes_before_it_and_nothing_else(
     entry = Entry(token_ids=HISTORY[:known])
     sees: dict[int, list[int]] = {}
     token_of = dict(enumerate(HISTORY[:known]))
-    for piece in pieces(request, entry, read=[], like=LIKE):
-        for row, (token, position) in enumerate(zip(piece.token_ids, piece.positions, strict=True)):
-            column = piece.column + row
+    for segment in segments(request, entry, read=[], like=LIKE):
+        for row, (token, position) in enumerate(
+            zip(segment.token_ids, segment.positions, strict=True)
+        ):
+            column = segment.column + row
             assert column not in token_of
             token_of[column] = token
-            own = piece.columns(row + 1)
-            shown = [True] * len(own) if piece.bias is None else (piece.bias[row] == 0).tolist()
-            columns = [c for part in piece.seen for c in part]
+            own = segment.columns(row + 1)
+            shown = [True] * len(own) if segment.bias is None else (segment.bias[row] == 0).tolist()
+            columns = [c for part in segment.seen for c in part]
             sees[column] = columns + [c for c, visible in zip(own, shown, strict=False) if visible]
             assert position == len(sees[column]) - 1
     assert sorted(token_of) == list(range(len(HISTORY) + len(request.tree)))
@@ -51,13 +53,13 @@ def test_every_token_of_a_candidate_sees_what_comes_before_it_and_nothing_else(
 
 @given(candidates)
 def test_what_is_masked_stays_small(sequences: list[list[int]]) -> None:
-    for piece in pieces(request_of(sequences), Entry(), read=[], like=LIKE):
-        assert piece.bias is None or piece.bias.numel() <= BLOCK_TOKENS**2
+    for segment in segments(request_of(sequences), Entry(), read=[], like=LIKE):
+        assert segment.bias is None or segment.bias.numel() <= BLOCK_TOKENS**2
 
 
 def test_candidates_apart_are_not_masked_from_each_other() -> None:
     sequences = [[first, *range(BLOCK_TOKENS)] for first in range(5)]
-    found = list(pieces(request_of(sequences), Entry(), read=[], like=LIKE))
-    assert [len(piece.token_ids) for piece in found] == [len(HISTORY), *[BLOCK_TOKENS + 1] * 5]
-    assert [piece.bias for piece in found] == [None] * 6
-    assert {piece.seen for piece in found[1:]} == {(range(len(HISTORY)),)}
+    found = list(segments(request_of(sequences), Entry(), read=[], like=LIKE))
+    assert [len(segment.token_ids) for segment in found] == [len(HISTORY), *[BLOCK_TOKENS + 1] * 5]
+    assert [segment.bias for segment in found] == [None] * 6
+    assert {segment.seen for segment in found[1:]} == {(range(len(HISTORY)),)}
