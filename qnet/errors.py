@@ -10,7 +10,7 @@ QGuideError
 │   ├── EpisodeClosedError       the episode has ended, or ended otherwise
 │   ├── UnsupportedParameterError  a parameter that the policy does not support
 │   └── UpstreamRefusedError     a request that the upstream refused
-├── RenderingError               a chat template that does not extend its own prefix
+├── RenderingError               a chat template that leaves out what was said
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
 ├── RoutingError                 a change that would let a name lead nowhere, or to two Q models
 ├── ScorerUnavailableError       no Q can be given: a dead scorer, a full queue, or no time left
@@ -76,7 +76,7 @@ class UpstreamRefusedError(InvalidRequestError):
 
 
 class RenderingError(QGuideError):
-    """A chat template whose rendering does not extend its own prefix."""
+    """A chat template that refuses a conversation, or leaves out what was said in it."""
 
 
 class CheckpointError(QGuideError):

@@ -29,7 +29,7 @@ from transformers import (
 from qnet.errors import CheckpointError, QGuideError
 from qnet.models.implicit_q import ImplicitQ
 from qnet.models.qnet import QNet
-from qnet.rendering.renderer import RENDERER_VERSION, Renderer
+from qnet.rendering.renderer import FIRST_RENDERER_VERSION, RENDERER_VERSION, Renderer
 
 MANIFEST = "manifest.json"
 Kind = Literal["policy", "qnet", "implicit-q"]
@@ -48,6 +48,8 @@ class Manifest(BaseModel):
 
     Attributes:
         name: the name it is served under.
+        thinking: whether thoughts stay in the actions of a history, as the chat template has it;
+            empty in checkpoints of the first renderer.
         read_at: where Q is read. A QNet's at the action's last token, or after the observation that
             followed the action, where the next reply would begin; an implicit Q's at all tokens of
             the action; a policy leaves it empty.
@@ -67,6 +69,7 @@ class Manifest(BaseModel):
     name: str
     renderer_version: str = RENDERER_VERSION
     environment: str = ""
+    thinking: Literal["", "kept", "dropped"] = ""
     read_at: ReadAt = ""
     target: str = ""
     label_range: tuple[float, float] | None = None
@@ -142,6 +145,7 @@ def save_checkpoint(
         update={
             "files": {path.name: sha256_of(path) for path in written},
             "versions": {name: version(name) for name in ("torch", "transformers")},
+            "thinking": Renderer(tokenizer).traits.thinking,
         }
     )
     text = json.dumps(complete.model_dump(mode="json"), indent=2)
@@ -165,11 +169,8 @@ def read_manifest(directory: Path) -> Manifest | None:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise CheckpointError(f"{path} is not a manifest this version reads: {error}") from error
-    if manifest.renderer_version != RENDERER_VERSION:
-        raise CheckpointError(
-            f"{directory} was trained with renderer {manifest.renderer_version}; this is renderer "
-            f"{RENDERER_VERSION}, which makes other tokens; train it again"
-        )
+    if manifest.renderer_version not in (RENDERER_VERSION, FIRST_RENDERER_VERSION):
+        raise _other_renderer(directory, manifest)
     _verify_files(directory, manifest)
     return manifest
 
@@ -187,7 +188,7 @@ def load_policy(
     _expect_kind(directory, manifest, "policy")
     model = _load_model(AutoModelForCausalLM, directory, dtype)
     name = manifest.name if manifest else directory.name
-    renderer = load_fitting_renderer(directory, int(model.config.vocab_size))
+    renderer = load_fitting_renderer(directory, int(model.config.vocab_size), manifest)
     return LoadedPolicy(name, model.to(device).eval(), renderer, manifest)
 
 
@@ -227,10 +228,10 @@ def load_q_model(
     require_read_at(directory, manifest)
     if manifest.kind == "qnet":
         qnet = _load_model(QNet, directory, dtype, allow_unused=False).to(device).eval()
-        renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size))
+        renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size), manifest)
         return LoadedQNet(manifest.name, qnet, renderer, manifest)
     implicit = _load_model(ImplicitQ, directory, dtype, allow_unused=False).to(device).eval()
-    renderer = load_fitting_renderer(directory, int(implicit.policy.config.vocab_size))
+    renderer = load_fitting_renderer(directory, int(implicit.policy.config.vocab_size), manifest)
     return LoadedImplicitQ(manifest.name, implicit, renderer, manifest)
 
 
@@ -242,11 +243,12 @@ def load_renderer(directory: Path) -> Renderer:
     return Renderer(tokenizer)
 
 
-def load_fitting_renderer(directory: Path, vocab_size: int) -> Renderer:
+def load_fitting_renderer(directory: Path, vocab_size: int, manifest: Manifest | None) -> Renderer:
     """The renderer of a checkpoint whose model knows so many tokens.
 
     Raises:
-        CheckpointError: the tokenizer is broken or makes more tokens.
+        CheckpointError: the tokenizer is broken or makes more tokens, or the manifest names a
+            renderer that made other tokens.
         RenderingError: see `Renderer`.
     """
     with broken_refused(f"{directory}: the tokenizer"):
@@ -256,6 +258,12 @@ def load_fitting_renderer(directory: Path, vocab_size: int) -> Renderer:
             f"{directory}: the tokenizer makes {len(renderer.tokenizer):,} different tokens; the "
             f"model knows {vocab_size:,}; save it with the tokenizer it was trained with"
         )
+    if (
+        manifest is not None
+        and manifest.renderer_version == FIRST_RENDERER_VERSION
+        and not renderer.renders_as_version_1
+    ):
+        raise _other_renderer(directory, manifest)
     return renderer
 
 
@@ -360,6 +368,13 @@ def _verify_files(directory: Path, manifest: Manifest) -> None:
             raise CheckpointError(
                 f"{directory}: {name} differs from its sha256 in {MANIFEST}; copy it again"
             )
+
+
+def _other_renderer(directory: Path, manifest: Manifest) -> CheckpointError:
+    return CheckpointError(
+        f"{directory} was trained with renderer {manifest.renderer_version}; this is renderer "
+        f"{RENDERER_VERSION}, which makes other tokens; train it again"
+    )
 
 
 def _is_loadable(path: Path) -> bool:

@@ -68,7 +68,7 @@ def load_head(directory: Path) -> LoadedHead:
     """
     manifest = _qnet_manifest(directory)
     qnet = _empty_qnet(directory)
-    renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size))
+    renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size), manifest)
     weights = _checked_head(directory, manifest, qnet)
     qnet.head.load_state_dict(weights, assign=True)
     return LoadedHead(

@@ -1,65 +1,49 @@
 """Renderer from messages to tokens, the only one: SFT, Q training and serving all use it.
 
-A conversation is cut at the turns and each turn is tokenised on its own, so the tokens of a
-history are always a prefix of the tokens of any history that extends it. That is what lets a
-server keep what it computed at the last step, and what makes training and serving agree.
+A state is rendered as the model saw it when it acted, and every piece of text is tokenised on its
+own, so the tokens of a history are a prefix of the tokens of any history that extends it, whatever
+the chat template does with earlier turns (`qnet.rendering.turn_texts`). That is what lets a server
+keep what it computed at the last step, and what makes training and serving agree.
 
-    encode_history(h) + encode_candidate(a)  is a prefix of  encode_episode(h + (a, …))
+    encode_history(h) + encode_candidate(a)  is a prefix of  encode_history(h + (a, …))
 
-What was rendered and tokenised is remembered turn by turn, each turn behind the turns that it
-follows, so that a step costs its new turns alone, whatever the template.
+What was rendered and tokenised is remembered exchange by exchange (an action and what was observed
+after it), so that a step costs its new turns alone.
 
 Tool calls go through the chat template where it knows tools. Where it does not, a call is what
 `Message.text` makes of it, a line `Action: name({"argument": "value"})` below what is said, and a
 tool's result is a user's turn, as observations are. Ids of calls are drawn at random, so no token
-comes from them: templates that print ids get zeros.
+comes from them: templates that print ids get numbers.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
+from qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate
+from qnet.rendering.message_rows import exchanges
+from qnet.rendering.template_probe import build_turn_texts
+from qnet.rendering.template_traits import TemplateTraits
 from qnet.rendering.token_bounds import longest_token
+from qnet.rendering.turn_texts import Observed
 from qnet.support.lru_cache import LRUCache
-from qnet.types import History, Message, ToolCall
+from qnet.types import History, Message
 
-RENDERER_VERSION = "1"
+RENDERER_VERSION = "2"
+FIRST_RENDERER_VERSION = "1"
+"""Read still where it made the same tokens; see `Renderer.renders_as_version_1`."""
 
-PLAIN_TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}"
-    "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
-"""For tokenizers of base models, which bring no chat template."""
-
-_PROBE = (
-    Message("user", "one"),
-    Message("assistant", "two"),
-    Message("user", "three"),
-    Message("assistant", "four"),
-)
 _START = 0
 _CACHED_CHARACTERS = 8 * 1024**2
 _OVERHEAD_CHARACTERS = 64
-"""Cost of keeping a short text, beside the text itself."""
-_TOOL_PROBE = (
-    _PROBE[0],
-    Message("assistant", "", (ToolCall("qguide_probe", '{"first": "qguide_value"}'),)),
-    Message("tool", "qguide_result"),
-)
-_TOOL_WORDS = ("qguide_probe", "first", "qguide_value", "qguide_result")
-_CALL_ID = "000000000"
-"""Nine characters: templates that look at ids want as many."""
+"""Cost of a short piece beside its text."""
+_SINGLE_TURNS = (Message("user", "one"), Message("assistant", "two"), Message("user", "three"))
 
-
-_Block = tuple[Message, ...]
-"""A turn, or the results of several tools in a row."""
+_Exchange = tuple[Message | None, tuple[Message, ...]]
+"""An action and what was observed after it; the first has no action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +61,16 @@ class RenderedEpisode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """One message as text: what opens it, what the speaker says, what closes it."""
+class _Rendered:
+    """An exchange as text."""
 
-    opening: str
     said: str
-    closing: str
+    observed: Observed
 
     @property
     def characters(self) -> int:
-        """Characters of all three texts."""
-        return len(self.opening) + len(self.said) + len(self.closing)
-
-
-_SILENT = _Turn("", "", "")
+        """Length of all its text."""
+        return len(self.said) + len(self.observed.text) + len(self.observed.prompt)
 
 
 class Renderer:
@@ -102,23 +82,44 @@ class Renderer:
         if tokenizer.eos_token_id is None:
             raise RenderingError("the tokenizer has no end-of-turn (eos) token; set eos_token")
         self.tokenizer = tokenizer
-        self._eos: str = str(tokenizer.eos_token)
-        self._template: str = tokenizer.chat_template or PLAIN_TEMPLATE
+        self._template = ChatTemplate(tokenizer)
+        self._texts = build_turn_texts(self._template)
+        self._forbidden = self._template.control_tokens - THINKING_TAGS
         self._longest_token = longest_token(tokenizer)
-        self._special = frozenset(str(token) for token in tokenizer.all_special_tokens)
         self._tokens = LRUCache[str, tuple[int, ...]](size=_CACHED_CHARACTERS)
-        self._known_turns = LRUCache[tuple[int, _Block], tuple[_Turn, int]](size=_CACHED_CHARACTERS)
+        self._known = LRUCache[tuple[int, _Exchange], tuple[_Rendered, int]](
+            size=_CACHED_CHARACTERS
+        )
         self._places = count(_START + 1)
-        self._knows_tools = False
-        self._turns_stand_alone = False
-        self._prompt = self._generation_prompt(_PROBE[:1])
-        self._knows_tools = self._probe_tools()
-        self._turns_stand_alone = self._probe()
+
+    @property
+    def traits(self) -> TemplateTraits:
+        """Traits of the chat template, which decide how messages are put to it."""
+        return self._texts.traits
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """The tokens that end an assistant's turn."""
-        return (int(self.tokenizer.eos_token_id),)
+        ends = sorted(self._texts.ends_of_turn - {self._template.eos})
+        ids = [self.tokenizer.encode(end, add_special_tokens=False) for end in ends]
+        return (int(self.tokenizer.eos_token_id), *(int(found[-1]) for found in ids))
+
+    @property
+    def renders_as_version_1(self) -> bool:
+        """True if the tokens are those of the first renderer, which cut at messages.
+
+        It cut what this one cuts where each turn is printed alone, between control tokens.
+        """
+        rows = [{"role": m.role, "content": m.content} for m in _SINGLE_TURNS]
+        try:
+            alone = [self._template.render([row]) for row in rows]
+            together = self._template.render(rows)
+        except RenderingError:
+            return False
+        return together == "".join(alone) and all(
+            self._template.leading_control(text) and text.endswith(self._template.eos)
+            for text in alone
+        )
 
     def encode_history(self, history: History, *, most_tokens: int | None = None) -> list[int]:
         """Tokens of the state, up to and including the assistant's generation prompt.
@@ -129,7 +130,7 @@ class Renderer:
         Raises:
             HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
             MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template rewrites earlier turns.
+            RenderingError: the chat template refuses the messages in every form.
         """
         return self.encode_state(history, most_tokens=most_tokens).token_ids
 
@@ -142,11 +143,9 @@ class Renderer:
         Raises:
             HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
             MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template rewrites earlier turns.
+            RenderingError: the chat template refuses the messages in every form.
         """
-        episode = self.encode_episode(history, most_tokens=most_tokens)
-        prompt = self._encode(self._generation_prompt(history))
-        return RenderedEpisode([*episode.token_ids, *prompt], episode.action_spans)
+        return self._join(self._exchanges(history, most_tokens), state=True)
 
     def encode_candidate(self, message: Message, *, most_tokens: int | None = None) -> list[int]:
         """Tokens of an assistant's reply after `encode_history`, end-of-turn included.
@@ -158,7 +157,7 @@ class Renderer:
             HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
             MalformedHistoryError: it holds one of the tokenizer's control tokens.
         """
-        said = self._assistant_turn(_PROBE[:1], message).said
+        said = self._texts.reply(message)
         self._refuse_longer("a candidate", len(said), most_tokens)
         self._check(message)
         return list(self._encode(said))
@@ -182,7 +181,7 @@ class Renderer:
         Raises:
             HistoryTooLongError: the whole has more than `most_tokens`, as far as its length tells.
             MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template rewrites earlier turns.
+            RenderingError: the chat template refuses the messages in every form.
         """
         whole = self.encode_state((*history, action, *observation), most_tokens=most_tokens)
         _, end = whole.action_spans[sum(message.role == "assistant" for message in history)]
@@ -199,18 +198,9 @@ class Renderer:
         Raises:
             HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
             MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template rewrites earlier turns.
+            RenderingError: the chat template refuses the messages in every form.
         """
-        token_ids: list[int] = []
-        spans: list[tuple[int, int]] = []
-        for turn, message in zip(self._turns(messages, most_tokens), messages, strict=True):
-            token_ids += self._encode(turn.opening)
-            start = len(token_ids)
-            token_ids += self._encode(turn.said)
-            if message.role == "assistant":
-                spans.append((start, len(token_ids)))
-            token_ids += self._encode(turn.closing)
-        return RenderedEpisode(token_ids, spans)
+        return self._join(self._exchanges(messages, most_tokens), state=False)
 
     def decode_reply(self, token_ids: Sequence[int]) -> Message:
         """The assistant's message that these generated tokens say.
@@ -218,32 +208,70 @@ class Renderer:
         A control token that was spelled letter by letter is left out like a real one, so that
         what a policy drew can always be scored.
         """
+        lead_in = self._texts.plain.lead_in
+        if self._template.has_control(lead_in):
+            # A channel's name would be left in the text by decoding without control tokens.
+            whole = str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
+            _, opened, text = whole.rpartition(lead_in)
+            if opened:
+                return Message("assistant", self._without_control(text).strip())
         text = str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
-        while spelled := [token for token in self._special if token in text]:
+        return Message("assistant", self._without_control(text.removeprefix(lead_in)).strip())
+
+    def _without_control(self, text: str) -> str:
+        while spelled := [token for token in self._template.control_tokens if token in text]:
             for token in spelled:
                 text = text.replace(token, "")
-        return Message("assistant", text.strip())
+        return text
 
-    def _turns(self, messages: Sequence[Message], most_tokens: int | None) -> list[_Turn]:
-        turns: list[_Turn] = []
-        place, characters = _START, 0
-        for block in _blocks(messages):
-            known = self._known_turns.get((place, block))
+    def _join(self, rendered: Sequence[_Rendered], *, state: bool) -> RenderedEpisode:
+        """Tokens of exchanges.
+
+        Args:
+            state: end with the generation prompt.
+        """
+        token_ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for number, exchange in enumerate(rendered, 1):
+            start = len(token_ids)
+            token_ids += self._encode(exchange.said)
+            if exchange.said:
+                spans.append((start, len(token_ids)))
+            token_ids += self._encode(exchange.observed.text)
+            if state or number < len(rendered):
+                token_ids += self._encode(exchange.observed.prompt)
+        return RenderedEpisode(token_ids, spans)
+
+    def _exchanges(self, messages: Sequence[Message], most_tokens: int | None) -> list[_Rendered]:
+        found: list[_Rendered] = []
+        place, characters, start = _START, 0, 0
+        for exchange in exchanges(messages):
+            reply, observed = exchange
+            new = observed if reply is None else (reply, *observed)
+            known = self._known.get((place, exchange))
             if known is None:
-                known = self._new_turn(messages[: len(turns)], block)
+                rendered = self._render(exchange, messages[:start])
                 # Refused before it is searched, which takes longer than rendering it, and before
                 # it is kept: what nobody is served would push out what others use.
-                self._refuse_longer("the history", characters + known[0].characters, most_tokens)
-                for message in block:
+                self._refuse_longer("the history", characters + rendered.characters, most_tokens)
+                for message in new:
                     self._check(message)
-                size = sum(len(message.text) for message in block) + _OVERHEAD_CHARACTERS
-                self._known_turns.put((place, block), known, size=size)
-            turn, place = known
-            characters += turn.characters
+                known = rendered, next(self._places) if self.traits.positional else _START + 1
+                size = rendered.characters + _OVERHEAD_CHARACTERS
+                self._known.put((place, exchange), known, size=size)
+            rendered, place = known
+            characters += rendered.characters
             self._refuse_longer("the history", characters, most_tokens)
-            turns += [_SILENT] * (len(block) - 1)
-            turns.append(turn)
-        return turns
+            found.append(rendered)
+            start += len(new)
+        return found
+
+    def _render(self, exchange: _Exchange, before: Sequence[Message]) -> _Rendered:
+        reply, observed = exchange
+        if reply is None:
+            return _Rendered("", self._texts.opening(observed))
+        said = self._texts.reply(reply)
+        return _Rendered(said, self._texts.answer(reply, observed, before=before))
 
     def _refuse_longer(self, what: str, characters: int, most_tokens: int | None) -> None:
         if most_tokens is None or self._longest_token is None:
@@ -254,103 +282,9 @@ class Renderer:
                 f"{characters:,} characters; the model takes {most_tokens:,}; shorten it"
             )
 
-    def _new_turn(self, before: Sequence[Message], block: _Block) -> tuple[_Turn, int]:
-        """A turn and the id of the prefix that ends with it."""
-        if self._turns_stand_alone:
-            return self._turn((), block), _START
-        return self._turn(before, block), next(self._places)
-
-    def _turn(self, before: Sequence[Message], block: _Block) -> _Turn:
-        if block[0].role == "assistant":
-            return self._assistant_turn(before, block[0])
-        return _Turn("", self._segment(before, *block), "")
-
-    def _assistant_turn(self, before: Sequence[Message], message: Message) -> _Turn:
-        segment = self._segment(() if self._turns_stand_alone else before, message)
-        prompt = self._generation_prompt(before)
-        if not segment.startswith(prompt):
-            raise RenderingError(
-                f"the chat template opens an assistant turn with {segment[: len(prompt)]!r} but "
-                f"prompts for one with {prompt!r}; use a template where the two agree"
-            )
-        said, eos, closing = segment[len(prompt) :].partition(self._eos)
-        return _Turn(prompt, said + self._eos, closing if eos else "")
-
-    def _segment(self, before: Sequence[Message], *block: Message) -> str:
-        head = self._render(before)
-        whole = self._render([*before, *block])
-        if not whole.startswith(head):
-            raise RenderingError(
-                "the chat template rewrites earlier turns when a new one arrives; "
-                "use a template whose rendering only ever grows"
-            )
-        return whole[len(head) :]
-
-    def _generation_prompt(self, history: Sequence[Message]) -> str:
-        if self._turns_stand_alone:
-            return self._prompt
-        return self._render(history, prompt=True)[len(self._render(history)) :]
-
-    def _render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
-        if not messages:
-            return ""
-        rows = [self._row(message) for message in messages]
-        try:
-            text = self.tokenizer.apply_chat_template(
-                rows, chat_template=self._template, tokenize=False, add_generation_prompt=prompt
-            )
-        except TemplateError as error:
-            raise RenderingError(
-                f"the chat template refuses these turns: {error}; send such as the "
-                "model was trained on"
-            ) from error
-        return str(text)
-
-    def _row(self, message: Message) -> dict[str, Any]:
-        """The template's input for a turn."""
-        role = "system" if message.role == "developer" else message.role
-        if not self._knows_tools:
-            return {"role": "user" if role == "tool" else role, "content": message.text}
-        row: dict[str, Any] = {"role": role, "content": message.content}
-        if message.tool_calls:
-            row["tool_calls"] = [
-                {
-                    "id": _CALL_ID,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": _arguments(call)},
-                }
-                for call in message.tool_calls
-            ]
-        if role == "tool":
-            row["tool_call_id"] = _CALL_ID
-        return row
-
-    def _probe_tools(self) -> bool:
-        """True if the template renders a tool call and its result."""
-        self._knows_tools = True
-        try:
-            said = [
-                self._turn(_TOOL_PROBE[:number], (message,)).said
-                for number, message in enumerate(_TOOL_PROBE)
-            ]
-        except Exception:  # templates raise their own errors on a conversation they refuse
-            return False
-        return all(word in said[1] + said[2] for word in _TOOL_WORDS)
-
-    def _probe(self) -> bool:
-        """True if the rendering of a turn does not depend on the turns before it."""
-        probes = (_PROBE, _TOOL_PROBE) if self._knows_tools else (_PROBE,)
-        try:
-            return all(
-                "".join(self._render([message]) for message in probe) == self._render(probe)
-                for probe in probes
-            )
-        except Exception:  # templates raise their own errors on a conversation they refuse
-            return False
-
     def _check(self, message: Message) -> None:
         text = message.text
-        for token in self._special:
+        for token in self._forbidden:
             if token in text:
                 raise MalformedHistoryError(
                     f"the {message.role}'s message holds the control token {token!r}, which would "
@@ -365,23 +299,3 @@ class Renderer:
             cached = tuple(self.tokenizer.encode(text, add_special_tokens=False))
             self._tokens.put(text, cached, size=len(text) + _OVERHEAD_CHARACTERS)
         return cached
-
-
-def _blocks(messages: Sequence[Message]) -> list[_Block]:
-    """The turns one by one, but consecutive tool results together: templates frame them as one."""
-    blocks: list[_Block] = []
-    for message in messages:
-        if blocks and message.role == blocks[-1][0].role == "tool":
-            blocks[-1] += (message,)
-        else:
-            blocks.append((message,))
-    return blocks
-
-
-def _arguments(call: ToolCall) -> object:
-    """A dictionary, as templates expect it; the text itself where it is none."""
-    try:
-        arguments = json.loads(call.canonical_arguments)
-    except (ValueError, RecursionError):
-        return call.canonical_arguments
-    return arguments if isinstance(arguments, dict) else call.canonical_arguments

@@ -11,6 +11,7 @@ from tools.reference_pages.metrics import metrics_page
 from tools.reference_pages.models import models_page
 from tools.reference_pages.settings import settings_page
 from tools.reference_pages.summary import with_summary
+from tools.reference_pages.templates import templates_page
 
 ROOT: Final = Path(__file__).parents[2]
 REFERENCE: Final = "docs/reference"
@@ -27,6 +28,7 @@ def build_files() -> dict[str, str]:
         f"{REFERENCE}/errors.md": errors_page(),
         f"{REFERENCE}/metrics.md": metrics_page(),
         f"{REFERENCE}/models.md": models_page(),
+        f"{REFERENCE}/templates.md": templates_page(),
         f"{REFERENCE}/openapi.md": api_page(document),
         f"{REFERENCE}/openapi.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
         "README.md": with_summary(readme, results),
