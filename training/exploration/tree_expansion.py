@@ -15,11 +15,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qnet.errors import HistoryTooLongError
 from qnet.records import ROOT_ID
 from qnet.types import Candidate, DrawRole, History, SampleRequest, Sampling
 from training.algorithms.tree import EXPERT, Tree, find_child, merge_branch
 from training.environment import Environment
+from training.exploration.replays import first_observation, new_steps
 from training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
 from training.rollouts.rollout import EnvironmentCall, RolloutTask
 from training.trajectory import REACT, ChatFormat, Step
@@ -119,8 +120,8 @@ def explore_task(
     Raises:
         EnvironmentFailureError: an episode replayed differently.
     """
-    first_observation: str = yield EnvironmentCall(partial(_first_observation, make))
-    search = _Search(Tree(first_observation), exploration, seed, task_id, chat)
+    start: str = yield EnvironmentCall(partial(first_observation, make))
+    search = _Search(Tree(start), exploration, seed, task_id, chat)
     search.push((ROOT_ID,))
     own_draws = exploration.max_draws // 2 if expert else exploration.max_draws
     yield from _expand(search, make, source, most_draws=own_draws)
@@ -257,27 +258,5 @@ def _roll_out(
         prefix=[*(step.action for step in before), reply],
         chat=search.chat,
     )
-    _require_same(episode.first_observation, search.tree.first_observation, "at the start")
-    for number, (now, then) in enumerate(zip(episode.steps, before, strict=False), start=1):
-        _require_same(now.observation, then.observation, f"after {number} actions")
     search.completion_tokens += episode.completion_tokens
-    # A tree adds rewards up along a path, so the outcome stands on the last node alone, also
-    # where an environment gives partial credit at every step.
-    own_steps = episode.steps[len(before) :]
-    return (*(replace(step, reward=0.0) for step in own_steps[:-1]), *own_steps[-1:])
-
-
-def _first_observation(make: Callable[[], Environment]) -> str:
-    environment = make()
-    try:
-        return environment.reset()
-    finally:
-        environment.close()
-
-
-def _require_same(now: str, before: str, when: str) -> None:
-    if now != before:
-        raise EnvironmentFailureError(
-            f"a replayed episode differs {when}: {now!r} instead of {before!r}; a tree needs "
-            "a deterministic environment, and an expert's trajectory of the same game"
-        )
+    return new_steps(episode, search.tree.first_observation, before)

@@ -1,0 +1,196 @@
+"""Monte Carlo tree search of one task, with a policy that draws and rolls out (StepQ algorithm 1).
+
+Three things differ from the letter of the algorithm (ours). The steps of a roll-out join the tree,
+because otherwise a tree of few iterations has no winning path. Of the children of an expanded node
+one is rolled out, not all. Actions that a child of the node has already are not added again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.errors import HistoryTooLongError
+from qnet.records import ROOT_ID
+from qnet.types import Candidate, SampleRequest, Sampling
+from training.algorithms.mcts import SearchStatistics, back_up, select_child, select_path
+from training.algorithms.tree import Tree, find_child, merge_branch
+from training.environment import Environment
+from training.exploration.replays import first_observation, new_steps
+from training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
+from training.rollouts.rollout import EnvironmentCall, RolloutTask
+from training.trajectory import REACT, ChatFormat, Step
+
+ROLLOUT = "rollout"
+"""The `source` of nodes that a roll-out brought."""
+
+
+class Mcts(BaseModel):
+    """Options of the search; the defaults are StepQ's where it gives any.
+
+    Attributes:
+        iterations: most selections from the root (m).
+        width: actions drawn at an expansion (n).
+        eta: weight of exploration in UCT.
+        temperature: of all draws.
+        max_steps: depth limit; 10 and 7 in the paper, whose episodes are shorter. 40 is ours for
+            ALFWorld.
+        failure_value: outcome of a roll-out that reaches the limit; the paper does not print it.
+        stop_at: an outcome that ends the search.
+        max_tokens: most completion tokens of one action.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    iterations: int = Field(default=30, ge=1)
+    width: int = Field(default=5, ge=1)
+    eta: float = Field(default=2.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
+    max_steps: int = Field(default=40, ge=1)
+    failure_value: float = -1.0
+    stop_at: float = 1.0
+    max_tokens: int = Field(default=128, ge=1)
+
+
+@dataclass(slots=True)
+class SearchedTree:
+    """A search: its tree, its statistics and its cost.
+
+    Attributes:
+        expanded: nodes whose candidates were drawn.
+        outcomes: of the iterations, in order.
+        completion_tokens: tokens drawn, those of duplicates included.
+    """
+
+    tree: Tree
+    statistics: SearchStatistics = field(default_factory=SearchStatistics)
+    expanded: set[int] = field(default_factory=set)
+    outcomes: list[float] = field(default_factory=list)
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Game:
+    """The task that is searched, and with what."""
+
+    make: Callable[[], Environment]
+    mcts: Mcts
+    source: str
+    seed_parts: tuple[int | str, ...]
+    chat: ChatFormat
+
+    def seeds(self, search: SearchedTree) -> tuple[int | str, ...]:
+        """Parts from which the seeds of the next draws derive."""
+        return (*self.seed_parts, len(search.outcomes))
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.mcts.temperature, self.mcts.max_tokens)
+
+
+def search_task(
+    make: Callable[[], Environment],
+    *,
+    task_id: str,
+    mcts: Mcts,
+    source: str,
+    seed: int,
+    chat: ChatFormat = REACT,
+) -> RolloutTask[SearchedTree]:
+    """Search one task; a rollout task.
+
+    Args:
+        make: a fresh, single-use episode of the task; the same one every time.
+        task_id: names the task in the seeds of its draws.
+        mcts: how it is searched.
+        source: the policy's name, for the candidates that it brings.
+        seed: the job's.
+        chat: the environment's.
+
+    Raises:
+        EnvironmentFailureError: an episode replayed differently.
+    """
+    game = _Game(make, mcts, source, (seed, task_id), chat)
+    start: str = yield EnvironmentCall(partial(first_observation, make))
+    search = SearchedTree(Tree(start))
+    while len(search.outcomes) < mcts.iterations:
+        path = select_path(search.tree, search.statistics, search.expanded, eta=mcts.eta)
+        if _is_open(search.tree, path[-1], mcts):
+            yield from _expand(game, search, path[-1])
+            if search.tree.children[path[-1]]:
+                child = select_child(search.tree, search.statistics, path[-1], eta=mcts.eta)
+                path = (*path, child)
+        below, outcome = yield from _evaluate(game, search, path[-1])
+        search.statistics = back_up(search.statistics, (*path, *below), outcome)
+        search.outcomes.append(outcome)
+        if outcome >= mcts.stop_at:
+            break
+    return search
+
+
+def _expand(game: _Game, search: SearchedTree, node_id: int) -> RolloutTask[None]:
+    """Draw actions in a node's state, and step the environment with each new one."""
+    search.expanded.add(node_id)
+    before = _steps_to(search.tree, node_id)
+    sampling = replace(game.sampling, seed=derived_seed(*game.seeds(search), "expand"))
+    history = game.chat.history(search.tree.first_observation, before)
+    try:
+        candidates: list[Candidate] = yield SampleRequest(
+            history, game.mcts.width, sampling, "branch"
+        )
+    except HistoryTooLongError:
+        return
+    search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
+    for reply in [c.message.content for c in candidates if c.finished]:
+        if find_child(search.tree, node_id, reply) is None:
+            [step] = yield from _play(game, search, before, [reply], max_steps=len(before) + 1)
+            # A cut-off that is only ours is no outcome.
+            step = step if step.terminated else replace(step, reward=0.0)
+            search.tree, _ = merge_branch(search.tree, [step], at=node_id, source=game.source)
+
+
+def _evaluate(
+    game: _Game, search: SearchedTree, node_id: int
+) -> RolloutTask[tuple[tuple[int, ...], float]]:
+    """Outcome below a node, by its reward or a roll-out, and the ids of the roll-out's nodes."""
+    if not _is_open(search.tree, node_id, game.mcts):
+        return (), _outcome(_steps_to(search.tree, node_id), game.mcts)
+    before = _steps_to(search.tree, node_id)
+    steps = yield from _play(game, search, before, [], max_steps=game.mcts.max_steps)
+    search.tree, branch = merge_branch(search.tree, steps, at=node_id, source=ROLLOUT)
+    return branch, _outcome([*before, *steps], game.mcts)
+
+
+def _play(
+    game: _Game,
+    search: SearchedTree,
+    before: Sequence[Step],
+    replies: Sequence[str],
+    *,
+    max_steps: int,
+) -> RolloutTask[tuple[Step, ...]]:
+    """New steps of an episode that repeats `before`, takes `replies`, and is then rolled out."""
+    episode = yield from play_episode(
+        game.make,
+        first_reply(seeded(game.sampling, *game.seeds(search), "rollout"), role="rollout"),
+        max_steps=max_steps,
+        prefix=[*(step.action for step in before), *replies],
+        chat=game.chat,
+    )
+    search.completion_tokens += episode.completion_tokens
+    return new_steps(episode, search.tree.first_observation, before)
+
+
+def _is_open(tree: Tree, node_id: int, mcts: Mcts) -> bool:
+    ended = node_id != ROOT_ID and tree.node(node_id).step.terminated
+    return not ended and tree.depth(node_id) < mcts.max_steps
+
+
+def _steps_to(tree: Tree, node_id: int) -> list[Step]:
+    return [node.step for node in tree.path(node_id)]
+
+
+def _outcome(steps: Sequence[Step], mcts: Mcts) -> float:
+    """Reward of an episode that ended; `failure_value` of one that was cut off."""
+    return steps[-1].reward if steps and steps[-1].terminated else mcts.failure_value

@@ -1,0 +1,47 @@
+"""Replayed episodes of one task: what they have in common, and what has to be the same."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from qnet.errors import EnvironmentFailureError
+from training.environment import Environment
+from training.rollouts.episode import Episode
+from training.trajectory import Step
+
+
+def first_observation(make: Callable[[], Environment]) -> str:
+    """The first observation of a fresh episode, which is closed again."""
+    environment = make()
+    try:
+        return environment.reset()
+    finally:
+        environment.close()
+
+
+def new_steps(episode: Episode, first: str, before: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps of an episode after those that it replayed.
+
+    A tree adds rewards up along a path, so the outcome stands on the last step alone, also where
+    an environment gives partial credit at every step.
+
+    Args:
+        episode: played from the state after `before`.
+        first: the first observation when the task was first played.
+        before: the replayed steps, as they were then.
+
+    Raises:
+        EnvironmentFailureError: the episode replayed differently.
+    """
+    _require_same(episode.first_observation, first, "at the start")
+    for number, (now, then) in enumerate(zip(episode.steps, before, strict=False), start=1):
+        _require_same(now.observation, then.observation, f"after {number} actions")
+    own = episode.steps[len(before) :]
+    return (*(replace(step, reward=0.0) for step in own[:-1]), *own[-1:])
+
+
+def _require_same(now: str, before: str, when: str) -> None:
+    if now != before:
+        raise EnvironmentFailureError(
+            f"a replayed episode differs {when}: {now!r} instead of {before!r}; a tree needs "
+            "a deterministic environment, and an expert's trajectory of the same game"
+        )
