@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
 Result = TypeVar("Result")
 
@@ -82,6 +82,21 @@ class Message:
 
 History = tuple[Message, ...]
 """The state s_t: the task instruction, then actions and observations in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMarker:
+    """A text before the task's description in the first user message of an environment.
+
+    Attributes:
+        opening: what stands before it, space around it aside.
+        end: what stands after it; a line's end always ends it, too.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # read in settings
+
+    opening: str
+    end: str = "\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import BatchPolicy, History
+from qnet.types import BatchPolicy, History, TaskMarker
 from training.trajectory import REACT, ChatFormat
 
 
@@ -216,6 +216,8 @@ class EnvironmentBundle(Generic[C]):
             `ConfigError`: there are no such tasks.
         chat: its system message, and how a reply is parsed into an action.
         is_success: (outcome reward, terminated) to the verdict that success rates count.
+        task_markers: how the first observation states the task; policies that are trained on it
+            keep them, for a server that paraphrases tasks.
         void_observation: answer to an action that means nothing, "" where there is no such text;
             an agent sees it too, and the baseline `no-repeat` goes by it.
         build_expert: makes a fresh expert for each episode; None where there is none.
@@ -231,6 +233,7 @@ class EnvironmentBundle(Generic[C]):
     build_suite: Callable[[C], Suite]
     chat: ChatFormat = REACT
     is_success: Callable[[float, bool], bool] = full_reward
+    task_markers: tuple[TaskMarker, ...] = ()
     void_observation: str = ""
     build_expert: ExpertBuilder | None = None
     build_expert_policy: Callable[[], BatchPolicy] | None = None

@@ -20,6 +20,7 @@ from qnet.types import (
     SampleRequest,
     ScoreRequest,
     ScoreResult,
+    TaskMarker,
 )
 
 
@@ -28,11 +29,13 @@ class Perturbation:
     """Rewording of the task for drawing.
 
     Attributes:
-        task: the task's description, if it is not where `find_task` looks for it.
+        task: the task's description, if it is not where `markers` say.
+        markers: see `find_task`.
     """
 
     paraphraser: Paraphraser
     task: str | None = None
+    markers: tuple[TaskMarker, ...] = ()
 
 
 async def guide(
@@ -56,7 +59,7 @@ async def guide(
     if perturbation is None:
         return await _Driver(policy, scorer, deadline).run(history, guidance)
     started = perf_counter()
-    place = find_task(history, task=perturbation.task)
+    place = find_task(history, task=perturbation.task, markers=perturbation.markers)
     async with deadline.enforce():
         paraphrases = await perturbation.paraphraser.paraphrase(
             place.text(history), n=max(guidance.num_candidates - 1, 0)

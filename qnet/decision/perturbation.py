@@ -28,6 +28,7 @@ from qnet.types import (
     Message,
     Policy,
     Sampling,
+    TaskMarker,
     TokenUsage,
     spent_on,
     total_of,
@@ -42,11 +43,6 @@ DEFAULT_CACHED_TASKS = 1_024
 DEFAULT_MAX_TOKENS = 256
 
 _TEMPERATURE = 1.0
-_MARKED = (
-    re.compile(r"Your task is to(?::[ \t]*|[ \t]+)(\S[^\n]*)"),  # ALFWorld, ScienceWorld
-    re.compile(r"Instruction:\s*(?:\[SEP\]\s*)?(\S[^\n]*)"),  # WebShop
-)
-_SEPARATOR = "[SEP]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +76,13 @@ class TaskPlace:
         return {**old.wire, "content": content}
 
 
-def find_task(history: History, *, task: str | None = None) -> TaskPlace:
+def find_task(
+    history: History, *, task: str | None = None, markers: Sequence[TaskMarker] = ()
+) -> TaskPlace:
     """Find the task's description in the first user message.
 
-    It is `task`, if the caller says so; else what follows the last "Your task is to:" or else
-    "Instruction:", to the end of the line or the next [SEP]; else the whole message. The last,
-    because examples of other tasks may come before it.
+    It is `task`, if the caller says so; else what follows the last opening of the first marker
+    that occurs; else the whole message. The last, because examples of other tasks may come before.
 
     Raises:
         InvalidRequestError: `task` is not in the first user message.
@@ -103,10 +100,10 @@ def find_task(history: History, *, task: str | None = None) -> TaskPlace:
                 "letter by letter"
             )
         return TaskPlace(index, start, start + len(task))
-    for marked in _MARKED:
-        *_, last = [None, *marked.finditer(content)]
+    for marker in markers:
+        *_, last = [None, *re.finditer(rf"{re.escape(marker.opening)}\s*(\S.*)", content)]
         if last is not None:
-            text = last[1].partition(_SEPARATOR)[0].rstrip()
+            text = last[1].partition(marker.end)[0].rstrip()
             return TaskPlace(index, last.start(1), last.start(1) + len(text))
     return TaskPlace(index, 0, len(content))
 

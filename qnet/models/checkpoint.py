@@ -30,6 +30,7 @@ from qnet.errors import CheckpointError, QGuideError
 from qnet.models.implicit_q import ImplicitQ
 from qnet.models.qnet import QNet
 from qnet.rendering.renderer import FIRST_RENDERER_VERSION, RENDERER_VERSION, Renderer
+from qnet.types import TaskMarker
 
 MANIFEST = "manifest.json"
 Kind = Literal["policy", "qnet", "implicit-q"]
@@ -53,6 +54,7 @@ class Manifest(BaseModel):
         read_at: where Q is read. A QNet's at the action's last token, or after the observation that
             followed the action, where the next reply would begin; an implicit Q's at all tokens of
             the action; a policy leaves it empty.
+        task_markers: how the environment's first user message states the task; a policy's.
         target: what Q was regressed on: q, avg or reward.
         label_range: lowest and highest label seen in training.
         trunk_sha256: hash of the weights that the trunk started from.
@@ -70,6 +72,7 @@ class Manifest(BaseModel):
     renderer_version: str = RENDERER_VERSION
     environment: str = ""
     thinking: Literal["", "kept", "dropped"] = ""
+    task_markers: tuple[TaskMarker, ...] = ()
     read_at: ReadAt = ""
     target: str = ""
     label_range: tuple[float, float] | None = None

@@ -130,7 +130,8 @@ class GuidedStepService:
                 "perturb needs a policy that paraphrases, and this server has none; set "
                 "QGUIDE_PARAPHRASER"
             )
-        return Perturbation(self.paraphraser, asked.options.task)
+        markers = (*self.settings.task_markers, *asked.policy.task_markers)
+        return Perturbation(self.paraphraser, asked.options.task, markers)
 
     async def _remember(
         self, asked: GuidedStepRequest, decision: Decision, q_model: QModelLease

@@ -28,7 +28,7 @@ from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qnet.scoring.build import build_shared_prefix_scorer
 from qnet.scoring.value_head import ScriptedScorer
-from qnet.types import CachingScorer, Policy
+from qnet.types import CachingScorer, Policy, TaskMarker
 from server.observability.metrics import Metrics
 from server.observability.tracing import build_tracing
 from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
@@ -64,6 +64,11 @@ class ServedPolicy:
     context: int | None = None
     manifest: Manifest | None = None
     upstream_model: str | None = None
+
+    @property
+    def task_markers(self) -> tuple[TaskMarker, ...]:
+        """How the environment that it was trained in states a task, where that is known."""
+        return self.manifest.task_markers if self.manifest else ()
 
 
 @dataclass(frozen=True, slots=True)

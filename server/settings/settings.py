@@ -21,6 +21,7 @@ from qnet.decision.perturbation import DEFAULT_MAX_TOKENS
 from qnet.policies.openai_compatible import UpstreamLimits
 from qnet.policies.openai_schema import MaxTokensName
 from qnet.records import MAX_REWARD
+from qnet.types import TaskMarker
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
@@ -125,6 +126,9 @@ class Settings(BaseSettings):
         shadows: Q model's name -> another Q model that scores its requests a second time.
         models_dir: the folder whose folders may be loaded while the server runs.
         paraphraser: what rewords tasks, named like `policy`; without it `perturb` is refused.
+        task_markers: what stands before and after the task in a first user message, for `perturb`,
+            such as `[{"opening": "Instruction: [SEP]", "end": "[SEP]"}]`; they come before those of
+            the policy's checkpoint. Without any the whole message is the task.
         paraphrase_max_tokens: longest paraphrase; 0 is the policy's own limit, which reasoning
             models need, because their thoughts count too.
         adaptive_batch: candidates drawn at a time if a request asks for adaptive M.
@@ -208,6 +212,7 @@ class Settings(BaseSettings):
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     paraphraser: str = ""
+    task_markers: tuple[TaskMarker, ...] = ()
     paraphrase_max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=0)
     adaptive_batch: int = Field(default=2, ge=1)
     replica: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")

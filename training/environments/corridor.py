@@ -12,8 +12,10 @@ from typing import Literal
 from pydantic import Field
 
 from qnet.errors import EnvironmentFailureError
+from qnet.types import TaskMarker
 from training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
 
+TASK_OPENING = "Your task is to:"
 NOTHING_HAPPENS = "Nothing happens."
 _KINDS = ("reach_door", "fetch_key_then_reach_door")
 
@@ -75,7 +77,7 @@ class CorridorEnvironment:
         errand = "open the door" if self._has_key else "take the key and open the door"
         return (
             f"You are in a corridor of {corridor.rooms} rooms. {self._describe()}\n\n"
-            f"Your task is to: {errand}."
+            f"{TASK_OPENING} {errand}."
         )
 
     def step(self, action: str) -> StepResult:
@@ -165,5 +167,6 @@ CORRIDOR = EnvironmentBundle(
     name="fake",
     config=CorridorConfig,
     build_suite=build_suite,
+    task_markers=(TaskMarker(TASK_OPENING),),
     void_observation=NOTHING_HAPPENS,
 )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny
 
 from qnet.errors import ConfigError
+from qnet.types import TaskMarker
 from training.environment import EnvironmentBundle, EnvironmentConfig, Suite
 
 ENVIRONMENTS = {
@@ -49,6 +50,12 @@ def find_environment(name: str) -> EnvironmentBundle[Any]:
             f"environment {name!r} is a {type(bundle).__name__}; name an EnvironmentBundle"
         )
     return bundle
+
+
+def task_markers_of(name: str) -> tuple[TaskMarker, ...]:
+    """The markers of an environment's tasks; none where the name is empty or unknown."""
+    known = name in ENVIRONMENTS or ":" in name
+    return find_environment(name).task_markers if known else ()
 
 
 def environment_config(values: Mapping[str, object]) -> EnvironmentConfig:

@@ -28,6 +28,7 @@ from qnet.types import Message
 from training.data.augmentation import Augmentation, build_augmenter
 from training.data.records import TrajectoryRow, messages_of
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from training.environments.registry import task_markers_of
 from training.optimization.padded_batches import (
     Sequence1D,
     pad_column,
@@ -102,6 +103,7 @@ def _train(config: SftConfig, run: RunFolder) -> Manifest:
         kind="policy",
         name=config.name,
         environment=config.environment,
+        task_markers=task_markers_of(config.environment),
         data_sha256=sha256_of_rows(config.trajectories),
         metrics={"episodes": len(episodes), "steps": len(steps)},
     )

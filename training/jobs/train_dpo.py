@@ -26,6 +26,7 @@ from training.dpo_training.examples import PackedExamples, PairExamples, read_pa
 from training.dpo_training.logprobs import reference_logprobs, reply_logprobs, require_packable
 from training.dpo_training.objective import DpoObjective, pairs_loss
 from training.dpo_training.validation import Referenced, validate
+from training.environments.registry import task_markers_of
 from training.optimization.packed_replies import PackedReplies
 from training.optimization.padded_batches import plan_steps
 from training.optimization.trainer import Loop, Loss, Optimization
@@ -180,6 +181,7 @@ def _save(
         kind="implicit-q",
         name=config.name,
         environment=config.environment,
+        task_markers=task_markers_of(config.environment),
         read_at="action_tokens",
         target="dpo",
         trunk_sha256=sha256_of(weights) if weights.is_file() else "",

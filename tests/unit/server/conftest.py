@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from qnet.device.device_thread import DeviceThread
 from qnet.policies.local import LocalPolicy
 from qnet.scoring.value_head import SharedPrefixScorer
-from qnet.types import CachingScorer, Policy
+from qnet.types import CachingScorer, Policy, TaskMarker
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
 from server.observability.metrics import Metrics
@@ -20,7 +20,11 @@ from server.settings.settings import SCRIPTED, Settings, Upstream
 from tests.support.tiny_models import CONTEXT, policy_model, q_model
 
 FAKES = Settings(
-    policy=SCRIPTED, q_models={"demo": SCRIPTED, "other": SCRIPTED}, max_candidates=8, timeout_s=30
+    policy=SCRIPTED,
+    q_models={"demo": SCRIPTED, "other": SCRIPTED},
+    task_markers=(TaskMarker("Your task is to:"),),
+    max_candidates=8,
+    timeout_s=30,
 )
 
 Serve = Callable[..., TestClient]

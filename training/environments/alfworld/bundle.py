@@ -8,10 +8,11 @@ from typing import Literal
 from pydantic import Field
 from rich.console import Console
 
+from qnet.types import TaskMarker
 from training.environment import EnvironmentBundle, EnvironmentConfig
 from training.environments.alfworld.expert.expert import Expert
 from training.environments.alfworld.expert.policy import ExpertPolicy
-from training.environments.alfworld.game.observation import NOTHING_HAPPENS
+from training.environments.alfworld.game.observation import NOTHING_HAPPENS, TASK_OPENING
 from training.environments.alfworld.generate import generate_games
 from training.environments.alfworld.parity import run_parity
 from training.environments.alfworld.read_pairs import read_pairs
@@ -74,6 +75,7 @@ ALFWORLD = EnvironmentBundle(
     name="alfworld",
     config=AlfWorldConfig,
     build_suite=build_suite,
+    task_markers=(TaskMarker(TASK_OPENING),),
     void_observation=NOTHING_HAPPENS,
     build_expert=Expert,
     build_expert_policy=ExpertPolicy,

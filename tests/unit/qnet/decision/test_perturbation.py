@@ -24,8 +24,21 @@ from qnet.errors import (
     ScorerUnavailableError,
 )
 from qnet.policies.scripted import ScriptedParaphraser
-from qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
+from qnet.types import (
+    Candidate,
+    History,
+    Message,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+    TaskMarker,
+)
 
+MARKERS = (
+    TaskMarker("Your task is to:"),
+    TaskMarker("Instruction: [SEP]", end="[SEP]"),
+    TaskMarker("Goal"),
+)
 ALFWORLD = "You see a desk.\n\nYour task is to: put a mug on the desk."
 HISTORY = (
     Message("system", "Your task is to: obey."),
@@ -89,7 +102,7 @@ def paraphraser_of(policy: Any, *, timeout_s: float = 5) -> Paraphraser:
 async def perturbed(
     policy: Any, paraphraser: Paraphraser, *, m: int = 3, scorer: Any = None, **more: Any
 ) -> Decision:
-    perturbation = Perturbation(paraphraser, more.pop("task", None))
+    perturbation = Perturbation(paraphraser, more.pop("task", None), MARKERS)
     deadline = more.pop("deadline", NO_DEADLINE)
     guidance = Guidance(m, Sampling(seed=1, first_greedy=True), batch=1, **more)
     return await guide(
@@ -106,17 +119,19 @@ async def perturbed(
     ("content", "task"),
     [
         (ALFWORLD, "put a mug on the desk."),
-        ("Your task is to boil water. For compounds …\nmore", "boil water. For compounds …"),
         ("WebShop [SEP] Instruction: [SEP] i need a red mug [SEP] Search", "i need a red mug"),
-        ("Instruction:\ni need a red mug\n[Search]", "i need a red mug"),
+        ("Goal\ni need a red mug\n[Search]", "i need a red mug"),
         ("Example. Your task is to: a\n\nNow you. Your task is to: b", "b"),
+        ("Goal: c. Your task is to: a", "a"),
         ("Book me a flight.\nTo Rome.", "Book me a flight.\nTo Rome."),
         ("Your task is to:   ", "Your task is to:   "),
     ],
 )
-def test_the_task_is_found_in_the_first_user_message(content: str, task: str) -> None:
+def test_the_task_is_what_follows_a_marker_or_else_the_whole_message(
+    content: str, task: str
+) -> None:
     history = (Message("system", "s"), Message("user", content), Message("user", "other"))
-    place = find_task(history)
+    place = find_task(history, markers=MARKERS)
     assert (place.message, place.text(history)) == (1, task)
     reworded = place.reworded(history, "X")
     assert reworded[1].content == content[: place.start] + "X" + content[place.end :]

@@ -6,13 +6,23 @@ from types import ModuleType
 
 import pytest
 
+from qnet.decision.perturbation import find_task
 from qnet.errors import ConfigError
+from qnet.models.checkpoint import embedded_path, read_manifest
+from qnet.types import Message
 from training.configs.job_files import load_config, read_environment
 from training.environment import EnvironmentBundle, EnvironmentConfig
 from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.alfworld.engines.textworld import TextWorldEnvironment
 from training.environments.corridor import CorridorConfig, CorridorSuite
-from training.environments.registry import build_suite, default_environment, environment_config
+from training.environments.registry import (
+    ENVIRONMENTS,
+    build_suite,
+    default_environment,
+    environment_config,
+    find_environment,
+    task_markers_of,
+)
 from training.environments.task_selection import build_selected_suite
 from training.jobs.explore import ExploreConfig
 
@@ -88,6 +98,24 @@ def test_an_environment_elsewhere_is_found_by_its_import_path(
     ):
         with pytest.raises(ConfigError, match=message):
             environment_config({"name": name})
+
+
+@pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if task_markers_of(name)])
+def test_a_task_is_found_by_the_markers_of_its_environment(name: str) -> None:
+    suite = build_suite(environment_config({"name": name, "count": 1}))
+    environment = suite.make(suite.tasks[0])
+    observation = environment.reset()
+    place = find_task((Message("user", observation),), markers=find_environment(name).task_markers)
+    assert 0 < place.start < place.end == len(observation)
+    environment.close()
+    suite.close()
+
+
+def test_the_embedded_policy_knows_the_markers_of_its_environment() -> None:
+    manifest = read_manifest(embedded_path("policy"))
+    assert manifest is not None
+    assert manifest.task_markers == task_markers_of(manifest.environment) != ()
+    assert task_markers_of("") == task_markers_of("somewhere") == ()
 
 
 def test_only_its_own_folder_and_the_registry_know_alfworld() -> None:

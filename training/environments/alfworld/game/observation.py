@@ -29,7 +29,8 @@ _TASKS: tuple[tuple[GoalKind, re.Pattern[str]], ...] = (
     ("pick_two_obj_and_place", re.compile(r"put two (\w+) (?:in|on) (\w+)")),
     ("pick_and_place_simple", re.compile(r"put (?:some|an?) (\w+) (?:in|on) (\w+)")),
 )
-_TASK_MARKER = "Your task is to: "
+TASK_OPENING = "Your task is to:"
+_BEFORE_TASK = f"{TASK_OPENING} "
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +78,19 @@ def read_task(observation: str) -> HouseTask:
     Raises:
         EnvironmentFailureError: no sentence of a known form is there.
     """
-    _, _, sentence = observation.partition(_TASK_MARKER)
+    _, _, sentence = observation.partition(_BEFORE_TASK)
     for kind, pattern in _TASKS:
         if match := pattern.match(sentence):
             return HouseTask(kind, match[1], match[2])
     raise EnvironmentFailureError(
         f"no ALFWorld task in {observation[-200:]!r}; give the expert the first observation,"
-        f" which ends with '{_TASK_MARKER}…'"
+        f" which ends with '{_BEFORE_TASK}…'"
     )
 
 
 def read_receptacles(observation: str) -> tuple[str, ...]:
     """The receptacles that the first observation lists, in its order."""
-    room, _, _ = observation.partition(_TASK_MARKER)
+    room, _, _ = observation.partition(_BEFORE_TASK)
     return tuple(_NAMED.findall(room))
 
 
