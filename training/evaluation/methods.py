@@ -2,7 +2,8 @@
 
 An agent sees the history and what the models answer, nothing else: the guided agent cannot
 look at the environment's reward, because no value of it ever reaches this code. Best-of-n is
-the one method that peeks, after its trajectories are over, and is labelled so.
+the one method that peeks, after its trajectories are over, and is labelled so. Methods that try
+before they choose, by the value that a Q model gives what came of it, are in `search`.
 
 All methods but greedy and best-of-n derive their seeds from the same parts, so where their
 histories agree they choose among the same candidates.

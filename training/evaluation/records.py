@@ -13,6 +13,8 @@ MethodName = Literal[
     "self-consistency",
     "likeliest",
     "q-guided",
+    "verifier-best-of-n",
+    "q-beam",
     "best-of-n",
 ]
 METHODS: tuple[MethodName, ...] = get_args(MethodName)
@@ -36,13 +38,23 @@ class _Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+VALUING: frozenset[str] = frozenset({"verifier-best-of-n", "q-beam"})
+"""Methods that try before they choose, by the value of what came of it."""
+
+
 class TrajectoryCost(_Row):
-    """One of the trajectories among which best-of-n chose."""
+    """One of the trajectories among which best-of-n, of either kind, chose.
+
+    Attributes:
+        values: Q of its states, of the last alone where no others count; empty where the true
+            reward chose.
+    """
 
     reward: FiniteFloat
     success: bool
     steps: NonNegativeInt
     completion_tokens: NonNegativeInt
+    values: tuple[FiniteFloat, ...] = ()
 
 
 class EpisodeRow(_Row):
@@ -50,17 +62,17 @@ class EpisodeRow(_Row):
 
     Attributes:
         seed: None for a deterministic method.
-        reward: the outcome reward; for best-of-n that of the best trajectory.
+        reward: the outcome reward; for a best-of-n that of the chosen trajectory.
         success: the environment's verdict on that trajectory.
         steps: of that trajectory, as are `terminated`, `too_long` and `actions`.
         too_long: the history outgrew a model's context, which ended the episode.
         decisions: steps at which the method chose, over all trajectories.
         distinct_candidates: different replies to choose among, summed over the decisions.
-        invalid_actions: over all trajectories.
+        invalid_actions: over all trajectories; of q-beam in the chosen one.
         completion_tokens: over all candidates of all trajectories.
         wall_time_s: the episode's share of the time of policy, scorer and environment.
         actions: the replies taken.
-        trajectories: of best-of-n alone.
+        trajectories: of either best-of-n.
     """
 
     version: Literal[1] = 1

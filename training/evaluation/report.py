@@ -18,6 +18,8 @@ COLOURS = {
     "self-consistency": "#0d9488",
     "likeliest": "#7c3aed",
     "q-guided": "#2563eb",
+    "verifier-best-of-n": "#db2777",
+    "q-beam": "#0ea5e9",
     "best-of-n": "#b91c1c",
 }
 

@@ -28,6 +28,10 @@ NOTES = {
     "best-of-n": "peeks: it chooses by the true reward among whole trajectories, drawn while "
     "their completion tokens are below those of the guided episode of the same task and seed "
     "(the last one may overspend); without q-guided it draws as many trajectories as candidates",
+    "verifier-best-of-n": "the trajectory of highest value by the Q model, among the first ones "
+    "that best-of-n draws with the same budget",
+    "q-beam": "a beam search whose branches are replayed episodes; its tokens are those of every "
+    "candidate of every beam, replays cost none",
     "random-distinct": "the null of an argmax over the different candidates; random-of-m takes "
     "a reply that was drawn twice twice as often",
     "q-guided": "steps whose candidates are all the same are not scored",

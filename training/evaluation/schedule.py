@@ -11,6 +11,7 @@ from typing import Any
 
 from qnet.errors import EnvironmentFailureError, QGuideError
 from training.environment import Environment, EnvironmentBundle, Task
+from training.evaluation.beam_search import BeamSearch
 from training.evaluation.methods import (
     Play,
     greedy,
@@ -30,6 +31,12 @@ from training.evaluation.records import (
     MethodName,
     TrajectoryCost,
 )
+from training.evaluation.search import (
+    Searched,
+    Verification,
+    trajectory_seed,
+    verifier_best_of_n,
+)
 from training.rollouts.episode import Agent, Episode, first_reply, play_episode, seeded
 from training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, TimingsRequest
 
@@ -43,7 +50,7 @@ class Trial:
 
 
 def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Trial]:
-    """Every trial of a task; q-guided comes before best-of-n, which gets its budget."""
+    """Every trial of a task; q-guided comes before either best-of-n, which get its budget."""
     once = [Trial(m, None) for m in METHODS if m in methods and m in DETERMINISTIC]
     drawn = [m for m in METHODS if m in methods and m not in DETERMINISTIC]
     return once + [Trial(method, seed) for seed in seeds for method in drawn]
@@ -57,8 +64,10 @@ class TaskTrials:
         make: a fresh, single-use episode.
         environment: that of the task.
         budgets: completion tokens of each seed's guided episode, so far.
-        matched: best-of-n draws trajectories while its tokens are below the guided episode's;
-            otherwise it draws as many trajectories as the others draw candidates.
+        matched: either best-of-n draws trajectories while its tokens are below the guided
+            episode's; otherwise it draws `trajectories`.
+        trajectories: most trajectories of either best-of-n, beside that budget.
+        verification: options of the methods that try before they choose.
         on_row: gets each episode as soon as it is over.
         on_failure: gets each episode that could not be played.
     """
@@ -69,6 +78,8 @@ class TaskTrials:
     play: Play
     budgets: dict[int, int]
     matched: bool
+    trajectories: int
+    verification: Verification
     on_row: Callable[[EpisodeRow], None]
     on_failure: Callable[[Failure], None]
 
@@ -79,7 +90,7 @@ def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None
     for trial in trials:
         before: Timings = yield TimingsRequest()
         try:
-            episodes = yield from _play_trial(shared, trial)
+            searched = yield from _play_trial(shared, trial)
         except QGuideError as error:
             failure = Failure(
                 method=trial.method, seed=trial.seed, task_id=shared.task.id, error=str(error)
@@ -87,7 +98,7 @@ def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None
             shared.on_failure(failure)
             continue
         after: Timings = yield TimingsRequest()
-        row = episode_row(shared, trial, episodes, after.since(before))
+        row = episode_row(shared, trial, searched, after.since(before))
         if trial.method == "q-guided" and trial.seed is not None:
             shared.budgets[trial.seed] = row.completion_tokens
         shared.on_row(row)
@@ -102,11 +113,36 @@ def _load(make: Callable[[], Environment]) -> None:
         environment.reset()
 
 
-def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[list[Episode]]:
-    if trial.method == "best-of-n":
-        return (yield from _best_of_n(shared, trial.seed or 0))
+def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
+    seed, task_id = trial.seed or 0, shared.task.id
+    match trial.method:
+        case "best-of-n":
+            return (yield from _best_of_n(shared, seed))
+        case "verifier-best-of-n":
+            _require_budget(shared, seed)
+            return (
+                yield from verifier_best_of_n(
+                    lambda agent: _play(shared, agent),
+                    shared.play,
+                    shared.verification,
+                    seed=seed,
+                    task_id=task_id,
+                    goes_on=lambda episodes: _goes_on(shared, seed, episodes),
+                )
+            )
+        case "q-beam":
+            chat = shared.environment.chat
+            beams = BeamSearch(
+                shared.make,
+                shared.play,
+                shared.verification,
+                seed=seed,
+                task_id=task_id,
+                chat=chat,
+            )
+            return (yield from beams.search())
     episode = yield from _play(shared, _agent(shared, trial))
-    return [episode]
+    return Searched([episode], chosen=0)
 
 
 def _play(shared: TaskTrials, agent: Agent) -> RolloutTask[Episode]:
@@ -135,43 +171,49 @@ def _agent(shared: TaskTrials, trial: Trial) -> Agent:
             return likeliest(play, seed, task_id)
         case "q-guided":
             return q_guided(play, seed, task_id)
-        case "best-of-n":
-            raise AssertionError("best-of-n plays many episodes")
+        case "best-of-n" | "verifier-best-of-n" | "q-beam":
+            raise AssertionError(f"{trial.method} is not one agent's episode")
 
 
-def _best_of_n(shared: TaskTrials, seed: int) -> RolloutTask[list[Episode]]:
+def _best_of_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
     """Play whole trajectories until the budget is spent; the last one may exceed it."""
+    _require_budget(shared, seed)
+    episodes: list[Episode] = []
+    while _goes_on(shared, seed, episodes):
+        parts = trajectory_seed(seed, shared.task.id, episodes)
+        agent = first_reply(seeded(shared.play.sampling, *parts))
+        episodes.append((yield from _play(shared, agent)))
+    best = max(range(len(episodes)), key=lambda number: episodes[number].reward)
+    return Searched(episodes, best)
+
+
+def _require_budget(shared: TaskTrials, seed: int) -> None:
     if shared.matched and seed not in shared.budgets:
         raise EnvironmentFailureError(
             f"best-of-n has no budget: the guided episode of seed {seed} failed; resume the run"
         )
-    episodes: list[Episode] = []
-    while _goes_on(shared, seed, episodes):
-        parts = (seed, shared.task.id, "best-of-n", len(episodes))
-        agent = first_reply(seeded(shared.play.sampling, *parts))
-        episodes.append((yield from _play(shared, agent)))
-    return episodes
 
 
 def _goes_on(shared: TaskTrials, seed: int, episodes: Sequence[Episode]) -> bool:
     if not episodes:
         return True
+    if len(episodes) >= shared.trajectories:
+        return False
     if not shared.matched:
-        return len(episodes) < shared.play.candidates
+        return True
     spent = sum(episode.completion_tokens for episode in episodes)
     # An episode without tokens (its first history was too long) would repeat for ever.
     return episodes[-1].completion_tokens > 0 and spent < shared.budgets[seed]
 
 
-def episode_row(
-    shared: TaskTrials, trial: Trial, episodes: Sequence[Episode], spent: Timings
-) -> EpisodeRow:
-    """The row of a trial, with the outcome of its best trajectory."""
+def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Timings) -> EpisodeRow:
+    """The row of a trial, with the outcome of the trajectory that it chose."""
 
     def succeeded(episode: Episode) -> bool:
         return shared.environment.is_success(episode.reward, episode.terminated)
 
-    best = max(episodes, key=lambda episode: episode.reward)
+    episodes, best = searched.episodes, searched.episodes[searched.chosen]
+    values = searched.values or ((),) * len(episodes)
     choices = [choice for episode in episodes for choice in episode.choices]
     trajectories = [
         TrajectoryCost(
@@ -179,8 +221,9 @@ def episode_row(
             success=succeeded(episode),
             steps=len(episode.steps),
             completion_tokens=episode.completion_tokens,
+            values=valued,
         )
-        for episode in episodes
+        for episode, valued in zip(episodes, values, strict=True)
     ]
     return EpisodeRow(
         method=trial.method,
@@ -196,11 +239,11 @@ def episode_row(
         distinct_candidates=sum(choice.distinct_candidates for choice in choices),
         invalid_actions=sum(episode.invalid_actions for episode in episodes),
         completion_tokens=sum(choice.completion_tokens for choice in choices),
-        scored_tokens=sum(choice.scored_tokens for choice in choices),
+        scored_tokens=sum(choice.scored_tokens for choice in choices) + searched.scored_tokens,
         wall_time_s=spent.total_s,
         policy_time_s=spent.policy_s,
         scorer_time_s=spent.scorer_s,
         environment_time_s=spent.environment_s,
         actions=tuple(step.action for step in best.steps),
-        trajectories=tuple(trajectories) if trial.method == "best-of-n" else (),
+        trajectories=tuple(trajectories) if trial.method.endswith("best-of-n") else (),
     )

@@ -10,6 +10,7 @@ writes, into the output folder:
 """
 
 import platform
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
@@ -25,6 +26,7 @@ from training.data.runs import RunFolder, read_rows
 from training.evaluation.methods import Play
 from training.evaluation.records import (
     DEFAULT_METHODS,
+    VALUING,
     EpisodeRow,
     Failure,
     MethodName,
@@ -41,6 +43,8 @@ from training.evaluation.results import (
     summarise,
 )
 from training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
+from training.evaluation.search import TrajectoryValue, Verification
+from training.evaluation.value_models import ValueModels
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from training.rollouts.models import (
     EMBEDDED,
@@ -61,18 +65,27 @@ class EvaluateConfig(RolloutConfig):
     """Configuration of `qguide evaluate`.
 
     Attributes:
-        policy, qnet: "embedded" or a checkpoint's folder; only q-guided uses the Q model, which
-            may be of either kind.
+        policy, qnet: "embedded" or a checkpoint's folder; the Q model may be of either kind, and
+            only q-guided and the methods that try before they choose use it.
+        verifier: a Q model's folder, read after the observation, that values what
+            verifier-best-of-n and q-beam tried; empty: `qnet` does.
+        trajectory_value: value of a trajectory of verifier-best-of-n: Q of its "last" state, or
+            the "mean" or "min" over its states.
+        stop_at: verifier-best-of-n draws no more once a trajectory has this value; None: never.
+        trajectories: most trajectories of best-of-n and verifier-best-of-n; None: as many as
+            candidates, or with q-guided all that its tokens pay for.
+        beams: trajectories that q-beam keeps, each with `candidates` draws a step.
         candidates: M.
         temperature: of every draw but greedy's.
         greedy_candidate: the first of the M candidates is the greedy one.
         tie_break: rule that chooses among several replies of highest Q.
-        policy_sha256, qnet_sha256: of the weights; the job fills them in, so that a run is
-            not resumed with other models.
+        policy_sha256, qnet_sha256, verifier_sha256: of the weights; the job fills them in, so
+            that a run is not resumed with other models.
     """
 
     policy: str = EMBEDDED
     qnet: str = EMBEDDED
+    verifier: str = ""
     methods: tuple[MethodName, ...] = Field(default=DEFAULT_METHODS, min_length=1)
     candidates: int = Field(default=5, ge=1)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2), min_length=1)
@@ -81,8 +94,13 @@ class EvaluateConfig(RolloutConfig):
     max_steps: int = Field(default=40, ge=1)
     greedy_candidate: bool = True
     tie_break: TieBreak = "first"
+    trajectory_value: TrajectoryValue = "last"
+    stop_at: float | None = None
+    trajectories: int | None = Field(default=None, ge=1)
+    beams: int = Field(default=2, ge=1)
     policy_sha256: str = ""
     qnet_sha256: str = ""
+    verifier_sha256: str = ""
 
     @field_validator("methods", "seeds")
     @classmethod
@@ -90,6 +108,31 @@ class EvaluateConfig(RolloutConfig):
         if len(set(values)) != len(values):
             raise ValueError("names one value twice")
         return values
+
+    def needs_qnet(self, *, verified: bool) -> bool:
+        """True if a method uses `qnet`.
+
+        Args:
+            verified: another Q model values what was tried.
+        """
+        tries = not VALUING.isdisjoint(self.methods)
+        return "q-guided" in self.methods or (tries and not verified)
+
+    @property
+    def most_trajectories(self) -> int:
+        """Most trajectories of either best-of-n; a budget of tokens may end them before."""
+        if self.trajectories is not None:
+            return self.trajectories
+        return sys.maxsize if "q-guided" in self.methods else self.candidates
+
+    def verification(self, *, observes: bool) -> Verification:
+        """Options of the methods that try before they choose."""
+        return Verification(
+            observes=observes,
+            trajectory_value=self.trajectory_value,
+            stop_at=self.stop_at,
+            beams=self.beams,
+        )
 
     @property
     def play(self) -> Play:
@@ -108,6 +151,7 @@ def run_evaluate(
     *,
     policy: BatchPolicy | None = None,
     scorer: Scorer | None = None,
+    verifier: Scorer | None = None,
     console: Console | None = None,
 ) -> Results:
     """Play the trials that have no episode yet, then sum up.
@@ -116,42 +160,52 @@ def run_evaluate(
         config: what to play.
         policy: plays instead of the one that `config` names.
         scorer: scores instead of the Q model that `config` names.
+        verifier: values what was tried in place of the one that `config` names.
         console: where tables are shown; None takes stdout.
 
     Raises:
-        ConfigError: the output folder belongs to another configuration.
+        ConfigError: the output folder belongs to another configuration, or a Q model reads where
+            its method has nothing to read.
         EnvironmentFailureError: not a single episode could be played.
     """
-    config = _with_hashes(config, policy is None, scorer is None)
+    config = _with_hashes(config, policy is None, scorer is None, verifier is None)
     with open_rollouts("evaluate", config) as rollouts:
         if policy is None:
             policy = build_policy(config.policy, config.inference, config.environment)
-        if scorer is None and "q-guided" in config.methods:
+        if verifier is None and config.verifier:
+            verifier = build_scorer(config.verifier, config.inference)
+        if scorer is None and config.needs_qnet(verified=verifier is not None):
             scorer = build_scorer(config.qnet, config.inference)
+        models = ValueModels(scorer, verifier)
+        models.require_fit(config.methods)
         start = perf_counter()
-        failures = _play_all(config, rollouts, policy, scorer)
+        failures = _play_all(config, rollouts, policy, models)
         seconds = perf_counter() - start
         return _sum_up(config, rollouts, failures, seconds=seconds, console=console or Console())
 
 
-def _with_hashes(config: EvaluateConfig, own_policy: bool, own_qnet: bool) -> EvaluateConfig:
+def _with_hashes(
+    config: EvaluateConfig, own_policy: bool, own_qnet: bool, own_verifier: bool
+) -> EvaluateConfig:
     hashes: dict[str, str] = {}
     if own_policy:
         hashes["policy_sha256"] = weights_sha256(model_folder(config.policy, "policy"))
-    if own_qnet and "q-guided" in config.methods:
+    if own_qnet and config.needs_qnet(verified=bool(config.verifier) or not own_verifier):
         hashes["qnet_sha256"] = weights_sha256(model_folder(config.qnet, "qnet"))
+    if own_verifier and config.verifier:
+        hashes["verifier_sha256"] = weights_sha256(model_folder(config.verifier, "qnet"))
     return config.model_copy(update=hashes)
 
 
 def _play_all(
-    config: EvaluateConfig, rollouts: Rollouts, policy: BatchPolicy, scorer: Scorer | None
+    config: EvaluateConfig, rollouts: Rollouts, policy: BatchPolicy, models: ValueModels
 ) -> list[Failure]:
     """Play every trial that has no row yet; returns those that could not be played."""
-    evaluator = _Evaluator(config, rollouts)
+    evaluator = _Evaluator(config, rollouts, observes=models.observes)
     rollouts.play(
         evaluator.evaluate,
         policy=policy,
-        scorer=scorer,
+        scorer=models.scorer,
         finished={task.id for task in rollouts.suite.tasks if not evaluator.waiting(task.id)},
         rows=EPISODES,
         rows_per_task=len(evaluator.trials),
@@ -172,8 +226,9 @@ class _Evaluator:
         failures: trials that this run could not play.
     """
 
-    def __init__(self, config: EvaluateConfig, rollouts: Rollouts) -> None:
+    def __init__(self, config: EvaluateConfig, rollouts: Rollouts, *, observes: bool) -> None:
         self._config = config
+        self._verification = config.verification(observes=observes)
         self._rollouts = rollouts
         self.trials = plan_trials(config.methods, config.seeds)
         self.played = _read_episodes(rollouts.folder)
@@ -196,6 +251,8 @@ class _Evaluator:
             play=config.play,
             budgets={r.seed: r.completion_tokens for r in guided if r and r.seed is not None},
             matched="q-guided" in config.methods,
+            trajectories=config.most_trajectories,
+            verification=self._verification,
             on_row=self._on_row,
             on_failure=self._on_failure,
         )

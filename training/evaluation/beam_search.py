@@ -1,0 +1,172 @@
+"""Beam search by the value of what each step led to; a branch is a replayed episode.
+
+The Q model sees the chat alone: neither a reward nor that an episode has ended reaches it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qnet.types import Candidate, History, SampleRequest, ScoreResult
+from training.environment import Environment
+from training.evaluation.methods import Play
+from training.evaluation.search import Searched, Verification, score_request
+from training.rollouts.episode import AgentStep, Episode, derived_seed, play_episode
+from training.rollouts.rollout import RolloutTask, SampleRequests
+from training.trajectory import ChatFormat, Step, action_key
+
+
+@dataclass(frozen=True, slots=True)
+class _Beam:
+    """A trajectory so far, and the Q of its last action."""
+
+    steps: tuple[Step, ...] = ()
+    value: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.steps) and self.steps[-1].terminated
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """A candidate after a beam."""
+
+    beam: _Beam
+    reply: str
+    value: float
+    step: Step | None = None
+
+
+class BeamSearch:
+    """Beam search over one task's trajectories.
+
+    Args:
+        make: a fresh, single-use episode; the same one every time.
+        options: M candidates are drawn for each beam.
+        chat: the environment's.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Environment],
+        options: Play,
+        verification: Verification,
+        *,
+        seed: int,
+        task_id: str,
+        chat: ChatFormat,
+    ) -> None:
+        self._make = make
+        self._options = options
+        self._verification = verification
+        self._seed_parts = (seed, task_id)
+        self._chat = chat
+        self._first_observation = ""
+        self._choices: list[AgentStep] = []
+
+    def search(self) -> RolloutTask[Searched]:
+        """Extend the beams until the best of them has ended, or all have."""
+        start = yield from self._replay(())
+        self._first_observation = start.first_observation
+        beams, too_long = [_Beam()], False
+        while not beams[0].ended and any(self._is_open(beam) for beam in beams):
+            try:
+                branches = yield from self._branches([b for b in beams if self._is_open(b)])
+            except HistoryTooLongError:
+                too_long = True
+                break
+            kept = [beam for beam in beams if not self._is_open(beam)]
+            beams = yield from self._best(kept, branches)
+        best = beams[0].steps
+        invalid = sum(not step.valid for step in best)
+        episode = Episode(
+            self._first_observation, best, tuple(self._choices), invalid, too_long, self._chat
+        )
+        return Searched([episode], chosen=0)
+
+    def _is_open(self, beam: _Beam) -> bool:
+        return not beam.ended and len(beam.steps) < self._options.max_steps
+
+    def _branches(self, beams: Sequence[_Beam]) -> RolloutTask[list[_Branch]]:
+        """Every distinct candidate after each beam, with its value."""
+        histories = [self._chat.history(self._first_observation, beam.steps) for beam in beams]
+        requests = [self._draws(*numbered) for numbered in enumerate(histories)]
+        several: list[list[Candidate]] = yield SampleRequests(tuple(requests))
+        branches: list[_Branch] = []
+        scored_tokens = 0
+        for beam, history, drawn in zip(beams, histories, several, strict=True):
+            replies = list({action_key(c.message.content): c for c in reversed(drawn)}.values())
+            found, tokens = yield from self._valued(beam, history, replies[::-1])
+            branches += found
+            scored_tokens += tokens
+        self._choices.append(
+            AgentStep(
+                reply="",
+                completion_tokens=sum(c.completion_tokens for drawn in several for c in drawn),
+                distinct_candidates=len(branches),
+                scored_tokens=scored_tokens,
+            )
+        )
+        return branches
+
+    def _draws(self, number: int, history: History) -> SampleRequest:
+        """The draws of one beam; the first beam's are those of the other methods."""
+        step = sum(message.role == "assistant" for message in history)
+        parts = (*self._seed_parts, step, *([number] if number else []))
+        sampling = replace(self._options.drawing, seed=derived_seed(*parts))
+        return SampleRequest(history, self._options.candidates, sampling)
+
+    def _valued(
+        self, beam: _Beam, history: History, candidates: Sequence[Candidate]
+    ) -> RolloutTask[tuple[list[_Branch], int]]:
+        """One branch for each candidate; tried first, if the Q model reads what came of it."""
+        replies = [candidate.message.content for candidate in candidates]
+        tried: list[Step] = [Step(reply, "") for reply in replies]
+        if self._verification.observes:
+            tried = []
+            for reply in replies:
+                tried.append((yield from self._tried(beam, reply)))
+        result: ScoreResult = yield score_request(history, tried, self._verification)
+        branches = [
+            _Branch(beam, reply, q, step if self._verification.observes else None)
+            for reply, q, step in zip(replies, result.q_values, tried, strict=True)
+        ]
+        return branches, result.computed_tokens
+
+    def _best(self, ended: list[_Beam], branches: list[_Branch]) -> RolloutTask[list[_Beam]]:
+        """The beams to go on with, the best first; of equal ones the earlier."""
+        found: list[_Beam | _Branch] = [*ended, *branches]
+        ranked = sorted(found, key=lambda one: -one.value)
+        beams: list[_Beam] = []
+        for one in ranked[: self._verification.beams]:
+            if isinstance(one, _Beam):
+                beams.append(one)
+                continue
+            step = one.step or (yield from self._tried(one.beam, one.reply))
+            beams.append(_Beam((*one.beam.steps, step), one.value))
+        return beams
+
+    def _tried(self, beam: _Beam, reply: str) -> RolloutTask[Step]:
+        """What a reply does after a beam, in a replayed episode.
+
+        Raises:
+            EnvironmentFailureError: the episode replayed differently.
+        """
+        played = yield from self._replay((*(step.action for step in beam.steps), reply))
+        if played.steps[:-1] != beam.steps:
+            raise EnvironmentFailureError(
+                f"a replayed episode differs after {len(beam.steps)} steps; q-beam needs a "
+                "deterministic environment"
+            )
+        return played.steps[-1]
+
+    def _replay(self, replies: Sequence[str]) -> RolloutTask[Episode]:
+        return play_episode(
+            self._make, _silent, max_steps=len(replies), prefix=replies, chat=self._chat
+        )
+
+
+def _silent(history: History, step: int) -> Any:
+    raise AssertionError("a replay asks no agent")

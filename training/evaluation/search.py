@@ -1,0 +1,124 @@
+"""Whole trajectories, ranked by the value of what they led to (AgentRM's best-of-n).
+
+The Q model sees the chat alone: neither a reward nor that an episode has ended reaches it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from qnet.errors import HistoryTooLongError
+from qnet.types import History, Message, ScoreRequest, ScoreResult
+from training.evaluation.methods import Play
+from training.rollouts.episode import Agent, Episode, first_reply, seeded
+from training.rollouts.rollout import RolloutTask
+from training.trajectory import Step, observation_message
+
+TrajectoryValue = Literal["last", "mean", "min"]
+"""Value of a trajectory: of its last state, or the mean or the least of all its states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Options of the methods that try before they choose.
+
+    Attributes:
+        observes: the Q model reads after the observation; otherwise at the action.
+        trajectory_value: what a trajectory is worth.
+        stop_at: once a trajectory has this value no more are drawn; None draws all.
+        beams: trajectories that `q-beam` keeps.
+    """
+
+    observes: bool = False
+    trajectory_value: TrajectoryValue = "last"
+    stop_at: float | None = None
+    beams: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """Trajectories that were played, and the chosen one.
+
+    Attributes:
+        values: Q of the states of each trajectory that were valued, in order; empty for a method
+            that did not ask.
+        scored_tokens: that went through the Q model's trunk.
+    """
+
+    episodes: list[Episode]
+    chosen: int
+    values: tuple[tuple[float, ...], ...] = ()
+    scored_tokens: int = 0
+
+
+def verifier_best_of_n(
+    play: Callable[[Agent], RolloutTask[Episode]],
+    options: Play,
+    verification: Verification,
+    *,
+    seed: int,
+    task_id: str,
+    goes_on: Callable[[Sequence[Episode]], bool],
+) -> RolloutTask[Searched]:
+    """Draw whole trajectories, the same as best-of-n, and take the one of highest value.
+
+    Args:
+        play: plays an agent's whole episode.
+        goes_on: True if another trajectory may be drawn after these.
+    """
+    episodes: list[Episode] = []
+    values: list[tuple[float, ...]] = []
+    scored_tokens = 0
+    while goes_on(episodes):
+        agent = first_reply(seeded(options.sampling, *trajectory_seed(seed, task_id, episodes)))
+        episode = yield from play(agent)
+        valued, tokens = yield from _state_values(episode, verification)
+        episodes.append(episode)
+        values.append(valued)
+        scored_tokens += tokens
+        value = trajectory_value(valued, verification.trajectory_value)
+        if verification.stop_at is not None and value >= verification.stop_at:
+            break
+    ranks = [trajectory_value(valued, verification.trajectory_value) for valued in values]
+    return Searched(episodes, ranks.index(max(ranks)), tuple(values), scored_tokens)
+
+
+def trajectory_seed(seed: int, task_id: str, episodes: Sequence[Episode]) -> tuple[object, ...]:
+    """Parts of the seed of the trajectory that follows these."""
+    return (seed, task_id, "best-of-n", len(episodes))
+
+
+def trajectory_value(values: Sequence[float], kind: TrajectoryValue) -> float:
+    """One number for the Q of a trajectory's states; least of all for one without a state."""
+    if not values:
+        return float("-inf")
+    return {"last": values[-1], "mean": fmean(values), "min": min(values)}[kind]
+
+
+def _state_values(
+    episode: Episode, verification: Verification
+) -> RolloutTask[tuple[tuple[float, ...], int]]:
+    """Q of a trajectory's actions, the last alone if no others count, and the tokens it cost."""
+    first = len(episode.steps) - 1 if verification.trajectory_value == "last" else 0
+    values: list[float] = []
+    tokens = 0
+    try:
+        for number in range(max(0, first), len(episode.steps)):
+            history = episode.chat.history(episode.first_observation, episode.steps[:number])
+            request = score_request(history, [episode.steps[number]], verification)
+            result: ScoreResult = yield request
+            values += result.q_values
+            tokens += result.computed_tokens
+    except HistoryTooLongError:  # the Q model's context is shorter than the policy's
+        pass
+    return tuple(values), tokens
+
+
+def score_request(
+    history: History, steps: Sequence[Step], verification: Verification
+) -> ScoreRequest:
+    """Actions that were tried in one state."""
+    answers = tuple((observation_message(step.observation),) for step in steps)
+    replies = tuple(Message("assistant", step.action) for step in steps)
+    return ScoreRequest(history, replies, observations=answers if verification.observes else ())
