@@ -190,6 +190,25 @@ def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def recorded_groups(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Decision groups from recorded LLM episodes on InterCode-SQL."""
+    with shown_errors():
+        from training.jobs.recorded_groups import RecordedGroupsConfig, run_recorded_groups
+
+        job = load_config(RecordedGroupsConfig, config, overrides or ())
+        _show("recorded-groups", run_recorded_groups(job))
+
+
+@app.command()
+def rerank_recorded(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Choice among recorded candidates by Q and by its baselines; nothing is played."""
+    with shown_errors():
+        from training.jobs.rerank_recorded import RerankConfig, run_rerank
+
+        _show("rerank-recorded", run_rerank(load_config(RerankConfig, config, overrides or ())))
+
+
+@app.command()
 def parity(
     environment: Annotated[str, typer.Argument(help=ENVIRONMENT_HELP)],
     games: Annotated[Path, typer.Option(help="Folder of game files.")],

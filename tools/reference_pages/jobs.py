@@ -16,6 +16,8 @@ from training.jobs.explore import ExploreConfig
 from training.jobs.groups import GroupsConfig
 from training.jobs.label import LabelConfig
 from training.jobs.pairs import PairsConfig
+from training.jobs.recorded_groups import RecordedGroupsConfig
+from training.jobs.rerank_recorded import RerankConfig
 from training.jobs.sft import SftConfig
 from training.jobs.train_dpo import TrainDpoConfig
 from training.jobs.train_qnet import TrainQNetConfig
@@ -31,6 +33,8 @@ JOBS: Final[dict[str, type[BaseModel]]] = {
     "train-dpo": TrainDpoConfig,
     "evaluate": EvaluateConfig,
     "choice-regret": ChoiceRegretConfig,
+    "recorded-groups": RecordedGroupsConfig,
+    "rerank-recorded": RerankConfig,
 }
 _INTRODUCTION: Final = (
     "The fields of each job's TOML file; `--set field=value` overrides one. The `[environment]` "

@@ -51,6 +51,7 @@ class CandidateRow(Row):
         continuations: plays from here to the end; where the episode ended here, the one that it
             is. An expert's is one, roll-outs of a policy are several. A state that was not valued
             has the taken candidate alone, with the rest of the episode itself.
+        sources: agents that took this action, where several were asked; written only then.
     """
 
     action: str
@@ -61,6 +62,7 @@ class CandidateRow(Row):
     terminated: bool = False
     valid: bool = True
     continuations: Annotated[tuple[ContinuationRow, ...], Field(min_length=1)]
+    sources: tuple[NonEmpty, ...] = Field(default=(), exclude_if=lambda sources: not sources)
 
     @property
     def outcome(self) -> float:

@@ -36,6 +36,7 @@ class InterCodeSqlConfig(EnvironmentConfig):
         show_schema: the first observation lists tables and columns.
         turns: statements after which an episode ends.
         observation_chars: longer answers are cut.
+        result_shape: an answer begins with its number of records and columns.
     """
 
     name: Literal["intercode-sql"] = "intercode-sql"
@@ -46,6 +47,14 @@ class InterCodeSqlConfig(EnvironmentConfig):
     show_schema: bool = True
     turns: int = Field(default=10, ge=1)
     observation_chars: int = Field(default=1_000, ge=1)
+    result_shape: bool = False
+
+    @property
+    def options(self) -> EpisodeOptions:
+        """Length and form of every episode."""
+        return EpisodeOptions(
+            self.turns, self.show_schema, self.observation_chars, self.result_shape
+        )
 
     @model_validator(mode="after")
     def _tasks_have_databases(self) -> Self:
@@ -63,10 +72,9 @@ def build_suite(config: InterCodeSqlConfig) -> SqlSuite:
     Raises:
         ConfigError: the file of tasks or a database is missing.
     """
-    options = EpisodeOptions(config.turns, config.show_schema, config.observation_chars)
     if config.tasks is not None and config.databases is not None:
-        return file_suite(config.tasks, config.databases, options)
-    return generated_suite(config.first_seed, config.count, options)
+        return file_suite(config.tasks, config.databases, config.options)
+    return generated_suite(config.first_seed, config.count, config.options)
 
 
 def full_answer(reward: float, terminated: bool) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 from qnet.errors import EnvironmentFailureError
 from training.environment import StepResult
 from training.environments.intercode_sql.database import Database, OpenDatabase, Records
+from training.environments.intercode_sql.result_text import shortened, with_shape
 from training.environments.intercode_sql.reward import execution_reward
 from training.environments.intercode_sql.tasks import SqlTask, describe_task
 
@@ -21,11 +22,17 @@ class EpisodeOptions:
         turns: the episode ends after so many statements, submitted or not.
         show_schema: the first observation lists tables and columns.
         observation_chars: longer answers are cut.
+        result_shape: an answer begins with its number of records and columns.
     """
 
     turns: int = 10
     show_schema: bool = True
     observation_chars: int = 1_000
+    result_shape: bool = False
+
+    def shown(self, text: str) -> str:
+        """The form in which an agent sees an answer."""
+        return shortened(with_shape(text) if self.result_shape else text, self.observation_chars)
 
 
 class SqlEpisode:
@@ -81,7 +88,7 @@ class SqlEpisode:
         if over:
             self.close()
         return StepResult(
-            self._shortened(result.text),
+            self._options.shown(result.text),
             self._reward,
             terminated=over,
             valid=result.records is not None,
@@ -92,9 +99,3 @@ class SqlEpisode:
         if self._database is not None:
             self._database.close()
         self._database = None
-
-    def _shortened(self, text: str) -> str:
-        most = self._options.observation_chars
-        if len(text) <= most:
-            return text
-        return f"{text[:most]} … ({len(text) - most} characters more)"

@@ -1,0 +1,165 @@
+"""Choices among recorded candidates: by Q, by agreement, by both, and the bounds around them.
+
+Every method gives a task the expected reward of its choice, a tie being broken by a fair draw, so
+that no figure depends on the order of the candidates.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import numpy as np
+
+from training.data.decision_groups import CandidateRow, DecisionGroupsRow
+from training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
+
+Q_METHODS = ("q", "majority-then-q", "q-weighted-majority")
+"""Methods that read Q: alone, to break ties of the majority, and as the weight of each vote."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankedTask:
+    """One task's candidates with their values.
+
+    Attributes:
+        fold: tasks of one fold share the Q models, which were trained on the other folds.
+        q_values: for each Q model, the value of each candidate.
+        logprobs: of each candidate under a policy; empty without one.
+    """
+
+    row: DecisionGroupsRow
+    fold: int
+    q_values: Sequence[Sequence[float]] = ()
+    logprobs: Sequence[float] = field(default=())
+
+    @property
+    def candidates(self) -> Sequence[CandidateRow]:
+        """The distinct candidates of its one decision."""
+        return self.row.decisions[0].candidates
+
+    @property
+    def rewards(self) -> list[float]:
+        """The recorded reward of each."""
+        return [candidate.outcome for candidate in self.candidates]
+
+
+def method_rewards(tasks: Sequence[RankedTask]) -> dict[str, list[float]]:
+    """Expected reward of each method on each task; Q models of several seeds are averaged.
+
+    Returns:
+        `random`: of the runs' actions. `best-run`: the run that is best on the other folds.
+        `majority-by-text`, `majority-by-result`: the most frequent action, or result of those that
+        ran without an error. `likeliest`: by the policy's log-probability. `q`: the highest Q.
+        `majority-then-q`: among the most frequent results, the highest Q. `q-weighted-majority`:
+        the result with the greatest sum of Q over the runs. `oracle`: the best.
+    """
+    best_runs = {fold: _best_run(tasks, fold) for fold in {task.fold for task in tasks}}
+    rewards = {
+        "random": [_random(task) for task in tasks],
+        "best-run": [_reward_of_run(task, best_runs[task.fold]) for task in tasks],
+        "majority-by-text": [_most(task, _votes(task, _text)) for task in tasks],
+        "majority-by-result": [_most(task, _votes(task, _result)) for task in tasks],
+    }
+    if all(task.logprobs for task in tasks):
+        rewards["likeliest"] = [_most(task, task.logprobs) for task in tasks]
+    if all(task.q_values for task in tasks):
+        for name, choose in zip(Q_METHODS, (_most, _tie_break, _weighted_majority), strict=True):
+            rewards[name] = [fmean(choose(task, q) for q in task.q_values) for task in tasks]
+    return rewards | {"oracle": [max(task.rewards) for task in tasks]}
+
+
+def _random(task: RankedTask) -> float:
+    counts = [candidate.count for candidate in task.candidates]
+    return float(np.average(task.rewards, weights=counts))
+
+
+def _best_run(tasks: Sequence[RankedTask], fold: int) -> str:
+    """The run with the highest mean reward outside a fold."""
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for task in tasks:
+        if task.fold != fold:
+            for candidate in task.candidates:
+                for run in candidate.sources:
+                    rewards[run].append(candidate.outcome)
+    return max(sorted(rewards), key=lambda run: fmean(rewards[run]), default="")
+
+
+def _reward_of_run(task: RankedTask, run: str) -> float:
+    """Reward of one run's action; a random one where the run took none."""
+    own = [candidate.outcome for candidate in task.candidates if run in candidate.sources]
+    return own[0] if own else _random(task)
+
+
+def _text(candidate: CandidateRow) -> Hashable:
+    return " ".join(candidate.action.lower().rstrip("; ").split())
+
+
+def _result(candidate: CandidateRow) -> Hashable:
+    return candidate.observation if candidate.valid else None
+
+
+def _votes(task: RankedTask, key: Callable[[CandidateRow], Hashable]) -> list[float]:
+    """Runs that agree with each candidate; 0 for one that agrees with nothing, an error."""
+    votes: dict[Hashable, int] = defaultdict(int)
+    for candidate in task.candidates:
+        votes[key(candidate)] += candidate.count
+    return [float(votes[k]) if (k := key(c)) is not None else 0.0 for c in task.candidates]
+
+
+def _most(task: RankedTask, scores: Sequence[float]) -> float:
+    """Mean reward of the candidates with the highest score."""
+    highest = max(scores)
+    best = zip(task.rewards, scores, strict=True)
+    return fmean(reward for reward, score in best if score == highest)
+
+
+def _tie_break(task: RankedTask, q_values: Sequence[float]) -> float:
+    votes = _votes(task, _result)
+    tied = [q if vote == max(votes) else -np.inf for q, vote in zip(q_values, votes, strict=True)]
+    return _most(task, tied)
+
+
+def _weighted_majority(task: RankedTask, q_values: Sequence[float]) -> float:
+    """Q is an expected reward, so the sum over a result's runs is its expected number of votes."""
+    sums: dict[Hashable, float] = defaultdict(float)
+    for candidate, q in zip(task.candidates, q_values, strict=True):
+        sums[_result(candidate)] += candidate.count * max(q, 0.0)
+    return _most(task, [sums[_result(candidate)] for candidate in task.candidates])
+
+
+def rerank_figures(tasks: Sequence[RankedTask], *, seed: int = 0) -> dict[str, Mapping[str, float]]:
+    """Figures of every method.
+
+    Returns:
+        By method: `reward`, the mean over tasks, with its 95 % interval; `over_folds`, the mean of
+        the folds' means; and the paired differences to `random` and `majority-by-result` with their
+        intervals over tasks and the p-values of sign flips.
+    """
+    rewards = method_rewards(tasks)
+    return {name: _figures(tasks, rewards, name, seed) for name in rewards}
+
+
+def _figures(
+    tasks: Sequence[RankedTask], rewards: Mapping[str, Sequence[float]], name: str, seed: int
+) -> dict[str, float]:
+    own = rewards[name]
+    low, high = bootstrap_interval(own, np.random.default_rng(seed))
+    folds = sorted({task.fold for task in tasks})
+    by_fold = [
+        fmean(reward for task, reward in zip(tasks, own, strict=True) if task.fold == fold)
+        for fold in folds
+    ]
+    figures = {"reward": fmean(own), "low": low, "high": high, "over_folds": fmean(by_fold)}
+    for baseline in ("random", "majority-by-result"):
+        if baseline != name:
+            gains = [a - b for a, b in zip(own, rewards[baseline], strict=True)]
+            low, high = bootstrap_interval(gains, np.random.default_rng(seed))
+            prefix = f"over_{baseline.replace('-', '_')}"
+            figures |= {
+                prefix: fmean(gains),
+                f"{prefix}_low": low,
+                f"{prefix}_high": high,
+                f"{prefix}_p": sign_flip_p_value(gains, np.random.default_rng(seed)),
+            }
+    return figures
