@@ -19,9 +19,8 @@ from training.environments.intercode_sql.suite import SqlSuite, file_suite, gene
 from training.trajectory import ChatFormat
 
 SYSTEM: Final = (
-    "You answer a question about a database. Write one SQL statement at a time, alone or in a "
-    "```sql block, and read its result. SHOW TABLES and DESCRIBE table are understood. When the "
-    "last result answers the question, reply with the word submit."
+    "Answer the question by SQL, one statement at a time, alone or in a ```sql block. "
+    "Reply submit to hand in the last result."
 )
 
 
