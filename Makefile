@@ -18,7 +18,7 @@ inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-fast test-vllm test-litellm test-openapi test-image test-typescript vllm-cpu \
-	check format helm-schema docs docs-reference clean embedded-models
+	check format helm-schema docs docs-reference client-types clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -71,6 +71,10 @@ docs: setup $(VENV)/.installed-docs ## the documentation, as a site in .site/; a
 
 docs-reference: setup $(VENV)/.installed-dev ## the generated pages, after a change of what they describe
 	PYTHONPATH=clients/python/src $(bin)/python -m tools.reference_pages
+
+client-types: setup $(VENV)/.installed-dev ## both clients' types, after a change of the OpenAPI document
+	npm --prefix clients/typescript ci --ignore-scripts --no-audit --no-fund
+	$(bin)/python -m tools.client_types
 
 format: setup $(VENV)/.installed-dev ## let ruff put the code into its shape
 	$(bin)/ruff check --fix

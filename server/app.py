@@ -3,14 +3,17 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi.encoders import jsonable_encoder
 from fastapi.middleware.cors import CORSMiddleware
 
 from qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
 from server.access.admission import AdmissionMiddleware, RateLimits
 from server.access.keys import KeyFile
 from server.access.rate_limits import Limiter
+from server.chat.answers import ChatChunk
 from server.episodes.service import Episodes, build_recorder, build_store
 from server.errors.table import STATUSES, install_error_handlers
 from server.messages.schemas import ErrorBody
@@ -45,7 +48,7 @@ def create_app(
         ConfigError: the redaction hook cannot be imported; the keys file cannot be read, or holds
             none.
     """
-    app = FastAPI(
+    app = _Application(
         title="QGuide",
         version=version("qguide"),
         description="A value function for any LLM agent.",
@@ -67,6 +70,19 @@ def create_app(
     if settings.playground:
         app.include_router(playground.router)
     return app
+
+
+class _Application(FastAPI):
+    """FastAPI, with a document that also has the schema of a stream's chunks."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document; FastAPI itself collects no model for the data of an event."""
+        if self.openapi_schema is None:
+            schemas: dict[str, Any] = super().openapi()["components"]["schemas"]
+            chunk = ChatChunk.model_json_schema(ref_template="#/components/schemas/{model}")
+            for name, schema in {**chunk.pop("$defs"), ChatChunk.__name__: chunk}.items():
+                schemas.setdefault(name, jsonable_encoder(schema, exclude_none=True))
+        return super().openapi()
 
 
 def _lifespan(

@@ -1,7 +1,7 @@
 """The bodies of requests and responses: where untrusted data enters."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -123,7 +123,7 @@ class ChatMessage(Body):
     tool_call_id: str | None = Field(default=None, exclude_if=_is_none)
 
     @classmethod
-    def of(cls, message: Message) -> "ChatMessage":
+    def of(cls, message: Message) -> Self:
         """A turn as `qnet` knows it."""
         calls = [_call_body(call) for call in message.tool_calls]
         content = message.content or None if calls else message.content
@@ -293,10 +293,16 @@ class Timings(ScoreTimings):
     paraphrase: float
 
 
+class DrawnMessage(ChatMessage):
+    """A drawn candidate, the assistant's turn; its content is never in parts."""
+
+    content: str | None = Field(default=None, description="null beside tool calls")
+
+
 class ScoredCandidate(Body):
     """A candidate and its Q."""
 
-    message: ChatMessage
+    message: DrawnMessage
     q_value: float | None = Field(description="null if none was read; see `reason`")
 
 

@@ -9,7 +9,7 @@ from server.messages.history import to_history
 from server.messages.schemas import (
     ActRequest,
     ActResponse,
-    ChatMessage,
+    DrawnMessage,
     ScoredCandidate,
     Timings,
     Usage,
@@ -47,7 +47,7 @@ def _sampling(body: ActRequest) -> Sampling:
 def _candidates(decision: Decision) -> list[ScoredCandidate]:
     """All of them in the order in which they were drawn."""
     return [
-        ScoredCandidate(message=ChatMessage.of(candidate.message), q_value=q)
+        ScoredCandidate(message=DrawnMessage.of(candidate.message), q_value=q)
         for candidate, q in decision.scored_candidates
     ]
 

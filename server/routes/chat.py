@@ -6,6 +6,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from server.chat.answers import ChatChunk, ChatCompletion
 from server.chat.schemas import (
     ChatCompletionRequest,
     GuidanceOptions,
@@ -23,17 +24,21 @@ router = APIRouter(prefix="/v1", tags=["openai"])
 _EVENT: Final = {
     "description": "One event: a chunk as JSON, the [DONE] at the end, or an error.",
     "type": "object",
-    "properties": {"data": {"type": "string"}},
+    "properties": {
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": f"#/components/schemas/{ChatChunk.__name__}"},
+        }
+    },
     "required": ["data"],
 }
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "A completion, or with `stream` its chunks.",
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            "text/event-stream": {"schema": _EVENT},
-        },
+        "model": ChatCompletion,
+        "content": {"text/event-stream": {"schema": _EVENT}},
     },
     **{status: {"model": OpenAIErrorBody} for status in STATUSES},
 }

@@ -27,7 +27,8 @@ from server.chat.fake_openai import FakeUpstream
 from server.errors.table import HTTP_CODES, TABLE
 from server.settings.settings import SCRIPTED, Settings, Upstream
 from tests.support.serving import ROOT, serving_app
-from tests.support.typescript_types import declarations
+from tools.client_types.typescript import SCHEMAS, typescript_schemas
+from tools.reference_pages.api import api_document
 
 SOURCE = ROOT / "clients" / "typescript"
 CLIENT_PAGE = ROOT / "docs" / "connect" / "typescript-client.md"
@@ -151,11 +152,14 @@ def test_its_own_tests_pass_against_a_real_server(package: Package, servers: Ser
     assert "QGUIDE_URL names no server" not in told, "the tests of every question were skipped"
 
 
-def test_its_types_are_those_of_the_servers_document(package: Package, servers: Servers) -> None:
-    schemas = create_app(Settings()).openapi()["components"]["schemas"]
-    (package.folder / "test" / "openapi.ts").write_text(declarations(schemas))
+def test_its_types_are_generated_from_the_servers_document(package: Package) -> None:
+    written = (SOURCE / SCHEMAS).read_text()
+    assert written == typescript_schemas(api_document(), package.folder), "run `make client-types`"
+
+
+def test_completions_of_a_server_have_the_clients_types(package: Package, servers: Servers) -> None:
     (package.folder / "test" / "answers.ts").write_text(_answers(servers.url))
-    package.compile("test/wire.ts", "test/answers.ts", emit=False)
+    package.compile("test/answers.ts", emit=False)
 
 
 def _answers(url: str) -> str:

@@ -2,29 +2,18 @@
 
 import asyncio
 import uuid
-from typing import Any, get_type_hints
+from typing import Any
 
 import httpx
 import pytest
-from pydantic import BaseModel
 from qguide_client import (
     AsyncQGuide,
-    Decision,
-    ModelList,
-    Outcome,
     QGuide,
-    Ranking,
     RefusedError,
-    ScoreBatch,
-    Scores,
     errors,
 )
-from qguide_client.chat_types import ChatGuidance, ChatOptions, GuidanceOptions
+from qguide_client.chat_types import ChatGuidance
 from qguide_client.types import (
-    ActOptions,
-    ModelOptions,
-    OutcomeOptions,
-    RerankOptions,
     ScoreItem,
 )
 
@@ -165,120 +154,6 @@ def test_each_refusal_has_its_class_the_servers_words_and_a_request_id(
 async def test_the_async_client_raises_the_same(async_client: AsyncQGuide) -> None:
     with pytest.raises(errors.UnknownModelError, match="nobody"):
         await async_client.act(TASK, q_model="nobody")
-
-
-@pytest.fixture(scope="module")
-def schemas() -> dict[str, Any]:
-    """What the server's own document says of its bodies."""
-    from server.app import create_app
-    from server.settings.settings import Settings
-
-    document = create_app(Settings()).openapi()
-    found: dict[str, Any] = document["components"]["schemas"]
-    return found
-
-
-ANSWERS = [
-    (Decision, "ActResponse"),
-    (Scores, "ScoreResponse"),
-    (ScoreBatch, "ScoreBatchResponse"),
-    (ModelList, "ModelList"),
-    (Ranking, "JinaRerankResponse"),
-    (Outcome, "OutcomeResponse"),
-]
-
-
-@pytest.mark.parametrize(("model", "name"), ANSWERS)
-def test_whatever_the_client_needs_the_server_promises(
-    model: type[BaseModel], name: str, schemas: dict[str, Any]
-) -> None:
-    assert _missing(model.model_json_schema(), schemas, name) == []
-
-
-def _missing(client_schema: dict[str, Any], schemas: dict[str, Any], name: str) -> list[str]:
-    """Fields, nested ones too, that an answer must have for the client and need not for the
-    server."""
-    definitions = client_schema.get("$defs", {})
-    missing: list[str] = []
-
-    def compare(wanted: dict[str, Any], given: dict[str, Any], where: str) -> None:
-        for field in wanted.get("required", ()):
-            if field not in given.get("required", ()):
-                missing.append(f"{where}.{field}")
-                continue
-            inner, outer = (_reference(schema["properties"][field]) for schema in (wanted, given))
-            if inner and outer:
-                compare(definitions[inner], schemas[outer], f"{where}.{field}")
-
-    compare(client_schema, schemas[name], name)
-    return missing
-
-
-def _reference(field: dict[str, Any]) -> str | None:
-    """Name of the object that a field holds, or holds several of."""
-    target = field.get("$ref") or field.get("items", {}).get("$ref")
-    return target.rpartition("/")[2] if target else None
-
-
-PASSED_OVER = {"object", "document"}
-"""Fields of answers that tell a Python program nothing, or what it has not asked for."""
-
-
-@pytest.mark.parametrize(("model", "name"), ANSWERS)
-def test_whatever_the_server_promises_the_client_has(
-    model: type[BaseModel], name: str, schemas: dict[str, Any]
-) -> None:
-    assert set(_unknown(model.model_json_schema(), schemas, name)) == set()
-
-
-def _unknown(client_schema: dict[str, Any], schemas: dict[str, Any], name: str) -> list[str]:
-    """Fields of the server's answer, nested ones too, that the client does not have."""
-    definitions = client_schema.get("$defs", {})
-    unknown: list[str] = []
-
-    def compare(known: dict[str, Any], given: dict[str, Any], where: str) -> None:
-        for field, schema in given["properties"].items():
-            if field in PASSED_OVER:
-                continue
-            if field not in known["properties"]:
-                unknown.append(f"{where}.{field}")
-                continue
-            inner, outer = (_reference(one) for one in (known["properties"][field], schema))
-            if inner and outer:
-                compare(definitions[inner], schemas[outer], f"{where}.{field}")
-
-    compare(client_schema, schemas[name], name)
-    return unknown
-
-
-HEADERS = {"deadline_s"}
-"""Options that are no fields of a body."""
-OPENAIS = {"stop", "tools", "tool_choice", "extra_body"}
-"""What the server passes on without knowing it."""
-
-
-@pytest.mark.parametrize(
-    ("options", "name", "arguments"),
-    [
-        (ModelOptions, "ScoreRequestBody", {"messages", "candidates"}),
-        (ModelOptions, "ScoreBatchBody", {"items"}),
-        (ScoreItem, "ScoreItem", set()),
-        (ActOptions, "ActRequest", {"messages"}),
-        (OutcomeOptions, "OutcomeRequest", {"reward"}),
-        (GuidanceOptions, "GuidanceOptions", set()),
-        (ChatOptions, "ChatCompletionRequest", {"messages", "stream", "stream_options"}),
-        (RerankOptions, "JinaRerankRequest", {"query", "messages", "documents"}),
-    ],
-)
-def test_the_options_are_those_of_the_server_no_fewer_and_no_more(
-    options: Any, name: str, arguments: set[str], schemas: dict[str, Any]
-) -> None:
-    """What the client's methods take as arguments of their own is the rest."""
-    ours = set(get_type_hints(options)) - HEADERS - OPENAIS
-    theirs = set(schemas[name]["properties"]) - arguments
-    if options is RerankOptions:
-        theirs = theirs - {"model", "return_documents"} | {"q_model"}
-    assert ours == theirs
 
 
 def test_a_chat_completions_guidance_is_read_whole(url: str) -> None:

@@ -1,11 +1,14 @@
 /** What is sent for each question, and how its answer is known; nothing here asks anybody. */
 
-import type { ChatChunk, ChatCompletion, ChatOptions, ChatTurn } from "./chat-types.js";
 import { withDefaults } from "./defaults.js";
 import { UnreadableAnswerError } from "./errors.js";
 import type {
   ActOptions,
   Candidate,
+  ChatChunk,
+  ChatCompletion,
+  ChatOptions,
+  ChatTurn,
   Decision,
   Messages,
   ModelList,

@@ -1,7 +1,7 @@
 /** The bytes of a streamed chat completion as chunks; nothing here touches the network. */
 
 import { parsed, said } from "./calls.js";
-import type { ChatChunk } from "./chat-types.js";
+import type { ChatChunk } from "./types.js";
 import { type RefusedError, refused, UnreachableError, UnreadableAnswerError } from "./errors.js";
 
 const DONE = "[DONE]";

@@ -3,7 +3,6 @@
 import * as calls from "./calls.js";
 import type { Call } from "./calls.js";
 import { ChatStream } from "./chat-stream.js";
-import type { ChatChunk, ChatCompletion, ChatOptions, ChatTurn } from "./chat-types.js";
 import { DEFAULT_RETRY, refusalOf, type Retry, waitMs } from "./conversation.js";
 import { withDefaults } from "./defaults.js";
 import { Episode, type EpisodeOptions } from "./episode.js";
@@ -12,6 +11,10 @@ import { Exchange, type Fetch } from "./exchange.js";
 import type {
   ActOptions,
   Candidate,
+  ChatChunk,
+  ChatCompletion,
+  ChatOptions,
+  ChatTurn,
   Decision,
   Messages,
   ModelList,

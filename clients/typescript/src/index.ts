@@ -1,6 +1,5 @@
 /** A client for QGuide servers, for browsers and Node, without dependencies. */
 
-export type * from "./chat-types.js";
 export { type ClientOptions, DEFAULT_URL, QGuide, type RequestOptions } from "./client.js";
 export type { Retry } from "./conversation.js";
 export { Episode, type EpisodeOptions, type Observation } from "./episode.js";

@@ -1,0 +1,389 @@
+"""Answers of the server.
+
+Generated from the server's OpenAPI document by `make client-types`; do not edit.
+"""
+
+from typing import Any, Literal
+
+from qguide_client.answer import (
+    Answer,
+    ChunkBase,
+    CompletionBase,
+    CustomToolCallBase,
+    ReadinessBase,
+    ReplyBase,
+    ScoredItemBase,
+    ToolCallBase,
+)
+
+
+class CalledFunction(Answer):
+    """What a call calls."""
+
+    name: str
+    arguments: str
+    """JSON, as the model wrote it"""
+
+
+class CalledTool(Answer):
+    """What a custom tool is given."""
+
+    name: str
+    input: str
+    """any text"""
+
+
+class ChatChunkChoice(Answer):
+    """New part of one choice."""
+
+    index: int
+    delta: dict[str, Any]
+    logprobs: dict[str, Any] | None = None
+    finish_reason: str | None = None
+
+
+class CustomToolCall(CustomToolCallBase):
+    """One call of a custom tool of an assistant's turn."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CalledTool
+
+
+class ModelCard(Answer):
+    """A model that is served, and what its checkpoint says of it."""
+
+    id: str
+    """what a request calls it by: a Q model's is `name@version`"""
+    kind: str
+    name: str
+    version: str | None
+    """null for the policy"""
+    created: int = 0
+    """when this server started to serve it, in Unix seconds"""
+    owned_by: str = ""
+    """who runs it: an upstream's name, or qguide"""
+    source: str
+    default: bool
+    """a request that names none gets it, or may get it"""
+    context: int | None
+    """most tokens; null for a fake"""
+    checkpoint: str | None
+    """the name in its manifest"""
+    environment: str | None
+    """what it was trained on"""
+    read_at: str | None = None
+    """
+    where Q is read: `last_token` of the action, after its `observation`, or at all
+    `action_tokens`; null for a policy and a fake
+    """
+    target: str | None
+    """what its Q was regressed on: q, avg or reward"""
+    metrics: dict[str, float]
+    """what its training measured"""
+
+
+class ModelList(Answer):
+    """All models that are served, and the names that lead to the Q models."""
+
+    data: tuple[ModelCard, ...]
+    aliases: dict[str, str]
+    """name -> the one Q model that it leads to"""
+    splits: dict[str, dict[str, float]]
+    """name -> Q models, and the share of the episodes of each"""
+    shadows: dict[str, str]
+    """Q model's name -> what scores its requests a second time"""
+
+
+class Outcome(Answer):
+    """An episode that has its outcome."""
+
+    episode_id: str
+    reward: float
+    steps: int
+    """distinct states in which it was guided"""
+    recorded: bool
+    """true if it was written for the offline jobs"""
+    reason: str | None = None
+    """why it was not written"""
+
+
+class ParaphraseUsage(Answer):
+    """Tokens spent on paraphrases of the task."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class PromptTokensDetails(Answer):
+    """Details of the prompt's tokens."""
+
+    cached_tokens: int
+    """tokens that an upstream had cached"""
+
+
+class RankedDocument(Answer):
+    """A document's place and its Q."""
+
+    index: int
+    relevance_score: float
+    """1 / (1 + exp(-q_value)): an order, not a probability"""
+    q_value: float
+    """ours: the raw Q"""
+
+
+class Readiness(ReadinessBase):
+    """Whether the server works."""
+
+    status: str
+    reason: str | None = None
+    details: dict[str, str] = {}
+    """
+    `redis`: ok, or gone while memory serves in its place; absent without Redis. `upstream
+    NAME`: ok, or what is wrong with it
+    """
+
+
+class RerankUsage(Answer):
+    """Tokens of the history and the documents; those found in the cache are ours to tell."""
+
+    total_tokens: int
+    cached_tokens: int
+
+
+class SampleUsage(ParaphraseUsage):
+    """Tokens spent on drawing the candidates."""
+
+    cached_tokens: int
+    """tokens of the prompt that were cached"""
+
+
+class Score(Answer):
+    """Q of the candidate at `index` of the request."""
+
+    index: int
+    q_value: float
+
+
+class ScoreTimings(Answer):
+    """Milliseconds per stage, waiting included."""
+
+    score: float
+    total: float
+
+
+class ScoreUsage(Answer):
+    """Tokens that the scorer computed, and that it found in its cache."""
+
+    scored_tokens: int
+    cached_tokens: int
+
+
+class ScoredItem(ScoredItemBase):
+    """Q of every candidate of one history, in the request's order."""
+
+    scores: tuple[Score, ...]
+    chosen: int
+    reason: str
+    usage: ScoreUsage
+
+
+class Scores(ScoredItem):
+    """Also which version scored, and how long it took."""
+
+    q_model: str
+    q_model_version: str
+    timings_ms: ScoreTimings
+
+
+class StageUsage(Answer):
+    """Tokens of each stage."""
+
+    paraphrase: ParaphraseUsage
+    sample: SampleUsage
+    score: ScoreUsage
+
+
+class Timings(ScoreTimings):
+    """Also the time it took to draw the candidates."""
+
+    sample: float
+    paraphrase: float = 0.0
+
+
+class ToolCall(ToolCallBase):
+    """One tool call of an assistant's turn."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class Usage(ScoreUsage):
+    """Also the tokens of the history as the policy reads it, and those it generated."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    paraphrase_tokens: int = 0
+    """generated for paraphrases; 0 if they were cached"""
+    cached_prompt_tokens: int = 0
+    """tokens of the prompt that an upstream had cached"""
+
+
+class ChatGuidance(Answer):
+    """The chosen candidate, the reason for it and what it cost."""
+
+    guided: bool
+    """false if there was a choice but no Q could be given"""
+    unguided_reason: str | None = None
+    """why there is no guidance"""
+    reason: str | None = None
+    chosen: int
+    """index of the chosen candidate"""
+    returned: tuple[int, ...] = ()
+    """indices of the returned candidates, the best first"""
+    q_values: tuple[float, ...] | None
+    """Q of every candidate; null if none could be given"""
+    q_model: str
+    q_model_version: str
+    policy: str = ""
+    num_candidates: int = 0
+    """number of candidates drawn"""
+    distinct_candidates: int = 0
+    """number of different candidates"""
+    draws_saved: int = 0
+    """candidates that adaptive M did not need"""
+    perturbed: int = 0
+    """candidates drawn under a paraphrase"""
+    warnings: tuple[str, ...] = ()
+    """what was asked for but could not be done"""
+    usage: StageUsage | None = None
+    timings_ms: Timings | None = None
+    episode_id: str | None = None
+    """present if the request named one"""
+    candidates: tuple[dict[str, Any], ...] = ()
+
+
+class ChatMessage(ReplyBase):
+    """The assistant's reply: a text, tool calls or both."""
+
+    role: Literal["assistant"]
+    content: str | None = None
+    """null beside tool calls"""
+    refusal: str | None = None
+    tool_calls: tuple[ToolCall | CustomToolCall, ...] = ()
+
+
+class ChatUsage(Answer):
+    """Tokens of the policy, for all candidates together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: dict[str, int] = {}
+    """as an upstream gave them, for example `reasoning_tokens`"""
+
+
+class Message(Answer):
+    """A drawn candidate, the assistant's turn; its content is never in parts."""
+
+    role: str
+    content: str | None = None
+    """null beside tool calls"""
+    tool_calls: tuple[ToolCall | CustomToolCall, ...] | None = None
+    tool_call_id: str | None = None
+
+
+class Ranking(Answer):
+    """The documents from the highest Q to the lowest."""
+
+    model: str
+    results: tuple[RankedDocument, ...]
+    usage: RerankUsage
+
+
+class ScoreBatch(Answer):
+    """One answer per item, in the request's order."""
+
+    items: tuple[ScoredItem, ...]
+    q_model: str
+    q_model_version: str
+    timings_ms: ScoreTimings
+    """`score` is that of the slowest item"""
+
+
+class ScoredCandidate(Answer):
+    """A candidate and its Q."""
+
+    message: Message
+    q_value: float | None
+    """null if none was read; see `reason`"""
+
+
+class ChatChoice(Answer):
+    """One of the best candidates."""
+
+    index: int
+    """its rank; 0 is the best"""
+    message: ChatMessage
+    logprobs: dict[str, Any] | None = None
+    finish_reason: str
+    """`stop`, `length`, `tool_calls` or the upstream's own"""
+
+
+class ChatChunk(ChunkBase):
+    """One part of a streamed completion.
+
+    The last chunk with choices carries the guidance; with `include_usage` one more, without
+    choices, carries the usage.
+    """
+
+    id: str
+    created: int = 0
+    model: str
+    choices: tuple[ChatChunkChoice, ...]
+    usage: ChatUsage | None = None
+    system_fingerprint: str | None = None
+    qguide: ChatGuidance | None = None
+
+
+class ChatCompletion(CompletionBase):
+    """OpenAI's chat completion with the best candidates as its choices, and the guidance."""
+
+    id: str
+    created: int = 0
+    """Unix time in seconds"""
+    model: str
+    """name of the policy"""
+    choices: tuple[ChatChoice, ...]
+    usage: ChatUsage
+    system_fingerprint: str | None = None
+    """as an upstream gave it"""
+    qguide: ChatGuidance
+
+
+class Decision(Answer):
+    """The chosen action and everything that it was chosen from."""
+
+    action: str
+    """the chosen reply's content"""
+    chosen: int
+    """its index among the candidates"""
+    reason: str
+    guided: bool = True
+    """false if there was a choice but no Q could be given"""
+    unguided_reason: str | None = None
+    """why there is no guidance"""
+    candidates: tuple[ScoredCandidate, ...]
+    draws_saved: int = 0
+    """candidates that adaptive M did not need"""
+    perturbed: int = 0
+    """candidates drawn under a paraphrase"""
+    warnings: tuple[str, ...] = ()
+    """what was asked for but could not be done"""
+    policy: str
+    q_model: str
+    q_model_version: str
+    usage: Usage
+    timings_ms: Timings

@@ -1,0 +1,1 @@
+"""Types of the Python and the TypeScript client, generated from the OpenAPI document."""
