@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from redis.exceptions import WatchError
 
+from server.episodes.redis_budget import RedisEpisodeBudget
 from server.episodes.state import Episode
 from server.episodes.store import Change, MemoryEpisodeStore
 from server.redis.client import NAMESPACE, RedisLink
@@ -24,11 +25,15 @@ class RedisEpisodeStore:
 
     Args:
         own: this process's.
+        max_bytes: of all episodes in Redis; see `RedisEpisodeBudget`.
         ttl_s: an episode untouched for longer is gone.
     """
 
-    def __init__(self, link: RedisLink, own: MemoryEpisodeStore, *, ttl_s: float) -> None:
+    def __init__(
+        self, link: RedisLink, own: MemoryEpisodeStore, *, max_bytes: int, ttl_s: float
+    ) -> None:
         self._link = link
+        self._budget = RedisEpisodeBudget(max_bytes=max_bytes, ttl_s=ttl_s)
         self._own = own
         self._ttl_ms = max(1, round(ttl_s * 1e3))
 
@@ -55,7 +60,9 @@ class RedisEpisodeStore:
                     known = self._read(await pipe.get(name))
                     changed = change(_later(known, await self._own.get(episode_id)))
                     pipe.multi()  # type: ignore[no-untyped-call]
-                    pipe.set(name, changed.model_dump_json().encode(), px=self._ttl_ms)
+                    row = changed.model_dump_json().encode()
+                    pipe.set(name, row, px=self._ttl_ms)
+                    self._budget.count(pipe, episode_id, name=name, size=len(row))
                     try:
                         await pipe.execute()
                     except WatchError:

@@ -38,7 +38,9 @@ class RotatedFile:
         self._may_rotate = False
 
     def append(self, rows: Sequence[BaseModel]) -> Undo:
-        """Write the rows side by side into one file, or none; a larger set alone fills a file.
+        """Write the rows to the disk, side by side in one file, or none of them.
+
+        A set of rows that is larger than a file may be gets one of its own.
 
         Raises:
             OSError: they cannot be written; the files are as they were before.
@@ -51,6 +53,10 @@ class RotatedFile:
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with open(descriptor, "ab") as file:
                 file.write(lines)
+                file.flush()
+                os.fsync(descriptor)  # "recorded" holds after a power cut, too
+            if not size:
+                _sync_folder(self._folder)
         except OSError:
             # A file that goes on after an outage counts once among `max_files`; a new one for
             # each failure would push out recorded ones. But nothing may follow half a line.
@@ -91,6 +97,15 @@ class RotatedFile:
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
         self._may_rotate = True
         return self._folder / f"{self._kind}-{now}-{uuid.uuid4().hex[:8]}.jsonl"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Write a new file's name to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _cut(path: Path, size: int) -> bool:

@@ -214,10 +214,9 @@ def build_recorder(settings: Settings) -> EpisodeRecorder | None:
 
 def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
     """The store of episodes: in Redis where there is one, and in this process."""
-    own = MemoryEpisodeStore(
-        max_bytes=settings.episodes_memory_bytes, ttl_s=settings.episodes_ttl_s
-    )
-    return RedisEpisodeStore(link, own, ttl_s=settings.episodes_ttl_s) if link else own
+    max_bytes, ttl_s = settings.episodes_memory_bytes, settings.episodes_ttl_s
+    own = MemoryEpisodeStore(max_bytes=max_bytes, ttl_s=ttl_s)
+    return RedisEpisodeStore(link, own, max_bytes=max_bytes, ttl_s=ttl_s) if link else own
 
 
 def _closed(episode_id: str, outcome: Outcome, known: Episode | None) -> Episode:

@@ -140,8 +140,8 @@ class Settings(BaseSettings):
             recorded.
         episodes_file_bytes: size at which a new file of episodes is begun.
         episodes_max_files: most files of each kind; the oldest is removed.
-        episodes_memory_bytes: memory of all open episodes; beyond it the key that holds most
-            loses the one untouched for longest.
+        episodes_memory_bytes: memory of all open episodes, in this process and in Redis alike;
+            beyond it the key that holds most loses the one untouched for longest.
         episodes_ttl_s: an episode without a step for longer is forgotten.
         min_reward: least reward of an outcome; `qguide label` has the same bounds.
         max_reward: greatest reward of an outcome.

@@ -37,6 +37,7 @@ from training.optimization.padded_batches import (
     plan_steps,
 )
 from training.optimization.trainer import Loop, Loss, Optimization
+from training.rollouts.models import weights_sha256
 from training.small_models.architecture import Architecture, build_llama
 from training.small_models.tokenizer import train_tokenizer
 
@@ -75,8 +76,14 @@ class SftConfig(BaseModel):
 
 
 def run_sft(config: SftConfig) -> Manifest:
-    """Train and write the policy checkpoint to `config.output / "checkpoint"`."""
-    with open_run(config.output, config) as run:
+    """Train and write the policy checkpoint to `config.output / "checkpoint"`.
+
+    Raises:
+        ConfigError: there is nothing to train on, or the run folder belongs to another
+            configuration or to other weights of `base`.
+    """
+    weights = {"base_sha256": weights_sha256(config.base)} if config.base else {}
+    with open_run(config.output, config, weights=weights) as run:
         return _train(config, run)
 
 

@@ -29,6 +29,7 @@ from training.q_training.examples import Examples, Packing, Rows, read_examples
 from training.q_training.losses import loss_of, output_embeddings, require_range
 from training.q_training.objective import Objective
 from training.q_training.validation import require_packable, validate
+from training.rollouts.models import weights_sha256
 
 
 class TrainQNetConfig(Examples, Objective):
@@ -95,8 +96,14 @@ class TrainQNetConfig(Examples, Objective):
 
 
 def run_train_qnet(config: TrainQNetConfig) -> Manifest:
-    """Train and write the QNet checkpoint to `config.output / "checkpoint"`."""
-    with open_run(config.output, config) as run:
+    """Train and write the QNet checkpoint to `config.output / "checkpoint"`.
+
+    Raises:
+        ConfigError: there is nothing to train on, or the run folder belongs to another
+            configuration or to other weights of the trunk.
+    """
+    weights = {"trunk_sha256": weights_sha256(config.trunk)}
+    with open_run(config.output, config, weights=weights) as run:
         return _train(config, run)
 
 

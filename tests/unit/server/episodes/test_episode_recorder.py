@@ -1,7 +1,9 @@
 """What is written of episodes where writing fails, is cut off, or happens twice at once."""
 
 import asyncio
+import errno
 import json
+import os
 import resource
 import stat
 import subprocess
@@ -192,6 +194,23 @@ async def test_episode_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
 
+async def test_what_the_disk_does_not_confirm_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RotatedFile(tmp_path, "trees", max_bytes=10**6, max_files=2)
+    file.append([Text(text="first")])
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            file.append([Text(text="second")])
+    file.append([Text(text="third")])
+    assert [row["text"] for row in rows(tmp_path, "trees")] == ["first", "third"]
+
+
 async def test_a_tree_whose_offers_cannot_be_written_is_taken_back(tmp_path: Path) -> None:
     episodes = Episodes(memory(), recorder_of(tmp_path), Metrics())
     for name in "ab":
@@ -248,7 +267,7 @@ async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> N
         async with link.watched():
             one, two = (
                 Episodes(
-                    RedisEpisodeStore(link, memory(), ttl_s=60),
+                    RedisEpisodeStore(link, memory(), max_bytes=10**8, ttl_s=60),
                     recorder_of(tmp_path / "e", redactor),
                     Metrics(),
                 )

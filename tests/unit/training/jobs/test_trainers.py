@@ -1,12 +1,14 @@
 """The two trainers: they learn, they can be killed, and what they write can be served."""
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 
 from qnet.errors import ConfigError, RecordError
 from qnet.models.checkpoint import load_policy, load_qnet
@@ -365,6 +367,18 @@ def test_a_run_is_not_resumed_under_another_config(tmp_path: Path, trajectories:
     run_sft(sft_config(trajectories, tmp_path / "sft"))
     with pytest.raises(ConfigError, match="seed"):
         run_sft(sft_config(trajectories, tmp_path / "sft", seed=1))
+
+
+def test_a_run_is_not_resumed_on_another_trunk(tmp_path: Path, policy: Path) -> None:
+    trunk = tmp_path / "trunk"
+    shutil.copytree(policy, trunk)
+    config = TrainQNetConfig(labels=(), trunk=trunk, output=tmp_path / "qnet")
+    with pytest.raises(ConfigError, match="no rows"):  # the run has begun all the same
+        run_train_qnet(config)
+    weights = load_file(trunk / "model.safetensors")
+    save_file({name: value + 1 for name, value in weights.items()}, trunk / "model.safetensors")
+    with pytest.raises(ConfigError, match="under another configuration: trunk_sha256 = "):
+        run_train_qnet(config)
 
 
 def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
