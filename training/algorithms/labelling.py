@@ -12,11 +12,20 @@ from training.algorithms.bellman import (
 )
 from training.algorithms.tree import Node, Tree
 
-Target = Literal["q", "avg", "reward"]
+Target = Literal["q", "avg", "reward", "mcts"]
+"""`mcts` is the value that a search found; its labels come with its tree."""
+
+BackedUpTarget = Literal["q", "avg", "reward"]
+"""Targets that are computed from a tree's rewards alone."""
 
 
 def label_tree(
-    tree: Tree, *, target: Target, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
+    tree: Tree,
+    *,
+    target: BackedUpTarget,
+    gamma: float,
+    normalized: bool,
+    noop_cost_steps: float = 1.0,
 ) -> dict[int, float]:
     """The label of every node.
 
@@ -47,7 +56,8 @@ class LabelledPath:
     """One root-to-leaf path and its labels.
 
     Attributes:
-        q_values: one per node; None where an earlier path of the tree has the label.
+        q_values: one per node; None where an earlier path of the tree has the label, and where
+            there is none.
     """
 
     nodes: tuple[Node, ...]
@@ -60,7 +70,7 @@ def labelled_paths(tree: Tree, labels: Mapping[int, float]) -> Iterator[Labelled
     for leaf in tree.leaves():
         path = tree.path(leaf.id)
         yield LabelledPath(
-            path, tuple(None if node.id in owned else labels[node.id] for node in path)
+            path, tuple(None if node.id in owned else labels.get(node.id) for node in path)
         )
         owned.update(node.id for node in path)
 

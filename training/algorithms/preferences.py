@@ -44,7 +44,8 @@ def best_path_pairs(
 
     Args:
         tree: of one task.
-        values: Q̂ of the nodes; one without a value was never visited and is no sibling.
+        values: Q̂ of the nodes; one without a value was never visited: it is no
+            sibling, and the path ends before it.
         min_margin: smallest difference that makes a pair, above 0.
 
     Returns:
@@ -55,6 +56,8 @@ def best_path_pairs(
         return []
     pairs = []
     for node in tree.path(best.id):
+        if node.id not in values:
+            break
         siblings = [i for i in tree.children[node.parent] if i != node.id and i in values]
         worst = min(siblings, key=values.__getitem__, default=None)
         if worst is not None and values[node.id] - values[worst] >= min_margin:

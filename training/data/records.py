@@ -168,6 +168,40 @@ def tree_from_row(row: TreeRow) -> Tree:
     return tree_of(row.first_observation, list(nodes))
 
 
+class SearchRow(TreeRow):
+    """An exploration tree with the statistics of the search that grew it (StepQ algorithm 1).
+
+    `explore` writes it where it searches, and a `TreeRow` where it expands; `label` and `pairs`
+    read both.
+
+    Attributes:
+        visit_counts: of each node; empty for a tree that was not searched.
+        values: mean outcome of each node's visits, None for a node without any.
+    """
+
+    visit_counts: tuple[NonNegativeInt, ...] = Field(default=(), exclude_if=lambda n: not n)
+    values: tuple[FiniteFloat | None, ...] = Field(default=(), exclude_if=lambda v: not v)
+
+    @model_validator(mode="after")
+    def _one_statistic_per_node(self) -> Self:
+        if not self.visit_counts and not self.values:
+            return self
+        if not len(self.visit_counts) == len(self.values) == len(self.nodes):
+            raise ValueError(
+                f"{len(self.nodes)} nodes need as many visit_counts and values, got "
+                f"{len(self.visit_counts)} and {len(self.values)}"
+            )
+        for number, (count, value) in enumerate(zip(self.visit_counts, self.values, strict=True)):
+            if (count == 0) != (value is None):
+                raise ValueError(f"node {number + 1} has {count} visits and the value {value}")
+        return self
+
+    @property
+    def q_values(self) -> dict[int, float]:
+        """Value of each visited node, by its id."""
+        return {i: value for i, value in enumerate(self.values, start=1) if value is not None}
+
+
 class LabelRow(TaskRow):
     """One root-to-leaf path of a labelled tree: `label` writes it, `train-qnet` reads it.
 

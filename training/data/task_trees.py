@@ -1,19 +1,59 @@
 """Exploration trees read task by task: several explorations of one task are one tree."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from qnet.errors import ConfigError, RecordError
 from qnet.records import TreeRow
+from training.algorithms.labelling import Target, label_tree
 from training.algorithms.tree import Tree, merge_trees
-from training.data.records import tree_from_row
+from training.data.records import SearchRow, tree_from_row
 from training.data.runs import read_rows, rows_path
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTree:
+    """A task's tree.
+
+    Attributes:
+        row: of the first exploration.
+        searched: by node id, the values of the search that grew the tree; empty for a tree that
+            was not searched, or that was merged of several.
+    """
+
+    row: TreeRow
+    tree: Tree
+    searched: Mapping[int, float]
+
+    def labels(
+        self, *, target: Target, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
+    ) -> dict[int, float]:
+        """The label of every node; of every visited one, for the values of a search.
+
+        Raises:
+            ConfigError: the tree has no values of a search.
+        """
+        if target == "mcts":
+            if not self.searched:
+                raise ConfigError(
+                    f"task {self.row.task_id} has no values of one search; explore it once with "
+                    "strategy = 'mcts', or choose another target"
+                )
+            return dict(self.searched)
+        return label_tree(
+            self.tree,
+            target=target,
+            gamma=gamma,
+            normalized=normalized,
+            noop_cost_steps=noop_cost_steps,
+        )
 
 
 def read_task_trees(
     folders: Sequence[Path], *, min_reward: float, max_reward: float
-) -> list[tuple[TreeRow, Tree]]:
+) -> list[TaskTree]:
     """Every task with at least one action, and its merged tree.
 
     Args:
@@ -24,19 +64,22 @@ def read_task_trees(
         ConfigError: there is no tree with an action.
         RecordError: a row is no tree, or a reward in it is out of bounds.
     """
-    trees: dict[str, list[Tree]] = defaultdict(list)
-    tasks: dict[str, TreeRow] = {}
+    rows: dict[str, list[SearchRow]] = defaultdict(list)
     for folder in folders:
-        for row in read_rows(rows_path(folder), TreeRow):
+        for row in read_rows(rows_path(folder), SearchRow):
             _check_rewards(row, folder, min_reward=min_reward, max_reward=max_reward)
             if row.nodes:
-                tasks.setdefault(row.task_id, row)
-                trees[row.task_id].append(tree_from_row(row))
-    if not tasks:
+                rows[row.task_id].append(row)
+    if not rows:
         raise ConfigError(
             f"no tree with an action in {', '.join(map(str, folders))}; run `qguide explore` first"
         )
-    return [(task, merge_trees(trees[task_id])) for task_id, task in tasks.items()]
+    return [_task_tree(of_task) for of_task in rows.values()]
+
+
+def _task_tree(rows: Sequence[SearchRow]) -> TaskTree:
+    tree = merge_trees([tree_from_row(row) for row in rows])
+    return TaskTree(rows[0], tree, rows[0].q_values if len(rows) == 1 else {})
 
 
 def _check_rewards(row: TreeRow, folder: Path, *, min_reward: float, max_reward: float) -> None:

@@ -58,6 +58,8 @@ class SearchedTree:
     """A search: its tree, its statistics and its cost.
 
     Attributes:
+        draws: roll-outs.
+        misses: expansions that brought no new action.
         expanded: nodes whose candidates were drawn.
         outcomes: of the iterations, in order.
         completion_tokens: tokens drawn, those of duplicates included.
@@ -67,6 +69,8 @@ class SearchedTree:
     statistics: SearchStatistics = field(default_factory=SearchStatistics)
     expanded: set[int] = field(default_factory=set)
     outcomes: list[float] = field(default_factory=list)
+    draws: int = 0
+    misses: int = 0
     completion_tokens: int = 0
 
 
@@ -142,12 +146,14 @@ def _expand(game: _Game, search: SearchedTree, node_id: int) -> RolloutTask[None
     except HistoryTooLongError:
         return
     search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
+    known = len(search.tree.nodes)
     for reply in [c.message.content for c in candidates if c.finished]:
         if find_child(search.tree, node_id, reply) is None:
             [step] = yield from _play(game, search, before, [reply], max_steps=len(before) + 1)
             # A cut-off that is only ours is no outcome.
             step = step if step.terminated else replace(step, reward=0.0)
             search.tree, _ = merge_branch(search.tree, [step], at=node_id, source=game.source)
+    search.misses += len(search.tree.nodes) == known
 
 
 def _evaluate(
@@ -158,6 +164,7 @@ def _evaluate(
         return (), _outcome(_steps_to(search.tree, node_id), game.mcts)
     before = _steps_to(search.tree, node_id)
     steps = yield from _play(game, search, before, [], max_steps=game.mcts.max_steps)
+    search.draws += 1
     search.tree, branch = merge_branch(search.tree, steps, at=node_id, source=ROLLOUT)
     return branch, _outcome([*before, *steps], game.mcts)
 

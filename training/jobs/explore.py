@@ -1,4 +1,4 @@
-"""Grow an exploration tree per task with a policy (QLASS algorithm 2).
+"""Grow an exploration tree per task with a policy, by expansion (QLASS algorithm 2) or by search.
 
     qguide explore --config training/configs/alfworld/explore.toml
 
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 from rich.console import Console
@@ -20,13 +20,14 @@ from qnet.records import TreeRow
 from qnet.types import BatchPolicy
 from training.algorithms.labelling import sibling_groups
 from training.algorithms.tree import branching_fraction
-from training.data.records import TrajectoryRow, node_row
+from training.data.records import SearchRow, TrajectoryRow, node_row
 from training.data.runs import (
     read_rows,
     rows_path,
 )
 from training.environment import Task
 from training.environments.registry import find_environment
+from training.exploration.mcts import Mcts, SearchedTree, search_task
 from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from training.rollouts.models import (
@@ -55,7 +56,10 @@ class ExploreConfig(RolloutConfig):
             own steps among `exploration.candidates`: a second, on-policy round; "" for none.
         rollouts: plays on after a branch in place of `policy`; named like it, "" for none.
         expert: run folders of `collect`; a task's best trajectory is merged into its tree.
-        exploration: how a tree grows.
+        strategy: "expand" is QLASS's, "mcts" StepQ's Monte Carlo tree search, whose row has its
+            visit counts and values too.
+        exploration: how a tree grows by expansion.
+        mcts: how a task is searched.
         seed: of every draw.
     """
 
@@ -63,7 +67,9 @@ class ExploreConfig(RolloutConfig):
     guide: str = ""
     rollouts: str = ""
     expert: tuple[Path, ...] = ()
+    strategy: Literal["expand", "mcts"] = "expand"
     exploration: Exploration = Exploration()
+    mcts: Mcts = Mcts()
     seed: int = 0
 
     @model_validator(mode="after")
@@ -72,6 +78,15 @@ class ExploreConfig(RolloutConfig):
             raise ValueError(
                 f"rollouts is {self.rollouts!r} and exploration.greedy_rollout false; another "
                 "policy plays what is drawn at temperature 0, so set greedy_rollout to true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _search_has_one_policy(self) -> Self:
+        if self.strategy == "mcts" and (self.guide or self.rollouts or self.expert):
+            raise ValueError(
+                "strategy is 'mcts', but guide, rollouts or expert is set; a search takes none "
+                "of them"
             )
         return self
 
@@ -126,18 +141,27 @@ def _with_guide_and_rollouts(config: ExploreConfig, policy: BatchPolicy) -> Batc
     return policy
 
 
-def tree_row(task: Task, environment: str, explored: ExploredTree) -> TreeRow:
-    """The row of a finished tree."""
-    return TreeRow(
+def tree_row(task: Task, environment: str, explored: ExploredTree | SearchedTree) -> TreeRow:
+    """The row of a finished tree, with the statistics of its search if it was searched."""
+    nodes = tuple(node_row(node) for node in explored.tree.nodes)
+    row = TreeRow(
         task_id=task.id,
         kind=task.kind,
         environment=environment,
         first_observation=explored.tree.first_observation,
         system=find_environment(environment).chat.system,
-        nodes=tuple(node_row(node) for node in explored.tree.nodes),
+        nodes=nodes,
         draws=explored.draws,
         misses=explored.misses,
         completion_tokens=explored.completion_tokens,
+    )
+    if isinstance(explored, ExploredTree):
+        return row
+    found = explored.statistics
+    return SearchRow(
+        **dict(row),
+        visit_counts=tuple(found.visit_counts.get(node.id, 0) for node in nodes),
+        values=tuple(found.values.get(node.id) for node in nodes),
     )
 
 
@@ -167,17 +191,11 @@ class _Explorer:
     def explore(self, playable: PlayableTask) -> RolloutTask[None]:
         """Grow and write the tree of one task."""
         task, config = playable.task, self._config
-        explored = yield from explore_task(
-            playable.make,
-            task_id=task.id,
-            exploration=config.exploration,
-            source=self._source,
-            seed=config.seed,
-            expert=self._expert.get(task.id, ()),
-            chat=playable.environment.chat,
-        )
+        explored = yield from self._grow(playable)
         spent: Timings = yield TimingsRequest()
-        figures = tree_figures(explored, depth=config.exploration.depth)
+        searches = config.strategy == "mcts"
+        depth = config.mcts.max_steps if searches else config.exploration.depth
+        figures = tree_figures(explored, depth=depth)
         self._count(figures | {"policy_s": spent.policy_s, "environment_s": spent.environment_s})
         summary = self._summary()
         self._rollouts.write(
@@ -186,6 +204,31 @@ class _Explorer:
             f"reward {summary['mean_leaf_reward']:.2f}  {summary['draws_per_s']:.1f} draws/s",
         )
         self._rollouts.metrics.write({"task_id": task.id, **figures})
+
+    def _grow(self, playable: PlayableTask) -> RolloutTask[ExploredTree | SearchedTree]:
+        config, task_id, chat = self._config, playable.task.id, playable.environment.chat
+        if config.strategy == "mcts":
+            return (
+                yield from search_task(
+                    playable.make,
+                    task_id=task_id,
+                    mcts=config.mcts,
+                    source=self._source,
+                    seed=config.seed,
+                    chat=chat,
+                )
+            )
+        return (
+            yield from explore_task(
+                playable.make,
+                task_id=task_id,
+                exploration=config.exploration,
+                source=self._source,
+                seed=config.seed,
+                expert=self._expert.get(task_id, ()),
+                chat=chat,
+            )
+        )
 
     def _count(self, figures: Mapping[str, float]) -> None:
         self._trees += 1
@@ -212,7 +255,7 @@ class _Explorer:
         return figures
 
 
-def tree_figures(explored: ExploredTree, *, depth: int) -> dict[str, float]:
+def tree_figures(explored: ExploredTree | SearchedTree, *, depth: int) -> dict[str, float]:
     """Figures of one tree in `metrics.jsonl`.
 
     Args:

@@ -15,7 +15,7 @@ from rich.progress import track
 
 from qnet.records import MAX_REWARD, TreeRow
 from qnet.types import Message
-from training.algorithms.labelling import Target, label_tree, labelled_paths, sibling_groups
+from training.algorithms.labelling import Target, labelled_paths, sibling_groups
 from training.algorithms.tree import Tree, branching_fraction
 from training.data.records import LabelRow, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run
@@ -32,7 +32,8 @@ class LabelConfig(BaseModel):
     Attributes:
         trees: run folders of `explore`.
         output: the run folder to write.
-        target: `q` is the paper's; `avg` and `reward` are its ablations.
+        target: `q` is the paper's; `avg` and `reward` are its ablations; `mcts` is the value that
+            a search found (StepQ).
         gamma: discount per step, for `q`.
         normalize: min-max per tree, for `q`; the paper does.
         noop_cost_steps: cost in steps of a second action in a row that does nothing, for `q`; the
@@ -71,16 +72,15 @@ def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
         tasks = read_task_trees(
             config.trees, min_reward=config.min_reward, max_reward=config.max_reward
         )
-        for task, tree in track(tasks, "label", total=len(tasks), transient=True):
-            labels = label_tree(
-                tree,
+        for task in track(tasks, "label", total=len(tasks), transient=True):
+            labels = task.labels(
                 target=config.target,
                 gamma=config.gamma,
                 normalized=config.normalize,
                 noop_cost_steps=config.noop_cost_steps,
             )
-            statistics.add(tree, labels)
-            for row in label_rows(task, tree, labels, target=config.target):
+            statistics.add(task.tree, labels)
+            for row in label_rows(task.row, task.tree, labels, target=config.target):
                 writer.write(row)
     unfinished.replace(run.rows)
     summary = statistics.summary()
@@ -123,8 +123,9 @@ class _Statistics:
         self._branching.append(branching_fraction(tree))
         self._solved += any(node.step.reward > 0 for node in tree.nodes)
         for group in sibling_groups(tree):
-            values = [labels[node_id] for node_id in group]
-            self._spreads.append(max(values) - min(values))
+            values = [labels[node_id] for node_id in group if node_id in labels]
+            if len(values) > 1:
+                self._spreads.append(max(values) - min(values))
 
     def summary(self) -> dict[str, object]:
         mean = _mean(self._labels)

@@ -18,15 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from qnet.errors import ConfigError
 from qnet.records import MAX_REWARD, ROOT_ID, TaskRow, TreeRow
 from qnet.types import History, Message
-from training.algorithms.labelling import Target, label_tree
+from training.algorithms.labelling import Target
 from training.algorithms.preferences import best_path_pairs, value_pairs
-from training.algorithms.tree import Node, Tree
+from training.algorithms.tree import Node
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels, candidate_label, decisions_of
 from training.data.preferences import Level, PairSource, PreferenceRow
 from training.data.records import TrajectoryRow, messages_of, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
-from training.data.task_trees import read_task_trees
+from training.data.task_trees import TaskTree, read_task_trees
 from training.trajectory import path_history
 
 _LEAST_MARGIN = 1e-9
@@ -41,7 +41,7 @@ class PairsConfig(BaseModel):
         trajectories: run folders of `collect`; episodes of one task are compared by their outcome.
         output: the run folder to write.
         group_labels: computation of values from continuations, for `groups`.
-        target: values of a tree's nodes.
+        target: values of a tree's nodes; StepQ's are those of its search, "mcts".
         gamma: discount per step, for the target `q`.
         normalize: min-max per tree, for the target `q`.
         step_pairs: pairs of actions, from `groups` and `trees`.
@@ -118,8 +118,8 @@ def preference_rows(config: PairsConfig) -> Iterator[PreferenceRow]:
         tasks = read_task_trees(
             config.trees, min_reward=config.min_reward, max_reward=config.max_reward
         )
-        for task, tree in tasks:
-            yield from _of_tree(task, tree, config)
+        for task in tasks:
+            yield from _of_tree(task, config)
     yield from _of_trajectories(config)
 
 
@@ -142,18 +142,19 @@ def _of_groups(row: DecisionGroupsRow, config: PairsConfig) -> Iterator[Preferen
             )
 
 
-def _of_tree(task: TreeRow, tree: Tree, config: PairsConfig) -> Iterator[PreferenceRow]:
+def _of_tree(task: TaskTree, config: PairsConfig) -> Iterator[PreferenceRow]:
     if config.step_pairs:
-        yield from _along_best_path(task, tree, config)
+        yield from _along_best_path(task, config)
     if not config.trajectory_pairs:
         return
+    tree = task.tree
     leaves = list(tree.leaves())
     rewards = [leaf.step.reward for leaf in leaves]
     for better, worse in value_pairs(rewards, min_margin=_LEAST_MARGIN, most=config.most_per_task):
         yield _row(
-            task,
+            task.row,
             ("trajectory", "outcome"),
-            state=(*_system(task), *tree.history(ROOT_ID)),
+            state=(*_system(task.row), *tree.history(ROOT_ID)),
             chosen=_replies(tree.path(leaves[better].id)),
             rejected=_replies(tree.path(leaves[worse].id)),
             values=(rewards[better], rewards[worse]),
@@ -161,14 +162,15 @@ def _of_tree(task: TreeRow, tree: Tree, config: PairsConfig) -> Iterator[Prefere
         )
 
 
-def _along_best_path(task: TreeRow, tree: Tree, config: PairsConfig) -> Iterator[PreferenceRow]:
-    values = label_tree(tree, target=config.target, gamma=config.gamma, normalized=config.normalize)
+def _along_best_path(task: TaskTree, config: PairsConfig) -> Iterator[PreferenceRow]:
+    tree = task.tree
+    values = task.labels(target=config.target, gamma=config.gamma, normalized=config.normalize)
     for better, worse in best_path_pairs(tree, values, min_margin=config.min_label_margin):
         parent = tree.node(better).parent
         yield _row(
-            task,
+            task.row,
             ("step", "best-path"),
-            state=(*_system(task), *tree.history(parent)),
+            state=(*_system(task.row), *tree.history(parent)),
             chosen=_replies([tree.node(better)]),
             rejected=_replies([tree.node(worse)]),
             values=(values[better], values[worse]),

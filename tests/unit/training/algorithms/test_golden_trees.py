@@ -8,13 +8,13 @@ import pytest
 
 from qnet.errors import EmptyTreeError
 from qnet.records import TreeRow
-from training.algorithms.labelling import Target, label_tree, labelled_paths
+from training.algorithms.labelling import BackedUpTarget, label_tree, labelled_paths
 from training.algorithms.tree import Tree, branching_fraction, merge_branch
 from training.data.records import tree_from_row
 from training.trajectory import Step
 
 GOLDEN = sorted((Path(__file__).parents[3] / "data" / "trees").glob("*.json"))
-TARGETS: tuple[Target, ...] = ("q", "avg", "reward")
+TARGETS: tuple[BackedUpTarget, ...] = ("q", "avg", "reward")
 
 
 def load(path: Path) -> tuple[dict[str, Any], Tree]:
@@ -32,7 +32,7 @@ def test_there_are_golden_trees() -> None:
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 @pytest.mark.parametrize("target", TARGETS)
-def test_labels_equal_the_ones_computed_by_hand(path: Path, target: Target) -> None:
+def test_labels_equal_the_ones_computed_by_hand(path: Path, target: BackedUpTarget) -> None:
     golden, tree = load(path)
     labels = label_tree(tree, target=target, gamma=golden["gamma"], normalized=False)
     assert labels == pytest.approx(by_id(golden[target]))
@@ -62,7 +62,7 @@ def test_the_branching_fraction_counts_the_root(path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_tree_without_actions_has_no_labels(target: Target) -> None:
+def test_a_tree_without_actions_has_no_labels(target: BackedUpTarget) -> None:
     with pytest.raises(EmptyTreeError, match="more draws"):
         label_tree(Tree("nothing yet"), target=target, gamma=0.9, normalized=True)
 

@@ -58,6 +58,11 @@ def test_a_tree_without_success_gives_nothing() -> None:
     assert best_path_pairs(Tree("start"), {}, min_margin=0.01) == []
 
 
+def test_a_path_that_was_not_visited_to_its_end_gives_the_pairs_before_that() -> None:
+    tree = tree_of_branches(("ab", 1.0), ("ac", 0.0), ("d", 0.0))
+    assert best_path_pairs(tree, {1: 0.9, 3: 0.1, 4: 0.2}, min_margin=0.01) == [(1, 4)]
+
+
 def test_a_sibling_that_was_never_visited_is_not_the_loser() -> None:
     tree = tree_of_branches(("a", 1.0), ("b", 0.0), ("c", 0.0))
     assert best_path_pairs(tree, {1: 1.0, 3: 0.2}, min_margin=0.01) == [(1, 3)]

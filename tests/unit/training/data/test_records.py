@@ -12,6 +12,7 @@ from training.data.records import (
     EXPERT,
     LabelRow,
     MessageRow,
+    SearchRow,
     TrajectoryRow,
     messages_of,
     node_row,
@@ -115,3 +116,20 @@ def test_a_label_row_needs_one_label_per_action() -> None:
             node_ids=(1, 2),
             parent_ids=(0, 1),
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"visit_counts": (1,), "values": ()}, "1 nodes need as many visit_counts and values"),
+        ({"visit_counts": (0,), "values": (0.5,)}, "node 1 has 0 visits and the value 0.5"),
+        ({"visit_counts": (2,), "values": (None,)}, "node 1 has 2 visits and the value None"),
+    ],
+)
+def test_a_search_counts_every_node_or_none(changes: dict[str, Any], said: str) -> None:
+    node = NodeRow(id=1, parent=0, depth=1, action="a", observation="b", source="policy")
+    fields = {"task_id": "t", "kind": "k", "environment": "e", "first_observation": "start"}
+    plain = TreeRow.model_validate(fields | {"nodes": (node,), "draws": 1})
+    assert SearchRow(**dict(plain)).model_dump_json() == plain.model_dump_json()
+    with pytest.raises(ValidationError, match=said):
+        SearchRow(**dict(plain), **changes)

@@ -8,18 +8,20 @@ from random import Random
 
 import pytest
 import torch
+from pydantic import ValidationError
 from rich.console import Console
 
 from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
 from qnet.models.checkpoint import Manifest, save_checkpoint
 from qnet.policies.local import LocalPolicy
-from qnet.records import TreeRow
+from qnet.records import ROOT_ID, TreeRow
 from qnet.types import Candidate, Message, SampleRequest
 from tests.support.tiny_models import policy_model
-from training.data.records import EXPERT, TrajectoryRow, rows_of, tree_from_row
+from training.data.records import EXPERT, SearchRow, TrajectoryRow, rows_of, tree_from_row
 from training.data.runs import JsonlWriter, read_rows
 from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.corridor import Corridor, CorridorConfig, CorridorEnvironment
+from training.exploration.mcts import Mcts
 from training.exploration.tree_expansion import Exploration
 from training.jobs.explore import ExploreConfig, run_explore
 from training.trajectory import react_reply
@@ -63,6 +65,30 @@ def configure(output: Path, *, count: int = 6, **changes: object) -> ExploreConf
 def explore(config: ExploreConfig, policy: Wanderer | None = None) -> list[TreeRow]:
     run_explore(config, policy=policy or Wanderer(), console=Console(file=StringIO()))
     return sorted(read_rows(config.output / "rows.jsonl", TreeRow), key=lambda row: row.task_id)
+
+
+def search(output: Path, *, parallel: int = 4) -> list[SearchRow]:
+    mcts = Mcts(iterations=8, width=3, max_steps=6)
+    config = configure(output, strategy="mcts", mcts=mcts, parallel=parallel)
+    run_explore(config, policy=Wanderer(), console=Console(file=StringIO()))
+    return sorted(read_rows(output / "rows.jsonl", SearchRow), key=lambda row: row.task_id)
+
+
+def test_a_search_writes_its_counts_and_values_whatever_runs_beside_it(tmp_path: Path) -> None:
+    rows = search(tmp_path / "side_by_side")
+    assert rows == search(tmp_path / "alone", parallel=1)
+    assert len(rows) == 6
+    for row in rows:
+        of_root = zip(row.nodes, row.visit_counts, strict=True)
+        visits = sum(count for node, count in of_root if node.parent == ROOT_ID)
+        won = any(node.reward == 1 for node in row.nodes)
+        assert 1 <= visits <= 8 if won else visits == 8
+        assert all(-1 <= value <= 1 for value in row.q_values.values())
+
+
+def test_a_search_takes_no_guide(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="a search takes none of them"):
+        configure(tmp_path, strategy="mcts", guide="embedded")
 
 
 def solve(seed: int) -> TrajectoryRow:

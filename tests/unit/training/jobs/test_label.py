@@ -7,7 +7,7 @@ import pytest
 
 from qnet.errors import ConfigError, RecordError
 from qnet.records import TreeRow
-from training.data.records import LabelRow
+from training.data.records import LabelRow, SearchRow
 from training.data.runs import JsonlWriter, read_rows
 from training.jobs.label import LabelConfig, run_label
 
@@ -36,6 +36,30 @@ def test_each_path_becomes_a_row_and_each_node_is_labelled_once(tmp_path: Path) 
     assert [row.q_values for row in rows] == [(0.9, 1.0), (None, 0.9, 1.0), (0.0,)]
     assert [row.node_ids for row in rows] == [(1, 2), (1, 3, 4), (5,)]
     assert [row.parent_ids for row in rows] == [(0, 1), (0, 1, 3), (0,)]
+
+
+def searched(name: str, values: list[float | None]) -> SearchRow:
+    counts = tuple(0 if value is None else 1 for value in values)
+    return SearchRow(**dict(golden_tree(name)), visit_counts=counts, values=tuple(values))
+
+
+def test_the_values_of_a_search_are_labels_and_unvisited_nodes_have_none(tmp_path: Path) -> None:
+    trees = write_trees(tmp_path / "trees", searched("two_ways_home", [0.6, None, 0.5, 1.0, -1.0]))
+    config = LabelConfig(trees=(trees,), output=tmp_path / "labels", target="mcts")
+    rows = label(tmp_path, config)
+    assert [row.q_values for row in rows] == [(0.6, None), (None, 0.5, 1.0), (-1.0,)]
+    again = config.model_copy(update={"target": "q", "output": tmp_path / "q"})
+    assert label(tmp_path, again)[0].q_values == (0.9, 1.0)
+
+
+def test_values_of_a_search_are_not_made_up(tmp_path: Path) -> None:
+    plain = write_trees(tmp_path / "plain", golden_tree("two_ways_home"))
+    one = searched("two_ways_home", [0.5] * 5)
+    twice = write_trees(tmp_path / "twice", one, one)
+    for number, trees in enumerate((plain, twice)):
+        config = LabelConfig(trees=(trees,), output=tmp_path / str(number), target="mcts")
+        with pytest.raises(ConfigError, match="no values of one search; explore it once"):
+            run_label(config)
 
 
 def test_a_path_ends_with_the_leafs_action(tmp_path: Path) -> None:

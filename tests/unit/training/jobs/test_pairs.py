@@ -11,7 +11,7 @@ from qnet.records import NodeRow, TreeRow
 from qnet.types import Message
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.preferences import PreferenceRow
-from training.data.records import TrajectoryRow, rows_of
+from training.data.records import SearchRow, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, RunFolder, read_rows
 from training.jobs.pairs import PairsConfig, run_pairs
 from training.trajectory import parse_action
@@ -117,6 +117,20 @@ def test_the_best_path_of_a_tree_wins_against_the_sibling_of_lowest_q(
     assert said(rows) == [("a", "c"), ("b", "e")]
     assert [row.chosen_value for row in rows] == [pytest.approx(0.9), 1.0]
     assert [row.depth for row in rows] == [0, 1]
+
+
+def test_the_values_of_a_search_decide_where_they_are_asked_for(
+    tmp_path: Path, trees: Path
+) -> None:
+    [row] = read_rows(RunFolder(trees).rows, SearchRow)
+    values = (0.5, 0.9, -1.0, 0.1, None)
+    counts = (3, 1, 1, 1, 0)
+    found = write(
+        tmp_path / "found", row.model_copy(update={"values": values, "visit_counts": counts})
+    )
+    rows = pairs_of(tmp_path, trees=(found,), target="mcts")
+    assert said(rows) == [("a", "c"), ("b", "d")]  # e was never visited
+    assert [row.rejected_value for row in rows] == [-1.0, 0.1]
 
 
 def test_branches_of_a_tree_are_compared_by_their_outcome(tmp_path: Path, trees: Path) -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from training.configs.job_files import load_config
 from training.environments.alfworld.bundle import AlfWorldConfig
+from training.exploration.mcts import Mcts
 from training.exploration.tree_expansion import Exploration
 from training.jobs.choice_regret import ChoiceRegretConfig
 from training.jobs.collect import CollectConfig
@@ -78,7 +79,9 @@ def test_preference_training_ships_with_the_papers_numbers() -> None:
     assert (optimization.lr, optimization.warmup_ratio, optimization.epochs) == (1e-5, 0.1, 1)
     pairs = load_config(PairsConfig, CONFIGS / "pairs.toml")
     assert config.pairs == (pairs.output,)
-    assert pairs.trees == (load_config(ExploreConfig, CONFIGS / "explore.toml").output,)
+    search = load_config(ExploreConfig, CONFIGS / "explore_mcts.toml")
+    assert (pairs.trees, pairs.target) == ((search.output,), "mcts")
+    assert (search.strategy, search.mcts) == ("mcts", Mcts())
     assert config.policy == load_config(SftConfig, CONFIGS / "sft.toml").output / "checkpoint"
 
 
