@@ -83,6 +83,8 @@ def build_optimizers(model: nn.Module, optimization: Optimization) -> list[torch
     hidden = [p for n, p in trainable if p.ndim == 2 and "layers" in n]
     chosen = {id(p) for p in hidden}
     rest = [p for _, p in trainable if id(p) not in chosen]
+    if not hidden:  # a frozen trunk: only the value head learns
+        return [_adamw(rest, optimization)]
     muon = Muon(hidden, lr=optimization.muon_lr, weight_decay=optimization.weight_decay)
     return [muon, _adamw(rest, optimization)]
 

@@ -10,7 +10,14 @@ import torch
 from torch import nn
 
 from qnet.errors import ConfigError
-from training.optimization.trainer import STATE, Loop, Loss, Optimization, cosine_with_warmup
+from training.optimization.trainer import (
+    STATE,
+    Loop,
+    Loss,
+    Optimization,
+    build_optimizers,
+    cosine_with_warmup,
+)
 
 
 def build(output: Path, **changes: object) -> tuple[nn.Module, Loop]:
@@ -160,3 +167,12 @@ def test_processes_and_threads_are_not_mixed(tmp_path: Path) -> None:
             loop.run(STEPS, loss_of(model), name="line", size=len)  # type: ignore[arg-type]
     finally:
         torch.set_num_threads(1)
+
+
+def test_muon_with_a_frozen_trunk_leaves_the_value_head_to_adamw() -> None:
+    model = nn.ModuleDict({"layers": nn.Linear(4, 4), "head": nn.Linear(4, 1)})
+    muon = Optimization(optimizer="muon")
+    assert [type(o).__name__ for o in build_optimizers(model, muon)] == ["Muon", "AdamW"]
+    model["layers"].requires_grad_(False)
+    (adamw,) = build_optimizers(model, muon)
+    assert [p for g in adamw.param_groups for p in g["params"]] == list(model["head"].parameters())
