@@ -1,1 +1,1 @@
-"""The HTTP shell around `qnet`; it holds no algorithms."""
+"""HTTP server around `qnet`; it holds no algorithms."""

@@ -1,4 +1,4 @@
-"""The application: settings in, routes out."""
+"""The FastAPI application, built from settings."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -37,23 +37,23 @@ def create_app(
     build: Callable[[Settings], Models] = build_models,
     vllm: VllmProcess | None = None,
 ) -> FastAPI:
-    """The server; models are loaded when it starts, not when it is created.
+    """Create the application; models are loaded at startup, not here.
 
     Args:
-        settings: what the operator configured.
-        build: loads the models; tests bring their own.
-        vllm: the one that was started for this server; without it the server is not ready.
+        settings: the operator's configuration.
+        build: loads the models; tests pass their own.
+        vllm: the vLLM child process of this server; readiness is red while it is lost.
 
     Raises:
-        ConfigError: the redaction hook cannot be imported; the keys file cannot be read, or holds
-            none.
+        ConfigError: the redaction hook cannot be imported, or the keys file cannot be read or
+            holds no key.
     """
     app = _Application(
         title="QGuide",
         version=version("qguide"),
         description="A value function for any LLM agent.",
         lifespan=_lifespan(settings, build),
-        # A redirect to the address with another slash would be built from the Host header.
+        # A redirect that adds or removes a trailing slash would be built from the Host header.
         redirect_slashes=False,
         responses={status: {"model": ErrorBody} for status in STATUSES},
     )
@@ -88,7 +88,7 @@ class _Application(FastAPI):
 def _lifespan(
     settings: Settings, build: Callable[[Settings], Models]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """What the server has as long as it runs."""
+    """Startup and shutdown of models, episodes, limits and background checks."""
     recorder = build_recorder(settings)
 
     @asynccontextmanager
@@ -117,7 +117,7 @@ def _lifespan(
 
 
 def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:
-    """What rewords tasks, and what it said so far; None where the operator named no policy."""
+    """The paraphraser and its cache; None if no paraphraser is configured."""
     if models.paraphraser is None:
         return None
     redis = models.runtime.redis
@@ -135,7 +135,7 @@ def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:
 
 
 def _surround(app: FastAPI, settings: Settings) -> None:
-    """The middleware; what is added last is outermost."""
+    """Add the middleware; the one added last is outermost."""
     app.add_middleware(CancelWhenGone)
     app.add_middleware(RateLimits)
     app.add_middleware(

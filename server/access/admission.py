@@ -1,7 +1,7 @@
-"""Admission: who may call, whether the server takes anything new, and how much of it.
+"""Admission of requests: API keys, graceful shutdown and rate limits.
 
-The key is asked for before anything is read of a body, so that a stranger costs nothing. The
-limits count after the body has come, so that whoever sends slowly takes nobody's place.
+The key is checked before any of the body is read, so that requests without one cost next to
+nothing. Limits apply after the body has arrived, so that slow senders do not use up places.
 """
 
 from typing import Final
@@ -22,13 +22,13 @@ HEALTH: Final = frozenset({"/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})
 DOCS: Final = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
 PAGE: Final = frozenset({"/", "/playground"})
-"""With all below /playground/: the page's files and its abilities, the same for everybody."""
+"""The playground page; the paths below /playground/ (its files and features) are open as well."""
 
 
 class AdmissionMiddleware:
-    """Refuses what comes while draining or without a key; health is open to all.
+    """Refuses requests without a valid API key or during shutdown; health checks are open to all.
 
-    The drain and the keys are those of the application's state.
+    Drain and keys are taken from the application's state.
     """
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
@@ -41,14 +41,14 @@ class AdmissionMiddleware:
             self._open |= DOCS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or say why not."""
+        """Serve one request, or answer with the reason for its refusal."""
         if scope["type"] != "http" or self._is_open(scope["path"]):
             await self.app(scope, receive, send)
             return
         request = Request(scope)
         try:
             await self._serve(request, receive, send)
-        except QGuideError as error:  # raised here: what routes raise is answered inside
+        except QGuideError as error:  # raised here; errors of routes have been answered already
             await known_error_response(request, error)(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:
@@ -59,7 +59,7 @@ class AdmissionMiddleware:
         state = request.app.state
         caller = self._caller(request)
         request.state.account.key = caller.name if state.keys else None
-        if request.scope["path"] not in METRICS:  # neither an end nor a flood hides those
+        if request.scope["path"] not in METRICS:  # served even during shutdown and above limits
             request.state.caller = caller
             state.drain.check()
         await self.app(request.scope, receive, send)
@@ -71,18 +71,19 @@ class AdmissionMiddleware:
         given = _given_key(request)
         if given is None:
             raise UnauthorizedError(
-                "there is no API key; send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+                "the request has no API key; send one as `Authorization: Bearer KEY` or "
+                "`X-API-Key: KEY`"
             )
         key: Key | None = keys.find(given)
         if key is None:
-            raise UnauthorizedError("nobody has this API key; ask the operator for one")
+            raise UnauthorizedError("the API key is unknown; ask the operator for a valid one")
         return caller_of(key, self._settings)
 
 
 class RateLimits:
-    """Refuses what is over the caller's limits, and charges what was spent.
+    """Refuses requests above the caller's limits, and charges the tokens they spend.
 
-    The limiter is that of the application's state; what was admitted without a caller is free.
+    The limiter is taken from the application's state; open paths have no caller and no limits.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -97,7 +98,7 @@ class RateLimits:
         request = Request(scope)
         try:
             await self._serve(request, caller, receive, send)
-        except OverLimitError as error:  # raised here: what routes raise is answered inside
+        except OverLimitError as error:  # raised here; errors of routes have been answered already
             await known_error_response(request, error)(scope, receive, send)
 
     async def _serve(self, request: Request, caller: Caller, receive: Receive, send: Send) -> None:
@@ -116,15 +117,16 @@ class RateLimits:
 
 
 async def require_admin(request: Request) -> None:
-    """Let operators alone go on.
+    """Require an admin key.
 
     Raises:
-        ForbiddenError: the caller's key is no admin's.
+        ForbiddenError: the caller's key is not an admin key.
     """
     caller: Caller = request.state.caller
     if not caller.admin:
         raise ForbiddenError(
-            f"the key of {caller.name} is no admin's; `qguide keys create NAME --admin` makes one"
+            f"the key {caller.name!r} is not an admin key; create one with `qguide keys create "
+            "NAME --admin`"
         )
 
 

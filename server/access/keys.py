@@ -1,7 +1,7 @@
-"""API keys: who may call, and how much.
+"""API keys and their limits, stored in a file.
 
-A key is 32 random bytes, so nobody can guess it, and a plain SHA-256 of it is safe at rest: slow
-hashes protect passwords that people choose. The file holds hashes and limits, never a key.
+A key is 32 random bytes and cannot be guessed, so a plain SHA-256 of it is safe at rest; slow
+hashes are for passwords that people choose. The file holds hashes and limits, never a key.
 """
 
 import hmac
@@ -26,21 +26,21 @@ PREFIX: Final = "qg_"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _RANDOM_BYTES: Final = 32
 _LOCK_TIMEOUT_S: Final = 10.0
-"""A change takes milliseconds; who waits longer waits for a process that hangs."""
+"""A change takes milliseconds; a lock held for longer belongs to a process that hangs."""
 _log = structlog.get_logger(__name__)
 
 
 class Key(BaseModel):
-    """One caller.
+    """One API key.
 
     Attributes:
-        name: what logs and metrics call it; never the key.
-        sha256: of the key, as hex digits.
-        admin: may also load, drop and rename Q models.
+        name: the name in logs and metrics; never the key itself.
+        sha256: SHA-256 of the key in hex digits.
+        admin: may also load, unload and rename Q models.
         requests_per_minute: None takes the server's setting; 0 is no limit.
         tokens_per_day: None takes the server's setting; 0 is no limit.
-        cache_group: keys of one group find each other's prefixes, scores and paraphrases in the
-            caches; None: only this key finds its own.
+        cache_group: keys of one group share cached prefixes, scores and paraphrases; None keeps
+            this key's cached entries to itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,13 +55,13 @@ class Key(BaseModel):
 
     @property
     def cache_salt(self) -> str:
-        """What the caches tell it from others by; a hash, because upstreams see it."""
+        """Salt that separates its cached entries from others; hashed, because upstreams see it."""
         owner = f"key:{self.name}" if self.cache_group is None else f"group:{self.cache_group}"
         return hash_of(owner)
 
 
 class KeyList(BaseModel):
-    """The file's content."""
+    """Content of the keys file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,11 +71,11 @@ class KeyList(BaseModel):
     def _names_differ(self) -> Self:
         names = [key.name for key in self.keys]
         if len(set(names)) < len(names):
-            raise ValueError("two keys have the same name; revoke one")
+            raise ValueError("two keys have the same name; remove one of them")
         return self
 
     def find(self, given: str) -> Key | None:
-        """The caller with this key; takes as long for a wrong one as for a right one."""
+        """Look a key up in constant time; None if it is unknown."""
         digest = hash_of(given)
         found = None
         for key in self.keys:
@@ -85,10 +85,10 @@ class KeyList(BaseModel):
 
 
 class KeyFile:
-    """The keys of a file, read again when it changes: a revoked key ends with the next request.
+    """A keys file that is read again when it changes, so that revocation takes effect at once.
 
     Raises:
-        ConfigError: the file is missing, holds no key or is not of the right shape.
+        ConfigError: the file is missing or malformed, or holds no key.
     """
 
     def __init__(self, path: Path) -> None:
@@ -96,10 +96,12 @@ class KeyFile:
         self._stamp = _stamp(path)
         self._keys = read_keys(path)
         if not self._keys.keys:
-            raise ConfigError(f"{path} holds no key; make one with `qguide keys create NAME`")
+            raise ConfigError(
+                f"{path} holds no API key; create one with `qguide keys create NAME --file {path}`"
+            )
 
     def find(self, given: str) -> Key | None:
-        """The caller with this key, as the file is now; the last good content if it is broken."""
+        """Look a key up in the current file, or in its last valid content if it is malformed."""
         self._reread()
         return self._keys.find(given)
 
@@ -117,28 +119,28 @@ class KeyFile:
 
 
 def hash_of(key: str) -> str:
-    """What the file holds of a key."""
+    """SHA-256 of a key, as stored in the file."""
     return sha256(key.encode()).hexdigest()
 
 
 def read_keys(path: Path) -> KeyList:
-    """The keys of a file.
+    """Read a keys file.
 
     Raises:
-        ConfigError: it is missing or not of the right shape.
+        ConfigError: it is missing or malformed.
     """
     try:
         return KeyList.model_validate_json(path.read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"keys file {path} cannot be read ({error.strerror}); make one with `qguide keys "
-            "create NAME`"
+            f"keys file {path} cannot be read ({error.strerror}); create one with `qguide keys "
+            f"create NAME --file {path}`"
         ) from error
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"keys file {path} is broken at {place or 'its top'}: {first['msg']}"
+            f"keys file {path} is malformed at {place or 'the top level'}: {first['msg']}"
         ) from error
 
 
@@ -151,13 +153,13 @@ def create_key(
     tokens_per_day: int | None = None,
     cache_group: str | None = None,
 ) -> str:
-    """Add a caller to the file, which is made if need be.
+    """Add a key to the file, creating the file if it does not exist.
 
     Returns:
-        The new key; nothing else ever shows it again.
+        The new key; it cannot be retrieved again.
 
     Raises:
-        ConfigError: the name is taken or no name, a limit is negative, or the file is broken or
+        ConfigError: the name is taken or invalid, a limit is negative, or the file is malformed or
             cannot be written.
     """
     key = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
@@ -177,49 +179,49 @@ def create_key(
     with _locked(path):
         keys = read_keys(path).keys if path.exists() else ()
         if name in (known.name for known in keys):
-            raise ConfigError(f"there is a key {name!r} already; revoke it or take another name")
+            raise ConfigError(f"there already is a key {name!r}; revoke it or take another name")
         _write(path, KeyList(keys=(*keys, new)))
     return key
 
 
 def revoke_key(path: Path, name: str) -> None:
-    """Take a caller out of the file.
+    """Remove a key from the file.
 
     Raises:
-        ConfigError: there is none of that name, or the file is broken or cannot be written.
+        ConfigError: there is none of that name, or the file is malformed or cannot be written.
     """
     with _locked(path):
         keys = read_keys(path).keys
         if name not in (key.name for key in keys):
             names = ", ".join(key.name for key in keys)
-            raise ConfigError(f"there is no key {name!r}; there are {names}")
+            raise ConfigError(f"there is no key {name!r}; the file has {names or 'none'}")
         _write(path, KeyList(keys=tuple(key for key in keys if key.name != name)))
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time read and replace the file.
+    """Lock the file against other processes while it is read and replaced.
 
-    The lock is on a file beside it, because the keys file itself is replaced by each change. The
-    system gives it up when its holder dies, so a killed command locks nobody out.
+    The lock is on a file beside it, because each change replaces the keys file itself. The system
+    releases the lock when its holder dies, so a killed command locks nobody out.
 
     Raises:
-        ConfigError: the file or its lock cannot be written, or the lock was not to be had.
+        ConfigError: the file or its lock cannot be written, or the lock could not be acquired.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=_LOCK_TIMEOUT_S, mode=0o600):
             yield
-    except OSError as error:  # the lock's time-out is one, too
+    except OSError as error:  # filelock's Timeout is an OSError too
         reason = error.strerror or f"another process has held {path}.lock for {_LOCK_TIMEOUT_S:g} s"
         raise ConfigError(
-            f"keys file {path} cannot be changed ({reason}); run the command where the folder can "
-            "be written, one at a time"
+            f"keys file {path} cannot be changed ({reason}); make its folder writable and run one "
+            "such command at a time"
         ) from error
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Changes with the file; None: it is not there."""
+    """Modification time and inode, which change with the file; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -228,13 +230,13 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _write(path: Path, keys: KeyList) -> None:
-    """All or nothing, and for the owner's eyes alone."""
+    """Replace the file atomically, readable by its owner only."""
     text = json.dumps(keys.model_dump(mode="json", exclude_none=True), indent=2) + "\n"
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
     try:
         with open(descriptor, "w") as file:
             file.write(text)
         os.replace(temporary, path)
-    except OSError:  # a full disk: the old file stands, and half a new one must not stay
+    except OSError:  # on a full disk keep the old file and remove the incomplete new one
         os.unlink(temporary)
         raise

@@ -1,9 +1,9 @@
-"""Rate limits of each caller: requests at once and in a minute, tokens in a day.
+"""Rate limits per caller: concurrent requests, requests per minute and tokens per day.
 
-Windows are fixed and begin with a caller's first request in them: `Retry-After` is then simply the
-rest of the window, and true. Tokens are known when they have been spent, so a budget can be
-overdrawn by the requests that were let in before it ran out. With Redis, servers count together;
-while it is gone, each counts for itself, from nothing.
+Windows are fixed and begin with a caller's first request in them, so `Retry-After` is exactly the
+rest of the window. Tokens are known only after they were spent, so a budget can be overdrawn by
+requests that were admitted before it ran out. Replicas count together in Redis; while Redis is
+down each counts on its own, starting at zero.
 """
 
 import math
@@ -34,10 +34,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and the limits that hold; 0 is none.
+    """A caller and its limits, where 0 is no limit.
 
     Attributes:
-        cache_salt: see `qnet.tenant.Tenant`; "" shares every cache, where there are no keys.
+        cache_salt: see `qnet.tenant.Tenant`; "" shares every cache, on a server without keys.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Caller:
 
 
 def caller_of(key: Key | None, settings: Settings) -> Caller:
-    """A key's caller; None: whoever can reach a server that has no keys."""
+    """The caller of a key; None is the anonymous caller of a server without keys."""
     if key is None:
         return Caller(ANONYMOUS, True, settings.requests_per_minute, settings.tokens_per_day)
     requests, tokens = key.requests_per_minute, key.tokens_per_day
@@ -65,9 +65,9 @@ class Limiter:
     """Counts the requests and tokens of callers.
 
     Args:
-        link: where servers count together; None counts in this process. What runs at once is
-            counted here in either case.
-        concurrent_requests: of each caller at the same time; 0 is no limit.
+        link: Redis in which replicas count together; None counts in this process. Concurrent
+            requests are always counted in this process.
+        concurrent_requests: maximum concurrent requests of each caller; 0 is no limit.
     """
 
     def __init__(self, link: RedisLink | None, *, concurrent_requests: int) -> None:
@@ -79,10 +79,11 @@ class Limiter:
 
     @asynccontextmanager
     async def admit(self, caller: Caller, account: Account) -> AsyncIterator[Mapping[str, str]]:
-        """Let a request run; yields the headers that say what is left, and charges its tokens.
+        """Admit a request; yields the RateLimit headers, and charges its tokens afterwards.
 
         Raises:
-            OverLimitError: too many at once or in this minute, or no tokens are left for the day.
+            OverLimitError: the caller has reached its concurrent requests, its requests of this
+                minute or its tokens of this day.
         """
         self._enter(caller)
         try:
@@ -100,7 +101,7 @@ class Limiter:
         most = self._concurrent_requests
         if most and self._running[caller.name] >= most:
             raise OverLimitError(
-                f"{caller.name} has {most:,} requests running, the most there may be; wait for one",
+                f"{caller.name} has {most:,} requests running, its limit; wait until one has ended",
                 code="too_many_at_once",
                 retry_after_s=1,
             )
@@ -112,8 +113,8 @@ class Limiter:
             if not await windows.test(budget, caller.name):
                 reset_s, _ = await _rest(windows, budget, caller)
                 raise OverLimitError(
-                    f"{caller.name} has used its {caller.tokens_per_day:,} tokens of 24 hours; "
-                    "come back later or ask the operator for more",
+                    f"{caller.name} has used up its {caller.tokens_per_day:,} tokens of 24 hours; "
+                    "retry later or ask the operator for more",
                     code="tokens_used_up",
                     retry_after_s=reset_s,
                 )
@@ -124,8 +125,8 @@ class Limiter:
         reset_s, remaining = await _rest(windows, rate, caller)
         if not admitted:
             raise OverLimitError(
-                f"{caller.name} has made its {caller.requests_per_minute:,} requests of this "
-                "minute; come back later or ask the operator for more",
+                f"{caller.name} has used up its {caller.requests_per_minute:,} requests of this "
+                "minute; retry later or ask the operator for more",
                 code="rate_limited",
                 retry_after_s=reset_s,
             )
@@ -152,16 +153,16 @@ class Limiter:
     async def _ask_shared(
         self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]
     ) -> Answer:
-        """Count in Redis; a counter there that is no number is begun anew."""
+        """Count in Redis, resetting a counter that does not hold a number."""
         try:
             return await ask(self._shared)
         except (ValueError, ResponseError) as error:
-            # Its subclasses say that Redis itself is full, read-only or closed to us.
+            # Subclasses mean that Redis itself is full, read-only or refuses us.
             if isinstance(error, ResponseError) and type(error) is not ResponseError:
                 raise
         for item in (_requests(caller), _tokens(caller)):
             try:
-                await self._shared.hit(item, caller.name, cost=0)  # adds nothing, to a number alone
+                await self._shared.hit(item, caller.name, cost=0)  # fails if it is not a number
             except ResponseError:
                 _log.warning("rate_limit_counter_unreadable", key=caller.name, window=str(item))
                 await self._shared.clear(item, caller.name)
@@ -169,9 +170,9 @@ class Limiter:
 
 
 async def _rest(windows: RateLimiter, item: RateLimitItem, caller: Caller) -> tuple[int, int]:
-    """Whole seconds until the window has surely ended, and what is left in it."""
+    """Whole seconds until the window has certainly ended, and the requests left in it."""
     reset_at, remaining = await windows.get_window_stats(item, caller.name)
-    # Redis tells the rest of a window in whole seconds, up to half a second too short.
+    # Redis reports the rest of a window in whole seconds, up to half a second too short.
     return max(1, math.ceil(reset_at - time.time() + _ROUNDING_S)), remaining
 
 

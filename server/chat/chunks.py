@@ -1,4 +1,4 @@
-"""OpenAI's chat completions as a server answers them: whole, or as the events of a stream. Pure."""
+"""Chunks and server-sent events of an OpenAI chat completion stream. Pure."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 DONE: Final = b"data: [DONE]\n\n"
 HEARTBEAT: Final = b": still working\n\n"
-"""A comment; clients skip it, proxies see that the connection lives."""
+"""A comment that clients skip; it shows proxies that the connection is alive."""
 
 _OF_ALL: Final = ("id", "created", "model", "system_fingerprint")
 _OF_CHOICES: Final = ("index", "message", "logprobs", "finish_reason")
@@ -22,12 +22,12 @@ def event(data: Mapping[str, Any]) -> bytes:
 
 
 def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
-    """A finished completion in the pieces that a stream would have brought it in.
+    """Split a finished completion into the chunks of a stream.
 
     Args:
-        completion: the body of the answer to the same request without `stream`; what it has
-            beside OpenAI's fields rides in the chunk that ends the last choice.
-        include_usage: one more chunk at the end, without choices, has the usage.
+        completion: the response body to the same request without `stream`; fields that are not
+            OpenAI's are sent in the chunk that ends the last choice.
+        include_usage: append a chunk without choices that has the usage.
     """
     head: Json = {name: completion[name] for name in _OF_ALL if name in completion}
     head["object"] = "chat.completion.chunk"
@@ -48,27 +48,27 @@ def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
 
 
 def _parts_of(choice: Json) -> Iterator[Json]:
-    """One choice: who speaks, what is said, which calls are made, why it ended."""
+    """Chunks of one choice: role, content, tool calls and finish reason."""
     message = dict(choice["message"])
     content, calls = message.pop("content", None), message.pop("tool_calls", None) or []
     opening = {name: value for name, value in message.items() if value is not None}
     called = calls or message.get("function_call")
     yield _part(choice, opening | {"content": None if called and not content else ""})
     logprobs = choice.get("logprobs")
-    if logprobs:  # tokens do not always end where characters do, so these stay together
+    if logprobs:  # tokens may end inside a character, so the content is not split
         yield _part(choice, {"content": content}, logprobs=logprobs)
     else:
         for piece in filter(None, _PIECE.findall(content or "")):
             yield _part(choice, {"content": piece})
     for index, call in enumerate(calls):
-        if "function" not in call:  # a custom tool's input has no shape that pieces would keep
+        if "function" not in call:  # the input of a custom tool is sent in one piece
             yield _part(choice, {"tool_calls": [{"index": index} | call]})
             continue
         function = call["function"]
         opened = call | {"index": index, "function": function | {"arguments": ""}}
         yield _part(choice, {"tool_calls": [opened]})
-        said = {"index": index, "function": {"arguments": function["arguments"]}}
-        yield _part(choice, {"tool_calls": [said]})
+        filled = {"index": index, "function": {"arguments": function["arguments"]}}
+        yield _part(choice, {"tool_calls": [filled]})
     rest = {name: value for name, value in choice.items() if name not in _OF_CHOICES}
     yield _part(choice, {}, finish_reason=choice["finish_reason"]) | rest
 

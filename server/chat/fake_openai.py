@@ -1,6 +1,6 @@
-"""An OpenAI-compatible server without a model, for demos and tests: `qguide fake-upstream`.
+"""Fake OpenAI-compatible server for demos and tests: `qguide fake-upstream`.
 
-It says what its script says, calls the tools it is offered, and fails on demand.
+It has no model: it replies from a script, calls the tools of the request, and fails on demand.
 """
 
 import asyncio
@@ -38,21 +38,21 @@ Fault = Literal[
     "half",
 ]
 _FAULTS: tuple[str, ...] = get_args(Fault)
-_LIES_IN_WAIT_S = 3600.0
+_HANG_S = 3600.0
 _LOGPROB = -0.5
 
 
 @dataclass
 class FakeUpstream:
-    """Choice k of turn t is reply t + k of the script, round and round.
+    """Scripted chat completions: choice k of turn t is reply t + k, cycling through the script.
 
     Attributes:
         replies: the script.
-        fault: what it does wrong.
-        faults_after: requests that it serves before.
-        faults_left: how often; None for ever.
-        asked: the bodies of the requests so far, the oldest first.
-        keys: the Authorization headers that came with them.
+        fault: the fault to inject.
+        faults_after: number of requests to serve before the first fault.
+        faults_left: number of faults left to inject; None is unlimited.
+        asked: bodies of the requests so far, oldest first.
+        keys: their Authorization headers.
     """
 
     replies: Sequence[str] = DEFAULT_REPLIES
@@ -63,7 +63,7 @@ class FakeUpstream:
     keys: list[str | None] = field(default_factory=list)
 
     def app(self) -> FastAPI:
-        """Its routes."""
+        """Build the FastAPI application."""
         app = FastAPI(title="QGuide's fake upstream")
         app.add_api_route("/v1/chat/completions", self.complete, methods=["POST"])
         app.add_api_route("/v1/models", self.models)
@@ -72,15 +72,15 @@ class FakeUpstream:
         return app
 
     async def health(self) -> Response:
-        """Always well."""
+        """GET /health, which always succeeds."""
         return Response()
 
     async def number_asked(self) -> Json:
-        """How many completions it was asked for, also by those who still wait."""
+        """GET /asked: the number of completion requests so far, including unanswered ones."""
         return {"requests": len(self.asked)}
 
     async def models(self) -> Json:
-        """The one model there is."""
+        """GET /v1/models, a list of one model."""
         card = {"id": "fake", "object": "model", "created": 0, "owned_by": "qguide"}
         return {"object": "list", "data": [card]}
 
@@ -91,7 +91,7 @@ class FakeUpstream:
         self.keys.append(request.headers.get("authorization"))
         match self._failing(body):
             case "hang":
-                await asyncio.sleep(_LIES_IN_WAIT_S)
+                await asyncio.sleep(_HANG_S)
             case "garbage":
                 return Response("<html>it works</html>", media_type="text/html")
             case "empty":
@@ -111,7 +111,7 @@ class FakeUpstream:
         try:
             completion = self._completion(body)
         except (AttributeError, IndexError, KeyError, TypeError):
-            return _error(400, "a parameter is not what it should be")
+            return _error(400, "a parameter is malformed")
         if self.fault == "half":
             completion["choices"][0]["message"]["content"] = "half \ud800"
             return Response(json.dumps(completion), media_type="application/json")
@@ -152,12 +152,12 @@ class FakeUpstream:
 
     def _choice(self, body: Json, index: int) -> Json:
         turn = sum(message["role"] == "assistant" for message in body["messages"])
-        # A seed turns the script, so that requests for one choice each can differ.
+        # The seed shifts the script, so that requests for a single choice can differ.
         k = turn + index + (body.get("seed") or 0)
         tools = body.get("tools") or []
-        asks_tools = tools and body.get("tool_choice") != "none"
+        calls_tools = tools and body.get("tool_choice") != "none"
         message: Json = {"role": "assistant", "content": None}
-        if asks_tools and body["messages"][-1]["role"] != "tool":
+        if calls_tools and body["messages"][-1]["role"] != "tool":
             message["tool_calls"] = [_call(tools[k % len(tools)], k)]
         else:
             message["content"] = self.replies[k % len(self.replies)]
@@ -172,15 +172,19 @@ class FakeUpstream:
 
 
 def fake_upstream(
-    port: Annotated[int, typer.Option(help="Port to bind on this machine.")] = 8001,
-    fault: Annotated[str, typer.Option(help=f"One of {', '.join(_FAULTS[1:])}.")] = "",
-    times: Annotated[int | None, typer.Option(help="How often; for ever if not said.")] = None,
+    port: Annotated[int, typer.Option(help="Port to bind on loopback.")] = 8001,
+    fault: Annotated[
+        str, typer.Option(help=f"Fault to inject: one of {', '.join(_FAULTS[1:])}.")
+    ] = "",
+    times: Annotated[
+        int | None, typer.Option(help="Number of faults; without it every request fails.")
+    ] = None,
 ) -> None:
-    """An OpenAI-compatible server without a model, to try `QGUIDE_UPSTREAMS` with."""
+    """Run a fake OpenAI-compatible server, to try `QGUIDE_UPSTREAMS` without a model."""
     import uvicorn
 
     if fault not in _FAULTS:
-        raise typer.BadParameter(f"{fault!r} is none of {', '.join(_FAULTS[1:])}")
+        raise typer.BadParameter(f"{fault!r} is not one of {', '.join(_FAULTS[1:])}")
     fake = FakeUpstream(fault=fault, faults_left=times)  # type: ignore[arg-type]
     uvicorn.run(fake.app(), host="127.0.0.1", port=port)
 
@@ -191,7 +195,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 def _refused_by_reasoning(body: Json) -> str:
-    """What OpenAI's reasoning models say of a body; "" where they take it."""
+    """Error message of OpenAI's reasoning models for a body; "" if they accept it."""
     if body.get("max_tokens") is not None:
         return "'max_tokens' is not supported with this model; use 'max_completion_tokens'"
     if body.get("temperature") not in (None, 1):

@@ -1,4 +1,4 @@
-"""Histories of chat completions: what a Q model cannot read is still an upstream's to answer."""
+"""Conversion of chat completion messages to a history, lenient for upstreams."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,17 @@ from server.messages.schemas import text_in
 def to_chat_history(
     turns: Sequence[ChatTurn], *, most: int, most_bytes: int
 ) -> tuple[History, MalformedHistoryError | None]:
-    """The history of a conversation, and what keeps a Q model from reading it.
+    """Convert a conversation to a history, and report why a Q model cannot read it, if so.
 
-    An upstream may read what a Q model does not, and chats do not begin with a task: who speaks
-    first and how often in a row is nobody's fault here.
+    An upstream may read what a Q model cannot, for example images. Chats need not begin with a
+    task, so the order of roles is not checked.
+
+    Returns:
+        The history, and the error that a Q model would raise for it, or None.
 
     Raises:
         HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
-        MalformedHistoryError: there is no message.
+        MalformedHistoryError: there are no messages.
     """
     check_count(turns, most)
     history = tuple(turn.to_message() for turn in turns)

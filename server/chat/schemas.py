@@ -1,4 +1,4 @@
-"""The body of POST /v1/chat/completions, and what `qguide` adds to it."""
+"""Request and error bodies of POST /v1/chat/completions, with the `qguide` extension."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -23,11 +23,12 @@ from server.messages.schemas import (
 
 _HEADER: Final = "x-qguide-"
 _NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-replica")
-"""The deadline is read for every route; the replica is for the proxy that the request came by."""
+"""X-QGuide headers that are not options of a step: the deadline is read for every route, and the
+replica is for the proxy."""
 
 
 class GuidanceOptions(StepOptions):
-    """What OpenAI's body has no place for."""
+    """Guidance options, which OpenAI's body has no fields for."""
 
     num_candidates: Integer | None = Field(
         default=None,
@@ -35,94 +36,96 @@ class GuidanceOptions(StepOptions):
         json_schema_extra=AT_LEAST_ONE,
     )
     temperature: Temperature | None = Field(
-        default=None, description="of the candidates; goes before the body's `temperature`"
+        default=None, description="of the candidates; overrides the body's `temperature`"
     )
     return_candidates: bool = Field(
-        default=False, description="whether the answer shows all candidates"
+        default=False, description="include all candidates and their Q in the answer"
     )
 
 
 class _Whole(BaseModel):
-    """What is not known here is kept and passed on."""
+    """Base of bodies whose unknown fields are kept and passed on."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
 class ChatFunction(_Whole):
-    """What a call calls."""
+    """Name and arguments of a called function."""
 
     name: str
     arguments: str = Field(description="JSON, as the model wrote it")
 
 
 class ChatToolCall(_Whole):
-    """One tool call of an assistant's turn."""
+    """One tool call of an assistant message."""
 
     id: str
     type: Literal["function"] = "function"
     function: ChatFunction
 
     def to_call(self) -> ToolCall:
-        """The same call as `qnet` knows it."""
+        """Convert to `qnet`'s tool call."""
         return ToolCall(self.function.name, self.function.arguments, self.id)
 
 
 class ChatTool(_Whole):
-    """What a custom tool is given."""
+    """Name and input of a called custom tool."""
 
     name: str
     input: str = Field(description="any text")
 
 
 class ChatCustomCall(_Whole):
-    """One call of a custom tool of an assistant's turn."""
+    """One call of a custom tool in an assistant message."""
 
     id: str
     type: Literal["custom"]
     custom: ChatTool
 
     def to_call(self) -> ToolCall:
-        """The same call as `qnet` knows it."""
+        """Convert to `qnet`'s tool call."""
         return ToolCall(self.custom.name, self.custom.input, self.id, "custom")
 
 
 class ChatTurn(_Whole):
-    """One turn of a conversation; an upstream gets it as it is."""
+    """One message of a conversation, passed on to an upstream unchanged."""
 
     role: Role | Literal["function"]
     content: str | list[ContentPart] | None = None
     tool_calls: list[ChatToolCall | ChatCustomCall] | None = None
     tool_call_id: str | None = None
     function_call: ChatFunction | None = Field(
-        default=None, description="how calls were spelt before there were tools"
+        default=None, description="OpenAI's deprecated form of a tool call"
     )
 
     def to_message(self) -> Message:
-        """The same turn as `qnet` knows it; a part that is no text is in its `wire` alone."""
+        """Convert to `qnet`'s message; parts that are not text are kept only in its `wire`."""
         calls = [call.to_call() for call in self.tool_calls or ()]
         if self.function_call:
             calls.append(ToolCall(self.function_call.name, self.function_call.arguments))
-        said = self.model_dump(exclude_unset=True)
-        wire = {name: value for name, value in said.items() if value is not None}
-        if "content" in said:
-            wire["content"] = said["content"]
+        given = self.model_dump(exclude_unset=True)
+        wire = {name: value for name, value in given.items() if value is not None}
+        if "content" in given:
+            wire["content"] = given["content"]
         role: Role = "tool" if self.role == "function" else self.role
         text = text_of(wire.get("content"))
         return Message(role, text, tuple(calls), self.tool_call_id or "", wire)
 
 
 class StreamOptions(_Whole):
-    """What a stream ends with."""
+    """OpenAI's `stream_options`."""
 
     include_usage: bool | None = None
 
 
 class ChatCompletionRequest(_Whole):
-    """OpenAI's body; parameters that are not known here are passed on to an upstream."""
+    """OpenAI's request body; unknown parameters are passed on to an upstream."""
 
     messages: list[ChatTurn] = Field(json_schema_extra=NOT_EMPTY)
-    model: str | None = Field(default=None, description="a policy; null takes the default")
-    n: Positive | None = Field(default=None, description="how many of the best to return")
+    model: str | None = Field(default=None, description="the policy; null takes the default")
+    n: Positive | None = Field(
+        default=None, description="number of candidates to return, best first"
+    )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
@@ -134,49 +137,48 @@ class ChatCompletionRequest(_Whole):
     @model_validator(mode="before")
     @classmethod
     def _is_flat(cls, body: object) -> object:
-        """What is passed on is written again, deeper in the stack than it was read."""
+        """Refuse deep nesting: writing JSON again takes more stack than reading it did."""
         if exceeds_max_depth(body):
             raise PydanticCustomError(
                 "too_deep",
-                "lists and objects stand in each other more than {most} levels deep; send a "
-                "flatter body",
+                "lists and objects are nested more than {most} levels deep; send a flatter body",
                 {"most": MOST_LEVELS},
             )
         return body
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with the usage."""
+        """True if the stream should end with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Those that are not known here, but for the ones left out."""
+        """Unknown parameters of the request that are not null."""
         given = self.model_extra or {}
         return {name: value for name, value in given.items() if value is not None}
 
 
 class OpenAIErrorDetail(BaseModel):
-    """What went wrong, in OpenAI's words."""
+    """OpenAI's error object."""
 
     message: str
     type: str
-    param: str | None = Field(description="the field that is at fault, where it is one")
+    param: str | None = Field(description="the invalid field, if the error is about one")
     code: str
     request_id: str
 
 
 class OpenAIErrorBody(BaseModel):
-    """Every answer of this route that is no completion."""
+    """Error response of this route."""
 
     error: OpenAIErrorDetail
 
 
 def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOptions:
-    """The body's options, with those of X-QGuide-… headers in their place.
+    """The body's options, overridden by X-QGuide-… headers.
 
     Raises:
-        InvalidRequestError: a header that is no option, or of a value that it does not take.
+        InvalidRequestError: a header names no option or has an invalid value.
     """
     given = {
         name.lower().removeprefix(_HEADER).replace("-", "_"): value

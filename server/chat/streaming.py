@@ -1,4 +1,4 @@
-"""A completion as a stream of events, while it is still being made."""
+"""Server-sent event stream of a completion that is still being made."""
 
 import asyncio
 import json
@@ -17,15 +17,15 @@ _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class CompletionStream(StreamingResponse):
-    """Signs of life until the decision stands, then the winner.
+    """Heartbeats until the decision is made, then the chunks of the chosen candidate.
 
-    It owns the work from beginning to end. Whenever the caller hangs up, be it before the first
-    byte, the work is given up, and the response ends after it: only then is known what it cost.
+    The response owns the work. If the client disconnects, even before the first byte, the work is
+    cancelled, and the response ends only after it, when its cost is known.
 
     Args:
         complete: makes the completion; called when the response is sent.
-        heartbeat_s: between signs of life. What fails before the first still has a status of its
-            own, later it can only be an event.
+        heartbeat_s: time between heartbeats. A failure before the first one has its own HTTP
+            status; a later one is an event of the stream.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CompletionStream(StreamingResponse):
         self._heartbeat_s = heartbeat_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do the work and send what comes of it.
+        """Do the work and send its result.
 
         Raises:
             QGuideError: the work failed before anything was sent.
@@ -68,7 +68,7 @@ class CompletionStream(StreamingResponse):
             yield DONE
         except QGuideError as error:
             yield event(_body(known_error_response(self._request, error)))
-        except Exception as error:  # the stream has begun; nobody above can still answer
+        except Exception as error:  # the stream has begun, so no one above can still answer
             yield event(_body(unknown_error_response(self._request, error)))
 
 

@@ -1,4 +1,4 @@
-"""From a chat completion's body to a decision, and from there to OpenAI's answer. Pure."""
+"""Translation between chat completions and guided steps. Pure."""
 
 import time
 import uuid
@@ -31,7 +31,7 @@ _HARMLESS: Final = frozenset(
         "verbosity",
     )
 )
-"""What a policy in this process may ignore: the answer stays what was asked for."""
+"""Parameters that a policy in this process may ignore, because the answer remains valid."""
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "frequency_penalty": (0,),
     "functions": ([],),
@@ -46,19 +46,19 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "top_logprobs": (0,),
     "top_p": (1,),
 }
-"""Values that ask for nothing."""
+"""Values by which a parameter has no effect."""
 
 
 def read_request(
     body: ChatCompletionRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
 ) -> GuidedStepRequest:
-    """What a body asks for.
+    """Translate a chat completion request to the request for a guided step.
 
     Raises:
         InvalidCandidatesError: M is below n.
-        InvalidRequestError: a history that the policy cannot read, or that no Q model can and
-            that no fallback covers.
-        UnsupportedParameterError: something that only an upstream could do.
+        InvalidRequestError: the policy cannot read the history, or no Q model can and there is no
+            fallback.
+        UnsupportedParameterError: a parameter that only upstreams support.
     """
     n = body.n or 1
     num_candidates = options.num_candidates
@@ -66,7 +66,7 @@ def read_request(
         num_candidates = max(n, min(settings.num_candidates, settings.max_candidates))
     if n > num_candidates:
         raise InvalidCandidatesError(
-            f"n is {n} and qguide.num_candidates {num_candidates}; draw at least n candidates"
+            f"n is {n} but qguide.num_candidates is {num_candidates}; draw at least n candidates"
         )
     history, flaw = to_chat_history(
         body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
@@ -101,7 +101,7 @@ def _sampling(
         return replace(sampling, max_tokens=longest or body.max_tokens, seed=seed, parameters={})
     if longest is None:
         return sampling
-    # Under the caller's name: some upstreams take only one of the two.
+    # Keep the parameter's name as the caller gave it: some upstreams accept only one of the two.
     return replace(sampling, parameters=body.parameters | {"max_completion_tokens": longest})
 
 
@@ -109,22 +109,22 @@ def _check_in_process(parameters: Mapping[str, object], policy: str) -> None:
     for name, value in parameters.items():
         if name not in _HARMLESS and value not in _NEUTRAL.get(name, ()):
             raise UnsupportedParameterError(
-                f"the policy {policy} runs in this server and has no {name!r}; leave it out or "
-                "name a policy that is an upstream (QGUIDE_UPSTREAMS)",
+                f"the policy {policy!r} runs in this server and does not support {name!r}; leave "
+                "the parameter out or choose a policy that is an upstream (QGUIDE_UPSTREAMS)",
                 parameter=name,
             )
 
 
 def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) -> dict[str, Any]:
-    """OpenAI's answer, with the guidance beside it.
+    """The response body: OpenAI's completion, extended by `qguide`.
 
     Args:
-        n: how many of the best candidates to return.
+        n: number of candidates to return, best first.
     """
     decision = taken.decision
     messages = [candidate.message for candidate in decision.candidates]
     ranked = ranking(messages, decision.q_values)
-    # The choice is the decision's, also where none of the Q-values could tell.
+    # The decision's choice comes first, even if the Q-values are tied or missing.
     best = [decision.chosen, *(index for index in ranked if index != decision.chosen)][:n]
     usage = decision.usage
     details = spent_on(decision.candidates).completion_details
@@ -202,7 +202,7 @@ def _guidance(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]
 
 
 def _usage(usage: StepUsage) -> dict[str, dict[str, int]]:
-    """Tokens of each stage."""
+    """Token usage of each stage."""
     return {
         "paraphrase": {
             "prompt_tokens": usage.paraphrasing.prompt_tokens,

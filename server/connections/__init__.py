@@ -1,1 +1,1 @@
-"""Limits on what one connection may hold, send and wait for."""
+"""Limits on connections: their number, the size of heads, and time."""

@@ -1,4 +1,4 @@
-"""uvicorn's configuration for the server, its limits included."""
+"""uvicorn configuration with connection limits."""
 
 import resource
 
@@ -11,16 +11,16 @@ from server.connections.protocol import LimitedHttpProtocol
 from server.settings.settings import Settings
 
 _RESERVED_DESCRIPTORS = 256
-"""For models, logs, episodes, Redis and upstreams."""
+"""File descriptors reserved for models, logs, episodes, Redis and upstreams."""
 
 _log = structlog.get_logger(__name__)
 
 
 def server_config(app: FastAPI, settings: Settings, *, port: int | None = None) -> uvicorn.Config:
-    """Configuration of the server that answers with this application.
+    """Build the uvicorn configuration for an application.
 
     Args:
-        port: other than that of the settings.
+        port: overrides the port of the settings.
     """
 
     def count_closed(reason: str) -> None:
@@ -33,7 +33,7 @@ def server_config(app: FastAPI, settings: Settings, *, port: int | None = None) 
         host=settings.host,
         port=settings.port if port is None else port,
         http=protocol,
-        # There are none; and a connection that became one would leave the table's count.
+        # No route uses websockets, and an upgraded connection would escape the connection table.
         ws="none",
         lifespan="on",
         access_log=False,
@@ -43,7 +43,7 @@ def server_config(app: FastAPI, settings: Settings, *, port: int | None = None) 
 
 
 def raise_descriptor_limit(max_connections: int) -> None:
-    """Let this process open as many descriptors as that many connections need, or say so."""
+    """Raise this process's descriptor limit for that many connections, or log a warning."""
     wanted = max_connections + _RESERVED_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

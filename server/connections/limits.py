@@ -1,4 +1,4 @@
-"""Limits of connections, and the table that counts the open ones by address."""
+"""Connection limits, and the table of open connections by client address."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -13,18 +13,17 @@ _IPV6_NETWORK_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits of one connection, and of all together.
+    """Limits of each connection and of all together.
 
     Attributes:
-        max_header_bytes: of the request line and all headers.
-        max_headers: trailers included.
-        head_timeout_s: from the opening, or the first byte of a later request, to the end of the
-            head.
-        stalled_s: longest time for which a client takes nothing of an answer that waits for it,
-            or sends a body that nobody will read.
-        keep_alive_s: from an answer to the first byte of the next request.
-        max_connections_per_address: an IPv6 client's address is its /64 network.
-        max_connections: of all addresses.
+        max_header_bytes: maximum size of request line and headers.
+        max_headers: maximum number of headers, including trailers.
+        head_timeout_s: longest time from opening the connection, or from the first byte of a
+            later request, to the end of the request's head.
+        stalled_s: longest time for which a client may leave a written answer unread.
+        keep_alive_s: longest time from an answer to the first byte of the next request.
+        max_connections_per_address: for IPv6 the address is the client's /64 network.
+        max_connections: maximum open connections of all addresses.
     """
 
     max_header_bytes: int
@@ -40,8 +39,8 @@ class Connection(Protocol):
     """A connection as the table sees it.
 
     Attributes:
-        address: what it is counted by.
-        waiting_since: since when the server has waited for the client, by the loop's clock.
+        address: the client address it is counted under.
+        waiting_since: loop time since which the server has been waiting for the client.
     """
 
     address: str
@@ -49,39 +48,39 @@ class Connection(Protocol):
 
     @property
     def is_expendable(self) -> bool:
-        """True if no request that has wholly arrived waits for its answer."""
+        """True if no completely received request is waiting for its answer."""
 
     def evict(self) -> None:
-        """Close without a word."""
+        """Close without an answer."""
 
 
 class ConnectionTable:
-    """Open connections; a new one may take the place of one that keeps the server waiting.
+    """Open connections; a new one may replace one that keeps the server waiting.
 
-    Without that, whoever opens `max_connections_per_address` silent connections would lock out
-    everyone behind the same address, a proxy's for instance.
+    Otherwise a client with `max_connections_per_address` idle connections would lock out everyone
+    behind the same address, for example that of a proxy.
 
     Args:
-        count_closed: counts a connection that the server closed, by the reason.
+        count_closed: called with the reason when the server closes a connection.
     """
 
     def __init__(self, limits: ConnectionLimits, count_closed: Callable[[str], None]) -> None:
         self.limits = limits
         self.count_closed = count_closed
-        self._open: dict[Connection, None] = {}  # in the order in which they came
+        self._open: dict[Connection, None] = {}  # in the order of arrival
         self._per_address: Counter[str] = Counter()
 
     def admit(self, connection: Connection) -> bool:
-        """Add a connection, after closing another one if need be.
+        """Add a connection, evicting another one if the table is full.
 
         Returns:
-            False if there is no room: every connection that could go is being answered.
+            False if the table is full and every connection is being answered.
         """
         address = connection.address
         if self._per_address[address] >= self.limits.max_connections_per_address:
             has_room = self._evict_one(address)
         elif len(self._open) >= self.limits.max_connections:
-            # Of whoever has most: a crowd of few connections each is not the one to blame.
+            # Evict from the address with most connections, rather than from those with few.
             has_room = any(self._evict_one(other) for other, _ in self._per_address.most_common())
         else:
             has_room = True
@@ -92,7 +91,7 @@ class ConnectionTable:
         return True
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection; one that was never admitted is no error."""
+        """Remove a connection; does nothing if it was never admitted."""
         if connection not in self._open:
             return
         del self._open[connection]
@@ -114,7 +113,7 @@ class ConnectionTable:
 
 
 def limits_of(settings: Settings) -> ConnectionLimits:
-    """The operator's limits."""
+    """The connection limits of the settings."""
     return ConnectionLimits(
         max_header_bytes=settings.max_header_bytes,
         max_headers=settings.max_headers,
@@ -127,7 +126,7 @@ def limits_of(settings: Settings) -> ConnectionLimits:
 
 
 def network_of(host: str) -> str:
-    """What connections are counted by: an IPv4 address, or the /64 that an IPv6 client owns."""
+    """Address under which a client is counted: its IPv4 address or its IPv6 /64 network."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with limits; uvicorn itself has none for its faster parser.
+"""uvicorn's HTTP protocol with limits, which uvicorn lacks for its faster parser (httptools).
 
-`h11_max_incomplete_event_size` bounds the head for h11 alone. httptools collects a header until it
-ends, in a copy per piece, so that one endless header costs time that grows with its square.
+`h11_max_incomplete_event_size` limits the head for h11 only. httptools copies the whole header for
+each piece it receives, so an endless header would cost time quadratic in its length.
 """
 
 import json
@@ -16,37 +16,37 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from server.connections.limits import ConnectionTable, network_of
 
 _PIECE_BYTES: Final = 16_384
-"""What the parser gets at a time; limits are checked between pieces."""
+"""Bytes parsed at a time; limits are checked in between."""
 _MAX_PIPELINED: Final = 16
-"""Requests sent ahead of their answers; each costs a task and a scope while it waits."""
+"""Maximum pipelined requests; each costs a task and a scope while it waits."""
 _COUNTED_PER_HEADER: Final = len(b": \r\n")
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024**2
-"""What is still read after a refusal: closing at once would reset the connection, and the client
+"""Bytes still read after a refusal: closing at once would reset the connection, and the client
 might lose the answer."""
 
 Reading = Literal["nothing", "head", "body"]
 Refusal = tuple[int, str, str]
 """Status, code and message."""
 
-_NO_HTTP: Final = (400, "malformed_request", "this is no request of HTTP/1.1")
+_NO_HTTP: Final = (400, "malformed_request", "this is not a valid HTTP/1.1 request")
 _TOO_MANY_PIPELINED: Final = (
     400,
     "too_many_pipelined",
-    f"more than {_MAX_PIPELINED} requests were sent ahead of their answers; wait for some",
+    f"more than {_MAX_PIPELINED} requests were pipelined; wait for answers before sending more",
 )
 
 
 class RefusedError(Exception):
-    """What the parser's callbacks raise to stop it; the answer is in `_refusal`."""
+    """Raised by the parser's callbacks to stop it; the answer is in `_refusal`."""
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
     """One connection.
 
-    Two clocks of uvicorn's and ours never run at once: uvicorn's runs between an answer and the
-    next byte, ours while a head is awaited or a body comes that nobody reads. A body that is read
-    has its clock where it is read (`BodyReader`), which can answer with the request's id.
+    uvicorn's timer and ours never run at the same time: uvicorn's runs from an answer to the next
+    byte, ours while a head, or a body that no handler reads, is arriving. A body that is read is
+    timed by `BodyReader`, which can answer with the request's id.
     """
 
     table: ClassVar[ConnectionTable]
@@ -55,7 +55,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     waiting_since: float
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Take the connection, or say that there are too many."""
+        """Admit the connection, or answer that there are too many."""
         super().connection_made(transport)
         self.limits = self.table.limits
         self.timeout_keep_alive = self.limits.keep_alive_s  # type: ignore[assignment]  # any number
@@ -78,32 +78,32 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection from the table."""
         self.table.remove(self)
         self._stop_clock()
         self.resume_writing()
         super().connection_lost(exc)
 
-    # What the table asks.
+    # The interface of the connection table.
 
     @property
     def is_expendable(self) -> bool:
-        """True if no request that has wholly arrived waits for its answer."""
+        """True if no completely received request is waiting for its answer."""
         arriving = self._reading == "body" and not self.pipeline
         return arriving or not self._is_answering
 
     def evict(self) -> None:
-        """Close without a word; what the client did not take of an answer is dropped."""
+        """Close without an answer, dropping any unsent rest of an earlier one."""
         self.table.count_closed("evicted")
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             self.transport.close()
 
-    # What comes from the client.
+    # Callbacks for data from the client.
 
     def data_received(self, data: bytes) -> None:
-        """Parse in pieces, and stop where a limit is reached."""
+        """Parse in pieces, and stop when a limit is reached."""
         for start in range(0, len(data), _PIECE_BYTES):
             if self._discarded_bytes is not None or self.transport.is_closing():
                 self._discard(len(data) - start)
@@ -111,20 +111,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             piece = data[start : start + _PIECE_BYTES]
             self._unused_bytes += len(piece)
             super().data_received(piece)
-            # No callback used any of it: an endless header, trailer, address or chunk extension.
+            # No callback has consumed it: an endless header, trailer, URL or chunk extension.
             if self._unused_bytes > self.limits.max_header_bytes:
                 self._refuse(*self._head_too_large())
         if self._reading != "body" and not self._is_answering:
             self._await_head()
 
     def on_message_begin(self) -> None:
-        """Begin to count."""
+        """Reset the counters for a new request."""
         super().on_message_begin()
         self._reading = "head"
         self._unused_bytes = self._head_bytes = self._headers_seen = 0
 
     def on_url(self, url: bytes) -> None:
-        """Count the address, which may come in pieces."""
+        """Count the URL, which may arrive in pieces."""
         self._count_head(len(url))
         super().on_url(url)
 
@@ -132,7 +132,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Count a header or trailer.
 
         Raises:
-            RefusedError: there are too many, or they are too long together.
+            RefusedError: there are too many, or they are too large together.
         """
         self._headers_seen += 1
         if self._headers_seen > self.limits.max_headers:
@@ -143,10 +143,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Hand the request on.
+        """Pass the request on to the application.
 
         Raises:
-            RefusedError: too many wait for their answers on this connection.
+            RefusedError: too many requests are pipelined on this connection.
         """
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._refusal = _TOO_MANY_PIPELINED
@@ -157,20 +157,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
+        """Receive a piece of the body."""
         self._unused_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Wait for the answer, or where it has been given for the next request."""
+        """Wait for the answer, or for the next request if the answer was sent already."""
         super().on_message_complete()
         self._reading = "nothing"
         self._unused_bytes = 0
         self.waiting_since = self.loop.time()
-        if not self._is_answering:  # it was refused before its body had come
+        if not self._is_answering:  # it was refused before its body had arrived
             self._await_head()
 
-    # What goes to the client.
+    # Callbacks for data to the client.
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of one that was refused early."""
@@ -181,19 +181,19 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._await_head()
 
     def pause_writing(self) -> None:
-        """Wait for the client to take what was sent, but not for ever."""
+        """Give the client limited time to read what was sent."""
         super().pause_writing()
         self._stalled = self.loop.call_later(self.limits.stalled_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on sending."""
+        """Continue sending."""
         super().resume_writing()
         if self._stalled:
             self._stalled.cancel()
             self._stalled = None
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed or is over a limit, in the shape of all errors."""
+        """Answer an unparsable request, or one above a limit, in the common error format."""
         self._refuse(*self._refusal)
 
     @property
@@ -201,7 +201,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _await_head(self) -> None:
-        """Start the clock, unless it runs: bytes that make no head do not put it back."""
+        """Start the timer unless it is running; bytes of an incomplete head do not restart it."""
         closing = self._discarded_bytes is not None or self.transport.is_closing()
         if self._clock is None and not closing:
             self._clock = self.loop.call_later(self.limits.head_timeout_s, self._time_out)
@@ -213,15 +213,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _time_out(self) -> None:
         self._clock = None
-        if self._reading != "head":  # nothing was asked, or it has its answer
+        if self._reading != "head":  # no request has begun, or it has been answered
             self.table.count_closed("silent")
             self.transport.close()
             return
         self._refuse(
             408,
             "request_timeout",
-            f"the head of the request had not come after {self.limits.head_timeout_s:g} s; send it "
-            "at once or raise QGUIDE_HEAD_TIMEOUT_S",
+            f"the request's head was incomplete after {self.limits.head_timeout_s:g} s; send it "
+            "faster or raise QGUIDE_HEAD_TIMEOUT_S",
         )
 
     def _count_head(self, size: int) -> None:
@@ -234,8 +234,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return (
             431,
             "head_too_large",
-            f"the head has more than {self.limits.max_headers:,} headers or "
-            f"{self.limits.max_header_bytes:,} bytes; send less or raise QGUIDE_MAX_HEADERS or "
+            f"the request's head has more than {self.limits.max_headers:,} headers or "
+            f"{self.limits.max_header_bytes:,} bytes; send fewer or raise QGUIDE_MAX_HEADERS or "
             "QGUIDE_MAX_HEADER_BYTES",
         )
 
@@ -243,13 +243,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return (
             503,
             "too_many_connections",
-            f"{self.address} has {self.limits.max_connections_per_address:,} connections, or all "
-            f"together have {self.limits.max_connections:,}; close some, or raise "
+            f"{self.address} has {self.limits.max_connections_per_address:,} open connections, or "
+            f"all clients together have {self.limits.max_connections:,}; close some, or raise "
             "QGUIDE_MAX_CONNECTIONS_PER_ADDRESS or QGUIDE_MAX_CONNECTIONS",
         )
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Answer and close; without an answer where it would be taken for another request's."""
+        """Answer and close; only close if the answer could be taken for another request's."""
         self.table.count_closed(code)
         self._stop_clock()
         earlier = self._is_answering and (self._reading == "head" or bool(self.pipeline))
@@ -269,7 +269,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def _raw_error(status: int, code: str, message: str) -> bytes:
-    """An answer from below the application, which has not seen the request."""
+    """A complete HTTP error response, for requests that never reach the application."""
     detail = {"code": code, "message": message, "request_id": uuid.uuid4().hex}
     body = json.dumps({"error": detail}).encode()
     head = [
@@ -284,7 +284,7 @@ def _raw_error(status: int, code: str, message: str) -> bytes:
 
 
 def _limit_unacknowledged(transport: Transport, limit_s: float) -> None:
-    """Let the kernel drop a client that takes nothing of an answer already written."""
+    """Let the kernel drop a client that does not acknowledge an answer already written."""
     connection = transport.get_extra_info("socket")
     if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limit_s * 1e3))

@@ -1,1 +1,1 @@
-"""The caller and the budget of the request that a task works for."""
+"""Caller and token count of the request being served."""

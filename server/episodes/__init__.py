@@ -1,1 +1,1 @@
-"""Episodes: the steps of one trajectory tied together, and what becomes of them at the end."""
+"""Episodes: their state between steps, their outcome, and their records."""

@@ -1,6 +1,6 @@
-"""Finished episodes as JSONL files.
+"""Recorder of finished episodes to JSONL files.
 
-<folder>/trees-<time>-<id>.jsonl     what `qguide label` reads
+<folder>/trees-<time>-<id>.jsonl     the input of `qguide label`
 <folder>/offers-<time>-<id>.jsonl    the candidates of each step and their Q
 """
 
@@ -23,10 +23,10 @@ _log = structlog.get_logger(__name__)
 
 
 class EpisodeRecorder:
-    """Writes each finished episode once it was redacted.
+    """Redacts and writes finished episodes.
 
     Args:
-        redactor: the operator's; every text goes through it before it is written.
+        redactor: redacts every text before it is written.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class EpisodeRecorder:
         )
 
     async def write(self, episode: Episode) -> str:
-        """Record a closed episode; the reason why it could not be, or ""."""
+        """Record a closed episode; returns "" or the reason why it was not recorded."""
         try:
             tree, offers = await self._rows(episode)
             async with self._writing:
@@ -49,11 +49,11 @@ class EpisodeRecorder:
             return str(error)
         except OSError as error:
             _log.error("episode_not_written", reason=error.strerror or type(error).__name__)
-            return "its file could not be written; the server's log says more"
+            return "the file could not be written; the server's log has the reason"
         return ""
 
     async def close(self) -> None:
-        """Give up what is being redacted; what is being written is written."""
+        """Abort redactions; an episode that is being written is still completed."""
         await self._redactor.close()
 
     async def _rows(self, episode: Episode) -> tuple[TreeRow, list[OfferRow]]:
@@ -69,8 +69,8 @@ class EpisodeRecorder:
         try:
             self._offers.append(offers)
         except OSError:
-            undo()  # who tells it again would have the tree twice
+            undo()  # otherwise a retry of the outcome would write the tree twice
             raise
-        # Not before both are written: a full disk must not cost an episode that was recorded.
+        # Only after both are written: a full disk must not cost an episode already recorded.
         self._trees.remove_oldest()
         self._offers.remove_oldest()

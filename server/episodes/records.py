@@ -1,10 +1,10 @@
-"""A finished episode as rows for the offline jobs (`qnet.records`).
+"""Conversion of a finished episode to rows for the offline jobs (`qnet.records`).
 
-The actions that were taken are one path of a tree, and the episodes of a task, known by the hash
-of its first messages, become one tree in `qguide label`. A candidate that was not taken is no
-node: nobody knows how it would have ended, and a leaf's reward is its label. Candidates stand in
-an offer row of their own, one per step, with the Q that they had. Tool calls are written as the
-lines that `Message.text` makes of them, and their results as observations.
+The actions taken form one path of a tree. `qguide label` merges the episodes of one task, which is
+identified by the hash of its first messages, into one tree. A candidate that was not taken is not
+a node: its return is unknown, and a leaf's reward would become its label. Candidates and their Q
+are written as one offer row per step instead. Tool calls are written as the lines of
+`Message.text`, and their results as observations.
 """
 
 import hashlib
@@ -16,24 +16,24 @@ from qnet.records import NodeRow, OfferedRow, OfferRow, TreeRow
 from server.episodes.state import Episode, Outcome
 
 Redact = Callable[[str], str]
-"""From a text of an episode to what may be written of it."""
+"""Maps a text of an episode to the text that may be written."""
 
 ENVIRONMENT: Final = "served"
 AGENT: Final = "agent"
-"""The `source` of an action that none of our policies drew."""
+"""The `source` of an action that no policy of this server drew."""
 
 
 class NotRecordableError(Exception):
-    """An episode that no row can hold; the message says why."""
+    """The episode cannot be recorded; the message is the reason."""
 
 
 def texts_of(episode: Episode, outcome: Outcome) -> list[str]:
-    """Every text that the rows would hold, once each.
+    """Every distinct text that the rows would hold.
 
-    Collected by making the rows, so that no text gets into one without being redacted.
+    Collected by building the rows, so that no text can get into them without being redacted.
 
     Raises:
-        NotRecordableError: its history has another shape than task, action, observation, ….
+        NotRecordableError: its history is not a sequence of task, action, observation, ….
     """
     texts: dict[str, None] = {}
 
@@ -47,15 +47,15 @@ def texts_of(episode: Episode, outcome: Outcome) -> list[str]:
 
 
 def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
-    """The path that was taken, as a tree.
+    """The path taken, as a tree.
 
     Raises:
-        NotRecordableError: its history has another shape than task, action, observation, ….
+        NotRecordableError: its history is not a sequence of task, action, observation, ….
     """
     if episode.broken:
         raise NotRecordableError(episode.broken)
     if not episode.offers:
-        raise NotRecordableError("its texts were not kept")
+        raise NotRecordableError("the texts of its steps were not kept")
     system, said = _split(episode, redact)
     said += [_last_action(episode, outcome, redact), redact(outcome.observation)]
     turns = list(zip(said[1::2], said[2::2], strict=True))
@@ -85,7 +85,7 @@ def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
 
 
 def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[OfferRow]:
-    """The candidates of each step, and what became of the episode."""
+    """The candidates of each step, with the reward of the episode."""
     system, said = _split(episode, redact)
     first = 1 if system is None else 2
     said.append(_last_action(episode, outcome, redact))
@@ -105,22 +105,20 @@ def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[O
 
 
 def task_id(system: str | None, first_observation: str) -> str:
-    """The same for all episodes that begin alike."""
+    """Task id of an episode: a hash of its system message and first observation."""
     text = json.dumps([system, first_observation])
     return f"{ENVIRONMENT}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _split(episode: Episode, redact: Redact) -> tuple[str | None, list[str]]:
-    """The system message, and the turns from the first observation to the last."""
+    """The system message, if any, and the texts from the first observation to the last."""
     messages = episode.messages
     instructed = messages[0].role in ("system", "developer")
     system = redact(messages[0].content) if instructed else None
     turns = messages if system is None else messages[1:]
     roles = ["user" if message.role == "tool" else message.role for message in turns]
     if roles != ["user", *["assistant", "user"] * (len(turns) // 2)]:
-        raise NotRecordableError(
-            "its messages do not alternate between the user's and the assistant's"
-        )
+        raise NotRecordableError("its messages do not alternate between user and assistant")
     return system, [redact(message.text) for message in turns]
 
 
@@ -129,7 +127,7 @@ def _last_action(episode: Episode, outcome: Outcome, redact: Redact) -> str:
 
 
 def _drawers(episode: Episode, redact: Redact, *, first: int) -> dict[tuple[int, str], str]:
-    """(number of the action, candidate) -> the policy that drew it."""
+    """The policy that drew each candidate, by (depth, text)."""
     return {
         (_depth(offer.at, first=first), redact(text)): offer.policy or AGENT
         for offer in episode.offers
@@ -138,5 +136,5 @@ def _drawers(episode: Episode, redact: Redact, *, first: int) -> dict[tuple[int,
 
 
 def _depth(at: int, *, first: int) -> int:
-    """The number of the action after `at` messages, `first` of which come before the first."""
+    """Depth of the action after `at` messages, `first` of which precede the first action."""
     return (at - first) // 2 + 1

@@ -1,8 +1,8 @@
-"""The operator's redaction function, in processes that may be abandoned.
+"""The operator's redaction function, run in separate processes.
 
-A function that hangs in a thread cannot be ended, and one that hangs in a regular expression
-stops every other thread, because it keeps the interpreter to itself. So it runs in processes of
-its own: one that is too late is killed, and one that calls `sys.exit` ends nothing but itself.
+A function that hangs in a thread cannot be stopped, and one that hangs in a regular expression
+blocks every other thread, because it holds the GIL. So it runs in separate processes: one that
+exceeds the time limit is killed, and `sys.exit` in it does not end the server.
 """
 
 import asyncio
@@ -21,22 +21,22 @@ from qnet.errors import ConfigError
 from server.episodes.redaction_worker import LENGTH
 
 _MOST_PROCESSES: Final = 4
-"""Episodes that are redacted at the same time; texts on which the function hangs hold up others
-only while they take all of them."""
+"""Number of episodes redacted at the same time. Texts on which the function hangs delay others
+only while they occupy all processes."""
 _START_S: Final = 60.0
-"""To import the operator's module, which may load a model."""
+"""Time limit for importing the operator's module, which may load a model."""
 _log = structlog.get_logger(__name__)
 
 
 class RedactionError(Exception):
-    """Nothing may be written, because the texts could not be redacted; the message says why."""
+    """The texts could not be redacted, so nothing may be written; the message is the reason."""
 
 
 class Redactor(Protocol):
-    """Turns the texts of an episode into those that may be written of it."""
+    """Replaces the texts of an episode by those that may be written."""
 
     async def redact(self, texts: Sequence[str]) -> list[str]:
-        """The redacted texts, in their order.
+        """Redact texts, keeping their order.
 
         Raises:
             RedactionError: they could not be redacted.
@@ -44,27 +44,27 @@ class Redactor(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give up what is being redacted."""
+        """Abort running redactions."""
         ...
 
 
 class NoRedaction:
-    """Leaves all texts as they are; for operators who name no function."""
+    """Leaves all texts unchanged; used if no redaction function is configured."""
 
     async def redact(self, texts: Sequence[str]) -> list[str]:
-        """The same texts."""
+        """Return the same texts."""
         return list(texts)
 
     async def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing."""
 
 
 class RedactionProcesses:
-    """The function `module:function` of the operator, in processes of its own.
+    """Pool of processes that run the operator's redaction function.
 
     Args:
-        name: checked by `require_redaction` when the server starts.
-        timeout_s: for all texts of one episode; the process that takes longer is killed.
+        name: `module:function`, checked by `require_redaction` when the server starts.
+        timeout_s: time limit for all texts of one episode; a process that exceeds it is killed.
     """
 
     def __init__(self, name: str, *, timeout_s: float) -> None:
@@ -75,7 +75,7 @@ class RedactionProcesses:
         self._running: set[Process] = set()
 
     async def redact(self, texts: Sequence[str]) -> list[str]:
-        """The redacted texts, in their order.
+        """Redact texts, keeping their order.
 
         Raises:
             RedactionError: the function failed or took too long.
@@ -89,10 +89,11 @@ class RedactionProcesses:
             except TimeoutError:
                 _log.error("redaction_timed_out", timeout_s=self._timeout_s)
                 raise RedactionError(
-                    f"the redaction hook took longer than {self._timeout_s:g} s"
+                    f"the redaction hook took longer than {self._timeout_s:g} s "
+                    "(QGUIDE_EPISODES_REDACT_TIMEOUT_S)"
                 ) from None
             except (OSError, asyncio.IncompleteReadError):
-                answer = {"error": "its process ended"}
+                answer = {"error": "its process exited"}
             finally:
                 if answered:
                     self._idle.append(process)
@@ -105,7 +106,7 @@ class RedactionProcesses:
         return redacted
 
     async def close(self) -> None:
-        """Kill every process, at work or not."""
+        """Kill all processes."""
         for process in list(self._running):
             await self._kill(process)
         self._idle.clear()
@@ -116,7 +117,7 @@ class RedactionProcesses:
             stdin=PIPE,
             stdout=PIPE,
             env=_environment(),
-            start_new_session=True,  # a Ctrl-C is for the server, which ends this one itself
+            start_new_session=True,  # Ctrl-C must reach only the server, which kills this process
         )
         self._running.add(process)
         try:
@@ -141,10 +142,10 @@ class RedactionProcesses:
 
 
 def require_redaction(name: str, *, timeout_s: float) -> None:
-    """Make sure that the operator's function can be imported, in a process of its own.
+    """Check in a separate process that the redaction function can be imported.
 
     Raises:
-        ConfigError: there is no such function, or its module fails or hangs.
+        ConfigError: there is no such function, or importing its module fails or hangs.
     """
     try:
         done = subprocess.run(
@@ -160,7 +161,7 @@ def require_redaction(name: str, *, timeout_s: float) -> None:
     except subprocess.TimeoutExpired:
         reason = f"its import took longer than {_START_S:g} s"
     except ValueError:
-        reason = "its process ended"
+        reason = "its process exited"
     if reason:
         raise ConfigError(
             f"QGUIDE_EPISODES_REDACT is {name!r}, which cannot be imported ({reason}); name a "
@@ -185,11 +186,11 @@ async def _read(process: Process) -> dict[str, Any]:
 
 
 def _command(name: str, timeout_s: float) -> list[str]:
-    # -P leaves out the working folder unless this process, too, imports from it.
+    # With -P the working folder is on the path only if it is on this process's path.
     return [sys.executable, "-P", "-m", "server.episodes.redaction_worker", name, str(timeout_s)]
 
 
 def _environment() -> dict[str, str]:
-    """This process's, its import path included, so that the function is found as it was here."""
+    """This process's environment and import path, so that the same function is found."""
     paths = (path or os.getcwd() for path in sys.path)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,11 +1,11 @@
-"""The process of an operator's redaction function, which `server.episodes.redaction` starts.
+"""Worker process for the operator's redaction function, started by `server.episodes.redaction`.
 
     python -P -m server.episodes.redaction_worker module:function LIMIT_S
 
-Requests come over stdin and answers go over stdout, both as JSON after its length in 8 bytes: a
-list of texts in, `{"texts": […]}` or `{"error": "…"}` out. The first answer tells whether the
-function could be imported. Of an error only the class is told, because its message may quote the
-text. It imports nothing but the standard library, so that it starts at once.
+Requests are read from stdin and answers written to stdout, each as JSON after its length in 8
+bytes: a list of texts in, `{"texts": […]}` or `{"error": "…"}` out. The first answer reports
+whether the function could be imported. An error is reported by its class only, because its message
+may quote the text. The module imports only the standard library, so that it starts quickly.
 """
 
 import importlib
@@ -21,59 +21,59 @@ LENGTH = struct.Struct(">Q")
 
 
 def load_function(name: str) -> Callable[[str], str]:
-    """The function `module:function`.
+    """Import the function `module:function`; exceptions of its module propagate.
 
     Raises:
-        TypeError: it cannot be called. Whatever else the module raises is raised.
+        TypeError: it is not callable.
     """
     module, _, function = name.partition(":")
     redact: Callable[[str], str] = getattr(importlib.import_module(module), function)
     if not callable(redact):
-        raise TypeError(f"{name} is no function")
+        raise TypeError(f"{name} is not a function")
     return redact
 
 
 def redacted(redact: Callable[[str], str], texts: list[str]) -> dict[str, Any]:
-    """The answer to one request."""
+    """Redact the texts of one request; returns its answer."""
     results = []
     for text in texts:
         try:
-            result: object = redact(text)  # as promised, or anything else
+            result: object = redact(text)  # not trusted to be a str
             if not isinstance(result, str):
                 return {"error": f"it returned {type(result).__name__}, not str"}
             result.encode()
-        except BaseException as error:  # SystemExit, too: it ends one answer, not the server
+        except BaseException as error:  # including SystemExit
             return {"error": type(error).__name__}
         results.append(result)
     return {"texts": results}
 
 
 def read_message(file: IO[bytes]) -> Any:
-    """The next message; None at the end."""
+    """Read the next message; None at the end of the file."""
     head = file.read(LENGTH.size)
     return json.loads(file.read(*LENGTH.unpack(head))) if len(head) == LENGTH.size else None
 
 
 def write_message(file: IO[bytes], message: object) -> None:
-    """Send a message."""
+    """Write a message."""
     body = json.dumps(message).encode()
     file.write(LENGTH.pack(len(body)) + body)
     file.flush()
 
 
 def main(name: str, limit_s: float) -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin is closed."""
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the function prints is no answer
+    os.dup2(2, 1)  # output that the function prints must not mix with the answers
     try:
         redact = load_function(name)
     except BaseException as error:
         write_message(answers, {"error": f"{type(error).__name__}: {error}"})
         return
     write_message(answers, {"texts": []})
-    # The server kills a process that is too late. Should the server itself be gone, the alarm's
-    # default action ends this one, even while the function keeps the interpreter to itself.
+    # The server kills a process that exceeds the limit. If the server itself is gone, the alarm's
+    # default action ends this process, even while the function holds the GIL.
     has_alarm = hasattr(signal, "setitimer")
     while (texts := read_message(requests)) is not None:
         if has_alarm:

@@ -1,7 +1,7 @@
-"""Episodes that servers share: in Redis while it is there, and in this process for when it is not.
+"""Store of episodes in Redis, shared by replicas, with a copy in memory.
 
-Each server also keeps what it saw last of an episode. So one that goes on at the same server loses
-nothing while Redis is gone, and Redis is told of it with the first step after it is back.
+Each replica also keeps its latest state of an episode in memory. So an episode that continues on
+the same replica loses nothing while Redis is down, and its first step after that updates Redis.
 """
 
 from collections.abc import AsyncIterator
@@ -17,16 +17,16 @@ from server.episodes.store import Change, MemoryEpisodeStore
 from server.redis.client import NAMESPACE, RedisLink
 
 _CLAIM_S: Final = 60
-"""Longer than writing takes; a server that died of it keeps nobody from it for ever."""
+"""Longer than recording takes; the claim of a replica that died expires."""
 
 
 class RedisEpisodeStore:
     """Episodes as JSON in Redis, and in memory.
 
     Args:
-        own: this process's.
-        max_bytes: of all episodes in Redis; see `RedisEpisodeBudget`.
-        ttl_s: an episode untouched for longer is gone.
+        own: the store in this process's memory.
+        max_bytes: memory for all episodes in Redis; see `RedisEpisodeBudget`.
+        ttl_s: time without a step after which an episode expires.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class RedisEpisodeStore:
         self._ttl_ms = max(1, round(ttl_s * 1e3))
 
     async def get(self, episode_id: str) -> Episode | None:
-        """The episode, if it is there."""
+        """The episode, or None if it is unknown."""
         own = await self._own.get(episode_id)
 
         async def shared() -> Episode | None:
@@ -50,7 +50,7 @@ class RedisEpisodeStore:
         return await self._link.use(shared, alone)
 
     async def update(self, episode_id: str, change: Change) -> Episode:
-        """Change an episode; where another server comes between, it is changed once more."""
+        """Change an episode atomically, retrying if another replica changes it meanwhile."""
 
         async def shared() -> Episode:
             name = _name(episode_id)
@@ -74,7 +74,7 @@ class RedisEpisodeStore:
 
     @asynccontextmanager
     async def claimed(self, episode_id: str) -> AsyncIterator[bool]:
-        """Whether no other server has claimed the episode; while Redis is gone nobody has."""
+        """True if no other replica has claimed the episode; always true while Redis is down."""
         name = f"{_name(episode_id)}:claim"
 
         async def shared() -> bool:
@@ -95,7 +95,7 @@ class RedisEpisodeStore:
 
 
 def _later(shared: Episode | None, own: Episode | None) -> Episode | None:
-    """Of two states of an episode the one that is further on; in doubt that in Redis."""
+    """The more advanced of two states of an episode; on a tie the one in Redis."""
     if shared is None or own is None:
         return shared or own
     return own if _progress(own) > _progress(shared) else shared
@@ -106,7 +106,7 @@ async def _nobody_else() -> bool:
 
 
 async def _nothing() -> None:
-    """The claim expires."""
+    """Fallback while Redis is down: the claim expires by itself."""
 
 
 def _progress(episode: Episode) -> tuple[bool, bool, int]:

@@ -1,9 +1,9 @@
-"""JSON lines in files of a bounded size and number.
+"""Rotated JSONL files of bounded size and number.
 
     <folder>/<kind>-<time>-<id>.jsonl
 
-A full file is left and a new one begun; the oldest is removed once its successor holds rows. Each
-process has files of its own, so several may write into one folder.
+When a file is full, a new one is started; the oldest is removed once the new one holds rows. Each
+process writes its own files, so several processes can share a folder.
 """
 
 import os
@@ -18,7 +18,7 @@ import structlog
 from pydantic import BaseModel
 
 Undo = Callable[[], bool]
-"""Take rows out again, as long as nothing was written after them; False if that failed."""
+"""Removes rows again, as long as nothing was written after them; False if that failed."""
 
 _log = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 class RotatedFile:
     """The latest `max_files` files of a kind, each of at most `max_bytes`.
 
-    Only their owner may read them: what users said stands in them.
+    Only their owner may read them, because they hold users' texts.
     """
 
     def __init__(self, folder: Path, kind: str, *, max_bytes: int, max_files: int) -> None:
@@ -38,12 +38,12 @@ class RotatedFile:
         self._may_rotate = False
 
     def append(self, rows: Sequence[BaseModel]) -> Undo:
-        """Write the rows to the disk, side by side in one file, or none of them.
+        """Write all rows to one file on the disk, or none of them.
 
-        A set of rows that is larger than a file may be gets one of its own.
+        Rows that exceed `max_bytes` together get a file of their own.
 
         Raises:
-            OSError: they cannot be written; the files are as they were before.
+            OSError: they cannot be written; the files are unchanged.
         """
         lines = b"".join(row.model_dump_json().encode() + b"\n" for row in rows)
         path = self._path if self._path and self._has_room(self._path, len(lines)) else self._new()
@@ -54,12 +54,12 @@ class RotatedFile:
             with open(descriptor, "ab") as file:
                 file.write(lines)
                 file.flush()
-                os.fsync(descriptor)  # "recorded" holds after a power cut, too
+                os.fsync(descriptor)  # "recorded" must survive a power failure
             if not size:
                 _sync_folder(self._folder)
         except OSError:
-            # A file that goes on after an outage counts once among `max_files`; a new one for
-            # each failure would push out recorded ones. But nothing may follow half a line.
+            # Continue with the same file after an outage: a new file per failure would count
+            # towards `max_files` and displace recorded ones. But nothing may follow a partial line.
             if not undo():
                 self._path = None
             raise
@@ -67,10 +67,10 @@ class RotatedFile:
         return undo
 
     def remove_oldest(self) -> None:
-        """Keep the latest `max_files` files; for when all that belongs together is written.
+        """Delete all but the latest `max_files` files; call it once all related rows are written.
 
-        Empty files are not counted: they hold nothing that a recorded episode should make room
-        for, and another process may be about to write into one.
+        Empty files are not counted: no recorded episode should be deleted in favour of one, and
+        another process may be about to write into it.
         """
         if not self._may_rotate:
             return
@@ -79,17 +79,17 @@ class RotatedFile:
             for old in files[: max(0, len(files) + 1 - self._max_files)]:
                 old.unlink(missing_ok=True)
                 _log.warning("episode_file_removed", file=old.name, max_files=self._max_files)
-        except OSError as error:  # the rows are recorded; the next file tries again
+        except OSError as error:  # the rows are recorded; the next rotation tries again
             _log.error("episode_file_not_removed", reason=error.strerror)
         else:
             self._may_rotate = False
 
     def _files(self) -> list[Path]:
-        """All files of the kind, oldest first."""
+        """All files of this kind, oldest first."""
         return sorted(self._folder.glob(f"{self._kind}-*.jsonl"))
 
     def _has_room(self, path: Path, size: int) -> bool:
-        """False for a file that somebody took away, too: its rows belong together."""
+        """True if the file still exists and the rows fit; a deleted file is not created again."""
         return path.exists() and path.stat().st_size + size <= self._max_bytes
 
     def _new(self) -> Path:
@@ -100,7 +100,7 @@ class RotatedFile:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Write a new file's name to the disk."""
+    """Flush a folder, so that the name of a new file survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -109,7 +109,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _cut(path: Path, size: int) -> bool:
-    """Shorten a file to an earlier size, or remove one that was new; False if that failed."""
+    """Truncate a file to an earlier size, or delete a new one; False if that failed."""
     with suppress(OSError):
         if size:
             os.truncate(path, size)

@@ -1,4 +1,4 @@
-"""Operations of the routes on episodes: steps, and the outcome at the end."""
+"""Operations on episodes: steps and the outcome."""
 
 import asyncio
 import math
@@ -23,16 +23,16 @@ from server.redis.client import RedisLink
 from server.settings.settings import Settings
 
 SETTLE_S: Final = 1.0
-"""For what still waits to be recorded when the requests in flight have had their time."""
+"""Time at shutdown for episodes still to be recorded, after the requests in flight have ended."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """An episode that has its outcome.
+    """A closed episode.
 
     Attributes:
-        not_recorded: why it stands in no file, or "".
+        not_recorded: why it was not recorded, or "".
     """
 
     episode: Episode
@@ -40,12 +40,12 @@ class Closed:
 
 
 class Episodes:
-    """Ties the steps of an episode together; a request without an episode's id costs nothing.
+    """Keeps the state of episodes between requests; requests without an episode id are ignored.
 
     Args:
-        recorder: writes what has ended; None keeps no texts at all.
-        metrics: counts what has ended, and its reward.
-        rewards: the least and the greatest that an outcome may have.
+        recorder: records closed episodes; None keeps no texts.
+        metrics: counts closed episodes and their rewards.
+        rewards: least and greatest reward of an outcome.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Episodes:
         self._metrics = metrics
         self._recorder = recorder
         self._rewards = rewards
-        # One lock for each episode that is being closed: a slow redaction holds up no other one.
+        # One lock per episode being closed, so that a slow redaction delays no other episode.
         self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[asyncio.Task[Closed]] = set()
 
     async def begin_step(self, episode_id: str | None) -> Episode | None:
-        """The episode before this step; None where it is new or unnamed.
+        """The episode before this step; None if it is new or the request names none.
 
         Raises:
             EpisodeClosedError: it has ended.
@@ -89,10 +89,10 @@ class Episodes:
         completion_tokens: int = 0,
         unreadable: str = "",
     ) -> None:
-        """Keep the candidates of a step and the choice; see `Offer`.
+        """Store the candidates of a step and the chosen one; see `Offer`.
 
         Args:
-            unreadable: why no Q model reads this history; the episode is no record then.
+            unreadable: why Q models cannot read this history; the episode is not recorded then.
 
         Raises:
             EpisodeClosedError: it has ended meanwhile.
@@ -116,17 +116,17 @@ class Episodes:
         )
 
     async def close(self, episode_id: str, outcome: Outcome) -> Closed:
-        """Give an episode its outcome and record it; the same outcome again is the same answer.
+        """Set the outcome of an episode and record it; idempotent for the same reward.
 
         Raises:
             EpisodeClosedError: it has ended with another reward.
             InvalidRequestError: the reward is out of bounds.
-            UnknownEpisodeError: no step of it is remembered.
+            UnknownEpisodeError: the episode is unknown or expired.
         """
         lowest, highest = self._rewards
         if not lowest <= outcome.reward <= highest:
             raise InvalidRequestError(
-                f"reward is {outcome.reward:g}; this server takes {lowest:g} to {highest:g}: scale "
+                f"reward is {outcome.reward:g}; this server takes {lowest:g} to {highest:g}; scale "
                 "your rewards, or ask the operator to set QGUIDE_MIN_REWARD and QGUIDE_MAX_REWARD"
             )
         closing = asyncio.create_task(
@@ -134,13 +134,15 @@ class Episodes:
         )
         self._ending.add(closing)
         closing.add_done_callback(self._ending.discard)
-        # A caller who goes leaves no thread behind that writes while the next one does.
+        # Shielded, so that a client that disconnects does not leave a write running outside the
+        # episode's lock.
         return await asyncio.shield(closing)
 
     async def settle(self, *, timeout_s: float = SETTLE_S) -> None:
-        """Wait for the episodes that are being closed, whoever has gone meanwhile.
+        """Wait for episodes that are being closed, even if their clients have disconnected.
 
-        What is not redacted in time is given up: its caller was not told that it is recorded.
+        An episode that is not redacted in time is dropped; its client was never told that it is
+        recorded.
         """
         if self._ending:
             _, late = await asyncio.wait(self._ending, timeout=timeout_s)
@@ -157,7 +159,7 @@ class Episodes:
             ends = False
 
             def close(known: Episode | None) -> Episode:
-                nonlocal ends  # the last call is the one that counted
+                nonlocal ends  # `update` may call this several times; the last call counts
                 ends = known is not None and known.outcome is None
                 return _closed(episode_id, outcome, known)
 
@@ -179,11 +181,13 @@ class Episodes:
     async def _record(self, place: str, episode: Episode) -> Closed:
         if self._recorder is None:
             return Closed(
-                episode, "episodes are not recorded here; the operator may set QGUIDE_EPISODES_DIR"
+                episode, "this server records no episodes; the operator can set QGUIDE_EPISODES_DIR"
             )
         async with self._store.claimed(place) as mine:
             if not mine:
-                return Closed(episode, "another server is writing it now; tell it again to know")
+                return Closed(
+                    episode, "another replica is recording it now; send the outcome again to check"
+                )
             episode = await self._store.get(place) or episode
             why_not = "" if episode.recorded else await self._recorder.write(episode)
             if not why_not:
@@ -192,7 +196,7 @@ class Episodes:
 
 
 def build_recorder(settings: Settings) -> EpisodeRecorder | None:
-    """The recorder of finished episodes; None where the operator named no folder.
+    """Build the recorder of finished episodes; None if no folder is configured.
 
     Raises:
         ConfigError: the redaction hook cannot be imported.
@@ -213,7 +217,7 @@ def build_recorder(settings: Settings) -> EpisodeRecorder | None:
 
 
 def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
-    """The store of episodes: in Redis where there is one, and in this process."""
+    """Build the store of episodes: in memory, and in Redis if configured."""
     max_bytes, ttl_s = settings.episodes_memory_bytes, settings.episodes_ttl_s
     own = MemoryEpisodeStore(max_bytes=max_bytes, ttl_s=ttl_s)
     return RedisEpisodeStore(link, own, max_bytes=max_bytes, ttl_s=ttl_s) if link else own
@@ -222,8 +226,8 @@ def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
 def _closed(episode_id: str, outcome: Outcome, known: Episode | None) -> Episode:
     if known is None:
         raise UnknownEpisodeError(
-            f"there is no episode {episode_id!r}; it had no step here with this episode_id, or was "
-            "forgotten (QGUIDE_EPISODES_TTL_S, QGUIDE_EPISODES_MEMORY_BYTES)"
+            f"there is no episode {episode_id!r}; either no step was sent with this episode_id, or "
+            "it has expired (QGUIDE_EPISODES_TTL_S, QGUIDE_EPISODES_MEMORY_BYTES)"
         )
     return known.closed(outcome)
 

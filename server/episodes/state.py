@@ -1,4 +1,4 @@
-"""An episode as a value: JSON can hold it, and each step makes a new one."""
+"""State of an episode as an immutable, JSON-serialisable value."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ class _State(BaseModel):
 
 
 class Offer(_State):
-    """What an agent was offered at one state.
+    """The candidates that an agent was offered at one state.
 
     Attributes:
-        at: messages of the history before the action.
-        q_values: candidate's text -> its Q; None where none was read.
-        chosen: the text that was answered.
-        q_model: `name@version`, the arm that this episode has.
-        policy: who drew the candidates; "" where the agent brought its own.
-        completion_tokens: drawn for this step.
+        at: number of messages in the history before the action.
+        q_values: text of each candidate -> its Q; None if it was not scored.
+        chosen: text of the chosen candidate.
+        q_model: `name@version` of the Q model that guides this episode.
+        policy: the policy that drew the candidates; "" if the agent sent its own.
+        completion_tokens: tokens drawn for this step.
     """
 
     at: int
@@ -35,7 +35,7 @@ class Offer(_State):
     completion_tokens: int = 0
 
     def again(self, other: Self) -> Self:
-        """This offer and a later one for the same state."""
+        """Merge with a later offer for the same state."""
         return other.model_copy(
             update={
                 "q_values": {
@@ -51,7 +51,7 @@ class Offer(_State):
 
 
 class Mark(_State):
-    """The Q of the choice at a state, known by its hash; None where none was read."""
+    """Q of the chosen candidate at a state, which is identified by a hash; None if not scored."""
 
     state: str
     q_value: FiniteFloat | None
@@ -59,12 +59,12 @@ class Mark(_State):
 
 
 class Outcome(_State):
-    """How an episode ended.
+    """Outcome of an episode.
 
     Attributes:
-        terminated: the environment ended it, not a limit of steps.
-        action: what the agent did last; None if it was what was chosen for it.
-        observation: what that brought.
+        terminated: True if the environment ended it, False if a step limit truncated it.
+        action: the agent's last action; None if it was the chosen candidate.
+        observation: the observation after the last action.
     """
 
     reward: FiniteFloat
@@ -74,15 +74,15 @@ class Outcome(_State):
 
 
 class Episode(_State):
-    """What is known of an episode so far.
+    """State of an episode.
 
     Attributes:
-        steps: different states that it was guided in.
+        steps: number of distinct states that were guided.
         last, before: the two latest of them.
-        messages: the history at the last step; empty where episodes are not recorded.
-        offers: one per step; empty where episodes are not recorded.
-        broken: why it can be no record any more, or "".
-        recorded: it stands in a file.
+        messages: the history at the last step; empty if episodes are not recorded.
+        offers: one per step; empty if episodes are not recorded.
+        broken: why it can no longer be recorded, or "".
+        recorded: True once it is in a file.
     """
 
     id: str
@@ -96,10 +96,10 @@ class Episode(_State):
     recorded: bool = False
 
     def previous_q(self, history: History, *, q_model: str) -> float | None:
-        """Q of the choice that led to this state; None if there was none by this Q model.
+        """Q of the action that led to this state; None if this Q model has not scored it.
 
-        Two Q models need not agree on what a value means, so theirs are never compared. A state
-        that is asked for again is not its own predecessor.
+        Values of different Q models are never compared, because their scales may differ. A state
+        that is requested again is not its own predecessor.
         """
         state = digest(history)
         for mark in (self.last, self.before):
@@ -108,14 +108,14 @@ class Episode(_State):
         return None
 
     def after(self, history: History, offer: Offer, *, keep: bool, unreadable: str = "") -> Self:
-        """The episode with one more step, or with a state offered again.
+        """The episode with one more step, or with another offer for its latest state.
 
         Args:
-            keep: also hold the texts, to record them at the end.
-            unreadable: why a record would not say what the policy saw, or "".
+            keep: keep the texts as well, to record them at the end.
+            unreadable: why a record would not show what the policy saw, or "".
 
         Raises:
-            EpisodeClosedError: it has its outcome.
+            EpisodeClosedError: the episode has ended.
         """
         self.require_open()
         mark = Mark(
@@ -138,14 +138,16 @@ class Episode(_State):
         if self.offers and history == self.messages:
             return {"offers": (*self.offers[:-1], self.offers[-1].again(offer))}
         if self.steps and not _extends(history, self.messages):
-            why = f"step {self.steps + 1} does not go on from step {self.steps}"
+            why = (
+                f"the history of step {self.steps + 1} does not continue that of step {self.steps}"
+            )
             return {"broken": why, "messages": (), "offers": ()}
-        # As a Q model reads it: what else a turn had may be large, and is in no record.
+        # Without the wire format, which may be large and is not recorded.
         plain = tuple(replace(message, wire=None) for message in history)
         return {"messages": plain, "offers": (*self.offers, offer)}
 
     def closed(self, outcome: Outcome) -> Self:
-        """The episode with its outcome; the same one again changes nothing.
+        """The episode with its outcome; idempotent for the same reward.
 
         Raises:
             EpisodeClosedError: it ended with another reward.
@@ -155,33 +157,33 @@ class Episode(_State):
         if self.outcome.reward != outcome.reward:
             raise EpisodeClosedError(
                 f"episode {self.id!r} ended with a reward of {self.outcome.reward}, not "
-                f"{outcome.reward}; an episode ends once"
+                f"{outcome.reward}; an episode can end only once, so start another one"
             )
         return self
 
     def written(self) -> Self:
-        """The episode once it is in a file, without the texts."""
+        """The episode marked as recorded, without its texts."""
         return self.model_copy(update={"recorded": True, "messages": (), "offers": ()})
 
     def require_open(self) -> None:
         """Refuse a step after the end.
 
         Raises:
-            EpisodeClosedError: it has its outcome.
+            EpisodeClosedError: the episode has ended.
         """
         if self.outcome is not None:
             raise EpisodeClosedError(
-                f"episode {self.id!r} has ended; give the next episode another episode_id"
+                f"episode {self.id!r} has ended; use another episode_id for the next episode"
             )
 
 
 def digest(history: History) -> str:
-    """What a state is recognised by: what its messages say, and what else they show."""
+    """Hash of a state: the texts of its messages and their other content."""
     seen = [(message.key, *message.unread) for message in history]
     return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
 def _extends(history: History, former: History) -> bool:
-    """Whether an action and what it brought were added, and nothing was changed."""
+    """True if only an action and its observation were appended."""
     new = history[len(former) :]
     return history[: len(former)] == former and len(new) > 1 and new[0].role == "assistant"

@@ -1,4 +1,4 @@
-"""Stores of episodes between their steps."""
+"""Store of open episodes: the protocol and the implementation in memory."""
 
 import time
 from collections import Counter, OrderedDict, defaultdict
@@ -10,25 +10,25 @@ from server.context.request_context import owner_of
 from server.episodes.state import Episode
 
 Change = Callable[[Episode | None], Episode]
-"""From the kept episode, or None, to the one to keep; pure, so it may be called twice."""
+"""Maps the stored episode, or None, to its new state; pure, because it may be called again."""
 
 
 class EpisodeStore(Protocol):
-    """Keeps episodes for a while; one that was not touched for long may be gone."""
+    """Stores episodes for a limited time."""
 
     async def get(self, episode_id: str) -> Episode | None:
-        """The episode, if it is there."""
+        """The episode, or None if it is unknown."""
         ...
 
     async def update(self, episode_id: str, change: Change) -> Episode:
-        """Change an episode as one: no other change comes between reading and writing.
+        """Change an episode atomically.
 
-        What `change` raises is raised, and nothing is kept of it.
+        Exceptions of `change` propagate and leave the episode unchanged.
         """
         ...
 
     def claimed(self, episode_id: str) -> AbstractAsyncContextManager[bool]:
-        """True if nobody else has claimed the episode; it is this caller's for the block."""
+        """Claim the episode for the block; False if another replica has claimed it."""
         ...
 
 
@@ -36,10 +36,10 @@ class MemoryEpisodeStore:
     """Episodes as JSON in this process.
 
     Args:
-        max_bytes: of all together. Where that is too little, the key that holds most loses its
-            episode untouched for longest: with K keys, a K-th of the memory is safe from others.
-        ttl_s: an episode untouched for longer is gone.
-        clock: seconds that never go back.
+        max_bytes: memory for all episodes. When it is full, the key that holds most loses its least
+            recently used episode, so with K keys each is sure of a K-th of the memory.
+        ttl_s: time without a step after which an episode expires.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class MemoryEpisodeStore:
 
     @property
     def nbytes(self) -> int:
-        """Size of all episodes."""
+        """Size of all stored episodes in bytes."""
         return self._bytes.total()
 
     async def get(self, episode_id: str) -> Episode | None:
-        """The episode, if it is there."""
+        """The episode, or None if it is unknown."""
         self._forget_old()
         return self._read(episode_id)
 
     async def update(self, episode_id: str, change: Change) -> Episode:
-        """Change an episode; there is no `await` in between, so nothing can come between."""
+        """Change an episode atomically, because there is no `await` within."""
         self._forget_old()
         episode = change(self._read(episode_id))
         row = episode.model_dump_json().encode()
@@ -76,7 +76,7 @@ class MemoryEpisodeStore:
 
     @asynccontextmanager
     async def claimed(self, episode_id: str) -> AsyncIterator[bool]:
-        """True: no other server knows the episode, and in this one `Episodes` takes turns."""
+        """True: no other replica knows the episode, and `Episodes` has a lock for it."""
         yield True
 
     def _read(self, episode_id: str) -> Episode | None:

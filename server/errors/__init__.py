@@ -1,1 +1,1 @@
-"""Error classes of the server, their statuses, and the shapes they are sent in."""
+"""Error classes of the server, their HTTP statuses and their response bodies."""

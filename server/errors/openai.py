@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, on the routes that OpenAI's clients use. Pure."""
+"""Error bodies in OpenAI's format, for the routes that OpenAI clients call. Pure."""
 
 from typing import Any, Final
 
@@ -7,7 +7,7 @@ _CODES: Final = {
     "unknown_model": "model_not_found",
     "history_too_long": "context_length_exceeded",
 }
-"""Where OpenAI has a word of its own that clients look for."""
+"""Our codes for which OpenAI has a code of its own that clients check."""
 _TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -16,14 +16,14 @@ _TYPES: Final = {
 
 
 def speaks_openai(path: str) -> bool:
-    """Whether who asked there expects OpenAI's errors."""
+    """True for the routes whose clients expect OpenAI's error format."""
     return path in _PATHS
 
 
 def openai_detail(
     status: int, code: str, message: str, param: str | None
 ) -> tuple[int, dict[str, Any]]:
-    """Status and detail of an error; a malformed body is a 400 there."""
+    """Status and detail of an error in OpenAI's format, where a malformed body is a 400."""
     status = 400 if status == 422 else status
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     detail = {"message": message, "type": kind, "param": param, "code": _CODES.get(code, code)}

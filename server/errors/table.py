@@ -1,4 +1,4 @@
-"""Which error becomes which status: one table, and the handlers that read it."""
+"""The table from error classes to HTTP statuses, and the handlers that apply it."""
 
 from math import ceil
 
@@ -43,7 +43,7 @@ from server.errors.types import (
 from server.messages.schemas import SHAPES
 
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 431, 500, 502, 503, 504)
-"""All that an error can have."""
+"""Every status that an error response can have."""
 RETRY_AFTER_S = 1
 
 TABLE: dict[type[QGuideError], tuple[int, str]] = {
@@ -74,17 +74,17 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     OverLimitError: (429, "rate_limited"),
     DrainingError: (503, "draining"),
 }
-"""The most special class first."""
+"""Status and code by error class, subclasses before their base classes."""
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
-UNREADABLE = "the body is no JSON in UTF-8, or nested too deeply; send one object"
+UNREADABLE = "the body is not JSON in UTF-8, or nested too deeply; send one JSON object"
 _SHOWN_CHARACTERS = 40
 
 _log = structlog.get_logger(__name__)
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error in one shape, without internals."""
+    """Answer every error in one format, without internals."""
     app.add_exception_handler(QGuideError, _known)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _http)
@@ -99,17 +99,17 @@ def error_response(
     param: str | None = None,
     retry_after_s: float | None = None,
 ) -> JSONResponse:
-    """The body of every error; 429 and 503 say when to come back, 401 how to say who one is.
+    """The response of every error; 429 and 503 carry Retry-After, 401 WWW-Authenticate.
 
     Args:
-        param: the field that is at fault; only OpenAI's shape has a place for it.
+        param: the invalid field; only OpenAI's format has a place for it.
     """
-    message = message.encode(errors="replace").decode()  # it may quote half a character
+    message = message.encode(errors="replace").decode()  # it may quote a lone surrogate
     detail = {"code": code, "message": message}
     if speaks_openai(request.url.path):
         status, detail = openai_detail(status, code, message, param)
     request_id = getattr(request.state, "request_id", "")
-    wait_s = max(RETRY_AFTER_S, ceil(retry_after_s or 0))  # 0 would have clients loop
+    wait_s = max(RETRY_AFTER_S, ceil(retry_after_s or 0))  # clients would retry 0 in a tight loop
     headers = {"Retry-After": str(wait_s)} if status in (429, 503) else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -119,7 +119,7 @@ def error_response(
 
 
 def known_error_response(request: Request, error: Exception) -> JSONResponse:
-    """What the table says of an error; an error that it lacks is a 500."""
+    """The response to an error of the table; any other error is a 500."""
     for kind, (status, code) in TABLE.items():
         if isinstance(error, kind):
             return error_response(
@@ -158,13 +158,16 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         return error_response(request, 422, "malformed_body", UNREADABLE)
     code = HTTP_CODES.get(error.status_code, "invalid_request")
     response = error_response(request, error.status_code, code, str(error.detail))
-    response.headers.update(error.headers or {})  # 405 names the methods there are in `Allow`
+    response.headers.update(error.headers or {})  # a 405 lists the allowed methods in `Allow`
     return response
 
 
 def unknown_error_response(request: Request, error: Exception) -> JSONResponse:
-    """What is said of a failure that nobody foresaw: nothing but where to look."""
+    """The response to an unexpected failure: a 500 without internals."""
     _log.error("request_failed", path=request.url.path, exc_info=error)
     return error_response(
-        request, 500, "internal_error", "the server failed; its log has this request's id"
+        request,
+        500,
+        "internal_error",
+        "internal error; the server's log has the details under this request id",
     )

@@ -1,21 +1,21 @@
 """Errors of the server itself, raised before a request reaches its route.
 
 QGuideError
-├── UntrustedHostError      the request names a host that this server is not
-├── UnauthorizedError       no API key, or one that does not exist
-├── ForbiddenError          a key that does not allow this
-├── BodyTooLargeError       more bytes than the server takes
-├── BodyTimeoutError        the body did not come in time
-├── MalformedBodyError      a body that cannot be stored or passed on
-├── DrainingError           the server is about to end
-└── OverLimitError          the requests or tokens of this key are used up
+├── UntrustedHostError      the Host header names a host that is not trusted
+├── UnauthorizedError       no API key, or an unknown one
+├── ForbiddenError          the API key lacks the permission
+├── BodyTooLargeError       the body exceeds the size limit
+├── BodyTimeoutError        the body did not arrive in time
+├── MalformedBodyError      the body cannot be stored or passed on
+├── DrainingError           the server is shutting down
+└── OverLimitError          the key has used up its requests or tokens
 """
 
 from qnet.errors import QGuideError
 
 
 class UnauthorizedError(QGuideError):
-    """No API key was sent, or one that does not exist."""
+    """No API key was sent, or an unknown one."""
 
 
 class ForbiddenError(QGuideError):
@@ -23,7 +23,7 @@ class ForbiddenError(QGuideError):
 
 
 class UntrustedHostError(QGuideError):
-    """The request is for a host that this server does not answer to."""
+    """The Host header names a host that is not trusted."""
 
 
 class BodyTooLargeError(QGuideError):
@@ -31,35 +31,35 @@ class BodyTooLargeError(QGuideError):
 
     def __init__(self, max_body_bytes: int) -> None:
         super().__init__(
-            f"the body has more than {max_body_bytes:,} bytes; shorten the history or raise "
+            f"the body is larger than {max_body_bytes:,} bytes; shorten the history or raise "
             "QGUIDE_MAX_BODY_BYTES"
         )
 
 
 class BodyTimeoutError(QGuideError):
-    """The head or the body of a request did not come in time."""
+    """The body of a request did not arrive in time."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(
-            f"the body had not come after {timeout_s:g} s; send it faster or raise "
+            f"the body had not arrived after {timeout_s:g} s; send it faster or raise "
             "QGUIDE_BODY_TIMEOUT_S"
         )
 
 
 class MalformedBodyError(QGuideError):
-    """The body is not JSON in UTF-8, or not of the endpoint's shape."""
+    """The body is not JSON in UTF-8, or does not fit the endpoint's schema."""
 
 
 class DrainingError(QGuideError):
-    """The server is about to end and takes no new requests."""
+    """The server is shutting down and accepts no new requests."""
 
 
 class OverLimitError(QGuideError):
-    """The requests or tokens of this key are used up.
+    """The key has used up its requests or tokens.
 
     Args:
-        code: which limit, for programs.
-        retry_after_s: when the next request can succeed, if nobody else uses the key.
+        code: error code of the limit that was reached.
+        retry_after_s: time until a request can succeed, if nobody else uses the key.
     """
 
     def __init__(self, message: str, *, code: str, retry_after_s: int) -> None:

@@ -1,1 +1,1 @@
-"""One guided step and one scored step, whatever the dialect."""
+"""Guided and scored steps, shared by all dialects."""

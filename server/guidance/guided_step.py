@@ -1,4 +1,4 @@
-"""One guided step, for every route that draws candidates."""
+"""Guided steps, for every route that draws candidates."""
 
 from dataclasses import dataclass
 from time import perf_counter
@@ -21,12 +21,12 @@ from server.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class GuidedStepRequest:
-    """A request for an action, checked.
+    """A validated request for an action.
 
     Attributes:
         num_candidates: M.
-        n: how many of the best candidates the caller wants.
-        unreadable: why no Q model can read the history, if none can; the policy can.
+        n: number of candidates that the caller wants, best first.
+        unreadable: the error if Q models cannot read the history; the policy can.
     """
 
     policy: ServedPolicy
@@ -40,7 +40,7 @@ class GuidedStepRequest:
 
 @dataclass(frozen=True, slots=True)
 class GuidedStepResult:
-    """A guided step, who guided it and how long it took."""
+    """The decision of a guided step, its models and its duration."""
 
     decision: Decision
     policy: str
@@ -51,7 +51,7 @@ class GuidedStepResult:
 
 @dataclass(frozen=True, slots=True)
 class GuidedStepService:
-    """Takes guided steps, remembers those of an episode and counts what came of them."""
+    """Takes guided steps, records them in their episodes and counts them in the metrics."""
 
     settings: Settings
     models: Models
@@ -68,20 +68,22 @@ class GuidedStepService:
         """
         most = self.settings.max_candidates
         if not 1 <= num_candidates <= most:
-            raise InvalidCandidatesError(f"num_candidates is {num_candidates}; ask for 1 to {most}")
+            raise InvalidCandidatesError(
+                f"num_candidates is {num_candidates}; ask for 1 to {most} (QGUIDE_MAX_CANDIDATES)"
+            )
 
     async def take(self, asked: GuidedStepRequest) -> GuidedStepResult:
-        """Draw candidates, score them, choose.
+        """Draw candidates, score them and choose one.
 
         Raises:
-            QGuideError: there is no action; see `qnet.decision.guide.guide`.
+            QGuideError: no action could be chosen; see `qnet.decision.guide.guide`.
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
         options = asked.options
         self.check_num_candidates(asked.num_candidates)
         episode = await self.episodes.begin_step(options.episode_id)
-        # Found before anything is drawn and held to the end: no answer mixes two versions.
+        # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
             guidance = self._guidance(asked, episode, q_model.id)
             perturbation = self._perturbation(asked)
@@ -127,7 +129,7 @@ class GuidedStepService:
             return None
         if self.paraphraser is None:
             raise InvalidRequestError(
-                "perturb needs a policy that paraphrases, and this server has none; set "
+                "perturb needs a paraphraser, and this server has none; leave perturb out or set "
                 "QGUIDE_PARAPHRASER"
             )
         markers = (*self.settings.task_markers, *asked.policy.task_markers)
@@ -156,14 +158,14 @@ class GuidedStepService:
 
 
 class UnreadableHistoryScorer:
-    """Stands for a Q model where none can read the history."""
+    """Stand-in for a Q model when the history cannot be read; always raises."""
 
     def __init__(self, name: str, flaw: MalformedHistoryError) -> None:
         self.name = name
         self._flaw = flaw
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Nothing.
+        """Raise the error of the history.
 
         Raises:
             MalformedHistoryError: always.
@@ -179,7 +181,8 @@ def _previous_q(
         return None
     if options.previous_q is None and options.episode_id is None:
         raise InvalidRequestError(
-            "adaptive draws until Q rises over the previous step's; give episode_id or previous_q"
+            "adaptive compares Q with the previous step's, but neither episode_id nor previous_q "
+            "is given; send one of them"
         )
     if options.previous_q is None and episode is not None:
         return episode.previous_q(history, q_model=q_model)

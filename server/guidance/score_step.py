@@ -1,4 +1,4 @@
-"""Scoring as every route does it: each different candidate once."""
+"""Scoring of the caller's own candidates, for every route; each distinct one is scored once."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -27,8 +27,8 @@ class Scored:
     """Q-values of the candidates of one history.
 
     Attributes:
-        q_values: one per candidate, repeated ones included.
-        score_ms: waiting included.
+        q_values: one per candidate, including repeated ones.
+        score_ms: time for scoring, including waits.
     """
 
     q_values: tuple[float, ...]
@@ -41,7 +41,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Scores what callers bring themselves, within the operator's limits and the caller's time."""
+    """Scores the caller's candidates within the server's limits and the request's deadline."""
 
     settings: Settings
     models: Models
@@ -50,34 +50,34 @@ class Scoring:
     deadline: Deadline
 
     def history(self, messages: Sequence[ChatMessage]) -> History:
-        """The history of these messages.
+        """Validate messages and convert them to a history.
 
         Raises:
-            InvalidRequestError: it makes no sense or is too long.
+            InvalidRequestError: the history is malformed or too long.
         """
         most, most_bytes = self.settings.max_history_messages, self.settings.max_text_bytes
         return to_history(messages, most=most, most_bytes=most_bytes)
 
     def candidates(self, given: Sequence[str | CandidateMessage]) -> TriedCandidates:
-        """Candidates of the caller.
+        """Validate the caller's candidates and their observations, and convert them to messages.
 
         Raises:
-            InvalidRequestError: one makes no sense, or there are too many.
+            InvalidRequestError: one is malformed, or there are too many.
         """
         most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
         return to_candidates(given, most=most, most_bytes=most_bytes)
 
     def documents(self, texts: Sequence[str]) -> tuple[Message, ...]:
-        """The same of a reranker's documents, which may repeat.
+        """Validate a reranker's documents, which may repeat, and convert them to messages.
 
         Raises:
-            InvalidRequestError: one makes no sense, or there are too many.
+            InvalidRequestError: one is empty, or there are too many.
         """
         most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
         return to_documents(texts, most=most, most_bytes=most_bytes)
 
     def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[QModelLease]:
-        """The Q model of that name until the request ends.
+        """Lease the Q model of that name until the request ends.
 
         Raises:
             UnknownModelError: no such Q model is served.
@@ -92,14 +92,14 @@ class Scoring:
         q_model: str | None,
         episode_id: str | None,
     ) -> tuple[QModelLease, Scored]:
-        """Score a step of an episode, and who did it.
+        """Score a step of an episode; returns the Q model as well.
 
         Raises:
             EpisodeClosedError: the episode has ended.
             HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: they bring observations to a Q model that reads none, or none
-                to one that does.
-            ScorerUnavailableError: no answer can be given, or not in time.
+            InvalidCandidatesError: they have observations although the Q model reads none, or lack
+                them although it does.
+            ScorerUnavailableError: scoring failed or was not done in time.
             UnknownModelError: no such Q model is served.
         """
         await self.episodes.begin_step(episode_id)
@@ -111,13 +111,13 @@ class Scoring:
     async def score(
         self, history: History, candidates: TriedCandidates, q_model: QModelLease
     ) -> Scored:
-        """Q of each candidate; equal ones that nobody tried go through the Q model once.
+        """Score each candidate; equal ones without observations are scored once.
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: they bring observations to a Q model that reads none, or none
-                to one that does.
-            ScorerUnavailableError: no answer can be given, or not in time.
+            InvalidCandidatesError: they have observations although the Q model reads none, or lack
+                them although it does.
+            ScorerUnavailableError: scoring failed or was not done in time.
         """
         messages, observations = candidates.messages, candidates.observations
         unique = distinct(messages)
@@ -148,7 +148,7 @@ class Scoring:
         scored: Scored,
         q_model: QModelLease,
     ) -> None:
-        """Let a step with the caller's own candidates count as one of its episode."""
+        """Record the scored candidates as a step of the episode."""
         texts = [candidate.text for candidate in candidates]
         await self.episodes.end_step(
             episode_id,

@@ -1,1 +1,1 @@
-"""Bodies of QGuide's own endpoints, and the histories they hold."""
+"""Request and response bodies of QGuide's own endpoints, and their conversion to histories."""

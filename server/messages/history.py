@@ -1,4 +1,4 @@
-"""From the messages of a request to a history that makes sense."""
+"""Validation of messages and candidates, and their conversion to `qnet`'s types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ INSTRUCTING: Final = ("system", "developer")
 
 
 def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -> History:
-    """The history of a request that a Q model has to read.
+    """Convert the messages of a request to a history that a Q model can read.
 
     Raises:
         HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
-        MalformedHistoryError: no message, an empty or broken one, the agent speaking twice in a
-            row or last or first, or a tool call without its result.
+        MalformedHistoryError: there are no messages, one is empty, the assistant's is the first or
+            last or follows another of its own, or a tool call has no result.
     """
     check_count(messages, most)
     history = tuple(message.to_message() for message in messages)
@@ -38,7 +38,7 @@ class TriedCandidates:
     """The candidates of a request.
 
     Attributes:
-        observations: what trying each one answered; empty where nothing was tried.
+        observations: the observation after each candidate; empty if they were not tried.
     """
 
     messages: tuple[Message, ...]
@@ -48,15 +48,17 @@ class TriedCandidates:
 def to_candidates(
     given: Sequence[str | CandidateMessage], *, most: int, most_bytes: int
 ) -> TriedCandidates:
-    """The candidates of a request, as the assistant's messages, and what they were answered.
+    """Convert the candidates of a request to assistant messages and their observations.
 
     Raises:
         HistoryTooLongError: together more text than `most_bytes`.
-        InvalidCandidatesError: none or too many, an empty or broken one, a repeated one, one that
-            is not the assistant's, or one without an observation beside others that have one.
+        InvalidCandidatesError: there are none or too many; one is empty, repeated or not the
+            assistant's; or only some have an observation.
     """
     if not 1 <= len(given) <= most:
-        raise InvalidCandidatesError(f"{len(given)} candidates; give 1 to {most}")
+        raise InvalidCandidatesError(
+            f"candidates has {len(given)} entries; send 1 to {most} (QGUIDE_MAX_CANDIDATES)"
+        )
     messages = [_to_message(candidate, index) for index, candidate in enumerate(given)]
     observations = [_to_observation(candidate) for candidate in given]
     texts = [m.text for m in (*messages, *chain.from_iterable(o or () for o in observations))]
@@ -67,7 +69,8 @@ def to_candidates(
             raise InvalidCandidatesError(f"candidates[{index}] {defect}")
         if tried in seen:
             raise InvalidCandidatesError(
-                f"candidates[{seen[tried]}] and candidates[{index}] are equal; send each once"
+                f"candidates[{seen[tried]}] and candidates[{index}] are equal; send each "
+                "candidate once"
             )
         seen[tried] = index
     return TriedCandidates(tuple(messages), _checked(messages, observations))
@@ -84,14 +87,14 @@ def _to_observation(candidate: str | CandidateMessage) -> History | None:
 def _checked(
     messages: Sequence[Message], observations: Sequence[History | None]
 ) -> tuple[History, ...]:
-    """The observations, if they can follow their candidates."""
+    """Check that the observations can follow their candidates; returns them."""
     tried = [observation for observation in observations if observation is not None]
     for index, (message, observation) in enumerate(zip(messages, observations, strict=True)):
         if observation is None:
             if tried:
                 raise InvalidCandidatesError(
-                    f"candidates[{index}] has no observation, but others have one; give one to "
-                    "each candidate or to none"
+                    f"candidates[{index}] has no observation, but others have one; send one for "
+                    "each candidate or for none"
                 )
             continue
         roles = sorted({answer.role for answer in observation} - {"user", "tool"})
@@ -99,26 +102,28 @@ def _checked(
             raise InvalidCandidatesError(
                 f"candidates[{index}].observation "
                 + (f"has the role {roles[0]!r}" if roles else "is empty")
-                + "; give a text, or messages of the roles 'tool' and 'user'"
+                + "; send a text, or messages with the roles 'tool' and 'user'"
             )
         try:
             check_readable((message, *observation))
         except MalformedHistoryError as error:
             raise InvalidCandidatesError(
-                f"candidates[{index}] and its observation, as messages of their own: {error}"
+                f"candidates[{index}] and its observation are malformed as messages: {error}"
             ) from error
     return tuple(tried)
 
 
 def to_documents(texts: Sequence[str], *, most: int, most_bytes: int) -> tuple[Message, ...]:
-    """The documents of a request as candidates; unlike those, they may repeat.
+    """Convert a reranker's documents to assistant messages; unlike candidates they may repeat.
 
     Raises:
         HistoryTooLongError: together more text than `most_bytes`.
-        InvalidCandidatesError: none or too many, or an empty or broken one.
+        InvalidCandidatesError: there are none or too many, or one is empty.
     """
     if not 1 <= len(texts) <= most:
-        raise InvalidCandidatesError(f"{len(texts)} documents; give 1 to {most}")
+        raise InvalidCandidatesError(
+            f"there are {len(texts)} documents; send 1 to {most} (QGUIDE_MAX_CANDIDATES)"
+        )
     check_size("documents", texts, most_bytes)
     for index, text in enumerate(texts):
         if defect := _defect(text):
@@ -130,15 +135,15 @@ def check_count(messages: Sequence[object], most: int) -> None:
     """Refuse an empty history, and one of more than `most` messages."""
     if len(messages) > most:
         raise HistoryTooLongError(
-            f"messages has {len(messages):,} turns; this server takes {most:,}; shorten the "
+            f"messages has {len(messages):,} entries; this server takes {most:,}; shorten the "
             "history or raise QGUIDE_MAX_HISTORY_MESSAGES"
         )
     if not messages:
-        raise MalformedHistoryError("messages is empty; give at least the task as a user message")
+        raise MalformedHistoryError("messages is empty; send at least the task as a user message")
 
 
 def check_readable(history: History) -> None:
-    """Every turn says something whole, calls have results, and the agent is asked."""
+    """Refuse empty messages, tool calls without results, and an assistant's message at the end."""
     for index, message in enumerate(history):
         if defect := _turn_defect(message):
             raise MalformedHistoryError(f"messages[{index}] ({message.role}) {defect}")
@@ -146,47 +151,50 @@ def check_readable(history: History) -> None:
     spoken = _spoken(history)
     if not spoken or spoken[-1] == "assistant":
         raise MalformedHistoryError(
-            f"the last message is the {history[-1].role}'s; end with the observation that the "
-            "agent has to answer"
+            f"the last message has the role {history[-1].role!r}; end with the observation that "
+            "the agent has to answer"
         )
 
 
 def _check_order(history: History) -> None:
-    """The task comes first, and an observation between any two actions."""
+    """Refuse a history without a task first, or without an observation between two actions."""
     if _spoken(history)[0] != "user":
-        raise MalformedHistoryError("the first turn is not the user's; begin with the task")
+        raise MalformedHistoryError(
+            f"the first message has the role {_spoken(history)[0]!r}; begin with the task as a "
+            "user message"
+        )
     for index, (former, message) in enumerate(pairwise(history)):
         if former.role == message.role == "assistant":
             raise MalformedHistoryError(
-                f"messages[{index}] and messages[{index + 1}] are both the assistant's; put the "
+                f"messages[{index}] and messages[{index + 1}] are both the assistant's; send the "
                 "observation between them"
             )
 
 
 def _spoken(history: History) -> list[Role]:
-    """Who speaks, but for those to whom nobody answers."""
+    """Roles of all messages except those that give instructions."""
     return [message.role for message in history if message.role not in INSTRUCTING]
 
 
 def _turn_defect(message: Message) -> str | None:
-    """What keeps a turn from being said; a tool may have nothing to say."""
+    """The reason to refuse a message, or None; only a tool's message may be empty."""
     if message.tool_calls and message.role != "assistant":
-        return "has tool calls; those are the assistant's"
+        return "has tool_calls, which only an assistant message may have; remove them"
     if message.tool_call_id and message.role != "tool":
-        return "has a tool_call_id; those are the tools'"
+        return "has a tool_call_id, which only a tool message may have; remove it"
     return _defect(message.text or ("nothing" if message.role == "tool" else ""))
 
 
 def _check_tool_results(history: History) -> None:
-    """Every call is followed by its result, and every result follows its call."""
+    """Refuse a tool call that its result does not follow, and a result without its call."""
     waiting: list[str] = []
     for index, message in enumerate(history):
         if message.role == "tool":
             if message.tool_call_id not in waiting:
                 raise MalformedHistoryError(
                     f"messages[{index}] is the result of the tool call {message.tool_call_id!r}, "
-                    "which the assistant's turn before it does not make or which has its result; "
-                    "send one result for each call, after it"
+                    "but the assistant message before it makes no such call, or the call has a "
+                    "result already; send one result after each call"
                 )
             waiting.remove(message.tool_call_id)
         elif waiting:
@@ -195,23 +203,23 @@ def _check_tool_results(history: History) -> None:
             waiting = [call.id for call in message.tool_calls]
     if waiting and history[-1].role != "assistant":
         raise MalformedHistoryError(
-            f"the tool calls {', '.join(map(repr, waiting))} have no result; send a tool message "
-            "for each call, straight after it"
+            f"the tool calls {', '.join(map(repr, waiting))} have no result; send one tool message "
+            "for each, directly after the assistant message"
         )
 
 
 def check_size(name: str, texts: Sequence[str], most_bytes: int) -> None:
-    """Refuse by its bytes what would keep the device busy with counting its tokens."""
+    """Refuse texts that are too large, by their bytes, so that no time is spent tokenising them."""
     size = sum(len(text.encode(errors="replace")) for text in texts)
     if size > most_bytes:
         raise HistoryTooLongError(
-            f"{name} has {size:,} bytes of text; this server takes {most_bytes:,}; shorten it or "
+            f"{name} has {size:,} bytes of text; this server takes {most_bytes:,}; shorten it, or "
             "raise QGUIDE_MAX_TEXT_BYTES"
         )
 
 
 def _defect(text: str) -> str | None:
-    """What keeps a text from being said, and the remedy."""
+    """The reason to refuse a text, or None."""
     return None if text.strip() else "is empty; remove it"
 
 
@@ -220,6 +228,7 @@ def _to_message(candidate: str | CandidateMessage, index: int) -> Message:
         return Message("assistant", candidate)
     if candidate.role != "assistant":
         raise InvalidCandidatesError(
-            f"candidates[{index}] has the role {candidate.role!r}; a candidate is the assistant's"
+            f"candidates[{index}] has the role {candidate.role!r}; send candidates as assistant "
+            "messages"
         )
     return candidate.to_message()

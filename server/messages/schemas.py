@@ -1,4 +1,4 @@
-"""The bodies of requests and responses: where untrusted data enters."""
+"""Request and response bodies of QGuide's own endpoints."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
@@ -14,21 +14,21 @@ from qnet.types import Message, Role, ToolCall
 OUR_SHAPE: Final = "(ours)"
 VLLM_SHAPE: Final = "(vLLM's)"
 SHAPES: Final = (OUR_SHAPE, VLLM_SHAPE)
-"""Tags of the bodies that `POST /v1/score` takes; no field of a body, so errors leave them out."""
+"""Tags of the schemas that `POST /v1/score` accepts; they are not fields, so errors omit them."""
 
 NOT_EMPTY: Final[dict[str, Any]] = {"minItems": 1}
-"""For the document alone: an empty list is a 400 whose message says what to give."""
+"""For the OpenAPI document only: an empty list is answered with a 400 that names the remedy."""
 AT_LEAST_ONE: Final[dict[str, Any]] = {"minimum": 1}
-"""Likewise for a number, whose upper limit is the operator's."""
+"""Likewise for a number whose upper limit is a setting."""
 
 
 def _whole_number(value: object) -> object:
-    """JSON knows one kind of number: 3.0 is an integer, and its schema says so."""
+    """Accept 3.0 as an integer, as JSON schema does."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 WHOLE: Final = BeforeValidator(_whole_number)
-"""Stands after a field's limits: before them it would keep them out of the document."""
+"""Must follow a field's limits; placed before, it would hide them in the OpenAPI document."""
 Integer = Annotated[int, WHOLE]
 Positive = Annotated[int, Field(ge=1), WHOLE]
 Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
@@ -36,15 +36,15 @@ QModelName = Annotated[
     str | None, Field(description="a name, `name@version` or alias; null takes the default")
 ]
 _ID_PATTERN: Final = r"^[^\x00-\x1f\x7f]+$"
-"""No control characters: the id becomes a part of an address when the episode ends."""
+"""No control characters, because the id becomes a part of the outcome's URL."""
 EpisodeId = Annotated[
     str | None,
     Field(
         min_length=1,
         max_length=256,
         pattern=_ID_PATTERN,
-        description="ties the steps of one episode together, and to one Q model where the "
-        "operator split them",
+        description="identifies the episode that this step belongs to; with a split alias all "
+        "its steps use the same Q model",
     ),
 ]
 
@@ -54,8 +54,8 @@ EpisodeArm = Annotated[
         min_length=1,
         max_length=256,
         pattern=_ID_PATTERN,
-        description="takes the Q model that this episode has, where the operator split them; "
-        "nothing becomes a step of it",
+        description="with a split alias, selects the Q model of this episode; no step is added "
+        "to the episode",
     ),
 ]
 
@@ -65,14 +65,14 @@ def _is_none(value: object) -> bool:
 
 
 class Body(BaseModel):
-    """What is not known here is refused."""
+    """Base of bodies that refuse unknown fields."""
 
-    # Strict: `true` is no number of candidates. NaN and infinity are no temperatures.
+    # Strict, so that `true` is not accepted as a number.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class ContentPart(BaseModel):
-    """A piece of a turn's content; only text can be read."""
+    """A part of a message's content; only text can be read."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
@@ -81,14 +81,14 @@ class ContentPart(BaseModel):
 
 
 class CalledFunction(Body):
-    """What a tool call calls."""
+    """Name and arguments of a called function."""
 
     name: str
     arguments: str = Field(description="JSON, as the model wrote it")
 
 
 class ToolCallBody(Body):
-    """One tool call of an assistant's turn."""
+    """One tool call of an assistant message."""
 
     id: str
     type: Literal["function"] = "function"
@@ -96,14 +96,14 @@ class ToolCallBody(Body):
 
 
 class CalledTool(Body):
-    """What a custom tool is given."""
+    """Name and input of a called custom tool."""
 
     name: str
     input: str = Field(description="any text")
 
 
 class CustomCallBody(Body):
-    """One call of a custom tool of an assistant's turn."""
+    """One call of a custom tool in an assistant message."""
 
     id: str
     type: Literal["custom"]
@@ -111,7 +111,7 @@ class CustomCallBody(Body):
 
 
 class ChatMessage(Body):
-    """One turn, OpenAI's shape."""
+    """One message in OpenAI's format."""
 
     role: Role
     content: str | list[ContentPart] | None = Field(
@@ -124,34 +124,34 @@ class ChatMessage(Body):
 
     @classmethod
     def of(cls, message: Message) -> Self:
-        """A turn as `qnet` knows it."""
+        """Convert from `qnet`'s message."""
         calls = [_call_body(call) for call in message.tool_calls]
         content = message.content or None if calls else message.content
         return cls(role=message.role, content=content, tool_calls=calls or None)
 
     def to_message(self) -> Message:
-        """The same turn as `qnet` knows it.
+        """Convert to `qnet`'s message.
 
         Raises:
-            MalformedHistoryError: the content has a part that is no text.
+            MalformedHistoryError: the content has a part that is not text.
         """
         calls = tuple(_call_of(body) for body in self.tool_calls or ())
         return Message(self.role, text_in(self.role, self.content), calls, self.tool_call_id or "")
 
 
 def text_in(role: str, content: str | Sequence[ContentPart] | None) -> str:
-    """What a turn says.
+    """The text of a message's content.
 
     Raises:
-        MalformedHistoryError: the content has a part that is no text.
+        MalformedHistoryError: the content has a part that is not text.
     """
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:
         if part.type != "text" or part.text is None:
             raise MalformedHistoryError(
-                f"the {role}'s content has a part of type {part.type[:40]!r}; the Q models read "
-                "text alone, so send parts of type 'text' with their text"
+                f"the {role} message has a content part of type {part.type[:40]!r}; Q models read "
+                "only text, so send parts of type 'text' with their text"
             )
     return PART_END.join(part.text or "" for part in content)
 
@@ -172,54 +172,55 @@ def _call_of(body: ToolCallBody | CustomCallBody) -> ToolCall:
 
 
 class StepOptions(Body):
-    """How a step may be guided."""
+    """Guidance options of one step."""
 
     q_model: QModelName = None
     fallback: Fallback | None = Field(
         default=None,
-        description="if no Q can be given: `error`, or `first` for the first candidate; null "
-        "takes the server's setting",
+        description="answer if no Q is available: `error`, or `first` for the first candidate; "
+        "null takes the server's setting",
     )
     episode_id: EpisodeId = None
     adaptive: bool = Field(
         default=False,
-        description="draw in small batches until Q rises over the previous step's, at most "
-        "num_candidates; needs episode_id or previous_q",
+        description="draw in small batches until a candidate's Q exceeds the previous step's, at "
+        "most num_candidates; needs episode_id or previous_q",
     )
     previous_q: float | None = Field(
         default=None,
         allow_inf_nan=False,
-        description="for adaptive: Q of the action that led here; null takes the episode's",
+        description="for adaptive: Q of the previous action; null takes it from the episode",
     )
     perturb: bool = Field(
         default=False,
-        description="draw the candidates after the first under paraphrases of the task",
+        description="draw all candidates but the first from paraphrases of the task",
     )
     task: str | None = Field(
         default=None,
-        description="for perturb: the part of the first user message that says what to do; null "
-        "finds it",
+        description="for perturb: the part of the first user message to paraphrase; null "
+        "detects it",
     )
 
 
 class ActRequest(StepOptions):
-    """What the agent has seen so far, and how to draw and score what it might do next."""
+    """The agent's history, and how to draw and score its next action."""
 
     messages: list[ChatMessage] = Field(
-        description="the history; the last turn is not the agent's", json_schema_extra=NOT_EMPTY
+        description="the history; its last message is the observation to answer",
+        json_schema_extra=NOT_EMPTY,
     )
     num_candidates: Integer = Field(
         default=5, description="M, how many candidates to draw", json_schema_extra=AT_LEAST_ONE
     )
     temperature: Temperature | None = Field(
-        default=0.7, description="null leaves it to the policy, which reasoning models need"
+        default=0.7, description="null is the policy's default, which reasoning models need"
     )
     greedy_candidate: bool = Field(
         default=True,
         description="draw the first candidate at temperature 0, unless temperature is null",
     )
     max_tokens: Annotated[int, Field(ge=1, le=4096), WHOLE] | None = Field(
-        default=128, description="of each candidate; null leaves it to the policy"
+        default=128, description="of each candidate; null is the policy's default"
     )
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), WHOLE] | None = None
     policy: str | None = Field(default=None, description="null takes the default")
@@ -237,7 +238,7 @@ class CandidateMessage(ChatMessage):
 
 
 class ScoreItem(Body):
-    """What an agent has seen so far, and the caller's own candidates."""
+    """An agent's history and the caller's own candidates."""
 
     messages: list[ChatMessage] = Field(json_schema_extra=NOT_EMPTY)
     candidates: list[str | CandidateMessage] = Field(
@@ -247,14 +248,14 @@ class ScoreItem(Body):
 
 
 class ScoreRequestBody(ScoreItem):
-    """One history, and which Q model scores."""
+    """One history with candidates, and the Q model to score them."""
 
     q_model: QModelName = None
     episode_id: EpisodeId = None
 
 
 class ScoreBatchBody(Body):
-    """Several histories, of the same agent or of others, for one Q model."""
+    """Several histories with candidates, of one agent or several, and one Q model."""
 
     items: list[ScoreItem] = Field(json_schema_extra=NOT_EMPTY)
     q_model: QModelName = None
@@ -262,14 +263,14 @@ class ScoreBatchBody(Body):
 
 
 class ScoreUsage(Body):
-    """Tokens that the scorer computed, and that it found in its cache."""
+    """Tokens that the scorer computed or found in its cache."""
 
     scored_tokens: int
     cached_tokens: int
 
 
 class Usage(ScoreUsage):
-    """Also the tokens of the history as the policy reads it, and those it generated."""
+    """Token usage of one step: drawing and scoring."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -280,14 +281,14 @@ class Usage(ScoreUsage):
 
 
 class ScoreTimings(Body):
-    """Milliseconds per stage, waiting included."""
+    """Milliseconds per stage, including waits."""
 
     score: float
     total: float
 
 
 class Timings(ScoreTimings):
-    """Also the time it took to draw the candidates."""
+    """Milliseconds per stage of one step, including waits."""
 
     sample: float
     paraphrase: float
@@ -303,21 +304,21 @@ class ScoredCandidate(Body):
     """A candidate and its Q."""
 
     message: DrawnMessage
-    q_value: float | None = Field(description="null if none was read; see `reason`")
+    q_value: float | None = Field(description="null if it was not scored; see `reason`")
 
 
 class ActResponse(Body):
-    """The chosen action and everything that it was chosen from."""
+    """The chosen action and the candidates it was chosen from."""
 
-    action: str = Field(description="the chosen reply's content")
-    chosen: int = Field(description="its index among the candidates")
+    action: str = Field(description="content of the chosen candidate")
+    chosen: int = Field(description="index of the chosen candidate")
     reason: Reason
-    guided: bool = Field(description="false if there was a choice but no Q could be given")
-    unguided_reason: str | None = Field(default=None, description="why there is no guidance")
+    guided: bool = Field(description="false if there was a choice but no Q was available")
+    unguided_reason: str | None = Field(default=None, description="why no Q was available")
     candidates: list[ScoredCandidate]
     draws_saved: int = Field(description="candidates that adaptive M did not need")
     perturbed: int = Field(description="candidates drawn under a paraphrase")
-    warnings: list[str] = Field(description="what was asked for but could not be done")
+    warnings: list[str] = Field(description="options that could not be applied, and why")
     policy: str
     q_model: str
     q_model_version: str
@@ -342,7 +343,7 @@ class ScoredItem(Body):
 
 
 class ScoreResponse(ScoredItem):
-    """Also which version scored, and how long it took."""
+    """Q of every candidate, the version that scored, and the timings."""
 
     q_model: str
     q_model_version: str
@@ -359,42 +360,42 @@ class ScoreBatchResponse(Body):
 
 
 class OutcomeRequest(Body):
-    """How an episode ended."""
+    """Outcome of an episode."""
 
     reward: float = Field(allow_inf_nan=False)
     terminated: bool = Field(
-        default=True, description="false if a limit of steps cut the episode off"
+        default=True, description="false if a step limit truncated the episode"
     )
     action: str | None = Field(
-        default=None, min_length=1, description="the last one, if it was not the chosen one"
+        default=None, min_length=1, description="the last action, if it was not the chosen one"
     )
     observation: str = Field(default="", description="the observation after the last action")
 
 
 class OutcomeResponse(Body):
-    """An episode that has its outcome."""
+    """A closed episode."""
 
     episode_id: str
     reward: float
-    steps: int = Field(description="distinct states in which it was guided")
-    recorded: bool = Field(description="true if it was written for the offline jobs")
-    reason: str | None = Field(description="why it was not written")
+    steps: int = Field(description="number of distinct states that were guided")
+    recorded: bool = Field(description="true if it was written to a file for the offline jobs")
+    reason: str | None = Field(description="why it was not recorded")
 
 
 class Health(Body):
-    """Whether the server works."""
+    """Health of the server."""
 
     status: Literal["ok", "unavailable"]
     reason: str | None = None
     details: dict[str, str] = Field(
         default_factory=dict,
-        description="`redis`: ok, or gone while memory serves in its place; absent without Redis. "
-        "`upstream NAME`: ok, or what is wrong with it",
+        description="`redis`: ok, or down while the server falls back to memory; absent without "
+        "Redis. `upstream NAME`: ok, or its problem",
     )
 
 
 class ErrorDetail(Body):
-    """What went wrong, for a program (`code`) and for a person (`message`)."""
+    """Error for programs (`code`) and for people (`message`)."""
 
     code: str
     message: str
@@ -402,6 +403,6 @@ class ErrorDetail(Body):
 
 
 class ErrorBody(Body):
-    """The body of every error."""
+    """Body of every error response."""
 
     error: ErrorDetail

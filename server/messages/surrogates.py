@@ -1,7 +1,7 @@
-r"""Lone surrogates in a body: JSON can spell half a character, but UTF-8 cannot hold it.
+r"""Detection of lone surrogates, which JSON can express but UTF-8 cannot encode.
 
-`"\ud800"` passes every parser of JSON and then fails wherever it is written: to an upstream, a
-file, Redis, a metric's label. So it is refused where it enters, in whatever field.
+`"\ud800"` passes every JSON parser and then fails wherever it is written: to an upstream, a file,
+Redis or a metric's label. So it is refused on arrival, in any field.
 """
 
 import json
@@ -9,8 +9,8 @@ import re
 from json import detect_encoding
 from typing import Any, Final
 
-# A high one that no low one follows, or a low one that no high one precedes; or an escaped
-# backslash before a `u`, behind which what looks like the half of a pair may be none.
+# A high surrogate without a low one after it, or a low one without a high one before it; or an
+# escaped backslash before a `u`, after which these patterns can be wrong.
 _ESCAPED: Final = re.compile(
     rb"\\(?:\\u|u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F]))"
@@ -25,14 +25,14 @@ def lone_surrogate_in(body: bytes) -> str | None:
     try:
         return _find(json.loads(body))
     except (ValueError, RecursionError):
-        return None  # for whoever reads it to refuse
+        return None  # the schema validation refuses the body
 
 
 def _may_hold_one(body: bytes) -> bool:
-    """True if only parsing can tell; most bodies are told from their bytes."""
+    """True unless the raw bytes already rule it out, which saves parsing most bodies."""
     if detect_encoding(body) not in ("utf-8", "utf-8-sig"):
         return True
-    # A search for one byte takes a hundredth of the time of a pattern: this runs on the event loop.
+    # Search for one byte first, in a hundredth of the pattern's time: this runs on the event loop.
     escaped = b"\\" in body and _ESCAPED.search(body)
     return bool(escaped or (b"\xed" in body and _RAW.search(body)))
 

@@ -1,4 +1,4 @@
-"""Reading of request bodies, before a request takes a place among those that run."""
+"""Reading of whole request bodies, before a request counts as running."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,28 +16,28 @@ from server.messages.surrogates import lone_surrogate_in
 from server.middleware.long_bodies import LONG_BYTES, LongBodyTurns
 
 _WHOLE_BODIES: Final = 64
-"""Bodies of the largest size that may be arriving together, as far as memory goes."""
+"""Memory for bodies that are still arriving, in bodies of the maximum size."""
 _GIVEN_UP: Final = 0.0
-"""A deadline long past, by the loop's clock."""
+"""A deadline in the past of the loop's clock, which marks a body that made room for others."""
 
 
 @dataclass(slots=True)
 class _Arrival:
-    """A body that is still coming, and how to give it up."""
+    """A body that is still arriving, and the callback that aborts it."""
 
     give_up: Callable[[], None]
     received: int = 0
 
 
 class BodyReader:
-    """Reads the whole body within a size and a time, and hands it on as one message.
+    """Reads the whole body within limits of size and time, and passes it on as one message.
 
-    Slow bodies take no place of the limits on running requests, which come after this; so they
-    cannot keep others out. What they may hold together is limited: the one that began first is
-    given up for the others.
+    A slow body does not count as a running request, because the limits on those are applied after
+    this middleware; so slow clients cannot lock others out. The memory of all arriving bodies is
+    limited: when it is full, the body that has been arriving for longest is aborted.
 
     Args:
-        timeout_s: from the head of the request to the last byte of the body.
+        timeout_s: time from the head of the request to the last byte of its body.
     """
 
     def __init__(self, app: ASGIApp, *, max_body_bytes: int, timeout_s: float) -> None:
@@ -50,7 +50,7 @@ class BodyReader:
         self._turns = LongBodyTurns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request once it is whole."""
+        """Serve one request once its body is complete."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -59,7 +59,7 @@ class BodyReader:
         except QGuideError as error:
             response = known_error_response(Request(scope), error)
             if isinstance(error, BodyTimeoutError | OverloadedError):
-                response.headers["Connection"] = "close"  # what still comes is no request
+                response.headers["Connection"] = "close"  # the rest of the body is unread
             await response(scope, receive, send)
             return
         if body is None:  # the caller has hung up
@@ -78,13 +78,13 @@ class BodyReader:
         await self.app(scope, whole, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body, or None if the caller hung up.
+        """Read the body; None if the client disconnected.
 
         Raises:
-            BodyTooLargeError: more bytes are announced, or come, than the server takes.
-            BodyTimeoutError: they did not come in time.
-            OverloadedError: it was given up for other bodies.
-            MalformedBodyError: it holds half a character.
+            BodyTooLargeError: it has, or announces, more bytes than the limit.
+            BodyTimeoutError: it did not arrive in time.
+            OverloadedError: it was aborted to make room for other bodies.
+            MalformedBodyError: it contains a lone surrogate.
         """
         if _announced(scope) > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
@@ -98,22 +98,22 @@ class BodyReader:
         except TimeoutError:
             if timeout.when() == _GIVEN_UP:
                 raise OverloadedError(
-                    f"bodies that are still coming hold more than {self._max_arriving_bytes:,} "
-                    "bytes together, and this one began first; send it again, faster"
+                    f"bodies still arriving hold more than {self._max_arriving_bytes:,} bytes "
+                    "together, and this one has been arriving for longest; send it again, faster"
                 ) from None
             raise BodyTimeoutError(self._timeout_s) from None
         if body is not None and len(body) > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
         if body and (place := lone_surrogate_in(body)):
             raise MalformedBodyError(
-                f"{place} holds half a character (a lone surrogate); send whole ones"
+                f"{place} contains a lone surrogate (half a character); send valid Unicode"
             )
         return body
 
     async def _read_on(
         self, message: Message, receive: Receive, timeout: asyncio.Timeout
     ) -> bytes | None:
-        """The rest of a body that comes in pieces."""
+        """Read the rest of a body that arrives in several messages."""
         arrival = _Arrival(lambda: timeout.reschedule(_GIVEN_UP))
         self._arriving[id(arrival)] = arrival
         pieces: list[bytes] = []
@@ -131,7 +131,7 @@ class BodyReader:
             self._arriving.pop(id(arrival), None)
 
     def _hold(self, arrival: _Arrival, size: int) -> None:
-        """Count bytes that have come; over the limit the body that began first is given up."""
+        """Count received bytes; over the limit, abort the body that began first."""
         arrival.received += size
         self._arriving_bytes += size
         if arrival.received > self._max_body_bytes:
@@ -150,7 +150,7 @@ def _caller(scope: Scope) -> str:
 
 
 def _announced(scope: Scope) -> int:
-    """The length that the head announces, or 0."""
+    """The Content-Length, or 0 if there is none."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
             return int(value)

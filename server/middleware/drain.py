@@ -1,4 +1,4 @@
-"""An orderly end: SIGTERM turns readiness red, refuses what is new and waits for the rest."""
+"""Graceful shutdown: SIGTERM fails readiness, refuses new requests and waits for running ones."""
 
 import signal
 from time import monotonic
@@ -10,29 +10,30 @@ from server.errors.types import DrainingError
 
 
 class Drain:
-    """Whether the server is about to end."""
+    """Flag that is set while the server shuts down."""
 
     def __init__(self) -> None:
         self.draining = False
 
     def check(self) -> None:
-        """Take nothing new any more.
+        """Refuse a new request during shutdown.
 
         Raises:
-            DrainingError: the server is about to end.
+            DrainingError: the server is shutting down.
         """
         if self.draining:
-            raise DrainingError("the server is about to end; ask again, another will answer")
+            raise DrainingError("the server is shutting down; retry, another replica will answer")
 
 
 class DrainingServer(uvicorn.Server):
-    """Keeps listening for a while after SIGTERM, so that load balancers see the red light first.
+    """uvicorn server that keeps listening for a while after SIGTERM.
 
-    A second SIGTERM, or SIGINT at any time, goes without the delay. Requests in flight are waited
-    for either way, as long as `timeout_graceful_shutdown` of the configuration says.
+    Load balancers then see the failing readiness check before connections are refused. A second
+    SIGTERM, or SIGINT at any time, skips the delay. Requests in flight are waited for in either
+    case, up to `timeout_graceful_shutdown` of the configuration.
 
     Args:
-        delay_s: from the signal to the closing of the door.
+        delay_s: time from the signal until the server stops listening.
     """
 
     def __init__(self, config: uvicorn.Config, drain: Drain, *, delay_s: float) -> None:
@@ -42,7 +43,7 @@ class DrainingServer(uvicorn.Server):
         self._leave_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain, or end at once when told twice."""
+        """Begin to drain; at the second signal, shut down at once."""
         first = not self._drain.draining
         self._drain.draining = True
         if sig == signal.SIGTERM and first and self._delay_s:
@@ -52,6 +53,6 @@ class DrainingServer(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to leave; ten times in a second."""
-        late = self._leave_at is not None and monotonic() >= self._leave_at
-        return await super().on_tick(counter) or late
+        """True if the server should stop listening; uvicorn asks ten times per second."""
+        is_due = self._leave_at is not None and monotonic() >= self._leave_at
+        return await super().on_tick(counter) or is_due

@@ -1,4 +1,4 @@
-"""Middleware around every request: its id, its log line and metrics, and its early end."""
+"""Middleware around every request: its id, log line and metrics, and its cancellation."""
 
 import asyncio
 import re
@@ -18,10 +18,10 @@ from server.errors.types import DrainingError
 from server.observability.metrics import Metrics
 
 CLIENT_GONE: Final = 499
-"""What logs and metrics say of a request whose caller did not wait; nobody is sent it."""
+"""Status in logs and metrics of a request whose client disconnected; it is never sent."""
 _CUT_OFF: Final = (
-    "the server ended before the answer was ready (QGUIDE_SHUTDOWN_TIMEOUT_S); ask again, another "
-    "will answer"
+    "the server shut down before the answer was ready (QGUIDE_SHUTDOWN_TIMEOUT_S); retry, another "
+    "replica will answer"
 )
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -29,20 +29,20 @@ _log = structlog.get_logger(__name__)
 
 
 class CancelWhenGone:
-    """Ends the work for a caller who hangs up: what still waits is then never done.
+    """Cancels a request when its client disconnects, so that its queued work is never done.
 
-    Neither uvicorn nor Starlette does that; a handler that waits for the device would go on.
+    Neither uvicorn nor Starlette does that: a handler waiting for the device would go on.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request until it is answered or its caller is gone."""
+        """Serve one request until it is answered or its client disconnects."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        patience = asyncio.timeout(None)
+        cancellation = asyncio.timeout(None)
         answered = False
         watching: asyncio.Task[None] | None = None
 
@@ -50,7 +50,7 @@ class CancelWhenGone:
             while (await receive())["type"] != "http.disconnect":
                 pass
             if not answered:
-                patience.reschedule(0)  # long past
+                cancellation.reschedule(0)  # in the past of the loop's clock
 
         async def read() -> Message:
             nonlocal watching
@@ -69,10 +69,10 @@ class CancelWhenGone:
             await send(message)
 
         try:
-            async with patience:
+            async with cancellation:
                 await self.app(scope, read, answer)
         except TimeoutError:
-            if not patience.expired():
+            if not cancellation.expired():
                 raise
         finally:
             if watching:
@@ -80,13 +80,13 @@ class CancelWhenGone:
 
 
 class Observe:
-    """Gives the request an id, logs it and counts it; the outermost of all."""
+    """Gives each request an id, logs it and counts it; the outermost middleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; whatever it fails of is answered here at the latest."""
+        """Serve one request; an error that nothing else has answered is answered here."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -118,7 +118,7 @@ class Observe:
         metrics.request_seconds.labels(route).observe(elapsed_s)
 
     async def _answer(self, request: Request, receive: Receive, send: Send) -> int:
-        """Have it answered, under its id; returns the status."""
+        """Run the application with the request's id in the response; returns the status."""
         status: int | None = None
         streams = False
         replica = request.app.state.settings.replica
@@ -139,22 +139,22 @@ class Observe:
         except asyncio.CancelledError:
             if not request.app.state.drain.draining:
                 raise
-            # uvicorn gives up what still runs at the shutdown's time limit, and would answer it
-            # with a 500 in plain text.
+            # At the shutdown time limit uvicorn cancels what still runs, and would answer it with
+            # a plain-text 500.
             response = known_error_response(request, DrainingError(_CUT_OFF))
             if status is None:
                 await response(request.scope, receive, numbered)
             elif streams:
                 await numbered(_last_event(response))
-        except Exception as error:  # the last place where the answer can still have the id
+        except Exception as error:  # the last place where the response can carry the request's id
             response = unknown_error_response(request, error)
-            if status is None:  # else the caller sees a body that breaks off
+            if status is None:  # otherwise the client sees a truncated body
                 await response(request.scope, receive, numbered)
         return status or CLIENT_GONE
 
 
 def _last_event(response: JSONResponse) -> Message:
-    """An error as the end of a stream of events that has begun."""
+    """An error as the last event of a server-sent event stream that has begun."""
     body = b"data: " + bytes(response.body) + b"\n\n"
     return {"type": "http.response.body", "body": body, "more_body": False}
 

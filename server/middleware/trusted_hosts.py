@@ -1,4 +1,4 @@
-"""Refusal of requests that name a foreign host: pages that reach this server by DNS rebinding."""
+"""Host header check, which protects against DNS rebinding."""
 
 from ipaddress import ip_address
 from typing import Final
@@ -14,12 +14,12 @@ ANY: Final = "*"
 
 
 class TrustedHosts:
-    """Refuses requests whose Host is not one of this server's names.
+    """Refuses requests whose Host header is not one of this server's names.
 
-    A page on evil.example can have its name lead to 127.0.0.1 and then asks this server as its
-    own origin; the browser still sends `Host: evil.example`. An IP address in Host is therefore
-    always fine. With API keys a page of somebody else's has none to send, so the check is only
-    made there if the operator names hosts.
+    A web page on evil.example can make that name resolve to 127.0.0.1 and then call this server
+    as its own origin; the browser still sends `Host: evil.example`. An IP address in Host is
+    therefore always safe. With API keys such a page has no key to send, so the check is made only
+    if the operator lists trusted hosts.
     """
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
@@ -28,7 +28,7 @@ class TrustedHosts:
         self._any = ANY in self._names or bool(settings.keys_file and not settings.trusted_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, if it is meant for this server."""
+        """Serve one request if its Host header is trusted."""
         if scope["type"] == "http" and not self._any:
             hosts = [value for name, value in scope["headers"] if name == b"host"]
             if not all(self._is_trusted(_name_in(host)) for host in hosts) or len(hosts) > 1:
@@ -42,15 +42,15 @@ class TrustedHosts:
 
 async def _refuse(host: bytes, scope: Scope, receive: Receive, send: Send) -> None:
     error = UntrustedHostError(
-        f"the request is for the host {host.decode('latin-1')[:80]!r}; this server answers to "
-        "localhost, IP addresses and the names in QGUIDE_TRUSTED_HOSTS; add the name there "
-        '(["qguide.example"]; ["*"] takes any)'
+        f"the Host header is {host.decode('latin-1')[:80]!r}; this server accepts localhost, IP "
+        "addresses and the names in QGUIDE_TRUSTED_HOSTS; add the name there "
+        '(["qguide.example"]; ["*"] accepts any)'
     )
     await known_error_response(Request(scope), error)(scope, receive, send)
 
 
 def _name_in(host: bytes) -> str:
-    """The host without its port, in lower case."""
+    """The host name without its port, in lower case."""
     text = host.decode("latin-1").strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]

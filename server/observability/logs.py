@@ -1,9 +1,8 @@
-"""Logs: JSON lines on stderr, without anything that a user wrote.
+"""Structured logs: JSON lines on stderr, without any text that users wrote.
 
-The message of an exception may quote a prompt, whoever raised it; so a failure is logged as its
-types and places, the causes included. At DEBUG the messages are there, too: an operator who asks
-for it on a machine of their own may see them. Lines of other libraries (uvicorn, asyncio, redis)
-go the same way.
+The message of any exception may quote a prompt, so a failure is logged as the types and places of
+the exception and its causes. Only at DEBUG are the messages logged too. Log records of other
+libraries (uvicorn, asyncio, redis) are formatted in the same way.
 """
 
 import logging
@@ -23,7 +22,7 @@ _MAX_FRAMES: Final = 50
 
 
 def configure_logging(level: str) -> None:
-    """From now on JSON lines on stderr, for structlog, `logging` and threads that die."""
+    """Send structlog, `logging` and uncaught exceptions of threads to stderr as JSON lines."""
     number = logging.getLevelNamesMapping()[level]
     ends: list[Processor] = [
         structlog.processors.TimeStamper(fmt="iso"),
@@ -51,17 +50,17 @@ def configure_logging(level: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ends],
         )
     )
-    # Libraries say at INFO what requests are about, each in its own way.
+    # At INFO libraries log details of requests, each in its own way.
     logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
     threading.excepthook = _log_dead_thread
     set_on_retry_hooks([_log_retry])
 
 
 class Failures:
-    """A processor: `exc_info` becomes `exception`, a list of types and places.
+    """structlog processor that turns `exc_info` into `exception`, a list of types and places.
 
     Args:
-        messages: whether what the exceptions say is shown.
+        messages: also include the messages of the exceptions.
     """
 
     def __init__(self, *, messages: bool) -> None:
@@ -86,13 +85,13 @@ class Failures:
 
 
 def _without_arguments(logger: object, method: str, event: EventDict) -> EventDict:
-    """A library's line as its author wrote it: what was filled in may be anybody's."""
+    """The format string of a library's log record: its arguments may hold a user's text."""
     event["event"] = str(event["_record"].msg).partition("\n")[0]
     return event
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and what led to it, the members of a group as well."""
+    """The exception and its causes, including the members of exception groups."""
     waiting, seen = [error], set[int]()
     while waiting and len(seen) < _MAX_CAUSES:
         error = waiting.pop(0)
@@ -118,7 +117,7 @@ def _exception_of(
 
 
 def _log_retry(details: RetryDetails) -> None:
-    """In place of stamina's line, which has the message of what failed."""
+    """Log a retry, in place of stamina's own line, which has the message of the exception."""
     structlog.get_logger(__name__).warning(
         "retry_scheduled",
         reason=type(details.caused_by).__name__,

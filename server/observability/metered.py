@@ -1,4 +1,4 @@
-"""What draws and scores cost, told where it is spent: a step that fails later is paid for, too."""
+"""Tracing, timing and token accounting of draws and scores, including those of failed steps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,11 +27,11 @@ Stage = Literal["paraphrase", "sample", "score"]
 class MeteredPolicy:
     """A policy whose draws are traced, timed and charged.
 
-    Of a draw that fails or is cut off, what upstreams have answered and the device has computed
-    until then is charged; what an upstream had not answered yet is unknown.
+    A draw that fails or is cancelled is charged for what upstreams have answered and the device
+    has computed by then; the tokens of an unfinished upstream request are unknown.
 
     Args:
-        stage: what is drawn.
+        stage: the stage that the draws belong to.
     """
 
     def __init__(self, policy: Policy, metrics: Metrics, *, stage: Stage) -> None:
@@ -41,16 +41,16 @@ class MeteredPolicy:
         self._stage = stage
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """What the policy draws, its waiting included."""
+        """Draw candidates, measuring the time including waits."""
         with _measured(self._stage, self._metrics), collect_usage() as answered:
             try:
                 drawn = await self._policy.sample(history, n=n, sampling=sampling)
-            except BaseException:  # also of a caller who hangs up
+            except BaseException:  # including the cancellation when the client disconnects
                 self._count(total_of(answered))
                 raise
         spent = spent_on(drawn)
         self._count(spent)
-        return _billed(drawn, spent)
+        return _with_usage(drawn, spent)
 
     def _count(self, spent: TokenUsage) -> None:
         self._metrics.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
@@ -59,7 +59,7 @@ class MeteredPolicy:
 
 
 class MeteredScorer:
-    """A scorer whose requests are traced, timed and charged, also those that get no answer.
+    """A scorer whose requests are traced, timed and charged, including those that fail.
 
     Args:
         q_model: `name@version`.
@@ -72,11 +72,11 @@ class MeteredScorer:
         self._q_model = q_model
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """What the scorer says, its waiting included."""
+        """Score candidates, measuring the time including waits."""
         with _measured("score", self._metrics), collect_usage() as unanswered:
             try:
                 result = await self._scorer.score(request)
-            except BaseException:  # also of a caller who hangs up
+            except BaseException:  # including the cancellation when the client disconnects
                 computed = total_of(unanswered).prompt_tokens
                 self._metrics.count_scored(self._q_model, computed=computed, cached=0)
                 raise
@@ -86,8 +86,8 @@ class MeteredScorer:
         return result
 
 
-def _billed(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:
-    """With a bill on it, as upstreams send: what a decision says it cost is what was charged."""
+def _with_usage(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:
+    """Attach the usage, as upstreams report it, so that a decision's usage equals the charge."""
     if not drawn or any(candidate.spent for candidate in drawn):
         return drawn
     return [replace(drawn[0], spent=spent), *drawn[1:]]
@@ -95,7 +95,7 @@ def _billed(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:
 
 @contextmanager
 def _measured(stage: Stage, metrics: Metrics) -> Iterator[None]:
-    """A span, and a time whatever comes of it."""
+    """Trace a stage and record its time, even if it fails."""
     started = perf_counter()
     try:
         with metrics.tracing.stage(stage):

@@ -1,7 +1,7 @@
 """Metrics for Prometheus.
 
-Series of a Q model carry its `name@version` and go when the version goes, so there are never
-more of them than versions served, but for those of its episodes, which may end later.
+The series of a Q model are labelled with its `name@version` and removed with it, so their number
+is bounded by the versions served. Only episodes that end later can bring a series back.
 """
 
 from typing import Final, Literal, get_args
@@ -24,7 +24,7 @@ Outcome = Literal["agreed", "disagreed", "failed"]
 
 
 class Metrics:
-    """The server's metrics, in a registry of their own, and where its traces go."""
+    """The server's metrics in their own registry, and its tracing."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
         self.tracing = tracing or NoTracing()
@@ -42,7 +42,7 @@ class Metrics:
             "request_seconds", "Time of a whole request.", ["route"]
         )
         self.connections_closed = self._counter(
-            "connections_closed", "Connections that the server closed, by the reason.", ["reason"]
+            "connections_closed", "Connections that the server closed, by reason.", ["reason"]
         )
         self.stage_seconds = self._histogram(
             "stage_seconds", "Time of each stage, including waits.", ["stage"]
@@ -61,7 +61,8 @@ class Metrics:
             "completion_tokens", "Tokens that policies generated."
         )
         self.paraphrase_tokens = self._counter(
-            "paraphrase_tokens", "Tokens read and generated for paraphrases; part of the other two."
+            "paraphrase_tokens",
+            "Tokens read and generated for paraphrases; included in prompt and completion tokens.",
         )
         self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did not need.")
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens that policies read.")
@@ -69,7 +70,7 @@ class Metrics:
     def _watch_scoring(self) -> None:
         self.queue_seconds = self._histogram(
             "queue_seconds",
-            "Time that a scoring request waited for the device, by how it ended.",
+            "Time that a scoring request waited for the device, by how the wait ended.",
             ["q_model", "ended"],
         )
         self.batch_requests = self._histogram(
@@ -78,7 +79,7 @@ class Metrics:
         self.batch_seconds = self._histogram("batch_seconds", "Device time of one batch.", _Q_MODEL)
         self.scorer_tokens = self._counter(
             "scorer_tokens",
-            "Tokens that scoring computed or found in the cache.",
+            "Tokens that scorers computed or found in the cache.",
             ["q_model", "kind"],
         )
         self.cache_evictions = self._counter(
@@ -98,63 +99,63 @@ class Metrics:
         self.episodes = self._counter("episodes", "Episodes whose outcome was reported.", _Q_MODEL)
         self.rewards = self._counter(
             "episode_reward",
-            "Sum of the rewards of episodes, positive and negative ones apart.",
+            "Sum of the rewards of episodes, separately for positive and negative ones.",
             ["q_model", "sign"],
         )
 
     def observe_wait(self, q_model: str, waited_s: float, ended: Ending) -> None:
-        """Add one request that was in a Q model's queue."""
+        """Record the wait of one request in a Q model's queue."""
         self.queue_seconds.labels(q_model, ended).observe(waited_s)
 
     def observe_batch(
         self, q_model: str, batch: BatchRun, *, cache_bytes: int, evicted: int
     ) -> None:
-        """Add one batch of a Q model; runs on the thread that scored it."""
+        """Record one batch of a Q model; called on the device thread."""
         self.batch_requests.labels(q_model).observe(batch.requests)
         self.batch_seconds.labels(q_model).observe(batch.run_s)
         self.cache_bytes.labels(q_model).set(cache_bytes)
         self.cache_evictions.labels(q_model).inc(evicted)
 
     def count_drawn(self, *, prompt: int, completion: int) -> None:
-        """Add what a policy read and generated for the request that is served."""
+        """Count and charge the tokens that a policy read and generated for the current request."""
         self.prompt_tokens.inc(prompt)
         self.completion_tokens.inc(completion)
         charge_tokens(prompt + completion)
 
     def count_scored(self, q_model: str, *, computed: int, cached: int) -> None:
-        """Add the tokens of one scoring for the request that is served; cached ones are free."""
+        """Count the tokens scored for the current request, and charge the computed ones."""
         charge_tokens(computed)
         self.count_tokens(q_model, computed=computed, cached=cached)
 
     def count_tokens(self, q_model: str, *, computed: int, cached: int) -> None:
-        """Add the tokens of one scoring that nobody is charged for."""
+        """Count scored tokens without charging anyone."""
         for kind, number in zip(_TOKENS, (computed, cached), strict=True):
             self.scorer_tokens.labels(q_model, kind).inc(number)
 
     def count_shadow(self, q_model: str, outcome: Outcome) -> None:
-        """Add one request that the Q model scored as a shadow."""
+        """Count one request that the Q model scored as a shadow."""
         self.shadow_requests.labels(q_model, outcome).inc()
 
     def count_episode(self, q_model: str, reward: float) -> None:
-        """Add an episode that this arm guided to its end.
+        """Count a finished episode for the Q model that guided it.
 
-        A counter cannot fall, so rewards below 0 have one of their own. The end may come after
-        the version has gone; it then has this series again.
+        A counter cannot decrease, so negative rewards have a series of their own. An episode may
+        end after its version was unloaded, which creates the series again.
         """
         self.episodes.labels(q_model).inc()
         for sign, part in zip(_SIGNS, (max(reward, 0.0), max(-reward, 0.0)), strict=True):
             self.rewards.labels(q_model, sign).inc(part)
 
     def redis_up(self) -> Gauge:
-        """Whether Redis answers, 1 or 0; the series exists where a Redis is configured."""
+        """Gauge that is 1 while Redis answers; it exists only if Redis is configured."""
         return Gauge(
             "qguide_redis_up",
-            "1 if Redis answers, 0 while memory serves in its place.",
+            "1 if Redis answers, 0 while the server falls back to memory.",
             registry=self.registry,
         )
 
     def know(self, q_model: str) -> None:
-        """Begin a Q model's rare series at 0: a rate does not see a counter's first value."""
+        """Start a Q model's rare counters at 0, because rate() misses a counter's first value."""
         self.unguided.labels(q_model)
         for ended in _ENDINGS:
             self.queue_seconds.labels(q_model, ended)
@@ -163,7 +164,7 @@ class Metrics:
             self.rewards.labels(q_model, sign)
 
     def upstream_up(self) -> Gauge:
-        """Whether each upstream answers, 1 or 0; the series exist where there are upstreams."""
+        """Gauge that is 1 while an upstream answers; it exists only if there are upstreams."""
         return Gauge(
             "qguide_upstream_up",
             "1 if the upstream answers, 0 if it is marked down.",
@@ -172,7 +173,7 @@ class Metrics:
         )
 
     def forget(self, q_model: str) -> None:
-        """Drop every series of a Q model that is no longer served."""
+        """Remove every series of a Q model that is no longer served."""
         for ended in _ENDINGS:
             self.queue_seconds.remove(q_model, ended)
         for metric in (self.batch_requests, self.batch_seconds):
@@ -188,17 +189,17 @@ class Metrics:
         for outcome in _OUTCOMES:
             self.shadow_requests.remove(q_model, outcome)
 
-    def _counter(self, name: str, says: str, labels: list[str] | None = None) -> Counter:
-        return Counter(f"qguide_{name}_total", says, labels or (), registry=self.registry)
+    def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
+        return Counter(f"qguide_{name}_total", text, labels or (), registry=self.registry)
 
     def _histogram(
         self,
         name: str,
-        says: str,
+        text: str,
         labels: list[str] | None = None,
         *,
         buckets: tuple[float, ...] = _SECONDS,
     ) -> Histogram:
         return Histogram(
-            f"qguide_{name}", says, labels or (), buckets=buckets, registry=self.registry
+            f"qguide_{name}", text, labels or (), buckets=buckets, registry=self.registry
         )

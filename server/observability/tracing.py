@@ -1,7 +1,7 @@
-"""Traces: a span per request and one per stage within it, for any collector that speaks OTLP.
+"""Traces: a span per request and one per stage within it, sent to an OTLP collector.
 
-Nothing of OpenTelemetry is imported where no collector is configured. What is known of a failure
-is its type: a message may quote a prompt.
+OpenTelemetry is imported only if a collector is configured. Of a failure only its type is
+recorded, because a message may quote a prompt.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
 
 Describe = Callable[[str, Mapping[str, str | int]], None]
-"""Gives a request's span its name and attributes, once they are known."""
+"""Sets the name and attributes of a request's span, once they are known."""
 
 
 class Tracing(Protocol):
-    """Where spans go."""
+    """Destination of spans."""
 
     def request(self, headers: Mapping[str, str]) -> AbstractContextManager[Describe]:
-        """The span of a request, a part of the caller's trace if `headers` name one."""
+        """Open the span of a request, as part of the caller's trace if `headers` name one."""
         ...
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """The span of a stage of the request that is served."""
+        """Open the span of a stage of the current request."""
         ...
 
     def close(self) -> None:
-        """Send what has not been sent."""
+        """Send the remaining spans."""
         ...
 
 
 class NoTracing:
-    """Spans go nowhere."""
+    """Tracing that is switched off."""
 
     def request(self, headers: Mapping[str, str]) -> AbstractContextManager[Describe]:
-        """Nothing."""
+        """Do nothing."""
         return nullcontext(lambda name, attributes: None)
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """Nothing."""
+        """Do nothing."""
         return nullcontext()
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class OtelTracing:
-    """Spans go through a processor of OpenTelemetry's."""
+    """Tracing through an OpenTelemetry span processor."""
 
     def __init__(self, processor: "SpanProcessor") -> None:
         from opentelemetry.sdk.resources import Resource
@@ -64,7 +64,7 @@ class OtelTracing:
 
     @contextmanager
     def request(self, headers: Mapping[str, str]) -> Iterator[Describe]:
-        """The span of a request, a part of the caller's trace if `headers` name one."""
+        """Open the span of a request, as part of the caller's trace if `headers` name one."""
         from opentelemetry.trace import SpanKind
 
         parent = self._propagator.extract(headers)
@@ -84,7 +84,7 @@ class OtelTracing:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """The span of a stage of the request that is served."""
+        """Open the span of a stage of the current request."""
         with self._tracer.start_as_current_span(
             name, record_exception=False, set_status_on_exception=False
         ) as span:
@@ -95,12 +95,12 @@ class OtelTracing:
                 raise
 
     def close(self) -> None:
-        """Send what has not been sent."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 
 def build_tracing(endpoint: str | None) -> Tracing:
-    """Spans to a collector's OTLP address over HTTP; None: no spans.
+    """Build the tracing that sends spans to an OTLP/HTTP endpoint; None switches it off.
 
     Raises:
         ConfigError: the extra `otel` is not installed.
@@ -112,8 +112,8 @@ def build_tracing(endpoint: str | None) -> Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(
-            "QGUIDE_OTLP_ENDPOINT is set and OpenTelemetry is not installed; install "
-            "`qguide[otel]` or leave it empty"
+            "QGUIDE_OTLP_ENDPOINT is set but OpenTelemetry is not installed; install "
+            "`qguide[otel]` or unset the variable"
         ) from error
     exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
     return OtelTracing(BatchSpanProcessor(exporter))

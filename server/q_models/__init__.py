@@ -1,1 +1,1 @@
-"""Q models at run time: loaded, swapped, aliased, shadowed and cached."""
+"""Q models at run time: loading, hot swapping, aliases, shadows and the score cache."""

@@ -1,7 +1,7 @@
-"""Names of Q models and their targets: pure values, replaced as a whole at every change.
+"""Alias table: immutable mapping from names to versions of Q models, replaced at every change.
 
-A version is called `name@version`. Its plain name leads to one version of that name; an alias
-leads to one model, or to several in shares, and an episode then stays with one of them.
+A version is written `name@version`. Its plain name resolves to one version of that name. An alias
+resolves to one model, or splits episodes between several; an episode then stays with one of them.
 """
 
 import re
@@ -16,7 +16,7 @@ from qnet.errors import RoutingError, UnknownModelError
 DEFAULT: Final = "default"
 
 Shares = Mapping[str, float]
-"""Names or versions, and the part of the episodes that each gets; they need not add up to 1."""
+"""Names or versions, and the share of episodes that each gets; they need not add up to 1."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -24,15 +24,15 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class AliasTable:
-    """Everything a request can ask for, and what it then gets.
+    """The names that requests can use, and the versions they resolve to.
 
     Attributes:
-        versions: `name@version` of each Q model that is served.
-        aliases: plain names and aliases, and where they lead.
-        shadows: plain name -> what scores that model's requests a second time.
+        versions: `name@version` of each served Q model.
+        aliases: plain names and aliases -> their targets.
+        shadows: plain name -> the Q model that scores its requests a second time.
 
     Raises:
-        RoutingError: a name that would lead nowhere, in a circle or to two things.
+        RoutingError: a name would resolve to nothing, to itself or to two things.
     """
 
     versions: tuple[str, ...] = ()
@@ -42,12 +42,17 @@ class AliasTable:
     def __post_init__(self) -> None:
         for alias, shares in self.aliases.items():
             if not _NAME.fullmatch(alias):
-                raise RoutingError(f"{alias!r} is no name; use 1 to 64 letters, digits and ._/-")
+                raise RoutingError(
+                    f"{alias!r} is not a valid name; use 1 to 64 letters, digits and ._/-"
+                )
             self._check_shares(alias, shares)
             self._check_ends(alias, (alias,))
         for name, target in self.shadows.items():
             if name not in self._plain_names:
-                raise RoutingError(f"{name!r} is no Q model's name, so nothing can shadow it")
+                raise RoutingError(
+                    f"{name!r} is not the name of a Q model, so it cannot have a shadow; name one "
+                    f"of {', '.join(sorted(self._plain_names))}"
+                )
             if target not in self:
                 raise RoutingError(self._nowhere(f"the shadow of {name!r}", target))
 
@@ -55,34 +60,36 @@ class AliasTable:
         return name in self.versions or name in self.aliases
 
     def resolve(self, name: str, episode_id: str | None) -> str:
-        """The version that a request gets; without an episode a split gives its first arm.
+        """Resolve a name to a version; without an episode a split resolves to its first arm.
 
         Raises:
-            UnknownModelError: the name leads nowhere.
+            UnknownModelError: the name is unknown.
         """
         if name not in self:
             raise UnknownModelError(
-                f"there is no Q model {name!r}; served are {', '.join(sorted(self.aliases))}"
+                f"there is no Q model {name!r}; this server has {', '.join(sorted(self.aliases))}"
             )
         while name not in self.versions:
             name = choose_arm(name, self.aliases[name], episode_id)
         return name
 
     def reachable(self, name: str) -> set[str]:
-        """The versions that a name leads to, for one episode or another."""
+        """All versions that a name can resolve to."""
         if name in self.versions:
             return {name}
         return set().union(*(self.reachable(target) for target in self.aliases.get(name, ())))
 
     def add(self, version: str, *, replacing: bool) -> "AliasTable":
-        """Also serve a version; its plain name leads to it if it is the first of that name.
+        """Add a version; its plain name resolves to it if it is the first of that name.
 
         Args:
-            replacing: the plain name moves to it, and the version it led to is dropped.
+            replacing: move the plain name to it, and drop the version that it resolved to.
         """
         name = plain_name(version)
         if version in self.versions:
-            raise RoutingError(f"{version} is served already; drop it or choose another version")
+            raise RoutingError(
+                f"{version} is already served; unload it first or choose another version"
+            )
         if name in self.aliases and name not in self._plain_names:
             raise RoutingError(f"{name!r} is an alias; choose another name")
         former = next(iter(self.aliases.get(name, ())), None)
@@ -92,10 +99,10 @@ class AliasTable:
         return replace(self, versions=versions, aliases=aliases)
 
     def drop(self, version: str) -> "AliasTable":
-        """Serve a version no more; its plain name goes with it if it was the last of that name."""
+        """Remove a version, and its plain name if it was the last of that name."""
         if version not in self.versions:
             raise UnknownModelError(
-                f"there is no version {version!r}; served are {', '.join(self.versions)}"
+                f"there is no version {version!r}; this server has {', '.join(self.versions)}"
             )
         left = tuple(v for v in self.versions if v != version)
         name = plain_name(version)
@@ -106,11 +113,11 @@ class AliasTable:
         return AliasTable(left, aliases, shadows)
 
     def move(self, alias: str, to: Shares) -> "AliasTable":
-        """Let an alias, new or known, lead somewhere else."""
+        """Set the target of an alias, which may be new."""
         return replace(self, aliases={**self.aliases, alias: dict(to)})
 
     def shadow(self, name: str, by: str | None) -> "AliasTable":
-        """Score the requests of the Q model `name` a second time; None: no longer."""
+        """Set the shadow of the Q model `name`; None removes it."""
         kept = {n: target for n, target in self.shadows.items() if n != name}
         return replace(self, shadows=kept if by is None else {**kept, name: by})
 
@@ -120,39 +127,45 @@ class AliasTable:
 
     def _check_shares(self, alias: str, shares: Shares) -> None:
         if not shares or not all(isfinite(s) and s > 0 for s in shares.values()):
-            raise RoutingError(f"the shares of {alias!r} are {dict(shares)}; give numbers above 0")
+            raise RoutingError(
+                f"the shares of {alias!r} are {dict(shares)}; send numbers greater than 0"
+            )
         own = alias in self._plain_names
         if own and (len(shares) > 1 or plain_name(next(iter(shares))) != alias):
-            raise RoutingError(f"{alias!r} is a Q model's name; let it lead to one of its versions")
+            raise RoutingError(
+                f"{alias!r} is the name of a Q model; point it to one of its own versions"
+            )
 
     def _check_ends(self, alias: str, path: tuple[str, ...]) -> None:
         for target in self.aliases[alias]:
             if target not in self:
                 raise RoutingError(self._nowhere(repr(alias), target))
             if target in path:
-                raise RoutingError(f"{' → '.join((*path, target))} leads in a circle")
+                raise RoutingError(
+                    f"{' → '.join((*path, target))} is circular; point the alias to a Q model"
+                )
             if target in self.aliases:
                 self._check_ends(target, (*path, target))
 
     def _nowhere(self, what: str, target: str) -> str:
-        known = sorted(self._plain_names)
-        return f"{what} would lead to {target!r}; name one of {', '.join(known)}, or a version"
+        served = ", ".join(sorted(self._plain_names)) or "no Q model"
+        return f"{what} would point to {target!r}, which is not served; this server has {served}"
 
 
 def choose_arm(alias: str, shares: Shares, episode_id: str | None) -> str:
-    """The arm of an episode: always the same, and independent of its arm in another split."""
+    """The arm of an episode, by a hash: always the same, and independent of other splits."""
     arms = _boundaries(shares)
     first, _ = next(arms)
     if episode_id is None or len(shares) == 1:
         return first
-    # JSON can spell half a character, which has no UTF-8.
+    # An id from JSON may hold a lone surrogate, which has no UTF-8 encoding.
     digest = sha256(f"{alias}\0{episode_id}".encode(errors="surrogatepass")).digest()
     point = int.from_bytes(digest[:8], "big") / 2**64
     return next((arm for arm, end in _boundaries(shares) if point < end), first)
 
 
 def _boundaries(shares: Shares) -> Iterator[tuple[str, float]]:
-    """Each arm and where its part of [0, 1) ends."""
+    """Each arm and the upper end of its part of [0, 1)."""
     total, end = sum(shares.values()), 0.0
     for arm, share in shares.items():
         end += share
@@ -160,24 +173,24 @@ def _boundaries(shares: Shares) -> Iterator[tuple[str, float]]:
 
 
 def shares_of(target: str | Shares) -> Shares:
-    """An alias that leads to one model is a split with one arm."""
+    """Normalise a target: an alias of one model is a split with one arm."""
     return {target: 1.0} if isinstance(target, str) else target
 
 
 def plain_name(version: str) -> str:
-    """The part before the `@`."""
+    """The name of a `name@version`."""
     return version.partition("@")[0]
 
 
 def join(name: str, version: str) -> str:
-    """The name of a version.
+    """Join name and version to `name@version`.
 
     Raises:
-        RoutingError: a name or version of other characters than these may have.
+        RoutingError: the name or the version has invalid characters.
     """
     if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
         raise RoutingError(
-            f"{name!r} and {version!r} are no name and version; use 1 to 64 letters, digits and "
-            "._- (a name also /), a letter or digit first"
+            f"{name!r} and {version!r} are not a valid name and version; use 1 to 64 letters, "
+            "digits and ._- (in a name also /), starting with a letter or digit"
         )
     return f"{name}@{version}"

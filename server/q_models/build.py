@@ -1,4 +1,4 @@
-"""The models that are served: built from the settings at start, loaded from a folder later."""
+"""Builds the served models: from the settings at startup, from a checkpoint folder at run time."""
 
 import asyncio
 import re
@@ -40,7 +40,7 @@ from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Setting
 from server.upstreams.build import build_upstream
 
 DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
-"""Q-values of the scripted policy's replies, of the scripted Q model."""
+"""Q-values of the scripted Q model for the replies of the scripted policy."""
 
 _VERSION_DIGITS: Final = 12
 _FAKE_VERSION: Final = "0"
@@ -50,12 +50,12 @@ _SHADOW_END_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ServedPolicy:
-    """The policy, and what its checkpoint says of it.
+    """A policy and the metadata of its checkpoint.
 
     Attributes:
-        context: most tokens that it takes; None for a fake.
-        manifest: None for a fake, and for a policy from elsewhere.
-        upstream_model: what an upstream calls it; None for what runs in this process.
+        context: context length in tokens; None for a fake or an upstream.
+        manifest: None for a fake, an upstream or a folder that is not a QGuide checkpoint.
+        upstream_model: the model's name at its upstream; None if it runs in this process.
     """
 
     name: str
@@ -73,13 +73,13 @@ class ServedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Everything a request can name, and the threads that it runs on.
+    """All models that a request can name, and the threads they run on.
 
     Attributes:
-        policy: the default.
-        paraphraser: rewords tasks; None where the operator named none.
-        upstreams: all of them, the default too where it is one.
-        started_at: in Unix seconds.
+        policy: the default policy.
+        paraphraser: the policy that rewords tasks; None if none is configured.
+        upstreams: all upstreams, including the default policy if it is one.
+        started_at: Unix time in seconds.
     """
 
     runtime: Runtime
@@ -97,17 +97,17 @@ class Models:
 
     @property
     def remote(self) -> list[OpenAICompatiblePolicy]:
-        """The upstreams themselves."""
+        """Policies of all upstreams."""
         policies = [upstream.model for upstream in self.upstreams]
         return [one for one in policies if isinstance(one, OpenAICompatiblePolicy)]
 
     @property
     def policies(self) -> dict[str, ServedPolicy]:
-        """By name, the default first."""
+        """Policies by name, the default first."""
         return {policy.name: policy for policy in (self.policy, *self.upstreams)}
 
     def find_policy(self, name: str | None) -> ServedPolicy:
-        """The policy of that name, or with that model at its upstream; None takes the default.
+        """Find a policy by its name or its upstream's model name; None is the default.
 
         Raises:
             UnknownModelError: no such policy is served.
@@ -118,25 +118,25 @@ class Models:
         of_model = [policy for policy in self.upstreams if policy.upstream_model == name]
         if name not in policies and len(of_model) != 1:
             raise UnknownModelError(
-                f"there is no policy {name!r}; served are {', '.join(policies)}"
+                f"there is no policy {name!r}; this server has {', '.join(policies)}"
             )
         return policies.get(name) or of_model[0]
 
     async def load(
         self, settings: Settings, folder: str, *, name: str, version: str | None, replacing: bool
     ) -> None:
-        """Verify and serve the Q model of a folder beneath `models_dir`, one load at a time.
+        """Verify and serve the Q model of a subfolder of `models_dir`, one load at a time.
 
         Args:
-            folder: its plain name.
-            version: None takes the manifest's hash.
+            folder: name of the subfolder.
+            version: None takes the start of the manifest's hash.
             replacing: see `AliasTable.add`.
 
         Raises:
-            CheckpointError: it does not match its manifest, or does not run.
-            ConfigError: `vllm_trunks` has its name, and that server will not do for it.
-            InvalidRequestError: `folder` is no plain name.
-            RoutingError: the name is taken, or the version served already.
+            CheckpointError: it does not match its manifest, or cannot be run.
+            ConfigError: its vLLM trunk server is unsuitable.
+            InvalidRequestError: `folder` is not a plain name.
+            RoutingError: the name is taken, or the version is already served.
             UnknownModelError: there is no such folder.
         """
         path = _folder_beneath(settings.models_dir, folder)
@@ -149,8 +149,8 @@ class Models:
             try:
                 model = await asyncio.shield(opening)
             except asyncio.CancelledError:
-                # The thread loads on. What it opens nobody would close: its weights, its thread
-                # and its metric series would stay.
+                # The thread goes on loading; without this, the weights, thread and metric series
+                # of the model would never be freed.
                 with suppress(QGuideError):
                     (await opening).retire()
                 raise
@@ -161,7 +161,7 @@ class Models:
                 raise
 
     async def close(self) -> None:
-        """Stop all threads and connections; a shadow that hangs is left behind."""
+        """Stop all threads and connections; does not wait for a shadow that hangs."""
         await self.q_models.close()
         for upstream in self.remote:
             await upstream.close()
@@ -173,12 +173,12 @@ class Models:
 
 
 def build_models(settings: Settings) -> Models:
-    """Load every model that `settings` names; takes seconds.
+    """Load all configured models, which takes seconds.
 
     Raises:
-        CheckpointError: a checkpoint that does not match its manifest.
-        ConfigError: a name in `vllm_trunks` of no checkpoint, or a vLLM server that will not do.
-        RoutingError: a name in `settings` that leads to no Q model.
+        CheckpointError: a checkpoint does not match its manifest.
+        ConfigError: a name in `vllm_trunks` is not a checkpoint's, or a vLLM server is unsuitable.
+        RoutingError: a name in the settings resolves to no Q model.
     """
     check_trunks(settings)
     if settings.threads:
@@ -197,7 +197,7 @@ def build_models(settings: Settings) -> Models:
 
 
 def build_runtime(settings: Settings) -> Runtime:
-    """The threads, metrics and caches that all Q models share."""
+    """Build the threads, metrics and caches that all Q models share."""
     endpoint = settings.otlp_endpoint
     metrics = Metrics(build_tracing(str(endpoint) if endpoint else None))
     url, ttl_s = settings.redis_url, settings.score_cache_ttl_s
@@ -229,7 +229,7 @@ def _build_q_models(settings: Settings, runtime: Runtime) -> QModels:
 
 
 def _aliases(settings: Settings) -> dict[str, Shares]:
-    """Those of the settings, and the default unless a Q model has that name."""
+    """The configured aliases and `default`, unless a Q model has that name."""
     aliases = dict(settings.aliases)
     first, *others = map(plain_name, settings.q_models)
     if settings.default_q_model not in ("", DEFAULT):
@@ -241,22 +241,24 @@ def _aliases(settings: Settings) -> dict[str, Shares]:
 
 def _folder_beneath(models_dir: Path | None, folder: str) -> Path:
     if models_dir is None:
-        raise InvalidRequestError("no folder may be loaded; set QGUIDE_MODELS_DIR")
+        raise InvalidRequestError("loading Q models is disabled; set QGUIDE_MODELS_DIR")
     if not _FOLDER.fullmatch(folder):
         raise InvalidRequestError(
-            f"{folder!r} is no folder's plain name; use 1 to 128 letters, digits and ._-, a letter "
-            "or digit first"
+            f"{folder!r} is not a plain folder name; use 1 to 128 letters, digits and ._-, "
+            "starting with a letter or digit"
         )
     path = models_dir.resolve() / folder
     if not path.is_dir() or path.resolve() != path:
-        raise UnknownModelError(f"there is no folder {folder!r} in the models folder")
+        raise UnknownModelError(
+            f"there is no folder {folder!r} in QGUIDE_MODELS_DIR; put the checkpoint there"
+        )
     return path
 
 
 def _open_q_model(
     settings: Settings, runtime: Runtime, source: str, *, name: str, version: str | None
 ) -> QModel:
-    """Verify, load and build; takes seconds, and the device only for the last of them."""
+    """Verify, load and build a Q model, which takes seconds; only building uses the device."""
     found, origin = _origin(settings, source, f"{name}@{version}" if version else name)
     model = QModel(name, version or found, origin, runtime)
     with ExitStack() as refused:
@@ -267,7 +269,7 @@ def _open_q_model(
 
 
 def _origin(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:
-    """The version that the content has, and how a scorer is made of it."""
+    """Default version of a source, by its content, and the builder of its scorer."""
     if source == SCRIPTED:
         return _FAKE_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
     folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
@@ -308,7 +310,7 @@ def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
 def _named_policy(
     named: str, settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
 ) -> ServedPolicy:
-    """An upstream by its name, else a policy in this process."""
+    """The upstream of that name, or else a policy in this process."""
     for upstream in upstreams:
         if upstream.name == named:
             return upstream
@@ -335,7 +337,7 @@ def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> Serve
 def _build_paraphraser(
     settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
 ) -> ServedPolicy | None:
-    """A policy like any other; the fake says something better than an action."""
+    """Build the policy that rewords tasks; "scripted" is a fake that paraphrases."""
     if not settings.paraphraser:
         return None
     if settings.paraphraser == SCRIPTED:

@@ -1,8 +1,8 @@
-"""The Q models that are served: added, swapped and dropped while requests run.
+"""Registry of the served Q models, which are added, swapped and dropped while requests run.
 
-A request finds its version once, at its beginning, and holds it to its end. A version that is no
-longer served is closed when its last request has let it go: its cache, weights and connections
-are freed on the thread that used them, behind whatever still runs there.
+A request resolves its version once, at its start, and holds it to its end. A version that is no
+longer served is closed when its last request has released it: cache, weights and connections are
+freed on the thread that used them, after whatever is still running there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,12 +37,12 @@ class Runtime:
     """Threads, metrics and caches that all Q models share.
 
     Attributes:
-        thread: the device's; every answer comes from it, but for those that wait on a network.
-        shadow_thread: where shadows score, so that a slow one keeps no request waiting.
-        timeout_s: of scoring, its waiting included.
-        max_waiting: requests that may wait for a thread that a Q model has of its own.
-        redis: None where none is configured.
-        score_cache: None asks the Q model every time.
+        thread: the device thread, which runs everything that does not wait on a network.
+        shadow_thread: thread for shadow scoring, so that slow shadows delay no request.
+        timeout_s: limit for scoring, including waits.
+        max_waiting: maximum queue length of the thread of a Q model that has its own.
+        redis: None if not configured.
+        score_cache: None disables caching of scores.
     """
 
     thread: DeviceThread
@@ -58,13 +58,14 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class ScorerSource:
-    """Source of a Q model.
+    """Source of a Q model, from which its scorers are built.
 
     Attributes:
-        build: a scorer with an empty cache; called on the thread that will score with it.
+        build: builds a scorer with an empty cache; called on the thread that will score with it.
         manifest: None for a fake.
-        precision: the dtype that it computes in.
-        own_thread: it waits on a network, for which the device must never wait.
+        precision: the dtype of its computations.
+        own_thread: score on a separate thread, because it waits on a network and the device thread
+            must not.
     """
 
     build: Callable[[], CachingScorer]
@@ -75,7 +76,7 @@ class ScorerSource:
 
 
 class QModel:
-    """One version of a Q model; the event loop owns it, its scorers belong to their threads."""
+    """One version of a Q model; owned by the event loop, while its scorers run on their threads."""
 
     def __init__(self, name: str, version: str, origin: ScorerSource, runtime: Runtime) -> None:
         self.id = join(name, version)
@@ -102,23 +103,23 @@ class QModel:
 
     @property
     def healthy(self) -> bool:
-        """True while the thread that scores is alive."""
+        """True while its scoring thread is alive."""
         return self._thread.healthy
 
     def open(self) -> None:
-        """Build the scorer on the thread that scores; call it from any other.
+        """Build the scorer on the scoring thread; must be called from another thread.
 
         Raises:
-            CheckpointError: the architecture does not run on packed tokens.
-            ConfigError: the trunk's server will not do.
+            CheckpointError: the architecture does not support packed tokens.
+            ConfigError: the trunk's server is unsuitable.
         """
         self.context = self._thread.call(self._resident.open).result()
         self._runtime.metrics.know(self.id)
 
     def close(self) -> None:
-        """Stop a thread of its own and let go of the connections, whoever still waits.
+        """Stop its own thread and close its connections, even if requests still wait.
 
-        For the server's end, behind the threads of the runtime: they take all else with them.
+        For shutdown, after the runtime's threads have been closed, which frees everything else.
         """
         if self._own_thread:
             self._thread.close()
@@ -126,29 +127,29 @@ class QModel:
             self._shadow_resident.close()
 
     def hold(self) -> None:
-        """Keep the version as it is until `release`."""
+        """Keep the version open until `release`."""
         self._holders += 1
 
     def release(self) -> None:
-        """Let the version go; the last one to do so closes a retired one."""
+        """Release the version; the last release closes a retired version."""
         self._holders -= 1
         self._close_if_unused()
 
     def retire(self) -> None:
-        """Close the version as soon as nobody holds it."""
+        """Close the version as soon as no request holds it."""
         self._retired = True
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
         if not self._retired or self._holders:
             return
-        if self._own_thread and not self._thread.healthy:  # it died alone; the server lives on
+        if self._own_thread and not self._thread.healthy:  # only this thread died
             self._close()
         for thread, close in (
             (self._thread, self._close),
             (self._runtime.shadow_thread, self._close_shadow),
         ):
-            with suppress(ScorerUnavailableError):  # the server ends, and all memory with it
+            with suppress(ScorerUnavailableError):  # at shutdown; the process frees the memory
                 thread.call(close)
 
     def _close(self) -> None:
@@ -159,7 +160,7 @@ class QModel:
 
     def _close_shadow(self) -> None:
         self._shadow_resident.close()
-        self._runtime.metrics.forget(self.id)  # what a batch that ran on has told since
+        self._runtime.metrics.forget(self.id)  # series that a late batch may have created again
 
     def _worker(self, resident: "LazyScorer", thread: DeviceThread) -> ScoringWorker:
         runtime = self._runtime
@@ -181,10 +182,10 @@ class QModel:
 
 
 class LazyScorer:
-    """A scorer that is built, used and closed on one thread; a `Scorer` itself.
+    """A scorer that is built at its first use, and built, used and closed on one thread.
 
     Attributes:
-        cache: what the scorer kept when it was last looked at; for any thread.
+        cache: cache statistics at the last `look`; readable from any thread.
     """
 
     def __init__(self, name: str, build: Callable[[], CachingScorer]) -> None:
@@ -194,46 +195,46 @@ class LazyScorer:
         self._scorer: CachingScorer | None = None
 
     def open(self) -> int | None:
-        """Build the scorer unless it is there; the context it takes."""
+        """Build the scorer if necessary; returns its context length."""
         return self._opened().context
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Results of the scorer; the first call builds it."""
+        """Score requests; the first call builds the scorer."""
         return self._opened().score(requests)
 
     def prepare(self, request: ScoreRequest) -> Any:
-        """The request as the scorer prepares it; as it is until there is a scorer."""
+        """Prepare a request for `slices`; unchanged until the scorer is built."""
         scorer = self._scorer
         return request if scorer is None else scorer.prepare(request)
 
     def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
-        """Results of the scorer; the first call builds it."""
+        """Score prepared requests in slices; the first call builds the scorer."""
         scorer = self._opened()
         return scorer.slices(
             [scorer.prepare(one) if isinstance(one, ScoreRequest) else one for one in prepared]
         )
 
     def look(self) -> int:
-        """See what the scorer keeps; how many histories it has dropped since the last look."""
+        """Update `cache`; returns the number of histories evicted since the last call."""
         before, self.cache = self.cache.evictions, self._opened().cache
         return self.cache.evictions - before
 
     def close(self) -> None:
-        """Free the cache and connections, and the weights where nobody else has them."""
+        """Free cache and connections, and the weights unless they are shared."""
         if self._scorer is not None:
             self._scorer.close()
         self._scorer = self._build = None
 
     def _opened(self) -> CachingScorer:
         if self._scorer is None:
-            assert self._build is not None, "a closed Q model is scored with"
+            assert self._build is not None, "scoring with a closed Q model"
             self._scorer = self._build()
         return self._scorer
 
 
 @dataclass(frozen=True, slots=True)
 class QModelLease:
-    """The version that a request got, held until its end."""
+    """The version of a Q model that a request holds until its end."""
 
     id: str
     name: str
@@ -242,7 +243,7 @@ class QModelLease:
 
 
 class QModels:
-    """All Q models and what leads to them. Not thread-safe: the event loop owns it."""
+    """All Q models and their alias table. Not thread-safe; owned by the event loop."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.routes = AliasTable()
@@ -254,7 +255,7 @@ class QModels:
 
     @contextmanager
     def hold(self, name: str | None, *, episode_id: str | None = None) -> Iterator[QModelLease]:
-        """The Q model of that name for one request; None takes the default.
+        """Lease the Q model of that name for one request; None is the default.
 
         Raises:
             UnknownModelError: no such Q model is served.
@@ -276,40 +277,40 @@ class QModels:
         """Serve an opened Q model; see `AliasTable.add`.
 
         Raises:
-            RoutingError: its name is taken, or something leads to the version it would replace.
+            RoutingError: its name is taken, or an alias points to the version it would replace.
         """
         routes = self.routes.add(model.id, replacing=replacing)
         self._models[model.id] = model
         self._change(routes)
 
     def configure(self, aliases: Mapping[str, Shares], shadows: Mapping[str, str]) -> None:
-        """Set the operator's names; aliases may lead to each other.
+        """Set the configured aliases, which may refer to each other, and shadows.
 
         Raises:
-            RoutingError: a name would lead nowhere, in a circle or to two things.
+            RoutingError: a name would resolve to nothing, to itself or to two things.
         """
         known = self.routes.aliases
         self._change(replace(self.routes, aliases={**known, **aliases}, shadows=dict(shadows)))
 
     def drop(self, version: str) -> None:
-        """Serve a version no more; the requests that run with it end with it.
+        """Stop serving a version; running requests still complete with it.
 
         Raises:
-            RoutingError: something leads to it.
+            RoutingError: an alias or a shadow points to it.
             UnknownModelError: it is not served.
         """
         self._change(self.routes.drop(version))
 
     def move(self, alias: str, to: Shares) -> None:
-        """Let an alias lead somewhere else from the next request on.
+        """Set the target of an alias, effective from the next request.
 
         Raises:
-            RoutingError: it would lead nowhere, in a circle or to two things.
+            RoutingError: it would resolve to nothing, to itself or to two things.
         """
         self._change(self.routes.move(alias, to))
 
     def shadow(self, name: str, by: str | None) -> None:
-        """Score the requests of a Q model a second time, or no longer.
+        """Set or remove the shadow of a Q model.
 
         Raises:
             RoutingError: one of the two is not served.
@@ -317,7 +318,7 @@ class QModels:
         self._change(self.routes.shadow(name, by))
 
     async def close(self) -> None:
-        """Stop what shadows still do."""
+        """Cancel running shadow scoring."""
         await self._shadows.close()
 
     def _change(self, routes: AliasTable) -> None:

@@ -1,4 +1,4 @@
-"""The bodies about models: which are served, and what an operator changes about it."""
+"""Request and response bodies of GET /v1/models and of the admin routes."""
 
 from typing import Literal
 
@@ -9,70 +9,72 @@ from server.q_models.registry import Source
 
 
 class ModelCard(Body):
-    """A model that is served, and what its checkpoint says of it."""
+    """A served model and the metadata of its checkpoint."""
 
-    id: str = Field(description="what a request calls it by: a Q model's is `name@version`")
+    id: str = Field(description="name for requests; a Q model's is `name@version`")
     object: Literal["model"] = "model"
     kind: Literal["policy", "q_model"]
     name: str
     version: str | None = Field(description="null for the policy")
-    created: int = Field(description="when this server started to serve it, in Unix seconds")
-    owned_by: str = Field(description="who runs it: an upstream's name, or qguide")
+    created: int = Field(description="Unix time in seconds at which this server started")
+    owned_by: str = Field(description="the upstream's name, or qguide")
     source: Source
-    default: bool = Field(description="a request that names none gets it, or may get it")
-    context: int | None = Field(description="most tokens; null for a fake")
+    default: bool = Field(description="true if requests that name no model can get it")
+    context: int | None = Field(description="context length in tokens; null if unknown")
     checkpoint: str | None = Field(description="the name in its manifest")
-    environment: str | None = Field(description="what it was trained on")
+    environment: str | None = Field(description="the environment it was trained on")
     read_at: str | None = Field(
-        description="where Q is read: `last_token` of the action, after its `observation`, or at "
-        "all `action_tokens`; null for a policy and a fake"
+        description="position at which Q is read: `last_token` of the action, after its "
+        "`observation`, or all `action_tokens`; null for a policy and a fake"
     )
-    target: str | None = Field(description="what its Q was regressed on: q, avg or reward")
-    metrics: dict[str, float] = Field(description="what its training measured")
+    target: str | None = Field(description="regression target of its Q: q, avg or reward")
+    metrics: dict[str, float] = Field(description="metrics of its training")
 
 
 class ModelList(Body):
-    """All models that are served, and the names that lead to the Q models."""
+    """All served models, and the aliases of the Q models."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
-    aliases: dict[str, str] = Field(description="name -> the one Q model that it leads to")
+    aliases: dict[str, str] = Field(description="alias -> Q model")
     splits: dict[str, dict[str, float]] = Field(
-        description="name -> Q models, and the share of the episodes of each"
+        description="alias -> several Q models and the share of episodes for each"
     )
     shadows: dict[str, str] = Field(
-        description="Q model's name -> what scores its requests a second time"
+        description="Q model -> the shadow that scores its requests a second time"
     )
 
 
 class LoadRequest(Body):
-    """A checkpoint to serve next to the others."""
+    """A checkpoint to load and serve."""
 
-    folder: str = Field(description="plain name of a folder in QGUIDE_MODELS_DIR")
+    folder: str = Field(description="name of a folder in QGUIDE_MODELS_DIR")
     name: str
-    version: str | None = Field(default=None, description="null: the start of its sha256")
+    version: str | None = Field(
+        default=None, description="null takes the start of the manifest's SHA-256"
+    )
     replace: bool = Field(
         default=False,
-        description="the name moves to it, and the version that it led to is dropped; otherwise "
-        "the name moves only if it is new",
+        description="move the name to this version and drop the version it pointed to; otherwise "
+        "the name points to it only if it is new",
     )
 
 
 class DropRequest(Body):
-    """A version to serve no more."""
+    """A version to stop serving."""
 
-    q_model: str = Field(description="`name@version`; nothing else may lead to it")
+    q_model: str = Field(description="`name@version`; no alias or shadow may point to it")
 
 
 class AliasRequest(Body):
-    """Where a name leads from now on."""
+    """An alias and its new target."""
 
     alias: str
     to: str | dict[str, float] = Field(description="a Q model, or several and their shares")
 
 
 class ShadowRequest(Body):
-    """What scores the requests of a Q model a second time from now on."""
+    """A Q model and its new shadow."""
 
     q_model: str = Field(description="the name, without a version")
-    shadow: str | None = Field(description="a name, `name@version` or alias; null ends it")
+    shadow: str | None = Field(description="a name, `name@version` or alias; null removes it")

@@ -1,8 +1,8 @@
-"""Q-values that were known before: by checkpoint, history and candidates, for a while.
+"""Cache of Q-values by checkpoint, history and candidates.
 
-A Q model is deterministic, so what it said of the same state once is what it would say again. The
-key is a hash: no text leaves this process. The caller's cache salt is part of it, because an
-answer that took no computing tells that somebody has asked before.
+A Q model is deterministic, so identical requests have identical results. The key is a hash, so
+that no text leaves this process. It includes the caller's cache salt, because a cache hit would
+reveal that another caller has sent the same request.
 """
 
 import json
@@ -24,11 +24,11 @@ _ROW: Final = TypeAdapter(tuple[tuple[FiniteFloat, ...], int])
 
 
 class ScoreCache:
-    """Results by key: in Redis where there is one, in this process where not.
+    """Results by key, in Redis if configured and up, otherwise in memory.
 
     Args:
-        ttl_s: an older result is forgotten.
-        clock: seconds that never go back.
+        ttl_s: time after which a result expires.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ScoreCache:
         self._kept = TTLCache[str, bytes](max_entries, ttl_s, timer=clock)
 
     async def get(self, key: str) -> ScoreResult | None:
-        """The result, if it is there; its tokens are all cached ones."""
+        """The cached result, or None; all of its tokens count as cached."""
 
         async def shared() -> ScoreResult | None:
             assert self._link is not None
@@ -58,7 +58,7 @@ class ScoreCache:
         return await (self._link.use(shared, own) if self._link else own())
 
     async def put(self, key: str, result: ScoreResult) -> None:
-        """Keep a result."""
+        """Store a result."""
         tokens = result.computed_tokens + result.cached_tokens
         row = json.dumps([result.q_values, tokens], allow_nan=False).encode()
 
@@ -73,11 +73,11 @@ class ScoreCache:
 
 
 class CachedScorer:
-    """A scorer that is asked only for what the cache does not know.
+    """A scorer behind a cache of its results.
 
     Args:
-        content: stands for the weights and their precision; a name would not, as the same name
-            may mean other weights tomorrow.
+        content: identifies the weights and their precision; a name does not, because it may refer
+            to other weights later.
     """
 
     def __init__(self, scorer: AsyncScorer, cache: ScoreCache, *, content: str) -> None:
@@ -87,11 +87,11 @@ class CachedScorer:
         self._content = content
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Q of each candidate, perhaps from the cache.
+        """Score each candidate, from the cache if possible.
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
-            ScorerUnavailableError: no answer can be given, or not in time.
+            ScorerUnavailableError: scoring failed or was not done in time.
         """
         key = self._key(request)
         if known := await self._cache.get(key):

@@ -1,7 +1,7 @@
-"""Shadow scoring: a second Q model scores the same request, and nobody waits for it.
+"""Shadow scoring: a second Q model scores the same request, without delaying it.
 
-It begins when the request has its scores, on a thread of its own, and whatever becomes of it is
-a log line and a count: the second model's choice is recorded, never returned.
+It starts when the request has its scores and runs on a separate thread. Its result is only logged
+and counted: the second model's choice is never returned.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Model(Protocol):
-    """The part of a `QModel` that is needed here."""
+    """The part of `QModel` used here."""
 
     id: str
     name: str
@@ -29,7 +29,7 @@ class _Model(Protocol):
 
 
 class ShadowScoring:
-    """The shadow scorings that run; as many as the shadow thread's queue takes."""
+    """Running shadow scoring tasks; their number is limited by the shadow thread's queue."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -38,7 +38,7 @@ class ShadowScoring:
     def start(
         self, request: ScoreRequest, result: ScoreResult, *, model: _Model, shadow: _Model
     ) -> None:
-        """Score again; the shadow is held until that has ended in one way or another."""
+        """Start scoring with the shadow, which is held until the task has ended."""
         shadow.hold()
         task = asyncio.create_task(self._score(request, result, model.id, shadow))
         self._tasks.add(task)
@@ -46,7 +46,7 @@ class ShadowScoring:
         task.add_done_callback(lambda _: shadow.release())
 
     async def close(self) -> None:
-        """Give up what still runs."""
+        """Cancel all running tasks."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -62,7 +62,7 @@ class ShadowScoring:
             )
             chosen = select(request.candidates, result.q_values).chosen
             shadow_chosen = select(request.candidates, again.q_values).chosen
-        except Exception as error:  # a shadow may fail in any way; its message may hold a prompt
+        except Exception as error:  # its message is not logged, because it may hold a prompt
             self._metrics.count_shadow(shadow.id, "failed")
             reason = type(error).__name__
             _log.warning("shadow_failed", q_model=q_model, shadow=shadow.id, reason=reason)
@@ -81,7 +81,7 @@ class ShadowScoring:
 
 
 class ShadowedScorer:
-    """Answers with one Q model and lets another score the same request afterwards."""
+    """Answers with one Q model, then lets another score the same request."""
 
     def __init__(self, model: _Model, shadow: _Model, scoring: ShadowScoring) -> None:
         self.name = model.name
@@ -90,11 +90,11 @@ class ShadowedScorer:
         self._scoring = scoring
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Q of each candidate, by the first model alone.
+        """Score each candidate with the first model and start the shadow.
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
-            ScorerUnavailableError: no answer can be given, or not in time.
+            ScorerUnavailableError: scoring failed or was not done in time.
         """
         result = await self._model.scorer.score(request)
         self._scoring.start(request, result, model=self._model, shadow=self._shadow)

@@ -1,4 +1,4 @@
-"""Q models whose trunk runs on a vLLM server."""
+"""Scorers of Q models whose trunk runs on a vLLM server."""
 
 from pathlib import Path
 
@@ -12,33 +12,34 @@ from server.settings.settings import SCRIPTED, Settings, VllmTrunk
 
 
 def check_trunks(settings: Settings) -> None:
-    """Refuse a trunk of nothing.
+    """Check that each vLLM trunk belongs to a Q model with a checkpoint.
 
     Raises:
-        ConfigError: `vllm_trunks` names no Q model, or a scripted one.
+        ConfigError: `vllm_trunks` names an unknown Q model, or a scripted one.
     """
     for name in settings.vllm_trunks:
         named = {q: s for q, s in settings.q_models.items() if name in (q, plain_name(q))}
         if not named or SCRIPTED in named.values():
             raise ConfigError(
-                f"vllm_trunks names {name!r}, which is {SCRIPTED if named else 'no Q model'}; name "
-                "one of q_models that is a checkpoint"
+                f"QGUIDE_VLLM_TRUNKS names {name!r}, which is "
+                f"{'a scripted Q model' if named else 'not a Q model'}; name an entry of "
+                "QGUIDE_Q_MODELS that has a checkpoint"
             )
 
 
 def trunk_of(settings: Settings, name: str) -> VllmTrunk | None:
-    """The server of the trunk of `name` or `name@version`; None: this process."""
+    """The vLLM server for the trunk of `name` or `name@version`; None if it runs locally."""
     trunks = settings.vllm_trunks
     return trunks.get(name) or trunks.get(plain_name(name))
 
 
 def build_remote_origin(settings: Settings, folder: Path, trunk: VllmTrunk) -> ScorerSource:
-    """Head and tokenizer from a checkpoint, its trunk at a URL.
+    """Source of a Q model with head and tokenizer from a checkpoint and its trunk at a URL.
 
-    Every scorer has a client of its own, because a client is for one thread.
+    Every scorer has its own client, because a client must be used from one thread only.
 
     Raises:
-        CheckpointError: a checkpoint that does not match its manifest, or has no value head.
+        CheckpointError: the checkpoint does not match its manifest, or has no value head.
     """
     loaded = load_head(folder)
 

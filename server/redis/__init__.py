@@ -1,1 +1,1 @@
-"""The optional Redis and what is kept there."""
+"""Optional Redis client and the caches kept in it."""

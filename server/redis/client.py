@@ -1,7 +1,7 @@
 """Redis client with in-memory fallback while Redis is down.
 
-The first failure turns the link down, and no request waits for Redis again until a ping is
-answered. Keys live in one namespace, `qguide:`, and all of them expire.
+The first failure marks Redis as down, and no request waits for it again until a ping is answered.
+All keys are in the namespace `qguide:` and expire.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _log = structlog.get_logger(__name__)
 
 
 class RedisLink:
-    """A connection pool, and the state of Redis: `up` or not.
+    """Connection pool that knows whether Redis is up.
 
     Args:
-        timeout_s: a Redis that takes longer is down.
-        ping_every_s: interval after which a Redis that is back, or down unnoticed, is noticed.
+        timeout_s: Redis counts as down when a command takes longer.
+        ping_every_s: time between pings, which notice when Redis goes down or comes back.
 
     Raises:
-        ConfigError: the URL is no address of a Redis.
+        ConfigError: the URL is not a valid Redis URL.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class RedisLink:
         self._gauge.set(1)
         self._ping_every_s = ping_every_s
         self._watching = False
-        self._told = False
+        self._unreadable_logged = False
         self.client = Redis(connection_pool=self._pool)
         self._url = url
 
     def limits_storage(self) -> RedisStorage:
-        """Storage for the counters of `limits`, over the same connections."""
+        """Storage for the counters of the `limits` library, over the same connections."""
         return RedisStorage(
             self._url,
             implementation="redispy",
@@ -64,7 +64,7 @@ class RedisLink:
     async def use(
         self, ask: Callable[[], Awaitable[Answer]], otherwise: Callable[[], Awaitable[Answer]]
     ) -> Answer:
-        """The answer of Redis, or the other one while it is down."""
+        """The result of `ask`, or that of `otherwise` while Redis is down."""
         if self.up:
             try:
                 return await ask()
@@ -73,27 +73,27 @@ class RedisLink:
         return await otherwise()
 
     def read(self, row: bytes | None, parse: Callable[[bytes], Answer]) -> Answer | None:
-        """The value of a row; None where there is none, or one that another version wrote."""
+        """Parse a stored value; None if it is missing or was written in another format."""
         if row is None:
             return None
         try:
             return parse(row)
-        except ValueError as error:  # pydantic's and json's are
-            if not self._told:
+        except ValueError as error:  # the base class of pydantic's and json's errors
+            if not self._unreadable_logged:
                 _log.warning("redis_row_unreadable", reason=type(error).__name__)
-            self._told = True
+            self._unreadable_logged = True
             return None
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Ping for the block, beginning at once; then close the connections."""
+        """Ping at once and then regularly inside the block; close the connections after it."""
         await self._ping()
         self._watching = True
         pinging = asyncio.create_task(self._ping_on())
         try:
             yield
         finally:
-            # A cancelled ping may end as a time-out of redis-py's, and the task would go on.
+            # redis-py may turn the cancellation into a timeout, after which the loop would go on.
             self._watching = False
             pinging.cancel()
             await asyncio.gather(pinging, return_exceptions=True)
@@ -125,7 +125,7 @@ class RedisLink:
 
 
 def _connection_pool(url: str, *, timeout_s: float) -> ConnectionPool:
-    """Connections to this address; none is opened yet."""
+    """Connection pool for a Redis URL; connects lazily."""
     try:
         pool: ConnectionPool = ConnectionPool.from_url(
             url,
@@ -133,16 +133,16 @@ def _connection_pool(url: str, *, timeout_s: float) -> ConnectionPool:
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
         )
-        # An unknown option shows here, or else with the first request.
+        # Fail on an unknown option here rather than at the first request.
         pool.make_connection()  # type: ignore[no-untyped-call]
         address = urlsplit(url)
         if address.scheme != "unix" and not _DATABASE.fullmatch(address.path):
-            raise ValueError("the database is no number")
+            raise ValueError("the database is not a number")
     except (ValueError, TypeError):
-        # Neither the URL nor the library's reason, which may quote a password out of it.
+        # The message shows neither the URL nor the library's reason, which may quote a password.
         raise ConfigError(
-            "QGUIDE_REDIS_URL is no address of a Redis; write "
+            "QGUIDE_REDIS_URL is not a valid Redis URL; write "
             "redis://[:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// for TLS or unix:///PATH, and "
-            "quote / @ : ? # of a password as %2F %40 %3A %3F %23"
+            "percent-encode / @ : ? # in the password as %2F %40 %3A %3F %23"
         ) from None
     return pool

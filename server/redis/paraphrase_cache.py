@@ -1,6 +1,6 @@
-"""Paraphrases of tasks that servers share: in Redis where there is one, in this process where not.
+"""Cache of paraphrased tasks, shared by replicas in Redis.
 
-The key is a hash that `Paraphraser` makes; the texts are the operator's paraphraser's.
+The key is a hash computed by `Paraphraser`; the value is the list of paraphrases.
 """
 
 import json
@@ -16,14 +16,14 @@ _TTL_S: Final = 7 * 24 * 3600
 
 
 class RedisParaphraseCache:
-    """Keeps paraphrases in Redis, and in memory for the time that Redis is gone."""
+    """Paraphrases in Redis, and in memory while Redis is down."""
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
         self._own = MemoryParaphraseCache()
 
     async def get(self, key: str) -> tuple[str, ...]:
-        """The texts of a task; none where it is unknown."""
+        """The cached paraphrases of a task; empty if it is unknown."""
 
         async def shared() -> tuple[str, ...]:
             row = cast("bytes | None", await self._link.client.get(_name(key)))
@@ -33,7 +33,7 @@ class RedisParaphraseCache:
         return await self._link.use(shared, lambda: self._own.get(key))
 
     async def put(self, key: str, texts: tuple[str, ...]) -> None:
-        """Keep the texts of a task in place of earlier ones."""
+        """Store the paraphrases of a task, replacing earlier ones."""
         await self._own.put(key, texts)
 
         async def shared() -> None:
@@ -43,7 +43,7 @@ class RedisParaphraseCache:
 
 
 async def _nothing() -> None:
-    """Memory has it already."""
+    """Fallback while Redis is down: the copy in memory has been stored already."""
 
 
 def _name(key: str) -> str:

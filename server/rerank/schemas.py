@@ -1,7 +1,7 @@
-"""The bodies of endpoints that other projects defined: Jina, Cohere and vLLM.
+"""Request and response bodies of Jina's, Cohere's and vLLM's rerank and score APIs.
 
-Their clients add parameters as they go, so what is not known here is passed over instead of
-refused. Fields of ours are marked so; foreign clients ignore them.
+Their clients keep adding parameters, so unknown ones are ignored instead of refused. Fields that
+we added are marked "ours"; other clients ignore them.
 """
 
 from typing import Annotated, Any, Final, Literal, Self
@@ -30,7 +30,8 @@ from server.messages.schemas import (
 )
 
 TopN = Annotated[
-    Positive | None, Field(description="how many of the best to return; null returns all")
+    Positive | None,
+    Field(description="number of documents to return, best first; null returns all"),
 ]
 Messages = Annotated[
     list[ChatMessage] | None,
@@ -39,7 +40,7 @@ Messages = Annotated[
     ),
 ]
 RelevanceScore = Annotated[
-    float, Field(ge=0, le=1, description="1 / (1 + exp(-q_value)): an order, not a probability")
+    float, Field(ge=0, le=1, description="1 / (1 + exp(-q_value)): a ranking, not a probability")
 ]
 
 
@@ -54,24 +55,24 @@ class DocumentText(_Body):
 
 
 def _either(text: tuple[str, ...], types: list[str]) -> dict[str, Any]:
-    """Schema of exactly one history: a text under one of its names, or messages."""
+    """JSON schema for exactly one history: a text under one of its names, or messages."""
     null = {"type": "null"}
     branches = []
     for place, name in enumerate(text):
         given: dict[str, Any] = {name: {"type": types}, "messages": null}
-        # An earlier name, even with null, goes before a later one.
+        # An earlier name, even with null, takes precedence over a later one.
         branches.append((name, given | dict.fromkeys(text[:place], False)))
     branches.append(("messages", {"messages": {"type": "array"}} | dict.fromkeys(text, null)))
     return {"oneOf": [{"required": [name], "properties": given} for name, given in branches]}
 
 
 class RerankRequest(_Body):
-    """What Jina's and Cohere's requests have in common."""
+    """Fields that Jina's and Cohere's requests have in common."""
 
     model_config = ConfigDict(json_schema_extra=_either(("query",), ["string"]))
 
     model: QModelName = None
-    query: str | None = Field(default=None, description="the history's one user message")
+    query: str | None = Field(default=None, description="the history as a single user message")
     messages: Messages = None
     top_n: TopN = None
     episode_id: EpisodeId = None
@@ -79,7 +80,7 @@ class RerankRequest(_Body):
     @model_validator(mode="after")
     def _one_history(self) -> Self:
         if (self.query is None) == (self.messages is None):
-            raise ValueError("give either query or messages")
+            raise ValueError("give either query or messages, not both")
         return self
 
 
@@ -93,7 +94,7 @@ class JinaRerankRequest(RerankRequest):
 
     @property
     def texts(self) -> list[str]:
-        """The documents' texts."""
+        """Texts of the documents."""
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
@@ -102,12 +103,12 @@ class CohereRerankRequest(RerankRequest):
 
     documents: list[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
     max_tokens_per_doc: Integer | None = Field(
-        default=None, description="not applied: a part of an action is another action"
+        default=None, description="ignored, because a truncated action is another action"
     )
 
 
 class RankedDocument(_Body):
-    """A document's place; the list is sorted by Q."""
+    """One document of the ranking, which is sorted by Q."""
 
     index: int
     relevance_score: RelevanceScore
@@ -115,20 +116,20 @@ class RankedDocument(_Body):
 
 
 class JinaRankedDocument(RankedDocument):
-    """Also the document, if it was asked for."""
+    """One document of Jina's ranking, with its text if requested."""
 
     document: DocumentText | None = None
 
 
 class JinaUsage(_Body):
-    """Tokens of the history and the documents; those found in the cache are ours to tell."""
+    """Tokens of history and documents; `cached_tokens` is ours."""
 
     total_tokens: int
     cached_tokens: int
 
 
 class JinaRerankResponse(_Body):
-    """Jina's answer; `model` is the `name@version` that scored."""
+    """Jina's response; `model` is the `name@version` that scored."""
 
     model: str
     results: list[JinaRankedDocument]
@@ -136,26 +137,26 @@ class JinaRerankResponse(_Body):
 
 
 class CohereApiVersion(_Body):
-    """Which API this is."""
+    """Version of Cohere's API."""
 
     version: Literal["2"] = "2"
 
 
 class CohereBilledUnits(_Body):
-    """One request is one search; nothing is billed."""
+    """Billed units of Cohere's API: one search per request."""
 
     search_units: int = 1
 
 
 class CohereTokens(_Body):
-    """Tokens of the history and the documents."""
+    """Tokens of history and documents."""
 
     input_tokens: int
     output_tokens: int = 0
 
 
 class CohereMeta(_Body):
-    """What Cohere's clients show beside the results."""
+    """Metadata of Cohere's response."""
 
     api_version: CohereApiVersion = CohereApiVersion()
     billed_units: CohereBilledUnits = CohereBilledUnits()
@@ -165,7 +166,7 @@ class CohereMeta(_Body):
 
 
 class CohereRerankResponse(_Body):
-    """Cohere's answer, and which `name@version` scored (ours)."""
+    """Cohere's response; `model` (ours) is the `name@version` that scored."""
 
     id: str
     results: list[RankedDocument]
@@ -178,7 +179,7 @@ _QUERIES: Final = ("queries", "text_1")
 
 
 def _name_all(schema: dict[str, Any]) -> None:
-    """Let the schema know all the names that a field of vLLM's has."""
+    """Add the aliases of vLLM's fields to the JSON schema."""
     properties = schema["properties"]
     for first, *others in (_DOCUMENTS, _QUERIES):
         properties |= {name: properties[first] | {"title": name} for name in others}
@@ -188,7 +189,7 @@ def _name_all(schema: dict[str, Any]) -> None:
 
 
 class PairScoreRequest(_Body):
-    """vLLM's `POST /score`: one text against many, or as many against as many."""
+    """vLLM's `POST /score`: one query for all documents, or one query per document."""
 
     model_config = ConfigDict(json_schema_extra=_name_all)
 
@@ -196,7 +197,7 @@ class PairScoreRequest(_Body):
     queries: str | list[str] | None = Field(
         default=None,
         validation_alias=AliasChoices(*_QUERIES),
-        description="the history's one user message, or one for each document; also `text_1`",
+        description="the history as a single user message, or one for each document; also `text_1`",
         json_schema_extra=NOT_EMPTY,
     )
     messages: Messages = None
@@ -210,12 +211,12 @@ class PairScoreRequest(_Body):
     @model_validator(mode="after")
     def _one_history(self) -> Self:
         if (self.queries is None) == (self.messages is None):
-            raise ValueError("give either queries (or text_1) or messages")
+            raise ValueError("give either queries (or text_1) or messages, not both")
         return self
 
 
 def _shape(body: object) -> str:
-    """Whose `POST /v1/score` a body is; ours has no documents."""
+    """Tag of the schema that a `POST /v1/score` body has: vLLM's has documents, ours does not."""
     theirs = isinstance(body, PairScoreRequest) or (
         isinstance(body, dict) and not body.keys().isdisjoint(_DOCUMENTS)
     )
@@ -229,7 +230,7 @@ EitherScoreRequest = Annotated[
 
 
 class PairScore(_Body):
-    """The raw Q of one pair."""
+    """Raw Q of one pair."""
 
     index: int
     object: Literal["score"] = "score"
@@ -237,13 +238,13 @@ class PairScore(_Body):
 
 
 class CachedTokens(_Body):
-    """What of the prompt was in the cache."""
+    """Cached tokens of the prompt."""
 
     cached_tokens: int
 
 
 class PairScoreUsage(_Body):
-    """OpenAI's words: tokens of the histories and the documents."""
+    """Tokens of histories and documents, in OpenAI's format."""
 
     prompt_tokens: int
     total_tokens: int
@@ -252,7 +253,7 @@ class PairScoreUsage(_Body):
 
 
 class PairScoreResponse(_Body):
-    """vLLM's answer; `model` is the `name@version` that scored."""
+    """vLLM's response; `model` is the `name@version` that scored."""
 
     id: str
     object: Literal["list"] = "list"

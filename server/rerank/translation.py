@@ -1,9 +1,9 @@
-"""Rerank dialects: from a query to a history, and from Q to the answers of Jina, Cohere and vLLM.
+"""Translation between Q-values and the rerank APIs of Jina, Cohere and vLLM.
 
-The query is what the user said, the documents are what the agent might answer. Rerankers promise
-scores in [0, 1], which Q need not be in; so `relevance_score` is the logistic function of Q. It
-keeps the order and means nothing more: a Q model is trained on returns, not on relevance, and no
-softmax over the documents is taken. The raw Q stands beside it, and alone in vLLM's `/score`.
+The query is the user's message, the documents are the agent's possible answers. Rerankers return
+scores in [0, 1], but Q can be any number, so `relevance_score` is the logistic function of Q. Only
+its order has a meaning: a Q model is trained on returns, not on relevance, and there is no softmax
+over the documents. The raw Q is returned beside it; vLLM's `/score` returns only the raw Q.
 """
 
 import math
@@ -31,28 +31,28 @@ from server.rerank.schemas import (
     RankedDocument,
 )
 
-NOT_CUT: Final = "max_tokens_per_doc is not applied: documents are actions and are never cut"
+NOT_CUT: Final = "max_tokens_per_doc was ignored: documents are actions and are never truncated"
 
 
 def messages_of(query: str | None, messages: Sequence[ChatMessage] | None) -> Sequence[ChatMessage]:
-    """The history: `messages`, or the query as the user's one message."""
+    """The history's messages: `messages`, or the query as a single user message."""
     return [ChatMessage(role="user", content=query or "")] if messages is None else messages
 
 
 def relevance(q_value: float) -> float:
-    """The logistic function: monotone, into [0, 1], without overflow."""
+    """Logistic function of Q, computed without overflow."""
     if q_value >= 0:
         return 1 / (1 + math.exp(-q_value))
     return math.exp(q_value) / (1 + math.exp(q_value))
 
 
 def best_first(q_values: Sequence[float]) -> list[int]:
-    """Indices from the highest Q to the lowest; equal ones in the order in which they came."""
+    """Indices by descending Q; ties keep the request's order."""
     return sorted(range(len(q_values)), key=lambda i: -q_values[i])
 
 
 def jina_response(body: JinaRerankRequest, q_model: str, scored: Scored) -> JinaRerankResponse:
-    """Jina's answer, the best document first."""
+    """Jina's response, best document first."""
     shown = [DocumentText(text=text) for text in body.texts] if body.return_documents else None
     return JinaRerankResponse(
         model=q_model,
@@ -72,7 +72,7 @@ def jina_response(body: JinaRerankRequest, q_model: str, scored: Scored) -> Jina
 def cohere_response(
     body: CohereRerankRequest, q_model: str, scored: Scored
 ) -> CohereRerankResponse:
-    """Cohere's answer, the best document first."""
+    """Cohere's response, best document first."""
     return CohereRerankResponse(
         id=str(uuid.uuid4()),
         results=[
@@ -95,7 +95,7 @@ def cohere_response(
 def pair_response(
     q_values: Sequence[float], q_model: str, scored: Sequence[Scored]
 ) -> PairScoreResponse:
-    """vLLM's answer: the raw Q of each pair, in the request's order."""
+    """vLLM's response: the raw Q of each pair, in the request's order."""
     tokens = sum(map(_tokens, scored))
     cached = sum(one.cached_tokens for one in scored)
     return PairScoreResponse(

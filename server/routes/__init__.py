@@ -1,1 +1,1 @@
-"""One module per concern."""
+"""HTTP routes, one module per group of endpoints."""

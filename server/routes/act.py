@@ -45,7 +45,7 @@ def _sampling(body: ActRequest) -> Sampling:
 
 
 def _candidates(decision: Decision) -> list[ScoredCandidate]:
-    """All of them in the order in which they were drawn."""
+    """All candidates in the order in which they were drawn."""
     return [
         ScoredCandidate(message=DrawnMessage.of(candidate.message), q_value=q)
         for candidate, q in decision.scored_candidates

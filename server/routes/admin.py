@@ -1,8 +1,7 @@
-"""POST /v1/models/…: change what is served while requests run; only where the operator says so.
+"""POST /v1/models/…: load, drop, alias and shadow Q models at run time (`QGUIDE_ADMIN`).
 
-With API keys they ask for an admin's; without, the server is bound to loopback.
-
-Every change answers with what is served after it. A refused one changes nothing.
+With API keys these routes need an admin key; without keys the server must be bound to loopback.
+Every change is answered with the models served after it. A refused change has no effect.
 """
 
 from fastapi import APIRouter, Depends
@@ -18,7 +17,7 @@ router = APIRouter(prefix="/v1/models", tags=["admin"], dependencies=[Depends(re
 
 @router.post("/load")
 async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsDep) -> ModelList:
-    """Verify a checkpoint and serve it, beside the others or in place of one."""
+    """Verify a checkpoint and serve it, in addition to the others or in place of one."""
     await models.load(
         settings, body.folder, name=body.name, version=body.version, replacing=body.replace
     )
@@ -27,20 +26,20 @@ async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsD
 
 @router.post("/drop")
 async def drop_q_model(body: DropRequest, models: ModelsDep) -> ModelList:
-    """Stop serving a version; requests that run with it still get its answer."""
+    """Stop serving a version; running requests still complete with it."""
     models.q_models.drop(body.q_model)
     return model_list(models)
 
 
 @router.post("/alias")
 async def move_alias(body: AliasRequest, models: ModelsDep) -> ModelList:
-    """Let a name lead to another Q model, or split its episodes, from the next request on."""
+    """Point an alias to another Q model, or split its episodes, from the next request on."""
     models.q_models.move(body.alias, shares_of(body.to))
     return model_list(models)
 
 
 @router.post("/shadow")
 async def set_shadow(body: ShadowRequest, models: ModelsDep) -> ModelList:
-    """Let a second Q model score the same requests, without effect on the answer."""
+    """Let a second Q model score the same requests, without effect on the answers."""
     models.q_models.shadow(body.q_model, body.shadow)
     return model_list(models)

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: what OpenAI's clients ask, answered by the best of M candidates."""
+"""POST /v1/chat/completions: OpenAI's API, answered with the best of M candidates."""
 
 from functools import partial
 from typing import Any, Final
@@ -48,7 +48,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 async def complete_chat(
     body: ChatCompletionRequest, request: Request, stepper: StepperDep
 ) -> Response:
-    """Draw M candidates, return the one with the highest Q as an ordinary completion."""
+    """Draw M candidates and return the one with the highest Q as an ordinary completion."""
     settings = stepper.settings
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)

@@ -1,7 +1,7 @@
-"""What routes ask for, as named types.
+"""FastAPI dependencies of the routes, as named types.
 
-All of them are coroutines, because FastAPI sends plain functions to a thread. What every step asks
-for is one dependency that depends on no other: resolving each costs time, at every request.
+All of them are coroutines, because FastAPI runs plain functions in a thread. Steps have a single
+dependency without sub-dependencies, because resolving each one costs time at every request.
 """
 
 from typing import Annotated, cast
@@ -65,14 +65,14 @@ WantedS = Annotated[
         alias=TIMEOUT_HEADER,
         gt=0,
         allow_inf_nan=False,
-        description="seconds after which the caller wants no answer; the server's limit holds",
+        description="time limit of this request in seconds; the server's own limit still applies",
     ),
 ]
 
 
 def _deadline(settings: Settings, wanted_s: float | None) -> Deadline:
-    """The operator's limit, or a shorter one of the caller's."""
-    remedy = f"ask for less, allow more ({TIMEOUT_HEADER}, QGUIDE_TIMEOUT_S) or try again later"
+    """The server's time limit, or the caller's if it is shorter."""
+    remedy = f"request less, allow more time ({TIMEOUT_HEADER}, QGUIDE_TIMEOUT_S) or retry later"
     return Deadline.after(min(settings.timeout_s, wanted_s or settings.timeout_s), remedy=remedy)
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/episodes/{id}/outcome: how an episode ended."""
+"""POST /v1/episodes/{id}/outcome: the outcome of an episode."""
 
 from fastapi import APIRouter
 
@@ -13,7 +13,7 @@ router = APIRouter(prefix="/v1/episodes", tags=["episodes"])
 async def end_episode(
     episode_id: str, body: OutcomeRequest, episodes: EpisodesDep
 ) -> OutcomeResponse:
-    """Close an episode; where the operator records episodes, it becomes training data."""
+    """Close an episode; if the server records episodes, it becomes training data."""
     outcome = Outcome(
         reward=body.reward,
         terminated=body.terminated,

@@ -19,14 +19,14 @@ from server.settings.settings import VLLM
 
 router = APIRouter(tags=["operation"])
 
-_DEAD: Final = "a thread that scores is dead; restart the server"
+_DEAD: Final = "a scoring thread is dead; restart the server"
 
 
 @router.get("/healthz", responses={503: {"model": Health}})
 async def live(models: ModelsDep, response: Response) -> Health:
     """Liveness: 503 if only a restart would help.
 
-    A Q model with a thread of its own can die alone: the server is not ready then, but it lives.
+    If only the separate thread of one Q model has died, the server is alive but not ready.
     """
     if models.runtime.thread.healthy:
         return Health(status="ok")
@@ -43,20 +43,20 @@ async def ready(
     vllm: VllmDep,
     response: Response,
 ) -> Health:
-    """Readiness: 503 if this replica cannot serve, or is about to end.
+    """Readiness: 503 if this replica cannot serve or is shutting down.
 
-    Upstreams are in the details alone: other servers have the same ones, and not all that is
-    asked needs them. A vLLM that this server started is its own.
+    Upstreams appear only in the details: other replicas depend on the same ones, and not every
+    request needs them. A vLLM that this server started counts as part of it.
     """
     details = _redis_details(models) | upstreams.details
     if drain.draining:
-        reason = "the server is about to end; another will answer"
+        reason = "the server is shutting down; another replica will answer"
     elif not models.healthy:
         reason = _DEAD
     elif vllm is not None and vllm.is_lost:
-        reason = "its vLLM ended or fell silent; it is being started again"
+        reason = "its vLLM exited or stopped answering; it is being restarted"
     elif settings.vllm and upstreams.is_gone(VLLM):
-        reason = "its vLLM does not answer; it is started again as soon as that is certain"
+        reason = "its vLLM does not answer; it is restarted after QGUIDE_VLLM_SILENT_S"
     else:
         return Health(status="ok", details=details)
     response.status_code = 503
@@ -66,7 +66,7 @@ async def ready(
 
 @router.get("/metrics", response_class=Response)
 async def metrics(metrics: MetricsDep) -> Response:
-    """Metrics in Prometheus' text format."""
+    """Metrics in Prometheus text format."""
     return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -74,4 +74,4 @@ def _redis_details(models: Models) -> dict[str, str]:
     redis = models.runtime.redis
     if redis is None:
         return {}
-    return {"redis": "ok" if redis.up else "gone; memory serves until it is back"}
+    return {"redis": "ok" if redis.up else "down; falling back to memory until it is back"}

@@ -1,4 +1,4 @@
-"""GET /v1/models: what is served, and one of it by any of its names."""
+"""GET /v1/models: list the served models, or show one by any of its names."""
 
 from typing import Any, Final
 
@@ -19,13 +19,13 @@ _OURSELVES: Final = "qguide"
 
 @router.get("/models")
 async def list_models(models: ModelsDep) -> ModelList:
-    """Policies and Q models, with the metadata of their checkpoints."""
+    """List policies and Q models with the metadata of their checkpoints."""
     return model_list(models)
 
 
 @router.get("/models/{model_id:path}")
 async def show_model(model_id: str, models: ModelsDep) -> ModelCard:
-    """A policy or a Q model by any name that a request could give; a split has no single one."""
+    """Show a policy or a Q model by any of its names; a split has no single model."""
     cards = {card.id: card for card in model_list(models).data}
     return cards[model_id if model_id in cards else _id_of(model_id, models)]
 
@@ -39,12 +39,12 @@ def _id_of(name: str, models: Models) -> str:
     except UnknownModelError:
         names = [*models.policies, *sorted(models.q_models.routes.aliases)]
         raise UnknownModelError(
-            f"there is no one model {name!r}; served are {', '.join(names)}"
+            f"there is no single model {name!r}; this server has {', '.join(names)}"
         ) from None
 
 
 def model_list(models: Models) -> ModelList:
-    """What is served now, and which names lead to it."""
+    """The served models and their aliases."""
     routes = models.q_models.routes
     default = routes.reachable(DEFAULT)
     cards = [_policy_card(policy, models) for policy in models.policies.values()]

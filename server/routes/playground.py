@@ -1,7 +1,7 @@
-"""GET /playground: a page in the browser that acts, scores and shows what was recorded.
+"""GET /playground: a web page to try guided steps, score candidates and view recorded episodes.
 
-Its files and what it offers are the same for everybody and hold no secret, so they need no key;
-the API that it calls does.
+Its files are the same for everyone and hold no secrets, so they need no API key; the API that the
+page calls does.
 """
 
 from functools import cache
@@ -34,7 +34,7 @@ _POLICY: Final = {
     "base-uri": "'none'",
     "form-action": "'none'",
     "frame-ancestors": "'none'",
-    # What a model says is text; no script of ours could make markup of it, even by mistake.
+    # Model output must stay text: scripts cannot turn it into markup, even by mistake.
     "require-trusted-types-for": "'script'",
     "trusted-types": "'none'",
 }
@@ -45,40 +45,40 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # another version of the server has another page
+    "Cache-Control": "no-cache",  # the page changes with the server's version
 }
 
 
 class Abilities(Body):
-    """What the page has to know of a server before anybody has given a key."""
+    """Features of this server that the page needs to know before a key is entered."""
 
     needs_key: bool
-    perturb: bool = Field(description="there is a policy that paraphrases")
-    num_candidates: int = Field(description="M, where nobody says")
+    perturb: bool = Field(description="true if a paraphraser is configured")
+    num_candidates: int = Field(description="default M of a chat completion")
     max_candidates: int
 
 
 @router.get("/", include_in_schema=False)
 async def start() -> RedirectResponse:
-    """To the page; relative, so that it also works behind a proxy's prefix."""
+    """Redirect to the page by a relative URL, which also works behind a proxy's path prefix."""
     return RedirectResponse("playground")
 
 
 @router.get("/playground/", include_in_schema=False)
 async def slash() -> RedirectResponse:
-    """To the page; the framework's own redirect would be absolute."""
+    """Redirect to the page; the framework's own redirect would be absolute."""
     return RedirectResponse("../playground")
 
 
 @router.get("/playground", include_in_schema=False)
 async def page() -> FileResponse:
-    """The page."""
+    """Serve the page."""
     return _answer(_INDEX)
 
 
 @router.get("/playground/abilities")
 async def abilities(settings: SettingsDep, models: ModelsDep) -> Abilities:
-    """What the page offers here."""
+    """Describe the features of this server to the page."""
     return Abilities(
         needs_key=settings.keys_file is not None,
         perturb=models.paraphraser is not None,
@@ -89,12 +89,12 @@ async def abilities(settings: SettingsDep, models: ModelsDep) -> Abilities:
 
 @router.get("/playground/{name}", include_in_schema=False)
 async def file(name: str) -> FileResponse:
-    """A style sheet, a module, the icon."""
+    """Serve a style sheet, a script or the icon."""
     return _answer(name)
 
 
 def _answer(name: str) -> FileResponse:
-    """The file of that name; a caller's text is looked up and never becomes a path."""
+    """The file of that name; the name is looked up and never becomes a path."""
     path = _files().get(name)
     if path is None:
         raise HTTPException(404, f"the playground has no file {name[:40]!r}")
@@ -103,5 +103,5 @@ def _answer(name: str) -> FileResponse:
 
 @cache
 def _files() -> dict[str, Path]:
-    """What there is, by name; it comes with the package and does not change."""
+    """Files of the page by name; they are part of the package and do not change."""
     return {path.name: path for path in _FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}

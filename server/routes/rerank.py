@@ -1,6 +1,6 @@
-"""POST /v1/rerank, /v2/rerank and /score: Q in the shapes of Jina, Cohere and vLLM.
+"""POST /v1/rerank, /v2/rerank and /score: Q in the formats of Jina, Cohere and vLLM.
 
-vLLM's clients also ask at /rerank, where its shape is Jina's, and at /v1/score, which is ours too.
+vLLM's clients also call /rerank, where its format is Jina's, and /v1/score, which is ours as well.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ async def rerank_like_jina(
     body: JinaRerankRequest,
     scoring: ScoringDep,
 ) -> JinaRerankResponse:
-    """Sort the documents by Q; Jina's shape."""
+    """Rank documents by Q, in Jina's format."""
     return jina_response(body, *await _rank(body, body.texts, scoring))
 
 
@@ -43,13 +43,13 @@ async def rerank_like_cohere(
     body: CohereRerankRequest,
     scoring: ScoringDep,
 ) -> CohereRerankResponse:
-    """Sort the documents by Q; Cohere's shape."""
+    """Rank documents by Q, in Cohere's format."""
     return cohere_response(body, *await _rank(body, body.documents, scoring))
 
 
 @router.post("/score")
 async def score_pairs(body: PairScoreRequest, scoring: ScoringDep) -> PairScoreResponse:
-    """The raw Q of each pair of a query and a document; vLLM's shape."""
+    """Return the raw Q of each pair of query and document, in vLLM's format."""
     texts = [body.documents] if isinstance(body.documents, str) else body.documents
     documents = scoring.documents(texts)
     histories = _histories(body, len(documents), scoring)
@@ -59,7 +59,7 @@ async def score_pairs(body: PairScoreRequest, scoring: ScoringDep) -> PairScoreR
 
 
 async def _rank(body: RerankRequest, texts: Sequence[str], scoring: Scoring) -> tuple[str, Scored]:
-    """The version that scored, and its Q of each document."""
+    """Score the documents; returns the `name@version` that scored as well."""
     q_model, scored = await scoring.step(
         scoring.history(messages_of(body.query, body.messages)),
         TriedCandidates(scoring.documents(texts)),
@@ -75,7 +75,7 @@ async def _score_pairs(
     q_model: QModelLease,
     scoring: Scoring,
 ) -> tuple[list[float], list[Scored]]:
-    """Q of each pair, in order; pairs with the same history are one request of the Q model."""
+    """Q of each pair, in order; pairs with the same history are scored as one request."""
     places: dict[History, list[int]] = {}
     for place, history in enumerate(histories):
         places.setdefault(history, []).append(place)
@@ -94,13 +94,13 @@ async def _score_pairs(
 
 
 def _histories(body: PairScoreRequest, number: int, scoring: Scoring) -> list[History]:
-    """One per document."""
+    """One history per document."""
     if body.queries is None or isinstance(body.queries, str):
         return [scoring.history(messages_of(body.queries, body.messages))] * number
     histories = [scoring.history(messages_of(query, None)) for query in body.queries]
     if len(histories) not in (1, number):
         raise InvalidCandidatesError(
-            f"{len(histories)} queries and {number} documents make no pairs; give one query or as "
-            "many as documents"
+            f"{len(histories)} queries and {number} documents cannot be paired; send one query, or "
+            "one per document"
         )
     return histories * number if len(histories) == 1 else histories

@@ -1,6 +1,6 @@
-"""POST /v1/score: Q for the caller's own candidates, of one history or of several.
+"""POST /v1/score and /v1/score/batch: Q of the caller's own candidates.
 
-vLLM's clients ask there too, in vLLM's shape, which is told from ours by its fields.
+vLLM's clients also call /v1/score, in vLLM's format, which its fields distinguish from ours.
 """
 
 from time import perf_counter
@@ -42,11 +42,11 @@ async def score_candidates(
 
 @router.post("/score/batch")
 async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchResponse:
-    """Score several histories with one version; all of them, or none."""
+    """Score several histories with one version of a Q model; all of them, or none."""
     most = scoring.settings.max_score_items
     if not 1 <= len(body.items) <= most:
         raise InvalidRequestError(
-            f"{len(body.items)} items; give 1 to {most} (QGUIDE_MAX_SCORE_ITEMS)"
+            f"items has {len(body.items)} entries; send 1 to {most} (QGUIDE_MAX_SCORE_ITEMS)"
         )
     started = perf_counter()
     with scoring.hold(body.q_model, body.episode_id) as q_model:

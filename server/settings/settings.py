@@ -1,4 +1,4 @@
-"""What an operator configures; read once, from the environment (QGUIDE_…)."""
+"""Server settings, read once from the environment (QGUIDE_…)."""
 
 import re
 from ipaddress import ip_address
@@ -37,8 +37,8 @@ _ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
 def _fits_a_header(key: SecretStr) -> SecretStr:
     if not re.fullmatch(r"[!-~]*", key.get_secret_value()):
         raise ValueError(
-            "the key has a space or a character beyond ASCII, which no header can carry; copy it "
-            "again"
+            "the key has a space, a control character or a character beyond ASCII, which an HTTP "
+            "header cannot carry; copy it again"
         )
     return key
 
@@ -47,12 +47,12 @@ ApiKey = Annotated[SecretStr, AfterValidator(_fits_a_header)]
 
 
 class VllmTrunk(BaseModel):
-    """Where a Q model's trunk runs, if not in this process.
+    """A vLLM server that runs a Q model's trunk in place of this process.
 
     Attributes:
-        url: root of the vLLM server.
-        api_key: what it was started with, if with one.
-        max_tokens: longest sequence; None takes all that the trunk can.
+        url: root URL of the vLLM server.
+        api_key: the key that vLLM was started with, if any.
+        max_tokens: maximum sequence length in tokens; None uses the trunk's own maximum.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,21 +66,24 @@ class Upstream(BaseModel):
     """An OpenAI-compatible server whose model is served as a policy.
 
     Attributes:
-        url: base URL, as an OpenAI client's; /chat/completions is appended to it.
-        model: the model's name there.
-        api_key: the key to send, if it needs one.
-        n: whether one request may draw several candidates; `parallel` sends one for each.
-        max_tokens_name: its name for the longest completion; reasoning models of OpenAI's take
+        url: base URL as for an OpenAI client; /chat/completions is appended to it.
+        model: the model's name at the upstream.
+        api_key: the key to send, if the upstream needs one.
+        n: `one_request` draws all candidates with one request (`n`); `parallel` sends one request
+            per candidate.
+        max_tokens_name: the parameter for the longest completion; OpenAI's reasoning models take
             `max_completion_tokens`.
-        cache_salt: send with each request whose cached prefixes it may use; vLLM takes the
-            parameter, most others refuse it.
-        timeout_s: longest silence; without it nine tenths of the time for a decision.
+        cache_salt: send vLLM's `cache_salt`, which keeps the callers' prefix caches apart; most
+            other servers refuse the parameter.
+        timeout_s: longest time without a byte from the upstream; the default is nine tenths of the
+            server's `timeout_s`.
         connect_timeout_s: longest wait for a connection.
-        max_connections: at once; with `parallel` every candidate needs one.
-        max_answer_bytes: a larger answer, compressed or not, is given up.
-        retries: of requests that failed without harm (no connection, 429, 502, 503, 504).
-        breaker_failures: failures in a row after which nothing is sent for `breaker_open_s`.
-        breaker_open_s: how long nothing is sent then.
+        max_connections: maximum number of open connections; `parallel` needs one per candidate.
+        max_answer_bytes: maximum size of an answer, compressed or decompressed; a larger one is
+            aborted.
+        retries: retries of requests that are safe to repeat (no connection, 429, 502, 503, 504).
+        breaker_failures: consecutive failures that open the circuit breaker.
+        breaker_open_s: time for which an open circuit breaker sends nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,96 +107,103 @@ class Settings(BaseSettings):
     """Everything the server needs to start.
 
     Attributes:
-        host: address to bind; another than loopback needs API keys or `insecure`.
-        port: port to bind; 0 takes a free one.
-        policy: what draws candidates: "embedded", "scripted" (a fake for demos), a checkpoint
-            folder, any causal language model as a Hugging Face folder, or the name of an upstream.
-        upstreams: name -> the OpenAI-compatible server behind it; a request may name each.
-        vllm: a model that vLLM serves as a child process; it is then the upstream `vllm`.
-        vllm_python: the interpreter that has vLLM.
-        vllm_arguments: more of vLLM's options.
-        vllm_environment: names of variables that vLLM gets besides those that it is known to read;
-            `HF_TOKEN` for a gated model, say. Nothing else of this server's environment is passed.
-        vllm_ready_s: longest start.
-        vllm_silent_s: a vLLM that lives but does not answer for longer is started again.
-        q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder. A
-            plain name leads to the first of its versions. Without a version it is the first 12
-            digits of the manifest's sha256, which stands for the whole checkpoint.
-        vllm_trunks: `name@version`, or a `name` for all of its versions -> the vLLM server that
-            runs the trunk; head and tokenizer are those of the checkpoint in `q_models`.
-        default_q_model: the Q model of requests that name none; "" takes the first.
-        aliases: other name -> a Q model, or several with the share of episodes of each.
-        shadows: Q model's name -> another Q model that scores its requests a second time.
-        models_dir: the folder whose folders may be loaded while the server runs.
-        paraphraser: what rewords tasks, named like `policy`; without it `perturb` is refused.
-        task_markers: what stands before and after the task in a first user message, for `perturb`,
-            such as `[{"opening": "Instruction: [SEP]", "end": "[SEP]"}]`; they come before those of
-            the policy's checkpoint. Without any the whole message is the task.
-        paraphrase_max_tokens: longest paraphrase; 0 is the policy's own limit, which reasoning
-            models need, because their thoughts count too.
-        adaptive_batch: candidates drawn at a time if a request asks for adaptive M.
-        replica: this replica's name in `X-QGuide-Replica`, for a proxy that keeps an episode on
-            the replica that has it cached.
-        episodes_dir: where ended episodes are written; without it no text of them is kept.
-        episodes_redact: `module:function` of the operator's, from a text to what may be written.
-        episodes_redact_timeout_s: time for the texts of one episode; one that takes longer is not
-            recorded.
-        episodes_file_bytes: size at which a new file of episodes is begun.
-        episodes_max_files: most files of each kind; the oldest is removed.
-        episodes_memory_bytes: memory of all open episodes, in this process and in Redis alike;
-            beyond it the key that holds most loses the one untouched for longest.
-        episodes_ttl_s: an episode without a step for longer is forgotten.
+        host: address to bind; any address but loopback needs API keys or `insecure`.
+        port: port to bind; 0 picks a free one.
+        policy: the policy that draws candidates: "embedded", "scripted" (a fake for demos), a
+            checkpoint folder, a Hugging Face folder of any causal language model, or the name of
+            an upstream.
+        upstreams: name -> an OpenAI-compatible server; requests may select it by this name.
+        vllm: a model to serve with vLLM in a child process; it becomes the upstream `vllm`.
+        vllm_python: Python interpreter that has vLLM installed.
+        vllm_arguments: additional command-line options for vLLM.
+        vllm_environment: environment variables to pass to vLLM besides those it is known to read,
+            for example `HF_TOKEN` for a gated model. No other variable of this server is passed.
+        vllm_ready_s: longest time for vLLM to start.
+        vllm_silent_s: vLLM is restarted if it does not answer health checks for this long.
+        q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder. A name
+            without a version selects the first version listed. The default version is the first 12
+            digits of the SHA-256 of the checkpoint's manifest, which identifies the checkpoint.
+        vllm_trunks: `name@version`, or `name` for all of its versions -> the vLLM server that
+            runs the trunk; value head and tokenizer come from the checkpoint in `q_models`.
+        default_q_model: the Q model of requests that name none; "" is the first one listed.
+        aliases: alias -> a Q model, or several with the share of episodes for each.
+        shadows: Q model -> a second Q model that also scores its requests, without effect on the
+            answers.
+        models_dir: folder whose subfolders may be loaded as Q models while the server runs.
+        paraphraser: the policy that rewords tasks, named like `policy`; without it requests with
+            `perturb` are refused.
+        task_markers: text before and after the task in the first user message, for `perturb`, such
+            as `[{"opening": "Instruction: [SEP]", "end": "[SEP]"}]`; they take precedence over
+            those of the policy's checkpoint. Without any, the whole message is the task.
+        paraphrase_max_tokens: maximum tokens of a paraphrase; 0 is the policy's own limit, which
+            reasoning models need because their reasoning counts too.
+        adaptive_batch: candidates drawn at a time for requests with adaptive M.
+        replica: this replica's name in the `X-QGuide-Replica` header, for a proxy that keeps an
+            episode on the replica that has it cached.
+        episodes_dir: folder for the records of finished episodes; without it none are recorded.
+        episodes_redact: `module:function` that maps each text to the text that may be recorded.
+        episodes_redact_timeout_s: time limit for redacting one episode; beyond it the episode is
+            not recorded.
+        episodes_file_bytes: size at which a new file of episodes is started.
+        episodes_max_files: maximum number of files of each kind; the oldest is deleted.
+        episodes_memory_bytes: memory for all open episodes, in this process and in Redis alike;
+            when it is full, the least recently used episode of the key that holds most is dropped.
+        episodes_ttl_s: an episode without a step for this long is dropped.
         min_reward: least reward of an outcome; `qguide label` has the same bounds.
         max_reward: greatest reward of an outcome.
-        admin: serve the routes that load, drop and rename Q models. With keys they need an
-            admin's; without keys the server must be bound to loopback.
-        keys_file: hashes and limits of the API keys (`qguide keys create`); without it no key is
-            needed.
-        insecure: allow other addresses than loopback without keys.
+        admin: serve the routes that load, unload and rename Q models. With API keys they need an
+            admin key; without keys the server must be bound to loopback.
+        keys_file: file with hashes and limits of the API keys (`qguide keys create`); without it
+            no key is needed.
+        insecure: allow addresses other than loopback without API keys.
         playground: serve the page at /playground; the page needs no key, its requests do.
-        public_metrics: whether /metrics needs no key.
-        public_docs: whether /docs and /openapi.json need no key.
-        cors_origins: origins whose pages may call.
-        requests_per_minute: limit of each key without one of its own; 0 is no limit.
-        tokens_per_day: likewise for tokens that were read, generated and computed.
-        concurrent_requests: of each key at the same time, in this server; 0 is no limit.
+        public_metrics: serve /metrics without an API key.
+        public_docs: serve /docs and /openapi.json without an API key.
+        cors_origins: origins whose web pages may call the server.
+        requests_per_minute: limit for each key that has none of its own; 0 is no limit.
+        tokens_per_day: likewise for tokens read, generated and scored.
+        concurrent_requests: maximum concurrent requests of each key in this process; 0 is no limit.
         device: "cpu", "cuda", "cuda:1" and so on, for the models in this process.
-        dtype: of weights and activations.
-        threads: torch's threads; 0 leaves its own choice.
-        num_candidates: M of a chat completion that does not say.
-        max_candidates: most candidates of one request.
-        max_score_items: most histories of one batch to score.
-        fallback: what happens if no Q can be given: an error, or the first candidate.
-        heartbeat_s: time between the comments of a stream that waits.
-        max_history_messages: most turns of one history; the model's context limits it too.
-        max_text_bytes: of a history, and of all candidates; a longer one is refused before its
-            tokens are counted.
-        trusted_hosts: names that a request's Host may have besides localhost and IP addresses;
-            "*" takes any. With keys all are taken while none is named here.
-        max_body_bytes: a larger request body is refused with 413.
-        body_timeout_s: a body that takes longer to come is refused with 408; an answer of which
-            the client takes nothing for as long is given up.
-        head_timeout_s: from the opening of a connection, or the first byte of a later request, to
-            the end of the request's head.
-        keep_alive_s: how long a connection may stay open between two requests.
-        max_header_bytes: of the request line and the headers; more are refused with 431.
-        max_headers: likewise.
-        max_connections_per_address: open at once; behind a proxy all have the proxy's address.
-        max_connections: of all addresses.
-        max_waiting: requests that may wait for the device; one more is answered with 503.
-        max_batch: most requests that go through the device together.
-        max_batch_tokens: tokens of one forward pass, after which other keys have their turn at the
-            device, and new tokens that are scored together, estimated from the texts. 0 is 128 on a
-            CPU, where longer passes are no faster, and 2048 elsewhere.
-        cache_bytes: keys and values that each model keeps between requests.
-        timeout_s: a decision that takes longer is answered with 503; a caller may ask for less.
-        redis_url: where replicas share limits, scores, paraphrases and episodes (with their texts
-            if those are recorded); without it, or while it is down, each has its own in memory.
-        score_cache_ttl_s: how long a Q model's answer to the same question is kept; 0 is off.
-        otlp_endpoint: a collector that takes traces over HTTP; needs the extra `otel`.
-        drain_delay_s: how long the server still takes requests after SIGTERM, with a red /readyz.
-        shutdown_timeout_s: how long the end waits for the requests in flight.
-        log_level: of the JSON lines on stderr; they never hold prompts, and messages of
+        dtype: data type of weights and activations.
+        threads: number of torch threads; 0 is torch's default.
+        num_candidates: default M of a chat completion.
+        max_candidates: maximum number of candidates per request.
+        max_score_items: maximum number of histories in one batch to score.
+        fallback: answer if no Q is available: an error, or the first candidate.
+        heartbeat_s: time between the keep-alive comments of a stream that is waiting.
+        max_history_messages: maximum number of messages in a history; the model's context limits
+            it too.
+        max_text_bytes: maximum size of a history, and of all candidates together; a larger one is
+            refused before it is tokenised.
+        trusted_hosts: names accepted in the Host header besides localhost and IP addresses; "*"
+            accepts any. With API keys and none named here, any is accepted.
+        max_body_bytes: maximum size of a request body; a larger one is refused with 413.
+        body_timeout_s: a body that takes longer to arrive is refused with 408; a connection whose
+            client reads nothing of an answer for this long is closed.
+        head_timeout_s: longest time from opening a connection, or from the first byte of a later
+            request, to the end of the request's head.
+        keep_alive_s: how long an idle connection is kept open between requests.
+        max_header_bytes: maximum size of request line and headers; more is refused with 431.
+        max_headers: maximum number of headers; more are refused with 431.
+        max_connections_per_address: maximum open connections per client address; behind a proxy
+            all clients share the proxy's address.
+        max_connections: maximum open connections in all.
+        max_waiting: maximum queue length for the device; further requests are answered with 503.
+        max_batch: maximum number of requests in one batch on the device.
+        max_batch_tokens: maximum tokens of one forward pass, between which other keys get their
+            turn at the device, and maximum new tokens scored together, estimated from the texts.
+            0 is 128 on a CPU, where longer passes are no faster, and 2048 elsewhere.
+        cache_bytes: size of each model's prefix cache (keys and values kept between requests).
+        timeout_s: a decision that takes longer is answered with 503; a request may ask for less.
+        redis_url: Redis in which replicas share limits, scores, paraphrases and episodes (with
+            their texts if episodes are recorded); without it, or while it is down, each replica
+            keeps its own in memory.
+        score_cache_ttl_s: how long scores are cached for identical requests; 0 is off.
+        otlp_endpoint: OTLP/HTTP collector for traces; needs the extra `otel`.
+        drain_delay_s: time after SIGTERM during which requests are still accepted while /readyz
+            already fails.
+        shutdown_timeout_s: how long shutdown waits for requests in flight.
+        log_level: level of the JSON lines on stderr; they never hold prompts, and messages of
             exceptions only at DEBUG.
     """
 
@@ -272,7 +282,7 @@ class Settings(BaseSettings):
 
     @property
     def tokens_per_forward(self) -> int:
-        """`max_batch_tokens`, or what suits the device."""
+        """`max_batch_tokens`, or the default for the device."""
         return self.max_batch_tokens or (128 if self.device == "cpu" else 2048)
 
     @field_validator("cors_origins")
@@ -280,7 +290,9 @@ class Settings(BaseSettings):
     def _origins_are_named(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
             if not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is no origin; name each as https://host or :port too")
+                raise ValueError(
+                    f"{origin!r} is not an origin; write https://host or https://host:port"
+                )
         return origins
 
     @field_validator("trusted_hosts")
@@ -288,7 +300,7 @@ class Settings(BaseSettings):
     def _hosts_are_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         for host in hosts:
             if not _HOST.fullmatch(host):
-                raise ValueError(f"{host!r} is no host's name; leave out scheme, port and path")
+                raise ValueError(f"{host!r} is not a host name; leave out scheme, port and path")
         return hosts
 
     @model_validator(mode="after")
@@ -297,23 +309,25 @@ class Settings(BaseSettings):
             return self
         if self.admin:
             raise ValueError(
-                f"admin is on and host is {self.host!r}; without keys the admin routes stay on "
-                "this machine: set keys_file, bind to 127.0.0.1 or switch them off"
+                f"admin is on and host is {self.host!r}; without API keys the admin routes may "
+                "only be served on loopback: set keys_file, bind to 127.0.0.1 or turn admin off"
             )
         if not self.insecure:
             raise ValueError(
-                f"host is {self.host!r}, where others can call, and there are no API keys; make "
-                "one with `qguide keys create NAME --file keys.json` and set "
-                "QGUIDE_KEYS_FILE=keys.json, bind to 127.0.0.1, or say --insecure"
+                f"host is {self.host!r}, which other machines can reach, and there are no API "
+                "keys; create one with `qguide keys create NAME --file keys.json` and set "
+                "QGUIDE_KEYS_FILE=keys.json, bind to 127.0.0.1, or pass --insecure"
             )
         return self
 
     @model_validator(mode="after")
     def _names_are_one_policys(self) -> Self:
         if self.vllm and VLLM in self.upstreams:
-            raise ValueError("an upstream is called 'vllm', and so is the one to be started")
+            raise ValueError(
+                "an upstream is named 'vllm', the name of the vLLM child process; rename it"
+            )
         for name in {EMBEDDED, SCRIPTED, DEFAULT_POLICY} & set(self.upstreams):
-            raise ValueError(f"an upstream is called {name!r}, which means something else here")
+            raise ValueError(f"an upstream is named {name!r}, which is reserved; rename it")
         return self
 
 

@@ -1,1 +1,1 @@
-"""Upstream policies: built, watched and, for vLLM, supervised."""
+"""Upstream policies: construction, health checks, and supervision of a vLLM child process."""

@@ -1,4 +1,4 @@
-"""Builds policies for the OpenAI-compatible servers that the operator named."""
+"""Builds policies for the configured OpenAI-compatible servers."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimi
 from server.settings.settings import Settings, Upstream
 
 _SHARE_OF_DECISION: Final = 0.9
-"""Below 1, so that the breaker sees a timeout before the decision itself runs out of time."""
+"""Below 1, so that the circuit breaker sees the timeout before the decision's own deadline."""
 
 
 def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:

@@ -1,7 +1,7 @@
-"""Environment of the vLLM child process: what a model server needs, and none of our secrets.
+"""Environment of the vLLM child process: variables a model server needs, without our secrets.
 
-This server's environment holds API keys, the Redis password and whatever else its operator or the
-cluster put there. vLLM runs code of third parties, and with `--trust-remote-code` that of a model.
+This server's environment holds API keys, the Redis password and whatever else the operator or the
+cluster put there. vLLM runs third-party code, with `--trust-remote-code` even that of a model.
 """
 
 import re
@@ -28,10 +28,10 @@ _SECRET: Final = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL|AUTH)S?
 
 
 def child_environment(environment: Mapping[str, str], named: Sequence[str] = ()) -> dict[str, str]:
-    """The variables that are handed on.
+    """The variables to pass on.
 
     Args:
-        named: further ones, by the operator's choice, whatever their names look like.
+        named: names that the operator allows in addition, even if they look like secrets.
     """
     return {name: value for name, value in environment.items() if name in named or _is_plain(name)}
 

@@ -1,8 +1,8 @@
 """Health checks of the upstreams, for readiness, metrics and the log.
 
-Requests show the state of an upstream only if there are requests. So each upstream is asked for
-its list of models now and then, which costs nothing. It is marked down after two consecutive
-failures: one may be chance or a busy moment.
+Requests reveal the state of an upstream only while there are requests. So each upstream is
+regularly asked for its list of models, which costs nothing. It is marked down after two
+consecutive failures, because a single one may be chance.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class UpstreamWatch:
 
     Args:
         every_s: time between two checks.
-        again_s: time before the check after a failure.
+        again_s: time between a first failure and the check that confirms it.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class UpstreamWatch:
 
     @property
     def details(self) -> dict[str, str]:
-        """One line per upstream: ok, or its problem."""
+        """One line per upstream: "ok" or its problem."""
         return {f"upstream {one.name}": self._line(one) for one in self._upstreams}
 
     def is_gone(self, name: str) -> bool:
@@ -83,16 +83,16 @@ class UpstreamWatch:
             self._up.labels(name).set(0 if problem else 1)
 
     def _line(self, upstream: OpenAICompatiblePolicy) -> str:
-        """The circuit, which requests have opened, comes before the last check."""
+        """Status line; a circuit breaker opened by requests takes precedence over the checks."""
         if upstream.circuit_open:
-            return "failed again and again; it gets no requests for a while, then one"
+            return "failed repeatedly; circuit breaker open, no requests sent until it is probed"
         if upstream.name not in self._problems:
-            return "not asked yet"
+            return "not checked yet"
         return self._problems[upstream.name] or "ok"
 
 
 async def _health_problem(upstream: OpenAICompatiblePolicy) -> str | None:
     try:
         return await upstream.health_problem()
-    except Exception as error:  # an unexpected one must not end the checks
+    except Exception as error:  # an unexpected error must not end the checks
         return f"the check failed: {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""Child processes: started, waited for, listened to, and ended with all that they started."""
+"""Child processes: start, readiness, output, and termination with all descendants."""
 
 import os
 import shutil
@@ -24,23 +24,23 @@ _SHOWN_LINES: Final = 15
 
 
 class ManagedProcess:
-    """A process in a session of its own, which does not outlive this one.
+    """A child process in its own session, which does not outlive this process.
 
     Attributes:
-        name: as errors call it.
+        name: its name in error messages.
 
     Args:
-        command: run by a guard, which kills it when this process is gone. A piped one has to end
-            with its input, and has no guard.
-        environment: the whole of it.
-        output: a file for what it writes, or a function that is called with each line on a thread
-            of its own. Of a piped process it is what goes to stderr.
-        piped: talk with it through `stdin` and `stdout`.
-        folder: where it runs; None runs it here.
+        command: command line, run by a guard that kills it when this process is gone. A piped
+            process has no guard and must exit at the end of its input.
+        environment: its complete environment.
+        output: file for its output, or a function that is called with each line on a separate
+            thread. For a piped process this is only stderr.
+        piped: open pipes to its `stdin` and `stdout`.
+        folder: working folder; None is that of this process.
 
     Raises:
         ConfigError: there is no such program.
-        OSError: this machine cannot start a process now.
+        OSError: the system cannot start a process now.
     """
 
     def __init__(
@@ -55,7 +55,9 @@ class ManagedProcess:
     ) -> None:
         self.name = name
         if shutil.which(command[0]) is None:
-            raise ConfigError(f"{name} cannot be started: there is no program {command[0]}")
+            raise ConfigError(
+                f"{name} cannot be started: there is no program {command[0]}; install it"
+            )
         self._log = output if isinstance(output, Path) else None
         self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
         self._listener: Thread | None = None
@@ -67,13 +69,13 @@ class ManagedProcess:
                 [*guard, *command],
                 cwd=folder,
                 env=dict(environment),
-                stdin=subprocess.PIPE,  # its end is what the guard, or a piped process, waits for
+                stdin=subprocess.PIPE,  # the guard, or a piped process, exits when it is closed
                 stdout=subprocess.PIPE if piped else sink,
                 stderr=sink if piped else subprocess.STDOUT,
                 text=True,
                 encoding="utf-8",
                 errors="replace",
-                start_new_session=True,  # whatever it starts is ended with its group
+                start_new_session=True,  # so that its descendants are killed as one group
             )
         if callable(output):
             self._heard = self._process.stderr if piped else self._process.stdout
@@ -88,7 +90,7 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int:
-        """Id of the guard, or of a piped process itself; it is that of its process group."""
+        """Process id of the guard or the piped process, which is also its process group's."""
         return self._process.pid
 
     @property
@@ -110,11 +112,11 @@ class ManagedProcess:
 
     @property
     def running(self) -> bool:
-        """True until it has ended."""
+        """True until it has exited."""
         return self.status is None
 
     def family(self) -> list[int]:
-        """Its id and those of all that it started, as far as they run."""
+        """Process ids of itself and all running descendants."""
         try:
             children = psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
@@ -122,38 +124,38 @@ class ManagedProcess:
         return [self.pid, *(child.pid for child in children)]
 
     def wait_until(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Ask again and again until it is ready.
+        """Poll until the process is ready.
 
         Raises:
-            ConfigError: it ended, or was not ready in time; with its last lines.
+            ConfigError: it exited, or was not ready in time; includes its last lines of output.
         """
         deadline = monotonic() + timeout_s
         while not ready():
             if self.status is not None:
-                raise self.failure(f"ended with {self.status} while it started")
+                raise self.failure(f"exited with {self.status} during its start")
             if monotonic() > deadline:
                 raise self.failure(f"did not answer within {timeout_s:g} s")
             sleep(_POLL_S)
 
     def failure(self, what: str) -> ConfigError:
-        """An error with its last lines; one that has ended has said all that it will."""
+        """Error with its last lines of output; waits for the rest of them if it has exited."""
         if self._listener is not None and not self.running:
             self._listener.join(_END_S)
         lines: Sequence[str] = self._last_lines
         if self._log is not None:
             lines = self._log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
-        said = "\n".join(lines)
-        return ConfigError(f"{self.name} {what}; its last lines were:\n{said}")
+        text = "\n".join(lines)
+        return ConfigError(f"{self.name} {what}; its last lines were:\n{text}")
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and all that it started; one that has ended gets none."""
+        """Send a signal to its process group; does nothing if it has exited."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
     def close(self) -> None:
-        """Ask it to end, and insist after a while; safe to call twice."""
+        """Terminate the process group, and kill it after a while; safe to call twice."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            self.signal(number)  # the second is also for what it left behind
+            self.signal(number)  # SIGKILL also ends descendants that are left
             try:
                 self._process.wait(_END_S)
             except subprocess.TimeoutExpired:
@@ -163,7 +165,7 @@ class ManagedProcess:
             self._listener.join(_END_S)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and pipe is not self._heard:
-                with suppress(BrokenPipeError):  # what it did not read any more
+                with suppress(BrokenPipeError):  # input that it has not read
                     pipe.close()
 
     def _listen(self, tell: Callable[[str], None]) -> None:

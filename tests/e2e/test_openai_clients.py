@@ -176,7 +176,7 @@ def test_a_model_is_retrieved(client: openai.OpenAI) -> None:
     for model in listed:
         assert client.models.retrieve(model.id) == model
     assert client.models.retrieve("fake").id == "demo", "what the upstream calls it"
-    with pytest.raises(openai.NotFoundError, match="no one model 'gpt-9'"):
+    with pytest.raises(openai.NotFoundError, match="no single model 'gpt-9'"):
         client.models.retrieve("gpt-9")
 
 

@@ -203,7 +203,7 @@ def test_killed_mid_request_and_brought_back(server: Server) -> None:
             assert "cannot be reached" in one.result().text
     for _ in range(FAILURES):  # after the first of them none is sent
         assert error_of(server.act("bad")) == (503, "upstream_unavailable")
-    assert "gets no requests" in server.readiness_of("bad")
+    assert "no requests sent" in server.readiness_of("bad")
     assert server.readiness_of("good") == "ok"
     server.bad.start()
     until(server.is_back)

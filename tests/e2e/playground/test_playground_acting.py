@@ -106,7 +106,7 @@ def test_a_refusal_is_shown_as_it_is_and_nothing_typed_is_lost(page: Page) -> No
     page["act-button"].click()
     page.until(lambda: page["act-error"].is_displayed())
     told = page.text("act-error")
-    assert told.startswith("400 invalid_candidates num_candidates is 9; ask for 1 to 8 request ")
+    assert told.startswith("400 invalid_candidates num_candidates is 9; ask for 1 to 8 ")
     assert page.turns == typed
     page.field("num_candidates", "")
     page["act-button"].click()

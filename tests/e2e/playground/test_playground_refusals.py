@@ -48,7 +48,7 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_never_copied(driver: Any, tmp_pa
         page = Page(driver, url).open()
         assert page.text("served") == "This server wants a key."
         page["act-button"].click()
-        page.until(lambda: page.text("act-error").startswith("401 unauthorized there is no API"))
+        page.until(lambda: page.text("act-error").startswith("401 unauthorized the request has"))
         page["key"].send_keys(key, Keys.ENTER)
         page.until(lambda: page.text("served") == "scripted, judged by scripted@0")
         page.act()
@@ -62,7 +62,7 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_never_copied(driver: Any, tmp_pa
         page.until(lambda: page["act-button"].is_enabled())
         page["act-button"].click()
         page.until(lambda: page["act-error"].is_displayed())
-        assert page.text("act-error").startswith("429 rate_limited ada has made its 3 requests")
+        assert page.text("act-error").startswith("429 rate_limited ada has used up its 3 requests")
         assert "Try again in " in page.text("act-error")
         page.open()
         assert page["key"].get_property("value") == key, "a reload keeps it"

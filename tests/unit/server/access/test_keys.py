@@ -62,9 +62,9 @@ def test_a_revoked_key_ends_and_a_new_one_begins_without_a_restart(keys_file: Pa
     ("text", "said"),
     [
         (None, "cannot be read"),
-        ("{", "is broken at its top"),
-        ('{"keys": [{"name": "a"}]}', "is broken at keys.0.sha256: Field required"),
-        ('{"keys": []}', "holds no key"),
+        ("{", "is malformed at the top level"),
+        ('{"keys": [{"name": "a"}]}', "is malformed at keys.0.sha256: Field required"),
+        ('{"keys": []}', "holds no API key"),
     ],
 )
 def test_a_file_that_will_not_do_is_refused_with_the_reason(
@@ -97,19 +97,19 @@ def test_a_key_that_is_revoked_while_others_are_created_stays_revoked(keys_file:
 
 def test_a_folder_that_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigError, match=r"cannot be changed \(.+\); run the command where"):
+    with pytest.raises(ConfigError, match=r"cannot be changed \(.+\); make its folder writable"):
         create_key(tmp_path / "file" / "keys.json", "ada")
 
 
 def test_names_are_unique_and_sane(keys_file: Path) -> None:
     create_key(keys_file, "ada")
-    with pytest.raises(ConfigError, match="there is a key 'ada' already"):
+    with pytest.raises(ConfigError, match="there already is a key 'ada'"):
         create_key(keys_file, "ada")
     with pytest.raises(ConfigError, match="name is 'two words'"):
         create_key(keys_file, "two words")
     with pytest.raises(ConfigError, match="requests_per_minute is -1"):
         create_key(keys_file, "bob", requests_per_minute=-1)
-    with pytest.raises(ConfigError, match="there is no key 'eve'; there are ada"):
+    with pytest.raises(ConfigError, match="there is no key 'eve'; the file has ada"):
         revoke_key(keys_file, "eve")
 
 
@@ -180,7 +180,7 @@ def test_the_operators_routes_want_an_admins_key(serve: Serve, keys_file: Path) 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.1", "::", "example.org", ""])
 def test_another_address_than_loopback_wants_keys_or_insecure(host: str, keys_file: Path) -> None:
-    with pytest.raises(ValidationError, match="there are no API keys; make one with `qguide keys"):
+    with pytest.raises(ValidationError, match="there are no API keys; create one with `qguide"):
         Settings(policy=SCRIPTED, host=host)
     assert Settings(policy=SCRIPTED, host=host, insecure=True).host == host
     assert Settings(policy=SCRIPTED, host=host, keys_file=keys_file).host == host
@@ -189,7 +189,7 @@ def test_another_address_than_loopback_wants_keys_or_insecure(host: str, keys_fi
 def test_serve_says_why_it_does_not_bind(keys_file: Path) -> None:
     refused = CliRunner().invoke(cli, ["serve", "--host", "0.0.0.0"])
     assert refused.exit_code == 2
-    assert "error: host is '0.0.0.0', where others can call" in refused.output
+    assert "error: host is '0.0.0.0', which other machines can reach" in refused.output
     scripted = ["serve", "--policy", "scripted", "--q-model", "scripted"]
     runner = CliRunner(env={"QGUIDE_KEYS_FILE": str(keys_file)})
     no_file = runner.invoke(cli, [*scripted, "--host", "0.0.0.0"])
@@ -215,5 +215,5 @@ def test_no_page_may_call_but_those_of_named_origins(serve: Serve, keys_file: Pa
 
 @pytest.mark.parametrize("origin", ["*", "agents.example", "https://agents.example/page"])
 def test_an_origin_is_named_exactly(origin: str) -> None:
-    with pytest.raises(ValidationError, match="is no origin"):
+    with pytest.raises(ValidationError, match="is not an origin"):
         Settings(cors_origins=(origin,))

@@ -36,7 +36,7 @@ def test_requests_over_the_minutes_are_429_and_other_keys_go_on(
     assert (second.status_code, second.headers["ratelimit-remaining"]) == (200, "0")
     error = third.json()["error"]
     assert (third.status_code, error["code"]) == (429, "rate_limited")
-    assert "ada has made its 2 requests of this minute" in error["message"]
+    assert "ada has used up its 2 requests of this minute" in error["message"]
     assert 55 <= int(third.headers["retry-after"]) <= 61
     assert client.get("/healthz").status_code == 200
     answer = act(client, bob)
@@ -54,7 +54,7 @@ def test_tokens_are_charged_when_spent_and_then_used_up(serve: Serve) -> None:
     refused = act(client)
     error = refused.json()["error"]
     assert (refused.status_code, error["code"]) == (429, "tokens_used_up")
-    assert "has used its 10 tokens of 24 hours" in error["message"]
+    assert "has used up its 10 tokens of 24 hours" in error["message"]
     assert 86_000 < int(refused.headers["retry-after"]) <= 86_401
 
 

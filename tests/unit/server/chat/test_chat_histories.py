@@ -70,8 +70,14 @@ def test_a_q_model_guides_and_the_upstream_reads_what_the_caller_wrote(
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
-        ([{"role": "user", "content": [IMAGE]}], "a part of type 'image_url'; the Q models read"),
-        ([USER, {"role": "assistant", "content": "I think"}], "the last message is the assistant"),
+        (
+            [{"role": "user", "content": [IMAGE]}],
+            "a content part of type 'image_url'; Q models read",
+        ),
+        (
+            [USER, {"role": "assistant", "content": "I think"}],
+            "the last message has the role 'assistant'",
+        ),
         ([USER, {"role": "assistant", "content": ""}, USER], "messages[1] (assistant) is empty"),
         (
             [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, USER],
@@ -170,7 +176,9 @@ def test_half_a_character_is_a_400(
     for server in (client, guided):
         refused = server.post(CHAT, content=body, headers={"Content-Type": "application/json"})
         assert refused.status_code == 400, refused.text
-        assert refused.json()["error"]["message"].startswith(f"body.{place} holds half")
+        assert refused.json()["error"]["message"].startswith(
+            f"body.{place} contains a lone surrogate"
+        )
 
 
 def test_a_conversation_with_an_image_is_no_record(
@@ -184,7 +192,7 @@ def test_a_conversation_with_an_image_is_no_record(
     assert client.post(CHAT, json=seen).status_code == 200
     outcome = client.post("/v1/episodes/e/outcome", json={"reward": 1.0}).json()
     assert outcome["recorded"] is False
-    assert "the Q models read" in outcome["reason"]
+    assert "Q models read" in outcome["reason"]
 
 
 def test_what_differs_in_an_image_alone_is_another_state(client: TestClient) -> None:

@@ -105,7 +105,7 @@ def test_where_all_connections_are_busy_the_caller_may_come_back(
 @pytest.mark.parametrize(
     ("body", "status", "code", "param", "said"),
     [
-        ({"model": "gpt-9"}, 404, "model_not_found", None, "served are demo"),
+        ({"model": "gpt-9"}, 404, "model_not_found", None, "this server has demo"),
         ({"messages": []}, 400, "malformed_history", None, "messages is empty"),
         ({"messages": 3}, 400, "malformed_body", "messages", "valid list"),
         ({"temperature": 9}, 400, "malformed_body", "temperature", "less than or equal"),
@@ -116,14 +116,14 @@ def test_where_all_connections_are_busy_the_caller_may_come_back(
             400,
             "invalid_candidates",
             None,
-            "n is 3 and qguide.num_candidates 2",
+            "n is 3 but qguide.num_candidates is 2",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             400,
             "malformed_history",
             None,
-            "a part of type 'image_url'; the Q models read text alone",
+            "a content part of type 'image_url'; Q models read only text",
         ),
     ],
 )
@@ -151,4 +151,4 @@ def test_what_a_policy_in_this_process_cannot_do_is_refused_by_name(
 ) -> None:
     error = refusal(client, 400, **{parameter: value})
     assert (error["code"], error["param"]) == ("unsupported_parameter", parameter)
-    assert f"has no {parameter!r}; leave it out or name a policy" in error["message"]
+    assert f"does not support {parameter!r}; leave the parameter out or choose" in error["message"]

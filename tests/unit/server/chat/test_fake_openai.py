@@ -69,7 +69,7 @@ def test_a_fault_may_pass() -> None:
 def test_an_unknown_fault_is_refused() -> None:
     refused = CliRunner().invoke(app, ["fake-upstream", "--fault", "flood"])
     assert refused.exit_code == 2
-    assert "'flood' is none of hang" in " ".join(refused.output.split())
+    assert "'flood' is not one of hang" in " ".join(refused.output.split())
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models"])

@@ -287,6 +287,6 @@ async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> N
             ]
     finally:
         redis.kill()
-    assert "another server is writing it now" in told[0].not_recorded
+    assert "another replica is recording it now" in told[0].not_recorded
     assert [closed.episode.recorded for closed in told] == [False, True, True]
     assert len(rows(tmp_path / "e", "trees")) == 1

@@ -105,9 +105,9 @@ def test_a_hook_that_hangs_ends_after_the_server_has_gone() -> None:
     [
         ("no_such_module:f", "ModuleNotFoundError"),
         (f"{HOOKS}:missing", "AttributeError"),
-        (f"{HOOKS}:NO_FUNCTION", "is no function"),
+        (f"{HOOKS}:NO_FUNCTION", "is not a function"),
         ("redaction_hook_that_exits:f", "SystemExit: not today"),
-        ("redaction_hook_that_dies:f", "its process ended"),
+        ("redaction_hook_that_dies:f", "its process exited"),
     ],
 )
 def test_a_hook_that_cannot_be_imported_is_refused_at_the_start(

@@ -101,12 +101,12 @@ def test_the_table_says_whose_fault_it_is(kind: Any, status: int) -> None:
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        ([], "messages is empty; give at least the task"),
-        ([USER, AGENT], "the last message is the assistant's"),
-        ([SYSTEM], "the last message is the system's"),
+        ([], "messages is empty; send at least the task"),
+        ([USER, AGENT], "the last message has the role 'assistant'"),
+        ([SYSTEM], "the last message has the role 'system'"),
         ([USER, AGENT, AGENT, USER], "messages[1] and messages[2] are both the assistant's"),
-        ([USER, AGENT, SYSTEM], "the last message is the system's"),
-        ([USER, CALLS], "the last message is the assistant's"),
+        ([USER, AGENT, SYSTEM], "the last message has the role 'system'"),
+        ([USER, CALLS], "the last message has the role 'assistant'"),
         ([USER, CALLS, USER], "the tool calls 'call_1', 'call_2' have no result"),
         ([USER, CALLS, RESULT], "the tool calls 'call_2' have no result"),
         ([USER, CALLS, RESULT, RESULT], "messages[3] is the result of the tool call 'call_1'"),
@@ -114,15 +114,15 @@ def test_the_table_says_whose_fault_it_is(kind: Any, status: int) -> None:
         ([RESULT], "messages[0] is the result of the tool call 'call_1'"),
         (
             [CALLS | {"role": "user"}],
-            "messages[0] (user) has tool calls; those are the assistant's",
+            "messages[0] (user) has tool_calls, which only an assistant message may have",
         ),
         ([USER | {"tool_call_id": "call_1"}], "messages[0] (user) has a tool_call_id"),
         ([{"role": "user"}], "messages[0] (user) is empty"),
         (
             [{"role": "user", "content": [{"type": "input_audio"}]}],
-            "the user's content has a part of type 'input_audio'; the Q models read text alone",
+            "the user message has a content part of type 'input_audio'; Q models read only text",
         ),
-        ([SYSTEM, AGENT, USER], "the first turn is not the user's"),
+        ([SYSTEM, AGENT, USER], "the first message has the role 'assistant'"),
         ([{"role": "user", "content": "  "}], "messages[0] (user) is empty"),
     ],
 )
@@ -213,7 +213,7 @@ def test_more_turns_than_the_operator_allows_are_refused(serve: Serve) -> None:
     response = act(client, [USER, AGENT, USER])
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, "history_too_long")
-    assert "has 3 turns; this server takes 2" in error["message"]
+    assert "has 3 entries; this server takes 2" in error["message"]
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -223,7 +223,7 @@ def test_a_body_over_the_limit_is_413(serve: Serve, announced: bool) -> None:
     response = client.post("/v1/act", content=content)
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (413, "body_too_large")
-    assert "more than 1,024 bytes" in error["message"]
+    assert "larger than 1,024 bytes" in error["message"]
 
 
 @pytest.mark.parametrize(("path", "code"), [("/v2", 404), ("/v1/act", 405)])

@@ -32,7 +32,7 @@ def error_of(client: TestClient, path: str, body: str | bytes, status: int) -> d
 def test_what_no_parser_reads_is_422(client: TestClient, body: str | bytes) -> None:
     error = error_of(client, "/v1/act", body, 422)
     assert error["code"] == "malformed_body"
-    assert "the body is no JSON in UTF-8, or nested too deeply" in error["message"]
+    assert "the body is not JSON in UTF-8, or nested too deeply" in error["message"]
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
@@ -75,14 +75,14 @@ def test_half_a_character_is_refused_wherever_it_stands(
     more = {"episodes_dir": tmp_path, "admin": True, "models_dir": tmp_path}
     error = error_of(serve(FAKES.model_copy(update=more)), f"/v1/{path}", f"{{{body}}}", 422)
     assert error["code"] == "malformed_body"
-    assert error["message"].startswith(f"body.{place} holds half a character")
+    assert error["message"].startswith(f"body.{place} contains a lone surrogate")
 
 
 def test_half_a_character_in_a_name_is_refused(client: TestClient) -> None:
     body = f'{{"messages": [{USER}], "metadata": {{"{HALF}": "a"}}}}'
     error = error_of(client, "/v1/chat/completions", body, 400)
     assert error["code"] == "malformed_body"
-    assert error["message"].startswith("a name in body.metadata holds half a character")
+    assert error["message"].startswith("a name in body.metadata contains a lone surrogate")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le"])

@@ -209,5 +209,5 @@ async def test_a_slow_shadow_keeps_nobody_waiting_and_is_closed_when_it_ends() -
 
 async def test_a_shadow_that_is_not_served_is_refused() -> None:
     async with shadowed(lambda: ScriptedScorer({})) as (models, _):
-        with pytest.raises(RoutingError, match="the shadow of 'first' would lead to 'third'"):
+        with pytest.raises(RoutingError, match="the shadow of 'first' would point to 'third'"):
             models.shadow("first", "third")

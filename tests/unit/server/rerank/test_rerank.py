@@ -67,7 +67,7 @@ def test_coheres_shape_has_an_id_and_meta(client: TestClient) -> None:
 def test_a_limit_on_documents_is_not_obeyed_in_silence(client: TestClient) -> None:
     answer = post(client, "/v2/rerank", max_tokens_per_doc=1)
     assert answer["meta"]["warnings"] == [
-        "max_tokens_per_doc is not applied: documents are actions and are never cut"
+        "max_tokens_per_doc was ignored: documents are actions and are never truncated"
     ]
 
 
@@ -202,8 +202,8 @@ def test_parameters_that_only_their_servers_know_are_passed_over(
 @pytest.mark.parametrize(
     ("documents", "said"),
     [
-        ([], "0 documents; give 1 to 8"),
-        (["x"] * 9, "9 documents; give 1 to 8"),
+        ([], "there are 0 documents; send 1 to 8 (QGUIDE_MAX_CANDIDATES)"),
+        (["x"] * 9, "there are 9 documents; send 1 to 8 (QGUIDE_MAX_CANDIDATES)"),
         (["x", " "], "documents[1] is empty; remove it"),
     ],
 )
@@ -236,7 +236,7 @@ def test_an_unknown_model_is_404(client: TestClient, path: str) -> None:
     body = {"query": "a", "queries": "a", "documents": ["b"], "model": "rerank-v9"}
     status, code, said = refusal(client, path, body)
     assert (status, code) == (404, "unknown_model")
-    assert "served are default, demo, other" in said
+    assert "this server has default, demo, other" in said
 
 
 def test_an_alias_gives_a_foreign_models_name_a_meaning(serve: Serve) -> None:
@@ -250,7 +250,7 @@ def test_queries_that_pair_with_no_document_are_refused(
 ) -> None:
     status, code, said = refusal(client, "/score", {"queries": queries, "documents": DOCUMENTS[:2]})
     assert (status, code) == (400, "invalid_candidates")
-    assert said.startswith(f"{len(queries)} queries and 2 documents make no pairs")
+    assert said.startswith(f"{len(queries)} queries and 2 documents cannot be paired")
 
 
 @pytest.mark.parametrize("top_n", [0, -1])

@@ -51,13 +51,19 @@ def test_the_same_history_again_is_in_the_cache(tiny_client: TestClient) -> None
 @pytest.mark.parametrize(
     ("candidates", "message"),
     [
-        ([], "0 candidates; give 1 to 8"),
-        ([str(n) for n in range(9)], "9 candidates; give 1 to 8"),
+        ([], "candidates has 0 entries; send 1 to 8 (QGUIDE_MAX_CANDIDATES)"),
+        (
+            [str(n) for n in range(9)],
+            "candidates has 9 entries; send 1 to 8 (QGUIDE_MAX_CANDIDATES)",
+        ),
         (["go", " \n"], "candidates[1] is empty; remove it"),
-        (["go", "look", "go"], "candidates[0] and candidates[2] are equal; send each once"),
+        (
+            ["go", "look", "go"],
+            "candidates[0] and candidates[2] are equal; send each candidate once",
+        ),
         (
             [{"role": "user", "content": "go"}],
-            "candidates[0] has the role 'user'; a candidate is the assistant's",
+            "candidates[0] has the role 'user'; send candidates as assistant messages",
         ),
     ],
 )
@@ -179,7 +185,9 @@ def test_one_bad_item_is_named_and_refuses_the_batch(client: TestClient) -> None
     response = client.post("/v1/score/batch", json={"items": items})
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_candidates"
-    assert response.json()["error"]["message"] == "items[1]: 0 candidates; give 1 to 8"
+    assert response.json()["error"]["message"] == (
+        "items[1]: candidates has 0 entries; send 1 to 8 (QGUIDE_MAX_CANDIDATES)"
+    )
 
 
 @pytest.mark.parametrize("number", [0, 3])
@@ -188,7 +196,7 @@ def test_a_batch_has_its_limit(serve: Serve, number: int) -> None:
     items = [{"messages": TASK, "candidates": ["go"]}] * number
     response = client.post("/v1/score/batch", json={"items": items})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
-    assert f"{number} items; give 1 to 2" in response.json()["error"]["message"]
+    assert f"items has {number} entries; send 1 to 2" in response.json()["error"]["message"]
 
 
 def test_tool_calls_are_candidates(client: TestClient) -> None:
@@ -221,4 +229,4 @@ def test_several_histories_are_no_step_of_an_episode(
     document = client.get("/openapi.json").json()
     shape = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
     schema = document["components"]["schemas"][shape["$ref"].rpartition("/")[2]]
-    assert "nothing becomes a step of it" in schema["properties"]["episode_id"]["description"]
+    assert "no step is added" in schema["properties"]["episode_id"]["description"]

@@ -124,7 +124,7 @@ def test_a_name_that_is_no_one_models_is_404(serve: Serve, name: str) -> None:
     response = serve(settings).get(f"/v1/models/{name}")
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (404, "unknown_model")
-    assert f"no one model '{name}'; served are scripted, " in error["message"]
+    assert f"no single model '{name}'; this server has scripted, " in error["message"]
 
 
 def test_a_request_keeps_its_id(client: TestClient) -> None:
@@ -154,7 +154,9 @@ def test_a_setting_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_default_that_is_not_served_is_refused() -> None:
-    with pytest.raises(RoutingError, match=r"'large'; name one of demo, other"):
+    with pytest.raises(
+        RoutingError, match=r"'large', which is not served; this server has demo, other"
+    ):
         build_models(FAKES.model_copy(update={"default_q_model": "large"}))
 
 

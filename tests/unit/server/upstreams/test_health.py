@@ -83,7 +83,7 @@ async def test_one_that_goes_and_comes_back_is_said_once_each(
     policy = OpenAICompatiblePolicy("demo", url=url, model="m")
     metrics = Metrics()
     watch = UpstreamWatch([policy], metrics, every_s=0.02, again_s=0.01)
-    assert watch.details == {"upstream demo": "not asked yet"}
+    assert watch.details == {"upstream demo": "not checked yet"}
 
     def up() -> float | None:
         return metrics.registry.get_sample_value("qguide_upstream_up", {"upstream": "demo"})
@@ -129,7 +129,7 @@ async def test_where_all_connections_are_busy_what_was_known_stands(
     async with watch.watched():
         for _ in range(2):  # the second outlasts the first check of the watch
             assert await policy.health_problem() is None
-        assert watch.details == {"upstream demo": "not asked yet"}
+        assert watch.details == {"upstream demo": "not checked yet"}
     hanging.cancel()
     await asyncio.gather(hanging, return_exceptions=True)
     await policy.close()

@@ -106,7 +106,7 @@ def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(
         until(lambda: process.is_lost)
         lost = client.get("/readyz")
         assert lost.status_code == 503
-        assert "is being started again" in lost.json()["reason"]
+        assert "is being restarted" in lost.json()["reason"]
         until(lambda: client.get("/readyz").status_code == 200)
     assert (process.starts, process.is_lost) == (2, False)
 
@@ -156,7 +156,7 @@ def test_one_that_lives_and_does_not_answer_is_started_again(
             httpx.get(f"{process.url}/hang")
         until(lambda: process.starts == 2 and answers(process))
     [lost] = [line for line in logged if line["event"] == "vllm_lost"]
-    assert lost["reason"].startswith("was silent for ")
+    assert lost["reason"].startswith("did not answer for ")
     assert not lives(first)
     time.sleep(4.0)
     assert process.starts == 2, "one that answers is left alone"
@@ -174,7 +174,7 @@ def test_the_wait_before_a_restart_doubles_up_to_the_longest(
         until(lambda: sum(line["event"] == "vllm_lost" for line in logged) >= 4)
     lost = [line for line in logged if line["event"] == "vllm_lost"]
     assert [line["restart_in_s"] for line in lost[:4]] == [0.05, 0.1, 0.15, 0.15]
-    assert [line["reason"] for line in lost[:2]] == ["ended with 3", "ended with 1"]
+    assert [line["reason"] for line in lost[:2]] == ["exited with 3", "exited with 1"]
 
 
 def test_a_machine_without_room_for_a_process_is_asked_again(
@@ -203,7 +203,7 @@ def test_one_that_ends_while_it_starts_is_explained_in_its_own_words(
     vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_PLAYS", "refusal")
-    with pytest.raises(ConfigError, match=r"(?s)ended with 1 while it.*no such model: a-model"):
+    with pytest.raises(ConfigError, match=r"(?s)exited with 1 during its.*no such model: a-model"):
         vllm().start(ready_s=START_S)
 
 
@@ -224,5 +224,5 @@ def test_an_interpreter_that_is_not_there_says_how_to_get_one(tmp_path: Path) ->
 
 def test_its_name_is_not_given_twice() -> None:
     upstream = Upstream.model_validate({"url": "http://127.0.0.1:1/v1", "model": "m"})
-    with pytest.raises(ValidationError, match="so is the one to be started"):
+    with pytest.raises(ValidationError, match="the name of the vLLM child process"):
         Settings(vllm="a-model", upstreams={"vllm": upstream})
