@@ -1,1 +1,1 @@
-"""The console script: the one place that knows both the server and the training."""
+"""The `qguide` console script, which combines server, training and benchmarks."""

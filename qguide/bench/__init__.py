@@ -1,1 +1,1 @@
-"""Benchmarks: scoring speed, soak runs and load tests, from outside the code they measure."""
+"""Benchmarks: scoring cost, soak test, load test and fairness between keys."""

@@ -1,1 +1,1 @@
-"""The console script's commands, one module each."""
+"""Commands of the console script, one module per group."""

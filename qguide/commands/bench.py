@@ -1,22 +1,24 @@
-"""`qguide bench`: what this machine makes of it.
+"""`qguide bench`: benchmarks of scoring, memory, the whole server and fairness between keys.
+
+Cost of scoring, compared with baselines and a lower bound:
 
     qguide bench score --params 28m --points 512x2x32,1024x5x48 --dtype float32 \
         --peers naive,padded,dynamic-cache --sessions 1,16,64 --output score.json
 
-what scoring costs, against its peers and the floor;
+Soak test: memory within its budget and Q correct while sessions grow:
 
     qguide bench soak --sessions 64 --minutes 10 --output soak.json
 
-whether memory keeps to its budget while sessions grow, and Q stays right;
+Load test of the whole server:
 
     qguide bench serve --models scripted,embedded --clients 1,16,64 --seconds 10 --output serve.json
 
-how fast the whole server answers;
+Latency of one key under the load of another:
 
     qguide bench fairness --seconds 20 --output fairness.json
 
-how long one key waits beside the load of another. Each writes JSON, and most a plot beside it. Like
-every job they also read `--config FILE` (TOML) and `--set field=value`.
+Each writes JSON, and most write a plot beside it. Like every job they also read `--config FILE`
+(TOML) and `--set field=value`.
 """
 
 import shlex
@@ -42,51 +44,53 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
 
-KEPT = "interrupted; the output holds what was measured (complete: false)"
+KEPT = "interrupted; the output holds the results so far (complete: false)"
 
 Config = Annotated[Path | None, typer.Option(help="TOML file with these options.")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="field=value; wins over the file.")
+    list[str] | None, typer.Option("--set", help="field=value; overrides the file.")
 ]
-Output = Annotated[Path | None, typer.Option(help="JSON file; the plot goes beside it.")]
+Output = Annotated[Path | None, typer.Option(help="JSON file; the plot is written beside it.")]
 Dtype = Annotated[str | None, typer.Option(help="bfloat16 or float32.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
-Threads = Annotated[int | None, typer.Option(help="Of torch.")]
-Seed = Annotated[int | None, typer.Option(help="Draws whatever is drawn.")]
+Threads = Annotated[int | None, typer.Option(help="Number of torch threads.")]
+Seed = Annotated[int | None, typer.Option(help="Random seed.")]
 Candidates = Annotated[int | None, typer.Option(help="M.")]
+WarmUp = Annotated[float | None, typer.Option(help="Seconds of warm-up, not measured.")]
+Sizes = Annotated[str | None, typer.Option(help="tiny, 28m, 125m, 1b, 7b; several with commas.")]
+Points = Annotated[
+    str | None,
+    typer.Option(
+        help="HISTORYxCANDIDATESxTOKENS, optionally with xALIKE, the tokens that all candidates "
+        "begin with; several with commas."
+    ),
+]
+Peers = Annotated[
+    str | None,
+    typer.Option(
+        help="naive (always runs), naive-packed, padded, dynamic-cache, vllm, vllm-block32, "
+        "http, vllm-http."
+    ),
+]
 
 
 @app.callback()
 def bench() -> None:
-    """Measure what this machine makes of it."""
+    """Run benchmarks of scoring, memory, the server and fairness on this machine."""
 
 
 @app.command()
 def score(
     output: Output = None,
-    params: Annotated[
-        str | None, typer.Option(help="tiny, 28m, 125m, 1b, 7b; several with commas.")
-    ] = None,
-    points: Annotated[
-        str | None,
-        typer.Option(
-            help="HISTORYxCANDIDATESxTOKENS, or with xALIKE for the tokens that all candidates "
-            "begin with; several with commas."
-        ),
-    ] = None,
+    params: Sizes = None,
+    points: Points = None,
     dtype: Dtype = None,
-    peers: Annotated[
-        str | None,
-        typer.Option(
-            help="naive (always runs), naive-packed, padded, dynamic-cache, vllm, vllm-block32, "
-            "http, vllm-http."
-        ),
-    ] = None,
+    peers: Peers = None,
     sessions: Annotated[
-        str | None, typer.Option(help="Sessions at once, at the first point; '' for none.")
+        str | None, typer.Option(help="Concurrent sessions at the first point; '' for none.")
     ] = None,
-    repetitions: Annotated[int | None, typer.Option(help="Turns that count.")] = None,
-    warm_ups: Annotated[int | None, typer.Option(help="Turns before them.")] = None,
+    repetitions: Annotated[int | None, typer.Option(help="Measured repetitions.")] = None,
+    warm_ups: Annotated[int | None, typer.Option(help="Repetitions before them.")] = None,
     seed: Seed = None,
     threads: Threads = None,
     device: Device = None,
@@ -96,7 +100,7 @@ def score(
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Time of a warm step: ours, its peers, and the floor."""
+    """Measure the time to score a step with a warm cache, against baselines and a lower bound."""
     options = _options(locals())
     with _shown_errors():
         from qguide.bench.score.config import ScoreBench
@@ -108,19 +112,21 @@ def score(
 @app.command()
 def soak(
     output: Output = None,
-    sessions: Annotated[int | None, typer.Option(help="Conversations at once.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="How long.")] = None,
+    sessions: Annotated[int | None, typer.Option(help="Concurrent conversations.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Duration.")] = None,
     q_model: Annotated[str | None, typer.Option(help="embedded, or a checkpoint folder.")] = None,
-    cache_mib: Annotated[float | None, typer.Option(help="The cache's budget.")] = None,
+    cache_mib: Annotated[float | None, typer.Option(help="Budget of the cache.")] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="A server that serves the Q model; without it, this process scores."),
+        typer.Option(help="A server with this Q model; without it, this process scores."),
     ] = None,
-    pid: Annotated[int | None, typer.Option(help="The server's process, for its memory.")] = None,
+    pid: Annotated[
+        int | None, typer.Option(help="Process id of the server, to measure its memory.")
+    ] = None,
     candidates: Candidates = None,
-    batch: Annotated[int | None, typer.Option(help="Sessions in one call.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sessions scored in one call.")] = None,
     check_share: Annotated[
-        float | None, typer.Option(help="Share of calls after which one Q is checked.")
+        float | None, typer.Option(help="Share of calls after which the Q of one is checked.")
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -129,14 +135,14 @@ def soak(
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Sessions that grow: memory within its budget, Q equal to the reference's."""
+    """Grow sessions for minutes; fails if memory exceeds its budget or Q differs."""
     options = _options(locals())
     with _shown_errors():
         from qguide.bench.soak.soak import Soak
         from training.configs.job_files import load_config
 
-        kept = _soak(load_config(Soak, config, overrides or (), options=options))
-    if not kept:
+        passed = _soak(load_config(Soak, config, overrides or (), options=options))
+    if not passed:
         raise typer.Exit(1)
 
 
@@ -144,25 +150,23 @@ def soak(
 def serve(
     output: Output = None,
     models: Annotated[
-        str | None, typer.Option(help="scripted, embedded: a server is started with each.")
+        str | None, typer.Option(help="scripted, embedded; one server is started for each.")
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="A server without keys to ask in place of those.")
+        str | None, typer.Option(help="A running server without keys to measure instead.")
     ] = None,
     clients: Annotated[
-        str | None, typer.Option(help="How many at once; several with commas.")
+        str | None, typer.Option(help="Concurrent clients; several numbers with commas.")
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Of each number of clients.")] = None,
-    warm_up_s: Annotated[
-        float | None, typer.Option(help="Seconds before those that count.")
-    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Duration of each load.")] = None,
+    warm_up_s: WarmUp = None,
     candidates: Candidates = None,
     threads: Threads = None,
     seed: Seed = None,
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Rate and latency of /v1/act and /v1/score over HTTP, and the server's own part of it."""
+    """Measure throughput, latency and overhead of /v1/act and /v1/score over HTTP."""
     options = _options(locals())
     with _shown_errors():
         from qguide.bench.serve.load_test import ServeBench
@@ -174,17 +178,15 @@ def serve(
 @app.command()
 def fairness(
     output: Output = None,
-    seconds: Annotated[float | None, typer.Option(help="Of each scene.")] = None,
-    warm_up_s: Annotated[
-        float | None, typer.Option(help="Seconds before those that count.")
-    ] = None,
-    clients: Annotated[int | None, typer.Option(help="Of the other key.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Duration of each scene.")] = None,
+    warm_up_s: WarmUp = None,
+    clients: Annotated[int | None, typer.Option(help="Clients of the other key.")] = None,
     threads: Threads = None,
     seed: Seed = None,
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Waits of one key for its scores, alone and beside the load of another key."""
+    """Measure the latency of one key's scores, alone and under the load of another key."""
     options = _options(locals())
     with _shown_errors():
         from qguide.bench.fairness.fairness import FairnessBench
@@ -194,38 +196,38 @@ def fairness(
 
 
 def _shown_errors() -> AbstractContextManager[None]:
-    """As for every command, but 1 is the status of a promise that was not kept."""
+    """Print errors with status 2, because status 1 means a failed soak test."""
     return shown_errors(other_status=2, interrupted=KEPT)
 
 
 def _options(given: dict[str, object]) -> dict[str, object]:
-    """A command's options by their fields' names, and the command as it was typed."""
+    """The options of a command by field name, and its command line."""
     options = {name: given[name] for name in given if name not in ("config", "overrides")}
     return options | {"command": shlex.join(["qguide", *sys.argv[1:]])}
 
 
 def _soak(plan: "Soak") -> bool:
-    """True if every promise was kept."""
+    """Run and report a soak test; True if it passed."""
     import torch
 
     from qguide.bench.measurement.options import DTYPES, q_model_folder
-    from qguide.bench.soak.http_scorer import Served
+    from qguide.bench.soak.http_scorer import HttpScorer
     from qguide.bench.soak.report import plot_soak, print_soak
     from qguide.bench.soak.soak import run_soak
     from qnet.models.checkpoint import load_q_model
     from qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
 
     torch.set_num_threads(plan.threads)
-    # Loaded twice, so that what is tried cannot disturb what it is compared with.
+    # Loaded twice, so that the scorer under test cannot affect the reference.
     folder, dtype = q_model_folder(plan.q_model), DTYPES[plan.dtype]
     loaded, other = (load_q_model(folder, dtype=dtype, device=plan.device) for _ in "12")
     reference = build_naive_scorer(loaded)
-    tried: Served | SharedPrefixScorer | SharedPrefixImplicitScorer
+    tested: HttpScorer | SharedPrefixScorer | SharedPrefixImplicitScorer
     if plan.url:
-        tried = Served(plan.url, connections=plan.batch)
+        tested = HttpScorer(plan.url, connections=plan.batch)
     else:
-        tried = build_shared_prefix_scorer(other, cache_bytes=plan.budget_bytes)
-    with closing(tried), _progress() as progress:
+        tested = build_shared_prefix_scorer(other, cache_bytes=plan.budget_bytes)
+    with closing(tested), _progress() as progress:
         time = progress.add_task("seconds", total=round(plan.seconds))
 
         def advance(elapsed_s: float) -> None:
@@ -233,12 +235,12 @@ def _soak(plan: "Soak") -> bool:
             progress.refresh()
 
         run = run_soak(
-            plan, tried, reference, loaded.renderer, context=reference.context, advance=advance
+            plan, tested, reference, loaded.renderer, context=reference.context, advance=advance
         )
     plan.output.write_text(run.model_dump_json(indent=1) + "\n")
     print_soak(run, Console())
     plot_soak(run, plan.output.with_suffix(".png"))
-    return run.kept_its_promises
+    return run.passed
 
 
 def _score(config: "ScoreBench") -> None:
@@ -272,7 +274,7 @@ def _serve(config: "ServeBench") -> None:
 
 @contextmanager
 def _steps(count: int) -> Iterator[Callable[[str], None]]:
-    """A bar; what it yields is called before each step, with what the step is."""
+    """Show a progress bar; yields a function to call with a description before each step."""
     with _progress() as progress:
         steps = progress.add_task("", total=count)
         started = 0
@@ -289,7 +291,7 @@ def _steps(count: int) -> Iterator[Callable[[str], None]]:
 
 
 def _progress() -> Progress:
-    """A bar that is drawn between turns alone: a thread of its own would be measured too."""
+    """A progress bar without a refresh thread, which would be measured too."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""One printer for the errors of all commands: the reason and the remedy, no traceback."""
+"""Error printing for all commands: the message without a traceback."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from rich.console import Console
 from qnet.errors import ConfigError, QGuideError
 
 INTERRUPTED = 130
-"""Exit status of a command that Ctrl-C ended, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 
-GOES_ON = "interrupted; the same command goes on where it was"
+GOES_ON = "interrupted; run the same command again to resume"
 
 
 @contextmanager
@@ -22,9 +22,9 @@ def shown_errors(
     """Print a `QGuideError` and exit. Any other exception is a bug and keeps its traceback.
 
     Args:
-        config_status: exit status of a wrong configuration: 2, as usage errors have.
-        other_status: of every other `QGuideError`.
-        interrupted: what Ctrl-C leaves behind.
+        config_status: exit status of a `ConfigError`; 2 like a usage error.
+        other_status: exit status of every other `QGuideError`.
+        interrupted: message after Ctrl-C.
     """
     try:
         yield
@@ -37,7 +37,7 @@ def shown_errors(
 
 
 def exit_with(message: str, status: int, cause: Exception | None = None) -> NoReturn:
-    """Print an error and end the command.
+    """Print an error and exit.
 
     Raises:
         Exit: always.

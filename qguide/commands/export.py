@@ -1,4 +1,4 @@
-"""`qguide export-trunk`: a QNet's trunk as a folder that vLLM loads."""
+"""`qguide export-trunk`: write a QNet's trunk to a folder that vLLM can load."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ def export_trunk(
     checkpoint: Annotated[Path, typer.Argument(help="A QNet checkpoint folder, or embedded.")],
     output: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
 ) -> None:
-    """Write a QNet's trunk for vLLM; prints the name that vLLM has to serve it under."""
+    """Write a QNet's trunk for vLLM; prints the model name that vLLM must serve it under."""
     from qnet.models.checkpoint import embedded_path
     from qnet.models.trunk_export import export_trunk as write
     from server.settings.settings import EMBEDDED

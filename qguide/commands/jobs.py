@@ -1,7 +1,7 @@
-"""The offline commands, from `qguide collect` to `qguide evaluate`.
+"""Commands of the offline jobs, from `qguide collect` to `qguide evaluate`.
 
-A job reads `--config FILE` (TOML) and `--set field=value`; run again, it goes on where it was.
-The jobs are imported inside their commands, so that `--help` needs no torch.
+A job reads `--config FILE` (TOML) and `--set field=value`; run again, it resumes. Jobs are imported
+inside their commands, so that `--help` does not import torch.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from training.environments.registry import DEFAULT_ENVIRONMENT, ENVIRONMENTS, fi
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
-    help="Train Q models from an agent's own exploration, and measure what guidance is worth.",
+    help="Train Q models from an agent's own exploration, serve them, and evaluate guidance.",
 )
 
 ENVIRONMENT_HELP = f"{', '.join(ENVIRONMENTS)}, or package.module:BUNDLE."
@@ -29,14 +29,16 @@ Config = Annotated[Path | None, typer.Option(help="The job's TOML file.")]
 RequiredConfig = Annotated[Path, typer.Option(help="The job's TOML file.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", help="field=value or table.field=value; wins over the file."),
+    typer.Option("--set", help="field=value or table.field=value; overrides the file."),
 ]
-Games = Annotated[Path | None, typer.Option(help="Folder of game files; without it: generated.")]
+Games = Annotated[
+    Path | None, typer.Option(help="Folder of game files; without it games are generated.")
+]
 
 
 @app.command()
 def collect(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """Expert trajectories for behaviour cloning."""
+    """Collect expert trajectories for behaviour cloning."""
     with shown_errors():
         from dataclasses import asdict
 
@@ -47,7 +49,7 @@ def collect(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 @app.command()
 def sft(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """Behaviour cloning: a policy from trajectories."""
+    """Train a policy on trajectories (behaviour cloning)."""
     with shown_errors():
         from training.jobs.sft import SftConfig, run_sft
 
@@ -56,7 +58,7 @@ def sft(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 @app.command()
 def explore(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """Exploration trees of a policy (QLASS algorithm 2)."""
+    """Grow exploration trees with a policy (QLASS algorithm 2)."""
     with shown_errors():
         from training.jobs.explore import ExploreConfig, run_explore
 
@@ -65,7 +67,7 @@ def explore(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 @app.command()
 def groups(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """Decision groups: all candidates of played episodes, each valued by playing on."""
+    """Build decision groups: value each candidate of played episodes by playing on."""
     with shown_errors():
         from training.jobs.groups import GroupsConfig, run_groups
 
@@ -74,7 +76,7 @@ def groups(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 @app.command()
 def label(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """Q-values for the nodes of exploration trees (QLASS algorithm 3)."""
+    """Label the nodes of exploration trees with Q-values (QLASS algorithm 3)."""
     with shown_errors():
         from training.jobs.label import LabelConfig, run_label
 
@@ -102,7 +104,7 @@ def train_dpo(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 @app.command()
 def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """A Q model from labelled trees."""
+    """Train a Q model on labelled trees and decision groups."""
     with shown_errors():
         from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 
@@ -112,29 +114,29 @@ def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 @app.command()
 def evaluate(
-    output: Annotated[Path | None, typer.Option(help="Folder to write, or to resume.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder to write or resume.")] = None,
     environment: Annotated[str | None, typer.Option(help=ENVIRONMENT_HELP)] = None,
     engine: Annotated[str | None, typer.Option(help="python or textworld.")] = None,
     games: Games = None,
     generated: Annotated[str | None, typer.Option(help="FIRST:COUNT of generated games.")] = None,
-    task_ids: Annotated[Path | None, typer.Option(help="File of task ids, one a line.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many tasks, spread.")] = None,
+    task_ids: Annotated[Path | None, typer.Option(help="File of task ids, one per line.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Maximum number of tasks.")] = None,
     policy: Annotated[str | None, typer.Option(help="embedded, or a folder.")] = None,
     qnet: Annotated[str | None, typer.Option(help="embedded, or a folder.")] = None,
     methods: Annotated[str | None, typer.Option(help="Separated by commas.")] = None,
     candidates: Annotated[int | None, typer.Option(help="M.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Separated by commas.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Of every draw but greedy's.")] = None,
-    max_steps: Annotated[int | None, typer.Option(help="Most actions of an episode.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Except for greedy draws.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Maximum actions per episode.")] = None,
     greedy_candidate: Annotated[
-        bool | None, typer.Option(help="The first of the M candidates is the greedy one.")
+        bool | None, typer.Option(help="Draw the first of the M candidates greedily.")
     ] = None,
     tie_break: Annotated[str | None, typer.Option(help="first, most-drawn or logprob.")] = None,
     parallel: Annotated[int | None, typer.Option(help="Tasks played at the same time.")] = None,
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Guidance against its baselines on the same tasks, seeds and candidates."""
+    """Evaluate guidance and baselines on the same tasks, seeds and candidates."""
     options = dict(locals())
     with shown_errors():
         from training.jobs.evaluate import EvaluateConfig, run_evaluate
@@ -156,8 +158,8 @@ def _evaluate_options(options: Mapping[str, Any]) -> dict[str, object]:
         first, colon, count = options["generated"].partition(":")
         if not colon or options["games"] is not None:
             raise ConfigError(
-                f"--generated {options['generated']}: give FIRST:COUNT, such as 0:200, "
-                "and no --games beside it"
+                f"--generated {options['generated']}: use FIRST:COUNT, such as 0:200, and omit "
+                "--games"
             )
         values |= {"environment.first_seed": first, "environment.count": count}
     return values
@@ -170,9 +172,9 @@ def _split(text: str | None) -> list[str] | None:
 @app.command()
 def success_curve(
     runs: Annotated[list[Path], typer.Argument(help="Output folders of evaluations.")],
-    output: Annotated[Path, typer.Option(help="The picture to write.")],
+    output: Annotated[Path, typer.Option(help="Image file to write.")],
 ) -> None:
-    """Success against completion tokens, over evaluations that differ in M."""
+    """Plot success against completion tokens, for evaluations that differ in M."""
     with shown_errors():
         from training.jobs.success_curve import run_success_curve
 
@@ -181,7 +183,7 @@ def success_curve(
 
 @app.command()
 def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """Regret of a Q model's choices on decision groups; nothing is played."""
+    """Measure the regret of a Q model's choices on decision groups; no episodes are played."""
     with shown_errors():
         from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 
@@ -212,15 +214,17 @@ def rerank_recorded(config: RequiredConfig, overrides: Overrides = None) -> None
 def parity(
     environment: Annotated[str, typer.Argument(help=ENVIRONMENT_HELP)],
     games: Annotated[Path, typer.Option(help="Folder of game files.")],
-    episodes: Annotated[int, typer.Option(min=1, help="How many games.")] = 40,
-    seed: Annotated[int, typer.Option(help="Draws the games and the random walks.")] = 0,
-    max_steps: Annotated[int, typer.Option(min=1, help="Longest walk.")] = 30,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of games.")] = 40,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of games and the walks.")] = 0,
+    max_steps: Annotated[int, typer.Option(min=1, help="Maximum steps of a walk.")] = 30,
 ) -> None:
     """Play an environment's two engines side by side and report where they differ."""
     with shown_errors():
         compare = find_environment(environment).compare_engines
         if compare is None:
-            raise ConfigError(f"environment {environment!r} has one engine; name another")
+            raise ConfigError(
+                f"environment {environment!r} has only one engine; choose an environment with two"
+            )
         agree = compare(games, episodes=episodes, seed=seed, max_steps=max_steps)
     raise typer.Exit(0 if agree else 1)
 
@@ -229,14 +233,16 @@ def parity(
 def generate(
     output: Annotated[Path, typer.Option(help="Folder to write the games into.")],
     environment: Annotated[str, typer.Argument(help=ENVIRONMENT_HELP)] = DEFAULT_ENVIRONMENT,
-    count: Annotated[int, typer.Option(min=1, help="How many games.")] = 100,
-    first_seed: Annotated[int, typer.Option("--seed", min=0, help="Of the first game.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="Number of games.")] = 100,
+    first_seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the first game.")] = 0,
 ) -> None:
-    """Write generated games in the format of the real ones."""
+    """Write generated games in the file format of the real ones."""
     with shown_errors():
         write = find_environment(environment).write_games
         if write is None:
-            raise ConfigError(f"environment {environment!r} writes no games; name another")
+            raise ConfigError(
+                f"environment {environment!r} cannot write games; choose another environment"
+            )
         written = write(output, count=count, first_seed=first_seed)
         _show("generate", {**written, "output": output})
 
@@ -246,12 +252,12 @@ def play(
     environment: Annotated[str, typer.Option(help=ENVIRONMENT_HELP)] = DEFAULT_ENVIRONMENT,
     games: Annotated[Path | None, typer.Option(help="Folder of game files.")] = None,
     generated: Annotated[int, typer.Option(min=0, help="Seed of a generated game.")] = 0,
-    task: Annotated[int, typer.Option(min=0, help="Which game of the folder.")] = 0,
-    url: Annotated[str, typer.Option(help="Where the server is.")] = "http://127.0.0.1:8000",
+    task: Annotated[int, typer.Option(min=0, help="Index of the game in the folder.")] = 0,
+    url: Annotated[str, typer.Option(help="URL of the server.")] = "http://127.0.0.1:8000",
     candidates: Annotated[int, typer.Option(min=1, help="M.")] = 5,
-    temperature: Annotated[float, typer.Option(min=0, help="Of the draws.")] = 0.7,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
-    max_steps: Annotated[int, typer.Option(min=1, help="Most actions.")] = 40,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 0.7,
+    seed: Annotated[int, typer.Option(min=0, help="Sampling seed.")] = 0,
+    max_steps: Annotated[int, typer.Option(min=1, help="Maximum number of actions.")] = 40,
 ) -> None:
     """Play one episode against a running server, showing candidates, Q and the choice."""
     with shown_errors():
@@ -275,7 +281,7 @@ def play(
 
 
 def _show(title: str, figures: Mapping[str, Any]) -> None:
-    """A finished job's figures, one a line."""
+    """Print the figures of a finished job, one per line."""
     console = Console()
     console.print(f"[bold]{title}[/bold]")
     for name, value in figures.items():

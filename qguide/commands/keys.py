@@ -1,4 +1,4 @@
-"""`qguide keys …`: make, list and revoke API keys."""
+"""`qguide keys …`: create, list and revoke API keys."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,19 +13,19 @@ from server.access.keys import create_key, read_keys, revoke_key
 app = typer.Typer(help="API keys of `qguide serve`.", no_args_is_help=True)
 
 File = Annotated[
-    Path, typer.Option(envvar="QGUIDE_KEYS_FILE", help="The keys file; QGUIDE_KEYS_FILE.")
+    Path, typer.Option(envvar="QGUIDE_KEYS_FILE", help="Keys file; or set QGUIDE_KEYS_FILE.")
 ]
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whose key it is, for logs.")],
+    name: Annotated[str, typer.Argument(help="Name of the key in logs and metrics.")],
     file: File,
     admin: Annotated[bool, typer.Option(help="May also change which Q models are served.")] = False,
-    requests_per_minute: Annotated[int | None, typer.Option(help="0: no limit.")] = None,
-    tokens_per_day: Annotated[int | None, typer.Option(help="0: no limit.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(help="0 is no limit.")] = None,
+    tokens_per_day: Annotated[int | None, typer.Option(help="0 is no limit.")] = None,
     cache_group: Annotated[
-        str | None, typer.Option(help="Keys of one group share caches; none: its own alone.")
+        str | None, typer.Option(help="Keys of the same group share caches.")
     ] = None,
 ) -> None:
     """Print a new key, once, and add its hash to the file."""
@@ -43,13 +43,13 @@ def create(
 
 @app.command("list")
 def list_keys(file: File) -> None:
-    """Who has a key, and its limits."""
+    """List all keys and their limits."""
     with shown_errors(config_status=1):
         keys = read_keys(file).keys
     table = Table("name", "admin", "requests/min", "tokens/day", "cache group", "created")
     for key in keys:
         limits = (key.requests_per_minute, key.tokens_per_day)
-        shown = ("as set" if limit is None else f"{limit:,}" for limit in limits)
+        shown = ("default" if limit is None else f"{limit:,}" for limit in limits)
         table.add_row(
             key.name, "yes" if key.admin else "", *shown, key.cache_group or "", str(key.created)
         )
@@ -58,6 +58,6 @@ def list_keys(file: File) -> None:
 
 @app.command()
 def revoke(name: str, file: File) -> None:
-    """Take a key out of the file; a running server refuses it from the next request on."""
+    """Remove a key from the file; a running server refuses it from the next request on."""
     with shown_errors(config_status=1):
         revoke_key(file, name)

@@ -1,4 +1,4 @@
-"""`qguide serve`: start the server."""
+"""`qguide serve`: run the HTTP server."""
 
 import os
 import sys
@@ -36,14 +36,14 @@ def serve(
     ] = None,
     vllm: Annotated[
         str | None,
-        typer.Option(help="A model to start vLLM with, as the policy; see QGUIDE_VLLM_PYTHON."),
+        typer.Option(help="A model to serve with vLLM as the policy; see QGUIDE_VLLM_PYTHON."),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let others call without API keys.")
+        bool, typer.Option("--insecure", help="Accept other machines without API keys.")
     ] = False,
 ) -> None:
-    """Answer over HTTP; every other setting is in QGUIDE_… variables."""
-    # torch's idle threads spin by default, which starves everything else on a small machine.
+    """Run the HTTP server; all other settings are QGUIDE_… environment variables."""
+    # torch's idle threads spin by default, which slows everything else on a small machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
     given: dict[str, Any] = {"host": host, "port": port, "policy": policy, "vllm": vllm}
@@ -58,28 +58,28 @@ def serve(
 
 
 def _settings(given: dict[str, Any], console: Console) -> "Settings":
-    """The options on top of the environment.
+    """Settings from the environment, overridden by the command's options.
 
     Raises:
-        Exit: they make no settings; the reasons have been shown.
+        Exit: a setting is invalid; the reasons have been printed.
     """
     from server.settings.settings import Settings
 
     try:
         return Settings(**given)
     except SettingsError as error:
-        remedy = "maps and lists are written as JSON, and no text in them holds a line's end"
+        remedy = "write maps and lists as JSON, without line breaks in strings"
         exit_with(f"{error}: {remedy}", 2, error)
     except ValidationError as error:
-        console.print(_said(error), style="red", markup=False, soft_wrap=True)
+        console.print(_reasons(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
 
 
 def _run(settings: "Settings", console: Console) -> None:
-    """Serve until a signal ends it.
+    """Serve until a signal arrives.
 
     Raises:
-        Exit: a model or a key file cannot be had; the reason has been shown.
+        Exit: a model or the keys file cannot be loaded; the reason has been printed.
     """
     from server.app import create_app
     from server.connections.config import raise_descriptor_limit, server_config
@@ -105,8 +105,8 @@ def _run(settings: "Settings", console: Console) -> None:
         DrainingServer(config, app.state.drain, delay_s=settings.drain_delay_s).run()
 
 
-def _said(error: ValidationError) -> str:
-    """Which settings are wrong and why, without pydantic's frame."""
+def _reasons(error: ValidationError) -> str:
+    """Invalid settings and the reasons, one per line."""
     lines = []
     for defect in error.errors():
         place = ".".join(map(str, defect["loc"]))

@@ -1,1 +1,1 @@
-"""The wait of one key beside the load of another."""
+"""Fairness benchmark: latency of one key under the load of another."""

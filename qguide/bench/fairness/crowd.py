@@ -1,8 +1,8 @@
-"""The busy key: clients that ask for as much as they can until they are ended.
+"""Load of the busy key: clients that send requests until the process is killed.
 
     python -m qguide.bench.fairness.crowd URL KEY SCENE CLIENTS
 
-In a process of its own, so that its work is not counted as the wait of the other key.
+It runs in a separate process, so that its own work does not delay the measured client.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _TURNS: Final = 4
 
 
 def megabyte(rng: Random) -> tuple[str, dict[str, Any]]:
-    """A history of a megabyte, which no embedded model takes."""
+    """A history of one megabyte, which exceeds the context of the embedded models."""
     sentence = f"You see mug {rng.randrange(10**6)} on the shelf. "
     text = sentence * (_MEGABYTE // len(sentence))
     messages = [{"role": "user", "content": text}]
@@ -34,7 +34,7 @@ def megabyte(rng: Random) -> tuple[str, dict[str, Any]]:
 
 
 def batch(rng: Random) -> tuple[str, dict[str, Any]]:
-    """As many histories as a batch may have, none of them known."""
+    """The maximum number of histories in a batch, none of them cached."""
     items = []
     for _ in range(_ITEMS):
         agent = Agent(candidates=5, seed=rng.randrange(2**31))
@@ -47,7 +47,7 @@ def batch(rng: Random) -> tuple[str, dict[str, Any]]:
 
 
 def draws(rng: Random) -> tuple[str, dict[str, Any]]:
-    """As many candidates as a step may have."""
+    """The maximum number of candidates of a step."""
     agent = Agent(candidates=64, seed=rng.randrange(2**31))
     return "/v1/act", agent.question("/v1/act") | {"max_tokens": 128}
 
@@ -60,7 +60,7 @@ QUESTIONS: Final[dict[Scene, Callable[[Random], tuple[str, dict[str, Any]]]]] = 
 
 
 async def crowd(url: str, key: str, scene: Scene, clients: int) -> None:
-    """Ask on; a refusal is an answer like any other."""
+    """Send requests without end; a refusal counts as an answer."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S, headers=headers) as http:
         await asyncio.gather(*(_ask(http, scene, client) for client in range(clients)))

@@ -1,8 +1,8 @@
-"""Waits of one key for its scores, alone and beside another key in three scenes.
+"""Fairness benchmark: latency of one key's scores, alone and under load in three scenes.
 
-One client scores step after step; beside it another key sends histories of a megabyte, batches of
-64 histories, or steps of 64 candidates. What counts is the ratio of the 95th percentiles, which are
-measured in one run, on one server.
+One client scores step after step, while another key sends histories of one megabyte, batches of 64
+histories, or steps of 64 candidates. The figure of interest is the ratio of the 95th percentiles,
+measured in one run on one server.
 """
 
 import sys
@@ -30,7 +30,7 @@ from server.upstreams.managed_process import ManagedProcess
 
 ALONE: Final = "alone"
 GOAL: Final = 5.0
-"""Times the wait alone that the 95th percentile may be in each scene."""
+"""Goal for the ratio of the 95th percentiles in each scene to that alone."""
 
 _PATH: Final = "/v1/score"
 _TIMEOUT_S: Final = 120.0
@@ -39,16 +39,16 @@ Advance = Callable[[str], None]
 
 
 class FairnessBench(BenchOptions):
-    """Options of one run.
+    """Options of `qguide bench fairness`.
 
     Attributes:
         output: JSON file.
-        seconds: of each scene.
-        warm_up_s: seconds before those that count, with the other key at work.
-        clients: of the other key, each with one request at a time.
-        threads: torch's, of the server.
-        seed: of what is asked.
-        command: as it was typed.
+        seconds: duration of each scene.
+        warm_up_s: seconds before each measurement, already under load.
+        clients: number of clients of the other key, each with one request at a time.
+        threads: number of torch threads of the server.
+        seed: seed of the requests.
+        command: the command line.
     """
 
     output: OutputFile
@@ -61,18 +61,18 @@ class FairnessBench(BenchOptions):
 
 
 def scenes() -> tuple[str, ...]:
-    """All that is measured, in order."""
+    """Names of the scenes in the order of measurement."""
     return (ALONE, *get_args(Scene))
 
 
 def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) -> FairnessRun:
-    """Measure every scene; an interrupted run keeps what it has, and says that it is incomplete.
+    """Measure every scene; an interrupted run is written with `complete: false`.
 
     Args:
-        advance: told what comes next.
+        advance: called with the name of each scene before it.
 
     Raises:
-        ConfigError: the server does not start, or ends.
+        ConfigError: the server does not start, or exits.
     """
     run = FairnessRun(
         complete=False,
@@ -91,7 +91,7 @@ def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) 
                         row = _victim(config, scene, url, keys["victim"])
                     run = run.model_copy(update={"rows": (*run.rows, row)})
                     if not process.running:
-                        raise process.failure("ended")
+                        raise process.failure("exited")
         run = run.model_copy(update={"complete": True})
     finally:
         config.output.write_text(run.model_dump_json(indent=1) + "\n")
@@ -99,7 +99,7 @@ def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) 
 
 
 def _victim(config: FairnessBench, scene: str, url: str, key: str) -> FairnessRow:
-    """One client's waits."""
+    """Measure the latency of one client."""
     agent = Agent(candidates=5, seed=config.seed)
     waits_ms: list[float] = []
     errors = Counter[str]()
@@ -123,7 +123,7 @@ def _victim(config: FairnessBench, scene: str, url: str, key: str) -> FairnessRo
 
 @contextmanager
 def _crowd(config: FairnessBench, scene: str, url: str, key: str, folder: Path) -> Iterator[None]:
-    """The other key at work as long as the block; nobody where the scene is `ALONE`."""
+    """Run the load of the other key during the block; none in the scene `ALONE`."""
     if scene == ALONE:
         yield
         return
@@ -132,12 +132,12 @@ def _crowd(config: FairnessBench, scene: str, url: str, key: str, folder: Path) 
     with child("the other key", command, log=folder / f"{scene}.log", environment={}) as process:
         yield
         if not process.running:
-            raise process.failure("ended")
+            raise process.failure("exited")
 
 
 @contextmanager
 def _server(config: FairnessBench, folder: Path) -> Iterator[tuple[str, ManagedProcess]]:
-    """The embedded models behind keys."""
+    """Run a server with the embedded models and API keys during the block."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "qguide", "serve", "--host", "127.0.0.1", "--port", str(port)]

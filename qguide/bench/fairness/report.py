@@ -1,4 +1,4 @@
-"""The scenes of a fairness run as a table."""
+"""Table of a fairness run."""
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -9,8 +9,9 @@ from qguide.bench.measurement.records import FairnessRow, FairnessRun
 
 
 def print_fairness(run: FairnessRun, console: Console) -> None:
-    """Every scene, and how it compares with no other key at work."""
-    table = Table(title=f"waits of one key, in ms; goal: p95 at most {GOAL:g} × alone", box=SIMPLE)
+    """Print the latencies of every scene and their ratio to those of the key alone."""
+    title = f"latency of one key, in ms; goal: p95 at most {GOAL:g} × alone"
+    table = Table(title=title, box=SIMPLE)
     for name in ("scene", "p50", "p95", "p99", "p95 / alone", "errors"):
         table.add_column(name, justify="left" if name == "scene" else "right")
     for row in run.rows:
@@ -19,7 +20,7 @@ def print_fairness(run: FairnessRun, console: Console) -> None:
 
 
 def ratios_of(run: FairnessRun) -> dict[str, float]:
-    """By scene, its 95th percentile over that of the key alone; none where nothing was answered."""
+    """The 95th percentile of each scene divided by that of the key alone."""
     p95 = {row.scene: row.latency_ms.p95 for row in run.rows if row.latency_ms}
     return {scene: value / p95[ALONE] for scene, value in p95.items() if ALONE in p95}
 

@@ -1,1 +1,1 @@
-"""Shapes, steps, timers and records that all benchmarks share."""
+"""Model shapes, workloads, timers and records shared by the benchmarks."""

@@ -1,4 +1,4 @@
-"""The stopwatch, the machine's speed, and the least work that a step can be."""
+"""Timers, the machine's speed, and the lower bound of a step's cost."""
 
 import gc
 import os
@@ -23,47 +23,47 @@ _FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "fma", "a
 
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1}
-"""Of |ΔQ|, relative to the largest |Q| above 1; in float32 only the order of sums differs."""
+"""Tolerance of |ΔQ|, relative to max(1, |Q|); in float32 only the order of sums differs."""
 
 
 def largest_difference(q_values: Sequence[float], reference: Sequence[float]) -> float:
-    """The largest |ΔQ|; infinite where a Q is no number, which must not pass for agreement."""
+    """The largest |ΔQ|; infinite if a Q is NaN, so that it does not count as agreement."""
     found = [abs(q - r) for q, r in zip(q_values, reference, strict=True)]
     return max(found) if all(map(isfinite, found)) else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long something took: CPU time of all threads of its processes, and by the clock."""
+    """CPU time of all threads and processes involved, and wall-clock time."""
 
     cpu_s: float
     wall_s: float
 
 
 Clock = Callable[[], Timing]
-"""What was spent since some fixed moment, by whoever does the work."""
+"""Returns the time spent since some fixed moment by the processes that do the work."""
 
 
 def clock_here(device: str) -> Timing:
-    """This process's time, all work on the device done."""
+    """Time spent by this process, after all work on the device is done."""
     if device != "cpu":
         torch.cuda.synchronize(device)
     return Timing(time.process_time(), time.perf_counter())
 
 
 def clock_of(pids: Iterable[int]) -> Timing:
-    """CPU time of other processes, this process's clock.
+    """CPU time of other processes, and wall-clock time of this one.
 
     Raises:
-        OSError: one has ended, or the system tells no other process's CPU time.
+        OSError: one has exited, or the system does not report their CPU time.
     """
-    # Linux's number of the CPU clock of a process: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
+    # Linux's id of a process's CPU clock: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED).
     cpu_s = sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
     return Timing(cpu_s, time.perf_counter())
 
 
 def timed(call: Callable[[], T], *, clock: Clock) -> tuple[T, Timing]:
-    """What a call gives and how long it took, the collector held back meanwhile."""
+    """Result and time of a call, with the garbage collector switched off."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -77,7 +77,7 @@ def timed(call: Callable[[], T], *, clock: Clock) -> tuple[T, Timing]:
 
 
 class MatrixProduct:
-    """A square product, large enough to run at the machine's full rate in this dtype."""
+    """A square matrix product large enough to reach the machine's full rate in this dtype."""
 
     def __init__(self, *, dtype: torch.dtype, device: str) -> None:
         size = 1024 if device == "cpu" else 8192
@@ -89,16 +89,16 @@ class MatrixProduct:
         )
 
     def __call__(self) -> None:
-        """Do it once."""
+        """Compute the product once."""
         torch.mm(self._a, self._b)
 
 
 def least_flops(shape: Shape, point: Point) -> int:
-    """Multiplications and additions of a step whose history is cached.
+    """Lower bound of the multiplications and additions of a step whose history is cached.
 
-    Every layer but the last works on every new token; the last makes keys and values for all of
-    them and the rest for the M tokens at which Q is read. A token's attention covers the columns
-    that it sees and no others. Norms, rotations, the softmax and the embeddings are not counted.
+    Every layer but the last processes every new token; the last computes keys and values for all of
+    them and everything else only for the M tokens at which Q is read. Attention covers only the
+    columns that a token can see. Norms, rotations, softmax and embeddings are not counted.
     """
     query = shape.heads * shape.head_size
     keys = shape.kv_heads * shape.head_size
@@ -120,7 +120,7 @@ def least_flops(shape: Shape, point: Point) -> int:
 
 
 def describe_machine(*, device: str, threads: int) -> Machine:
-    """The machine as far as it matters to speed."""
+    """Describe the hardware and library versions that affect speed."""
     cpu, flags = _cpu()
     accelerator = "" if device == "cpu" else str(torch.cuda.get_device_name(device))
     return Machine(
@@ -138,7 +138,7 @@ def describe_machine(*, device: str, threads: int) -> Machine:
 
 
 def _cpu() -> tuple[str, set[str]]:
-    """Model name and flags, from Linux; elsewhere what Python knows and no flags."""
+    """CPU name and flags from Linux; elsewhere Python's name of the CPU and no flags."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Names of the contestants, and the baseline of each."""
+"""Names of the compared implementations, and what each is compared with."""
 
 from typing import Literal, get_args
 
@@ -14,5 +14,5 @@ REFERENCE: Name = "naive"
 
 
 def over(name: str) -> Name:
-    """Baseline of a contestant: ours, and over HTTP ours over HTTP."""
+    """The implementation that another is compared with: ours, or ours over HTTP."""
     return "http" if name == "vllm-http" else OURS

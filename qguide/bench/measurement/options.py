@@ -1,4 +1,4 @@
-"""Option types that the benchmarks share: comma-separated lists, devices, output files."""
+"""Option types shared by the benchmarks: comma-separated lists, devices and output files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,18 +28,18 @@ def _split(value: Any) -> Any:
 
 
 Words = BeforeValidator(_split)
-"""Reads a text as its parts between commas, each once."""
+"""Splits a string at its commas and removes repeated parts."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_AT_ONCE)]
 Counts = Annotated[tuple[Count, ...], Words]
 
 
 def choice_of(choices: Callable[[], tuple[str, ...]]) -> AfterValidator:
-    """A validator of names that are known only at run time."""
+    """Validator for names that are known only at run time."""
 
     def check(name: str) -> str:
         if name not in choices():
-            raise ValueError(f"{name!r} is none of {', '.join(choices())}")
+            raise ValueError(f"{name!r} is not one of {', '.join(choices())}")
         return name
 
     return AfterValidator(check)
@@ -48,23 +48,23 @@ def choice_of(choices: Callable[[], tuple[str, ...]]) -> AfterValidator:
 def _check_device(name: str) -> str:
     if name == "cpu" or (name.startswith("cuda") and torch.cuda.is_available()):
         return name
-    cuda = " and cuda" if torch.cuda.is_available() else " alone, no cuda"
-    raise ValueError(f"{name!r}: this torch has cpu{cuda}; choose from these")
+    available = "cpu and cuda" if torch.cuda.is_available() else "only cpu"
+    raise ValueError(f"{name!r} is not available; this torch supports {available}")
 
 
 def _check_output(path: Path) -> Path:
     if path.suffix != ".json":
-        raise ValueError(f"{path}: the results are JSON; end the name in .json")
+        raise ValueError(f"{path} does not end in .json; the results are JSON, so rename it")
     if not path.parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+        raise ValueError(f"{path}: there is no folder {path.parent}; create it first")
     return path
 
 
 Device = Annotated[str, AfterValidator(_check_device)]
 OutputFile = Annotated[Path, AfterValidator(_check_output)]
-"""A JSON file in a folder that exists; the plot is written beside it."""
+"""A JSON file in an existing folder; the plot is written beside it."""
 
 
 def q_model_folder(name: str) -> Path:
-    """The folder of a Q model: the embedded one's, or the one named."""
+    """Folder of a Q model: the embedded one's, or the given one."""
     return embedded_path("qnet") if name == EMBEDDED else Path(name)

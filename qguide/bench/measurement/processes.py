@@ -1,4 +1,4 @@
-"""The processes that a benchmark starts."""
+"""Child processes of benchmarks."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from qnet.errors import ConfigError
 from server.upstreams.managed_process import ManagedProcess
 
 START_S = 1800.0
-"""A large model on a busy machine takes its time."""
+"""Generous, because a large model may start on a busy machine."""
 ANSWER_S = 1800.0
 
 
@@ -20,12 +20,12 @@ def child(
     environment: Mapping[str, str],
     piped: bool = False,
 ) -> ManagedProcess:
-    """A process that lives as long as a `with` block.
+    """Start a process, to be used in a `with` block that ends it.
 
     Args:
-        log: what it writes goes here: to listen to it would take time of what is measured.
-        environment: added to this process's.
-        piped: talk with it through stdin and stdout.
+        log: file for its output; reading the output here would disturb the measurement.
+        environment: variables added to this process's environment.
+        piped: open pipes to its stdin and stdout.
 
     Raises:
         ConfigError: it cannot be started.

@@ -1,4 +1,4 @@
-"""What a run writes: every sample, so that each figure of the table can be computed again."""
+"""Records of benchmark runs, with every sample, so that all figures can be recomputed."""
 
 from statistics import median
 from typing import Literal
@@ -16,32 +16,32 @@ class _Row(BaseModel):
 
 
 class Samples(_Row):
-    """One thing, measured again and again: CPU time of all threads, and time on the clock."""
+    """Repeated measurements: CPU time of all threads, and wall-clock time."""
 
     cpu_s: tuple[float, ...] = ()
     wall_s: tuple[float, ...] = ()
 
     @property
     def median_cpu_s(self) -> float:
-        """Half of the samples took less CPU time."""
+        """Median CPU time."""
         return median(self.cpu_s)
 
     @property
     def median_wall_s(self) -> float:
-        """Half of the samples took less time on the clock."""
+        """Median wall-clock time."""
         return median(self.wall_s)
 
     def and_one_more(self, cpu_s: float, wall_s: float) -> "Samples":
-        """These samples and another."""
+        """The samples with one more."""
         return Samples(cpu_s=(*self.cpu_s, cpu_s), wall_s=(*self.wall_s, wall_s))
 
 
 class ContestantRow(_Row):
-    """One contestant at one point.
+    """One implementation at one point.
 
     Attributes:
-        max_q_difference: from the reference, over all repetitions and candidates.
-        agrees: whether that is within the tolerance; who computes something else is not compared.
+        max_q_difference: largest |ΔQ| to the reference, over all repetitions and candidates.
+        agrees: True if that is within the tolerance; otherwise its times are not compared.
     """
 
     name: str
@@ -51,10 +51,10 @@ class ContestantRow(_Row):
 
 
 class _OfAPoint(_Row):
-    """What was measured at one point.
+    """Base of the measurements at one point.
 
     Attributes:
-        alike: tokens that all candidates begin with.
+        alike: number of tokens that all candidates begin with.
     """
 
     model: str
@@ -65,17 +65,17 @@ class _OfAPoint(_Row):
 
     @property
     def label(self) -> str:
-        """The point as the command line spells it."""
+        """The point in the format of the command line."""
         return str(Point(self.history, self.candidates, self.candidate_tokens, self.alike))
 
 
 class PointRow(_OfAPoint):
-    """All contestants at one point, measured in turns.
+    """All implementations at one point, measured in turns.
 
     Attributes:
-        new_tokens: what a scorer that forgets nothing has to compute.
-        floor_flops: the least that these tokens take.
-        gemm_flops: of one of the matrix products that were measured in the same turns.
+        new_tokens: tokens that no earlier step has seen.
+        floor_flops: lower bound of the floating-point operations for these tokens.
+        gemm_flops: operations of one matrix product, which is measured in the same turns.
     """
 
     new_tokens: int
@@ -86,25 +86,25 @@ class PointRow(_OfAPoint):
 
     @property
     def gemm_flops_per_s(self) -> float:
-        """The machine's rate, per second of CPU time."""
+        """Matrix product rate of the machine, per second of CPU time."""
         return self.gemm_flops / self.gemm.median_cpu_s
 
     @property
     def floor_cpu_s(self) -> float:
-        """CPU time of the new tokens if all of it were matrix products at that rate."""
+        """Lower bound of the CPU time of the step, at the rate of the matrix product."""
         return self.floor_flops / self.gemm_flops_per_s
 
     @property
     def floor_wall_s(self) -> float:
-        """The same by the clock, which is what counts on an accelerator."""
+        """Lower bound of the wall-clock time, the relevant one on an accelerator."""
         return self.floor_flops / self.gemm_flops * self.gemm.median_wall_s
 
     def contestant(self, name: str) -> ContestantRow | None:
-        """The contestant of that name, if it took part and agreed with the reference."""
+        """The implementation of that name, if it was measured and agrees with the reference."""
         return next((row for row in self.contestants if row.name == name and row.agrees), None)
 
     def ratio(self, name: str, *, wall: bool = False) -> float | None:
-        """The median of a contestant's time over that of ours, served as it is."""
+        """Median time of an implementation divided by that of ours, either in process or HTTP."""
         theirs, ours = self.contestant(name), self.contestant(over(name))
         if theirs is None or ours is None:
             return None
@@ -114,7 +114,7 @@ class PointRow(_OfAPoint):
 
 
 class SessionsRow(_OfAPoint):
-    """Steps of that many sessions at once: in one call, over HTTP one request for each."""
+    """Steps of concurrent sessions: scored in one call, or over HTTP with one request each."""
 
     sessions: int
     samples: Samples
@@ -122,12 +122,12 @@ class SessionsRow(_OfAPoint):
 
     @property
     def scores_per_s(self) -> float:
-        """Candidates scored per second of the clock."""
+        """Candidates scored per second of wall-clock time."""
         return self.sessions * self.candidates / self.samples.median_wall_s
 
 
 class ModelRow(_Row):
-    """A model of the run; its weights are random."""
+    """A model of the run, with random weights."""
 
     name: str
     parameters: int
@@ -141,7 +141,7 @@ class ModelRow(_Row):
 
 
 class Machine(_Row):
-    """Where it ran."""
+    """Hardware and library versions of a run."""
 
     cpu: str
     cpu_flags: tuple[str, ...]
@@ -156,11 +156,11 @@ class Machine(_Row):
 
 
 class Run(_Row):
-    """A whole run, or what an interrupted one had measured.
+    """A scoring benchmark, complete or interrupted.
 
     Attributes:
-        tolerance: largest |ΔQ| to the reference, relative to the largest |Q| above 1.
-        observation_tokens: of every step.
+        tolerance: maximum |ΔQ| to the reference, relative to max(1, |Q|).
+        observation_tokens: tokens of the new observation of each step.
     """
 
     format_version: int = 1
@@ -180,12 +180,12 @@ class Run(_Row):
 
 
 class SoakSample(_Row):
-    """A moment of a soak.
+    """One sample of a soak test.
 
     Attributes:
-        cache_bytes: the most since the sample before.
-        rss_bytes: of the whole process; None where nobody knows.
-        requests: so far.
+        cache_bytes: maximum size of the cache since the previous sample.
+        rss_bytes: resident memory of the process; None if not measured.
+        requests: number of requests so far.
     """
 
     at_s: float
@@ -196,11 +196,11 @@ class SoakSample(_Row):
 
 
 class SoakRun(_Row):
-    """Sessions that grew for a while.
+    """A soak test.
 
     Attributes:
-        calls_over_budget: calls after which the cache held more than it may.
-        tolerance: largest |ΔQ| to the reference, relative to the largest |Q| above 1.
+        calls_over_budget: number of calls after which the cache exceeded its budget.
+        tolerance: maximum |ΔQ| to the reference, relative to max(1, |Q|).
     """
 
     format_version: int = 1
@@ -226,13 +226,13 @@ class SoakRun(_Row):
     samples: tuple[SoakSample, ...]
 
     @property
-    def kept_its_promises(self) -> bool:
-        """Within the budget after every call, and right at every check."""
+    def passed(self) -> bool:
+        """True if the cache never exceeded its budget and every check of Q succeeded."""
         return not self.calls_over_budget and not self.failed_checks
 
     @property
     def rss_growth_bytes(self) -> int | None:
-        """The most memory in the last quarter over that in the second; the first fills caches."""
+        """Maximum memory in the last quarter minus that in the second; the first fills caches."""
         known = [s.rss_bytes for s in self.samples if s.rss_bytes is not None]
         quarter = len(known) // 4
         if not quarter:
@@ -241,7 +241,7 @@ class SoakRun(_Row):
 
 
 class Percentiles(_Row):
-    """Of many values: the least that half, 95 and 99 per cent of them do not exceed."""
+    """Nearest-rank percentiles of a set of values."""
 
     p50: float
     p95: float
@@ -249,16 +249,16 @@ class Percentiles(_Row):
 
 
 class LoadRow(_Row):
-    """One number of clients at one endpoint.
+    """Load with one number of clients at one endpoint.
 
     Attributes:
-        requests: begun while it counted.
-        errors: a status, or what broke -> how many of them had it instead of an answer.
-        requests_per_s: good answers.
-        overhead_ms: the client's clock without what the server says that drawing and scoring took.
-        sample_ms: median of what the server says; likewise `score_ms`.
-        client_cpu_share: of the clients' one core; near 1 it is they who are measured.
-        client_ms: median of a round trip to a server that does nothing, the same clients; a part of
+        requests: requests begun during the measurement.
+        errors: status or class of a connection error -> number of requests.
+        requests_per_s: successful answers per second.
+        overhead_ms: latency minus the times that the server reports for drawing and scoring.
+        sample_ms: median time that the server reports for drawing; likewise `score_ms`.
+        client_cpu_share: CPU share of the clients' core; near 1 the clients are the bottleneck.
+        client_ms: median round trip of the same clients to an idle server, a part of
             `overhead_ms`.
     """
 
@@ -278,11 +278,11 @@ class LoadRow(_Row):
 
 
 class ServeRun(_Row):
-    """Loads on a server, or what an interrupted run had measured.
+    """A load test, complete or interrupted.
 
     Attributes:
         candidates: M of every request.
-        warm_up_s: of each load, before what counts.
+        warm_up_s: seconds before the measurement of each load.
     """
 
     format_version: int = 1
@@ -296,11 +296,11 @@ class ServeRun(_Row):
 
 
 class FairnessRow(_Row):
-    """One scene.
+    """One scene of a fairness run.
 
     Attributes:
-        errors: a status -> how many requests of the key got it instead of scores.
-        latency_ms: of the key's scores, with the other key at work.
+        errors: status -> number of the key's requests that were answered with it.
+        latency_ms: latency of the key's scores under the load of the other key.
     """
 
     scene: str
@@ -309,10 +309,10 @@ class FairnessRow(_Row):
 
 
 class FairnessRun(_Row):
-    """All scenes, or what an interrupted run had measured.
+    """A fairness benchmark, complete or interrupted.
 
     Attributes:
-        clients: of the other key.
+        clients: number of clients of the other key.
     """
 
     format_version: int = 1

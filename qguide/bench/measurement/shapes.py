@@ -1,7 +1,7 @@
-"""Llama-shaped Q models with random weights, and the tokenizer that their token ids spell.
+"""Llama-shaped Q models with random weights, and a tokenizer whose words are token ids.
 
-The weights are large enough that every token matters to Q: with a checkpoint's usual start of
-0.02, attention is nearly uniform and a mask that leaks would hardly show.
+The weights are large enough that every token affects Q. With the usual initial standard deviation
+of 0.02 attention is nearly uniform, and a faulty attention mask would hardly be noticed.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Llama trunk and the head on it.
+    """Sizes of a Llama trunk and its value head.
 
     Attributes:
         ffn: width of the gated MLP.
@@ -57,7 +57,7 @@ SHAPES = {
 def build_qnet(
     name: str, shape: Shape, *, seed: int, dtype: torch.dtype, device: str
 ) -> LoadedQNet:
-    """A QNet of this shape whose every weight is drawn from `seed`."""
+    """Build a QNet of this shape with random weights."""
     trunk = LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -69,7 +69,7 @@ def build_qnet(
     )
     with torch.device(device):
         model = QNet(QNetConfig(trunk=trunk.to_dict(), head_width=shape.head_width))
-    # Rotary angles stay in float32, as they do in a model that was loaded from a checkpoint.
+    # Rotary angles stay in float32, as in a model loaded from a checkpoint.
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     _draw_weights(model, torch.Generator(device).manual_seed(seed))
@@ -78,18 +78,18 @@ def build_qnet(
 
 
 def spell_sequence(token_ids: list[int]) -> str:
-    """The text of these tokens, ends of turns included, for who knows no chat template."""
+    """Text of these tokens including ends of turns, for servers without a chat template."""
     return " ".join(str(token) if token else END for token in token_ids)
 
 
 def spell(token_ids: list[int]) -> str:
-    """The text that the tokenizer reads as these tokens."""
+    """Text that the tokenizer converts to these tokens."""
     return " ".join(map(str, token_ids))
 
 
 @torch.no_grad()
 def _draw_weights(model: nn.Module, generator: torch.Generator) -> None:
-    """Embeddings of unit variance, matrices that keep it, biases that can be seen."""
+    """Draw embeddings of unit variance, matrices that preserve it, and noticeable biases."""
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             module.weight.normal_(0.0, 1.0, generator=generator)
@@ -100,7 +100,7 @@ def _draw_weights(model: nn.Module, generator: torch.Generator) -> None:
 
 
 def _tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """Token 0 ends a turn; any other is its own number, spelled in digits."""
+    """Tokenizer in which token 0 ends a turn and every other token is its number in digits."""
     words = {END: 0} | {str(token): token for token in range(1, vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=END))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

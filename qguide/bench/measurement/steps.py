@@ -1,4 +1,4 @@
-"""The workload: one step of an episode, and the step before it, which a cache already knows."""
+"""Workload of the scoring benchmark: one step of an episode, and the cached step before it."""
 
 from dataclasses import dataclass
 from random import Random
@@ -11,12 +11,12 @@ OBSERVATION_TOKENS = 80
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A step's size: `candidates` of about `candidate_tokens` over a known history.
+    """Size of a step: `candidates` of about `candidate_tokens` each, after a cached history.
 
     Attributes:
-        history: tokens of the history that the step before left behind, its chosen action's
-            included; the new observation comes after it.
-        alike: tokens that all candidates begin with, such as one thought's.
+        history: tokens of the cached history, including the action chosen last; the new
+            observation follows it.
+        alike: number of tokens that all candidates begin with, such as a common thought.
     """
 
     history: int
@@ -30,7 +30,7 @@ class Point:
 
     @property
     def candidate_lengths(self) -> list[int]:
-        """`candidate_tokens` on average, a quarter less to a quarter more: no two are alike."""
+        """Lengths evenly spread from 3/4 to 5/4 of `candidate_tokens`."""
         if self.candidates == 1:
             return [self.candidate_tokens]
         spread = self.candidate_tokens // 4
@@ -41,25 +41,25 @@ class Point:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens that no earlier step has seen."""
+        """Number of tokens that no earlier step has seen."""
         return OBSERVATION_TOKENS + self.alike + sum(n - self.alike for n in self.candidate_lengths)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest full sequence."""
+        """Length of the longest full sequence."""
         return self.history + OBSERVATION_TOKENS + max(self.candidate_lengths)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A state and its candidates as token ids."""
+class TokenizedStep:
+    """A history and its candidates as token ids."""
 
     history: list[int]
     candidates: list[list[int]]
 
     @property
     def sequences(self) -> list[list[int]]:
-        """History and candidate of each candidate."""
+        """Full sequences: the history followed by each candidate."""
         return [self.history + candidate for candidate in self.candidates]
 
 
@@ -68,25 +68,25 @@ class Step:
     """A step to measure.
 
     Attributes:
-        before: what was asked at the step before.
-        chosen: which of its candidates became the action.
-        now: what is asked now.
+        before: the previous step.
+        chosen: index of its candidate that became the action.
+        now: the step to measure.
         request_before: `before` as messages.
         request: `now` as messages.
     """
 
-    before: Asked
+    before: TokenizedStep
     chosen: int
-    now: Asked
+    now: TokenizedStep
     request_before: ScoreRequest
     request: ScoreRequest
 
 
 def draw_step(point: Point, *, vocabulary: int, rng: Random) -> Step:
-    """A step of random tokens; the action chosen before it is any of its candidates.
+    """Draw a step of random tokens, after a random choice at the previous step.
 
     Args:
-        vocabulary: token 0 ends a turn and is drawn for nothing else.
+        vocabulary: number of tokens; token 0 ends a turn and is not drawn otherwise.
     """
 
     def words(count: int) -> list[int]:
@@ -99,10 +99,10 @@ def draw_step(point: Point, *, vocabulary: int, rng: Random) -> Step:
     chosen = rng.randrange(point.candidates)
     lengths = point.candidate_lengths
     start = words(point.history - lengths[chosen])
-    before = Asked(start, replies())
+    before = TokenizedStep(start, replies())
     observation = words(OBSERVATION_TOKENS)
     history = start + before.candidates[chosen] + observation
-    now = Asked(history, replies())
+    now = TokenizedStep(history, replies())
     task = Message("user", spell(start))
     action = _reply(before.candidates[chosen])
     return Step(
@@ -117,5 +117,5 @@ def draw_step(point: Point, *, vocabulary: int, rng: Random) -> Step:
 
 
 def _reply(token_ids: list[int]) -> Message:
-    """An assistant's message; the renderer adds the token that ends its turn."""
+    """An assistant message; the renderer adds the token that ends the turn."""
     return Message("assistant", spell(token_ids[:-1]))

@@ -1,1 +1,1 @@
-"""Benchmark of the scoring engine against its baselines and a real vLLM."""
+"""Benchmark of the scoring engine against baselines and vLLM."""

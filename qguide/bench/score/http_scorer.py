@@ -1,4 +1,4 @@
-"""Contestants over HTTP: a `qguide serve` and a vLLM server, each with this process as client."""
+"""Baselines over HTTP: `qguide serve` and a vLLM server, with this process as the client."""
 
 import base64
 import json
@@ -16,9 +16,9 @@ import httpx
 from qguide.bench.measurement.measure import Timing, clock_of
 from qguide.bench.measurement.processes import ANSWER_S, START_S, child
 from qguide.bench.measurement.shapes import spell_sequence
-from qguide.bench.measurement.steps import Asked, Step
+from qguide.bench.measurement.steps import Step, TokenizedStep
 from qguide.bench.score.baselines import ManySessions
-from qguide.bench.score.exported_model import BLOCK, SERVED_NAME, Workplace
+from qguide.bench.score.exported_model import BLOCK, SERVED_NAME, ExportedModel
 from qnet.errors import ConfigError
 from qnet.types import History, Message
 from server.upstreams.managed_process import ManagedProcess
@@ -27,12 +27,12 @@ _AS_MANY_AS_STEPS = httpx.Limits()
 
 
 class _OverHttp(ABC):
-    """A server and its clients, all in this process; the CPU time is the server's processes'."""
+    """A server and its clients in this process; only the server's CPU time is measured."""
 
     _ready = "/health"
 
-    def __init__(self, workplace: Workplace, process: ManagedProcess, port: int) -> None:
-        self._workplace = workplace
+    def __init__(self, exported: ExportedModel, process: ManagedProcess, port: int) -> None:
+        self._exported = exported
         self._process = process
         self._http = httpx.Client(
             base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_S, limits=_AS_MANY_AS_STEPS
@@ -41,26 +41,26 @@ class _OverHttp(ABC):
 
     @abstractmethod
     def prepare(self, step: Step) -> None:
-        """Ask for the step before."""
+        """Score the previous step."""
 
     @abstractmethod
     def score(self, step: Step) -> list[float]:
         """Q of each candidate."""
 
     def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
-        """Q of each candidate of each step; every step has a client of its own."""
+        """Q of each candidate of each step, with one concurrent request per step."""
         with ThreadPoolExecutor(len(steps)) as clients:
             return list(clients.map(self.score, steps))
 
     def clock(self) -> Timing:
-        """CPU time of the server's processes; wall time as the client sees it."""
+        """CPU time of the server's processes, and wall-clock time of the client."""
         try:
             return clock_of(self._pids)
-        except OSError as error:  # one has ended, or this is no Linux
+        except OSError as error:  # one has exited, or this is not Linux
             raise self._process.failure("cannot be timed from outside") from error
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connections."""
         self._http.close()
 
     @cached_property
@@ -71,7 +71,7 @@ class _OverHttp(ABC):
         try:
             response = self._http.post(path, json=body)
         except httpx.TransportError as error:
-            raise self._process.failure(f"gave no answer ({type(error).__name__})") from error
+            raise self._process.failure(f"did not answer ({type(error).__name__})") from error
         if response.status_code != 200:
             raise self._process.failure(f"answered {path} with {response.status_code}")
         return response.json()
@@ -83,7 +83,7 @@ class ServedByQGuide(_OverHttp):
     _ready = "/readyz"
 
     def prepare(self, step: Step) -> None:
-        """Ask for the step before."""
+        """Score the previous step."""
         self._score(step.request_before.history, step.request_before.candidates)
 
     def score(self, step: Step) -> list[float]:
@@ -102,15 +102,15 @@ class ServedByVllm(_OverHttp):
     """`/pooling` of a vLLM server, which tokenises every full sequence."""
 
     def prepare(self, step: Step) -> None:
-        """Ask for the step before."""
+        """Score the previous step."""
         self._score(step.before)
 
     def score(self, step: Step) -> list[float]:
         """Q of each candidate."""
         return self._score(step.now)
 
-    def _score(self, asked: Asked) -> list[float]:
-        sequences = asked.sequences
+    def _score(self, step: TokenizedStep) -> list[float]:
+        sequences = step.sequences
         body = {
             "model": SERVED_NAME,
             "input": [spell_sequence(sequence) for sequence in sequences],
@@ -123,14 +123,17 @@ class ServedByVllm(_OverHttp):
         answer = self._post("/pooling", body)
         read, sent = answer["usage"]["prompt_tokens"], sum(map(len, sequences))
         if read != sent:
-            raise ConfigError(f"vLLM's server read {read:,} tokens where {sent:,} were spelled")
+            raise ConfigError(
+                f"vLLM's server read {read:,} tokens where {sent:,} were sent; check that it "
+                "serves this model's tokenizer"
+            )
         rows = sorted(answer["data"], key=lambda row: int(row["index"]))
-        return self._workplace.q_values([base64.b64decode(row["data"]) for row in rows])
+        return self._exported.q_values([base64.b64decode(row["data"]) for row in rows])
 
 
 @contextmanager
-def served_by_qguide(workplace: Workplace) -> Iterator[ManySessions]:
-    """A `qguide serve` on the checkpoint.
+def served_by_qguide(exported: ExportedModel) -> Iterator[ManySessions]:
+    """Run `qguide serve` with the checkpoint during the block.
 
     Raises:
         ConfigError: it does not start.
@@ -139,46 +142,46 @@ def served_by_qguide(workplace: Workplace) -> Iterator[ManySessions]:
     with child(
         "qguide serve",
         [sys.executable, "-m", "qguide", "serve", "--port", str(port)],
-        log=workplace.folder / "http.log",
+        log=exported.folder / "http.log",
         environment={
             "QGUIDE_POLICY": "scripted",
-            "QGUIDE_Q_MODELS": json.dumps({SERVED_NAME: str(workplace.checkpoint)}),
-            "QGUIDE_DEVICE": workplace.device,
-            "QGUIDE_DTYPE": workplace.dtype,
-            "QGUIDE_THREADS": str(workplace.threads),
-            "QGUIDE_CACHE_BYTES": str(workplace.cache_bytes),
+            "QGUIDE_Q_MODELS": json.dumps({SERVED_NAME: str(exported.checkpoint)}),
+            "QGUIDE_DEVICE": exported.device,
+            "QGUIDE_DTYPE": exported.dtype,
+            "QGUIDE_THREADS": str(exported.threads),
+            "QGUIDE_CACHE_BYTES": str(exported.cache_bytes),
             "QGUIDE_TIMEOUT_S": str(ANSWER_S),
             "QGUIDE_CONCURRENT_REQUESTS": "0",
             "QGUIDE_LOG_LEVEL": "ERROR",
         },
     ) as process:
-        yield from _closing(ServedByQGuide(workplace, process, port))
+        yield from _closing(ServedByQGuide(exported, process, port))
 
 
 @contextmanager
-def served_by_vllm(workplace: Workplace) -> Iterator[ManySessions]:
-    """A vLLM server on the trunk, with blocks of 32 and the options of docs/operate/vllm.md.
+def served_by_vllm(exported: ExportedModel) -> Iterator[ManySessions]:
+    """Run a vLLM server with the trunk, blocks of 32 and the options of docs/operate/vllm.md.
 
     Raises:
         ConfigError: it does not start.
     """
     port = free_port()
-    command = [workplace.vllm_python, "-I", "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(workplace.trunk), "--served-model-name", SERVED_NAME]
+    command = [exported.vllm_python, "-I", "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(exported.trunk), "--served-model-name", SERVED_NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--runner", "pooling"]
-    command += ["--convert", "embed", "--enable-prefix-caching", "--dtype", workplace.dtype]
-    command += ["--max-model-len", str(workplace.longest), "--block-size", str(BLOCK)]
-    command += ["--kv-cache-memory-bytes", str(workplace.cache_bytes)]
+    command += ["--convert", "embed", "--enable-prefix-caching", "--dtype", exported.dtype]
+    command += ["--max-model-len", str(exported.longest), "--block-size", str(BLOCK)]
+    command += ["--kv-cache-memory-bytes", str(exported.cache_bytes)]
     command += ["--pooler-config", '{"pooling_type": "LAST", "use_activation": false}']
-    if workplace.device == "cpu":
+    if exported.device == "cpu":
         command.append("--enforce-eager")
     with child(
         "vLLM's server",
         command,
-        log=workplace.folder / "vllm-http.log",
-        environment=workplace.vllm_environment,
+        log=exported.folder / "vllm-http.log",
+        environment=exported.vllm_environment,
     ) as process:
-        yield from _closing(ServedByVllm(workplace, process, port))
+        yield from _closing(ServedByVllm(exported, process, port))
 
 
 def _closing(served: ServedByQGuide | ServedByVllm) -> Iterator[ManySessions]:
@@ -189,10 +192,10 @@ def _closing(served: ServedByQGuide | ServedByVllm) -> Iterator[ManySessions]:
 
 
 def wait_until_ready(process: ManagedProcess, http: httpx.Client, path: str) -> None:
-    """Ask a server that was started until it says that it is ready.
+    """Poll a started server until it is ready.
 
     Raises:
-        ConfigError: it ended, or takes too long.
+        ConfigError: it exited, or takes too long.
     """
 
     def answers() -> bool:
@@ -205,7 +208,7 @@ def wait_until_ready(process: ManagedProcess, http: httpx.Client, path: str) -> 
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
         return port

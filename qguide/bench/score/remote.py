@@ -1,26 +1,26 @@
-"""The contestants that run in processes of their own, by name."""
+"""Baselines that run in separate processes, by name."""
 
 from contextlib import AbstractContextManager
 
 from qguide.bench.measurement.names import Remote
 from qguide.bench.score.baselines import ManySessions
-from qguide.bench.score.exported_model import BLOCK, Workplace
+from qguide.bench.score.exported_model import BLOCK, ExportedModel
 from qguide.bench.score.http_scorer import served_by_qguide, served_by_vllm
 from qguide.bench.score.vllm_peer import vllm_engine
 
 
-def open_remote(name: Remote, workplace: Workplace) -> AbstractContextManager[ManySessions]:
-    """The contestant, as long as the block; its process is ready when the block begins.
+def open_remote(name: Remote, exported: ExportedModel) -> AbstractContextManager[ManySessions]:
+    """Run a baseline's process during the block; it is ready when the block begins.
 
     Raises:
-        ConfigError: the process does not start, on entering.
+        ConfigError: on entering the block, if the process does not start.
     """
     match name:
         case "vllm":
-            return vllm_engine(workplace, block_size=None)
+            return vllm_engine(exported, block_size=None)
         case "vllm-block32":
-            return vllm_engine(workplace, block_size=BLOCK)
+            return vllm_engine(exported, block_size=BLOCK)
         case "http":
-            return served_by_qguide(workplace)
+            return served_by_qguide(exported)
         case "vllm-http":
-            return served_by_vllm(workplace)
+            return served_by_vllm(exported)

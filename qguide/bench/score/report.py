@@ -1,4 +1,4 @@
-"""A run for the eye: tables on the terminal and bars of time over ours."""
+"""Tables and plot of a scoring benchmark."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ COLOURS = {
 
 
 def print_run(run: Run, console: Console) -> None:
-    """Ratios at every point, by the time that counts on the run's device, and sessions."""
+    """Print the ratios at every point, the sessions, and implementations that disagree."""
     for model in dict.fromkeys(point.model for point in run.points):
         console.print(_ratios(run, model))
     if run.sessions:
@@ -31,14 +31,14 @@ def print_run(run: Run, console: Console) -> None:
         for row in point.contestants:
             if not row.agrees:
                 console.print(
-                    f"[red]{point.model} {point.label}: {row.name} is not compared[/red], its Q "
-                    f"differs from {run.reference}'s by {row.max_q_difference:.2g}",
+                    f"[red]{point.model} {point.label}: {row.name} is not compared[/red], because "
+                    f"its Q differs from {run.reference}'s by {row.max_q_difference:.2g}",
                     highlight=False,
                 )
 
 
 def plot_run(run: Run, path: Path) -> None:
-    """Each contestant's time over ours at each point, logarithmic, written to `path`."""
+    """Plot each implementation's time divided by ours at each point, on a logarithmic scale."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -54,7 +54,7 @@ def plot_run(run: Run, path: Path) -> None:
             ratio = _floor_ratio(run, point) if name == "floor" else _ratio(run, point, name)
             if ratio is None:
                 continue
-            # A label that begins with an underscore is kept out of the legend.
+            # matplotlib omits labels that begin with an underscore from the legend.
             label, drawn = (f"_{name}" if drawn else name), True
             bars = axes.bar(x + k * width, ratio, width, color=COLOURS[name], label=label)
             axes.bar_label(bars, fmt=f"{ratio:.2g}", fontsize=7)
@@ -73,7 +73,7 @@ def plot_run(run: Run, path: Path) -> None:
 
 
 def _ratios(run: Run, model: str) -> Table:
-    """One model's points from left to right, contestants from top to bottom."""
+    """Table of one model: points as columns, implementations as rows."""
     points = [point for point in run.points if point.model == model]
     table = Table(title=f"{model}: {_clock(run)} over ours, {run.dtype}, medians")
     table.add_column("")
@@ -93,7 +93,7 @@ def _ratios(run: Run, model: str) -> Table:
 
 
 def _sessions(run: Run) -> Table:
-    table = Table(title="steps of many sessions at once")
+    table = Table(title="steps of concurrent sessions")
     for name in ("model", "point", "", "sessions", "scores/s", f"{_clock(run)} per step, ms"):
         table.add_column(name, justify="left" if name in ("model", "point", "") else "right")
     for row in run.sessions:
@@ -114,7 +114,7 @@ def _peers(run: Run) -> list[str]:
 
 
 def _by_the_clock(run: Run) -> bool:
-    """An accelerator's work is no CPU time."""
+    """True if wall-clock time is compared, because an accelerator's work takes no CPU time."""
     return run.machine.device != "cpu"
 
 
@@ -136,7 +136,7 @@ def _spent_s(run: Run, samples: Samples) -> float:
 
 
 def _floor_ratio(run: Run, point: PointRow) -> float | None:
-    """The floor over ours, at most 1 unless the floor is wrong."""
+    """The lower bound divided by our time; at most 1 unless the bound is wrong."""
     time_s = _time_s(run, point)
     floor_s = point.floor_wall_s if _by_the_clock(run) else point.floor_cpu_s
     return None if time_s is None else floor_s / time_s

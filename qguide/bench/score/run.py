@@ -1,8 +1,8 @@
-"""One run: every contestant at every point, in turns, and what was measured on disk at the end.
+"""Run of the scoring benchmark: every implementation at every point, in turns.
 
-Each repetition is a session of its own. Before a contestant's turn it brings about, unmeasured,
-what the step before leaves behind; then its step is measured. Turns begin with another contestant
-in each repetition, so that none always follows the same neighbour.
+Each repetition is a new session. Before its turn, each implementation scores the previous step
+without being measured, which fills its cache; then the step is measured. The order rotates from
+repetition to repetition, so that none always follows the same neighbour.
 """
 
 import os
@@ -41,7 +41,7 @@ from qguide.bench.measurement.shapes import SHAPES, Shape, build_qnet
 from qguide.bench.measurement.steps import OBSERVATION_TOKENS, Point, draw_step
 from qguide.bench.score.baselines import Contestant, ManySessions, Ours, build_contestants
 from qguide.bench.score.config import ScoreBench
-from qguide.bench.score.exported_model import Workplace
+from qguide.bench.score.exported_model import ExportedModel
 from qguide.bench.score.remote import open_remote
 from qnet.models.checkpoint import LoadedQNet
 
@@ -54,13 +54,13 @@ Advance = Callable[[str], None]
 
 
 def score_bench(config: ScoreBench, *, advance: Advance = lambda _: None) -> Run:
-    """Measure everything; an interrupted run keeps what it has, and says that it is incomplete.
+    """Measure everything; an interrupted run is written with `complete: false`.
 
     Args:
-        advance: told what comes next, once for each turn of `count_turns`.
+        advance: called with a description before each of the `count_turns` turns.
 
     Raises:
-        KeyboardInterrupt: after what was measured is on disk.
+        KeyboardInterrupt: after the results so far have been written.
     """
     run = _new_run(config)
     try:
@@ -74,7 +74,7 @@ def score_bench(config: ScoreBench, *, advance: Advance = lambda _: None) -> Run
 
 
 def count_turns(config: ScoreBench) -> int:
-    """How often a run calls `advance`."""
+    """Number of calls of `advance` in a run."""
     rounds = config.repetitions + config.warm_ups
     per_model = len(config.points) * len(config.names)
     per_model += len(config.sessions) * len(_of_many_sessions(config))
@@ -82,7 +82,7 @@ def count_turns(config: ScoreBench) -> int:
 
 
 def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
-    """The run after each model, point and number of sessions."""
+    """Yield the run so far after each model, point and number of sessions."""
     for name in config.params:
         shape = SHAPES[name]
         loaded = build_qnet(
@@ -106,11 +106,11 @@ def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
 def _contestants(
     config: ScoreBench, model: str, loaded: LoadedQNet
 ) -> Iterator[dict[Name, Contestant]]:
-    """Everyone who takes part, in the order of the command line."""
+    """All implementations, in the order of the command line."""
     with ExitStack() as stack:
         found = build_contestants(config.local, loaded, cache_bytes=_CACHE_BYTES)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="qguide-bench-")))
-        workplace = Workplace(
+        exported = ExportedModel(
             loaded,
             folder,
             vllm_python=config.vllm_python,
@@ -121,7 +121,7 @@ def _contestants(
             cache_bytes=_remote_cache_bytes(config, SHAPES[model]),
         )
         for name in config.remote:
-            found[name] = stack.enter_context(open_remote(name, workplace))
+            found[name] = stack.enter_context(open_remote(name, exported))
         yield {name: found[name] for name in config.names}
 
 
@@ -132,7 +132,7 @@ def _measure_point(
     contestants: dict[Name, Contestant],
     advance: Advance,
 ) -> Iterator[PointRow]:
-    """The point's row after each repetition that counts."""
+    """Yield the point's row after each measured repetition."""
     product = MatrixProduct(dtype=DTYPES[config.dtype], device=config.device)
     tally = _Tally(list(contestants), tolerance=TOLERANCES[config.dtype])
     for repetition in range(-config.warm_ups, config.repetitions):
@@ -161,7 +161,7 @@ def _measure_point(
 
 
 class _Tally:
-    """What the repetitions at one point have shown of each contestant so far."""
+    """Samples and Q differences of each implementation at one point."""
 
     def __init__(self, names: list[Name], *, tolerance: float) -> None:
         self.gemm = Samples()
@@ -171,7 +171,7 @@ class _Tally:
         self._scale = 1.0
 
     def compare(self, found: dict[Name, list[float]]) -> None:
-        """Hold everyone's Q against the reference's."""
+        """Compare the Q of all implementations with the reference's."""
         reference = found[REFERENCE]
         self._scale = max(self._scale, *map(abs, reference))
         for name, q_values in found.items():
@@ -180,13 +180,13 @@ class _Tally:
             )
 
     def add(self, timings: dict[Name, Timing], *, gemm: Timing) -> None:
-        """Count a repetition."""
+        """Add the times of a repetition."""
         self.gemm = self.gemm.and_one_more(**asdict(gemm))
         for name, timing in timings.items():
             self._samples[name] = self._samples[name].and_one_more(**asdict(timing))
 
     def rows(self) -> tuple[ContestantRow, ...]:
-        """Everyone's row."""
+        """Rows of all implementations."""
         limit = self._tolerance * self._scale
         return tuple(
             ContestantRow(
@@ -207,7 +207,7 @@ def _measure_sessions(
     sessions: int,
     advance: Advance,
 ) -> list[SessionsRow]:
-    """Steps of that many sessions in one call, at the first point, in turns; a row for each."""
+    """Measure steps of concurrent sessions at the first point; one row per implementation."""
     point = config.points[0]
     cache_bytes = _cache_bytes(SHAPES[model], point, sessions, config.dtype)
     players: dict[Name, ManySessions] = {OURS: Ours(loaded, cache_bytes=cache_bytes)}
@@ -233,18 +233,18 @@ def _measure_sessions(
 
 
 def _of_many_sessions(config: ScoreBench) -> list[Name]:
-    """Those who take many sessions in one call, ours first."""
+    """The implementations that score many sessions in one call, ours first."""
     return [name for name in OF_MANY_SESSIONS if name in config.names]
 
 
 def _cache_bytes(shape: Shape, point: Point, sessions: int, dtype: Dtype) -> int:
-    """Room for these sessions and no others, their columns as the slabs grow."""
+    """Cache size for exactly these sessions, including the growth of the KV buffers."""
     columns = point.history + point.new_tokens + _GROWTH_COLUMNS
     return sessions * columns * _column_bytes(shape, dtype)
 
 
 def _remote_cache_bytes(config: ScoreBench, shape: Shape) -> int:
-    """Room for whatever is measured at once, candidates of two steps in blocks of their own."""
+    """Cache size for the largest measurement, with the candidates of two steps in own blocks."""
 
     def columns(point: Point) -> int:
         return point.longest + 2 * point.candidates * (point.candidate_tokens + _BLOCK_COLUMNS)
@@ -302,7 +302,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _write(run: Run, path: Path) -> None:
-    """Whole or not at all."""
+    """Write the run atomically."""
     partial = path.with_suffix(".json.part")
     partial.write_text(run.model_dump_json(indent=1) + "\n")
     os.replace(partial, path)

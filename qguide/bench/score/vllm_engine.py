@@ -1,10 +1,11 @@
-"""A vLLM engine on a pipe: lines of JSON in, lines of JSON out. Run by a Python that has vLLM.
+"""vLLM engine behind a pipe with JSON lines, run by a Python interpreter that has vLLM.
 
     python -I vllm_engine.py '{"model": FOLDER, "dtype": "float32", ...}'
 
-says what it is in its first line, then answers {"prompts": [[token id, ...], ...]} with the hidden
-state at each last token, base64 of little-endian float32, and what the engine's call alone cost
-this process. It ends with its input. It imports nothing of QGuide, which its Python does not have.
+The first line of output describes the engine. It then answers {"prompts": [[token id, ...], ...]}
+with the hidden state at each last token, in base64 of little-endian float32, and the time spent in
+the engine's call. It exits at the end of its input. It must not import QGuide, which its
+interpreter does not have.
 """
 
 import base64
@@ -16,8 +17,8 @@ from typing import Any
 
 
 def main() -> None:
-    """Answer until the input ends."""
-    # Whatever else is printed, by vLLM or what it uses, goes to stderr.
+    """Answer requests until the input ends."""
+    # Everything else that vLLM and its libraries print goes to stderr.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -32,7 +33,7 @@ def main() -> None:
 
 
 def _start(options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The engine, in this process, and a description of it."""
+    """Start the engine in this process; returns it with its description."""
     import vllm
     from vllm.config import PoolerConfig
 

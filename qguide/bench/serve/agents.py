@@ -1,4 +1,4 @@
-"""What the clients of a load test say: episodes of a household game, each client its own."""
+"""Simulated agents of a load test, which play episodes of a household game."""
 
 from random import Random
 from typing import Any
@@ -8,14 +8,14 @@ _THINGS = ("apple", "bowl", "egg", "knife", "mug", "pan", "plate", "tomato")
 _MOST_STEPS = 8
 _MOST_TOKENS = 32
 _TEMPERATURE = 1.5
-"""So that the candidates differ and there is something to score."""
+"""High enough that the candidates differ and have to be scored."""
 
 
 class Agent:
-    """A client that plays: every question continues the history of the last, until it begins anew.
+    """A client that plays episodes: each request continues the history of the one before.
 
     Args:
-        candidates: M, of every step.
+        candidates: M of every step.
     """
 
     def __init__(self, *, candidates: int, seed: int) -> None:
@@ -26,7 +26,7 @@ class Agent:
         self._begin()
 
     def question(self, path: str) -> dict[str, Any]:
-        """The body of its next request."""
+        """Body of its next request."""
         body: dict[str, Any] = {"messages": self._messages}
         if path == "/v1/score":
             self._offered = self._replies()
@@ -39,7 +39,7 @@ class Agent:
         }
 
     def take(self, answer: dict[str, Any]) -> None:
-        """Do what was chosen, and see what it brings."""
+        """Append the chosen action and its observation."""
         if len(self._messages) > 2 * _MOST_STEPS:
             self._begin()
             return
@@ -63,7 +63,7 @@ class Agent:
         self._messages = [{"role": "user", "content": task}]
 
     def _replies(self) -> list[str]:
-        """All different, which a request to score asks for."""
+        """Distinct candidates, as `/v1/score` requires."""
         places = [f"{self._place()}{k}" for k in range(self._candidates)]
         return [f"Thought: Not here. I look at {p}.\nAction: go to {p}" for p in places]
 

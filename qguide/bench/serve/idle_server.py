@@ -1,6 +1,6 @@
-"""A server that does nothing: it reads a request and gives the one answer it was started with.
+"""Server that answers every request with the same bytes, to measure the cost of the client.
 
-What a client waits for here is its own time, HTTP and the loopback.
+Its latency consists of the client's own time, HTTP and the loopback.
 """
 
 import sys
@@ -21,10 +21,10 @@ _Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 @contextmanager
 def idle_server(answer: bytes, folder: Path) -> Iterator[str]:
-    """Its root, in a process of its own, as long as the block.
+    """Run the idle server in a separate process during the block; yields its root URL.
 
     Args:
-        answer: JSON, of the size that the server that is measured gives.
+        answer: JSON of the same size as the answers of the measured server.
 
     Raises:
         ConfigError: it does not start.

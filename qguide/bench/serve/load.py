@@ -1,7 +1,7 @@
-"""Clients that ask a server again and again, and what each of them had to wait for.
+"""Closed-loop load generator and its latency figures.
 
-A closed loop: every client has one connection and one request in flight, and asks the next when it
-has its answer. What a client makes of an answer is outside its clock.
+Every client has one connection and one request in flight, and sends the next one when it has the
+answer. Handling the answer is not timed.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ _TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is asked of which endpoint, and for how long.
+    """One load: endpoint, number of clients and duration.
 
     Attributes:
-        models: what the server runs, as the results call it.
+        models: name of the server's models in the results.
         candidates: M.
-        warm_up_s: before what counts.
+        warm_up_s: seconds before the measurement starts.
     """
 
     url: str
@@ -44,12 +44,12 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request, by the client's clock.
+class RequestTiming:
+    """Times of one request, by the client's clock.
 
     Attributes:
-        error: a status or what broke, or "".
-        sample_ms: of the server, by its own clock; likewise `score_ms`.
+        error: a status or the class of a connection error, or "".
+        sample_ms: time that the server reports for drawing; likewise `score_ms` for scoring.
     """
 
     began_s: float
@@ -60,17 +60,17 @@ class Asked:
 
     @property
     def latency_ms(self) -> float:
-        """From the request to the whole answer."""
+        """Time from sending the request to the complete answer."""
         return (self.ended_s - self.began_s) * 1e3
 
     @property
     def overhead_ms(self) -> float:
-        """What neither drawing nor scoring took: HTTP, checks, bookkeeping, and the client."""
+        """Latency without drawing and scoring: HTTP, validation, bookkeeping and the client."""
         return self.latency_ms - self.sample_ms - self.score_ms
 
 
 def measure_load(load: Load) -> LoadRow:
-    """Ask until the time is up; this process has nothing else to do meanwhile."""
+    """Run one load in this process, with the garbage collector switched off."""
     gc.collect()
     gc.disable()
     try:
@@ -79,16 +79,18 @@ def measure_load(load: Load) -> LoadRow:
         gc.enable()
 
 
-def summarize(load: Load, asked: Sequence[Asked], *, from_s: float, cpu_share: float) -> LoadRow:
-    """The figures of one load.
+def summarize(
+    load: Load, timings: Sequence[RequestTiming], *, from_s: float, cpu_share: float
+) -> LoadRow:
+    """Figures of one load.
 
-    Latencies are those of requests that began while it counted, however long they took; the rate
-    counts the answers that came while it counted, whenever they were asked for.
+    Latencies are those of requests that began during the measurement, however long they took; the
+    rate counts the answers that arrived during it, whenever they were requested.
     """
     to_s = from_s + load.seconds
-    began = [one for one in asked if from_s <= one.began_s < to_s]
+    began = [one for one in timings if from_s <= one.began_s < to_s]
     good = [one for one in began if not one.error]
-    answered = sum(not one.error and from_s <= one.ended_s < to_s for one in asked)
+    answered = sum(not one.error and from_s <= one.ended_s < to_s for one in timings)
     return LoadRow(
         models=load.models,
         endpoint=load.endpoint,
@@ -106,11 +108,11 @@ def summarize(load: Load, asked: Sequence[Asked], *, from_s: float, cpu_share: f
 
 
 async def _measure(load: Load) -> LoadRow:
-    """Ask with all clients side by side; the clock starts once they are there."""
+    """Run all clients concurrently; the measurement starts once they exist."""
     agents = [
         Agent(candidates=load.candidates, seed=load.seed + client) for client in range(load.clients)
     ]
-    # A pool that 64 tasks share takes longer to find a connection than a server to answer.
+    # With one pool for 64 tasks, finding a connection takes longer than the server's answer.
     verify = httpx.create_ssl_context()
     clients = [
         httpx.AsyncClient(base_url=load.url, timeout=_TIMEOUT_S, verify=verify) for _ in agents
@@ -125,35 +127,36 @@ async def _measure(load: Load) -> LoadRow:
     finally:
         cpu_s, whole_s = time.process_time() - cpu_s, time.perf_counter() - began_s
         await asyncio.gather(*(client.aclose() for client in clients))
-    asked = [one for each_asked in each for one in each_asked]
-    return summarize(load, asked, from_s=began_s + load.warm_up_s, cpu_share=cpu_s / whole_s)
+    timings = [one for client_timings in each for one in client_timings]
+    return summarize(load, timings, from_s=began_s + load.warm_up_s, cpu_share=cpu_s / whole_s)
 
 
-async def _play(http: httpx.AsyncClient, agent: Agent, path: str, until_s: float) -> list[Asked]:
-    asked: list[Asked] = []
+async def _play(
+    http: httpx.AsyncClient, agent: Agent, path: str, until_s: float
+) -> list[RequestTiming]:
+    timings: list[RequestTiming] = []
     while time.perf_counter() < until_s:
         question = agent.question(path)
         began_s = time.perf_counter()
         try:
             response = await http.post(path, json=question)
         except httpx.HTTPError as error:
-            asked.append(Asked(began_s, time.perf_counter(), type(error).__name__))
+            timings.append(RequestTiming(began_s, time.perf_counter(), type(error).__name__))
             continue
         ended_s = time.perf_counter()
         if response.status_code != 200:
-            asked.append(Asked(began_s, ended_s, str(response.status_code)))
+            timings.append(RequestTiming(began_s, ended_s, str(response.status_code)))
             continue
         answer: dict[str, Any] = response.json()
         agent.take(answer)
         stages = answer["timings_ms"]
-        asked.append(
-            Asked(began_s, ended_s, sample_ms=stages.get("sample", 0.0), score_ms=stages["score"])
-        )
-    return asked
+        sample_ms, score_ms = stages.get("sample", 0.0), stages["score"]
+        timings.append(RequestTiming(began_s, ended_s, sample_ms=sample_ms, score_ms=score_ms))
+    return timings
 
 
 def percentiles(values: list[float]) -> Percentiles | None:
-    """The least values that so many per cent do not exceed."""
+    """Percentiles of values by the nearest-rank method; None if there are no values."""
     if not values:
         return None
     ordered = sorted(values)

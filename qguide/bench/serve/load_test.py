@@ -1,4 +1,4 @@
-"""A whole load test: a `qguide serve` for each kind of models, or a server that is there."""
+"""Load test of a `qguide serve` for each kind of models, or of a running server."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -22,29 +22,29 @@ from qguide.bench.serve.load import PATHS, Load, measure_load
 from qnet.errors import ConfigError
 
 THERE = "url"
-"""Name in the results for the models of a server that was already running."""
+"""Name in the results for the models of a server that was already running (--url)."""
 
 _PROBE_S = 120.0
 _IDLE_S = 3.0
-"""Longest load on the server that does nothing."""
+"""Maximum duration of a load on the idle server."""
 
 Advance = Callable[[str], None]
 
 
 class ServeBench(BenchOptions):
-    """Options of one run.
+    """Options of `qguide bench serve`.
 
     Attributes:
-        output: JSON file; the plot goes beside it.
-        models: "scripted" (fakes, for the server alone) or "embedded", one server for each.
-        url: a running server without keys; "" starts them.
-        clients: how many at once, one load for each.
-        seconds: of each load.
-        warm_up_s: seconds before those that count.
+        output: JSON file; the plot is written beside it.
+        models: "scripted" (fakes, to measure the server alone) or "embedded"; one server for each.
+        url: a running server without keys; "" starts the servers.
+        clients: numbers of concurrent clients, one load for each.
+        seconds: duration of each load.
+        warm_up_s: seconds before each measurement.
         candidates: M.
-        threads: torch's, of a server that is started.
-        seed: of what the clients ask.
-        command: as it was typed.
+        threads: number of torch threads of a server that is started.
+        seed: seed of the clients' requests.
+        command: the command line.
     """
 
     output: OutputFile
@@ -73,13 +73,13 @@ def count_loads(config: ServeBench) -> int:
 
 
 def serve_bench(config: ServeBench, *, advance: Advance = lambda _: None) -> ServeRun:
-    """Measure every load; an interrupted run keeps what it has, and says that it is incomplete.
+    """Measure every load; an interrupted run is written with `complete: false`.
 
     Args:
-        advance: told what comes next.
+        advance: called with a description before each load.
 
     Raises:
-        ConfigError: a server does not start, ends, or answers what it is asked first with an error.
+        ConfigError: a server does not start, exits, or answers the first request with an error.
     """
     run = ServeRun(
         complete=False,
@@ -101,13 +101,13 @@ def serve_bench(config: ServeBench, *, advance: Advance = lambda _: None) -> Ser
 
 
 def _measured(load: Load, idle: Load) -> LoadRow:
-    """A load, and how long its clients wait for a server that does nothing."""
+    """Measure a load, and the latency of the same clients with the idle server."""
     alone = measure_load(idle).latency_ms
     return measure_load(load).model_copy(update={"client_ms": alone.p50 if alone else None})
 
 
 def _loads(config: ServeBench, models: str, advance: Advance) -> Iterator[tuple[Load, Load]]:
-    """Each load of one server, while it runs, and the same of one that does nothing."""
+    """Each load of one server while it runs, and the same load of the idle server."""
     with TemporaryDirectory() as name, _server(config, models, Path(name)) as url:
         for endpoint, path in PATHS.items():
             answer = _probe(url, path, config)
@@ -129,7 +129,7 @@ def _loads(config: ServeBench, models: str, advance: Advance) -> Iterator[tuple[
 
 @contextmanager
 def _server(config: ServeBench, models: str, folder: Path) -> Iterator[str]:
-    """Its root; one that is started runs as long as the block."""
+    """Yield the server's root URL; a server that is started runs during the block."""
     if config.url:
         yield config.url.rstrip("/")
         return
@@ -142,7 +142,7 @@ def _server(config: ServeBench, models: str, folder: Path) -> Iterator[str]:
         log=folder / "serve.log",
         environment={
             "QGUIDE_THREADS": str(config.threads),
-            # The clients are one anonymous caller, whose limit is not what is measured.
+            # All clients are one anonymous caller, whose limit must not affect the measurement.
             "QGUIDE_CONCURRENT_REQUESTS": "0",
         },
     ) as process:
@@ -150,21 +150,21 @@ def _server(config: ServeBench, models: str, folder: Path) -> Iterator[str]:
             wait_until_ready(process, http, "/readyz")
         yield url
         if not process.running:
-            raise process.failure("ended")
+            raise process.failure("exited")
 
 
 def _probe(url: str, path: str, config: ServeBench) -> bytes:
-    """Its answer to a first question; a server that refuses everything is not measured."""
+    """The server's answer to a first request; refuse a server that answers with an error."""
     question = Agent(candidates=config.candidates, seed=config.seed).question(path)
     try:
         response = httpx.post(url + path, json=question, timeout=_PROBE_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConfigError(
-            f"the server cannot be reached ({type(error).__name__}); start it, or check --url"
+            f"the server cannot be reached ({type(error).__name__}); start it or check --url"
         ) from error
     if response.status_code != 200:
         raise ConfigError(
-            f"the server answered {path} with {response.status_code}; measure one without keys "
-            f"that allows {config.candidates} candidates. It said: {response.text[:300]}"
+            f"the server answered {path} with {response.status_code}; use a server without keys "
+            f"that allows {config.candidates} candidates. Its answer: {response.text[:300]}"
         )
     return response.content

@@ -1,4 +1,4 @@
-"""A load test for the eye: a table, and how rate and latency go with the number of clients."""
+"""Table and plot of a load test."""
 
 from pathlib import Path
 
@@ -9,17 +9,17 @@ from rich.table import Table
 from qguide.bench.measurement.records import LoadRow, ServeRun
 
 OVERHEAD_GOAL_MS = 3.0
-"""Of the median at one client."""
+"""Goal for the median overhead with one client."""
 
 _COLOURS = ("#2563eb", "#d97706", "#0d9488", "#b91c1c")
 _COLUMNS = ("clients", "per s", "p50", "p95", "p99", "own", "client", "errors")
 
 
 def print_serve(run: ServeRun, console: Console) -> None:
-    """Every load, and whether the server's own part keeps to its goal."""
+    """Print every load, and whether the overhead meets its goal."""
     title = (
-        f"requests with M = {run.candidates}, in ms; own: neither drawing nor scoring, "
-        "client: a round trip to a server that does nothing"
+        f"requests with M = {run.candidates}, in ms; own: without drawing and scoring, "
+        "client: a round trip to an idle server"
     )
     table = Table(title=title, box=SIMPLE)
     table.add_column("", no_wrap=True)
@@ -34,13 +34,13 @@ def print_serve(run: ServeRun, console: Console) -> None:
             console.print(
                 f"{row.models} {row.endpoint}: {row.overhead_ms.p50:.2f} ms over drawing and "
                 f"scoring at 1 client, {'within' if kept else 'over'} {OVERHEAD_GOAL_MS:g} ms; "
-                f"{row.client_ms or 0:.2f} ms of it is a round trip to a server that does nothing",
+                f"{row.client_ms or 0:.2f} ms of it is a round trip to an idle server",
                 highlight=False,
             )
 
 
 def plot_serve(run: ServeRun, path: Path) -> None:
-    """Requests per second, and p50 to p99, over the number of clients, written to `path`."""
+    """Plot requests per second and latency (p50 to p99) over the number of clients."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,1 +1,1 @@
-"""Soak test: many sessions for a long time, every Q compared with the reference."""
+"""Soak test: many growing sessions, with memory and Q checked against budget and reference."""

@@ -1,4 +1,4 @@
-"""A server that is tried from outside, by its URL."""
+"""Scorer that calls a running QGuide server."""
 
 import re
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ class _ErrorAnswer(BaseModel):
     error: _Error
 
 
-class Served:
-    """`/v1/score` of a QGuide server, one connection for each request of a call.
+class HttpScorer:
+    """Scorer over `/v1/score` of a QGuide server, with one connection per request of a call.
 
     Args:
-        url: the server's root.
-        connections: most requests at once.
+        url: root URL of the server.
+        connections: maximum concurrent requests.
     """
 
     def __init__(self, url: str, *, connections: int) -> None:
@@ -42,24 +42,24 @@ class Served:
         self._threads = ThreadPoolExecutor(connections)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._threads.shutdown()
         self._http.close()
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate; the requests travel side by side.
+        """Score each candidate; the requests are sent concurrently.
 
         Raises:
-            ScorerUnavailableError: no answer, or a refusal, with the reason that it gives.
+            ScorerUnavailableError: the server does not answer, or refuses with a reason.
         """
         return list(self._threads.map(self._score, requests))
 
     @property
     def cache(self) -> CacheUse:
-        """What the fullest of the server's Q models keeps.
+        """Size of the largest cache among the server's Q models, and all evictions.
 
         Raises:
-            ScorerUnavailableError: no answer.
+            ScorerUnavailableError: the server does not answer.
         """
         lines = _METRIC.findall(self._ask("GET", "/metrics").text)
         kept = [int(float(value)) for name, value in lines if name == "bytes"]
@@ -83,7 +83,7 @@ class Served:
             response = self._http.request(method, path, **content)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ScorerUnavailableError(
-                f"the server cannot be reached ({type(error).__name__}); start it, or check --url"
+                f"the server cannot be reached ({type(error).__name__}); start it or check --url"
             ) from error
         if response.status_code != 200:
             raise ScorerUnavailableError(f"the server answered {path} with {_reason(response)}")
@@ -91,11 +91,11 @@ class Served:
 
 
 def _reason(response: httpx.Response) -> str:
-    """The status, and what a QGuide server says beside it, in one short line."""
+    """Status and, from a QGuide server, its error message, as one short line."""
     try:
         error = _ErrorAnswer.model_validate_json(response.content).error
     except ValidationError:
         return str(response.status_code)
-    said = f"{error.code}: {error.message}"[:_SHOWN_CHARACTERS]
-    line = "".join(character if character.isprintable() else " " for character in said)
+    text = f"{error.code}: {error.message}"[:_SHOWN_CHARACTERS]
+    line = "".join(character if character.isprintable() else " " for character in text)
     return f"{response.status_code} {line}"

@@ -1,4 +1,4 @@
-"""A soak for the eye: what was promised and kept, and memory over time."""
+"""Table and plot of a soak test."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ _MIB = 1024**2
 
 
 def print_soak(run: SoakRun, console: Console) -> None:
-    """The run's figures."""
+    """Print the figures of a run."""
     table = Table(title=f"{run.sessions} sessions, {run.seconds:,.0f} s, {run.dtype}")
     table.add_column("")
     table.add_column("", justify="right")
@@ -32,7 +32,7 @@ def print_soak(run: SoakRun, console: Console) -> None:
 
 
 def plot_soak(run: SoakRun, path: Path) -> None:
-    """The cache, its budget and the process's memory over time, written to `path`."""
+    """Plot cache size, its budget and the process's memory over time."""
     import matplotlib as mpl
 
     mpl.use("Agg")

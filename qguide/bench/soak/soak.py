@@ -1,8 +1,9 @@
-"""Sessions that grow for minutes: does memory keep to its budget, and does Q stay right?
+"""Soak test of a scorer: memory within its budget and Q correct while sessions grow.
 
-Every session is a conversation of random words in which the best candidate becomes the action; one
-that fills the context begins anew, half of them with a task that others have, too. After every
-call the cache is held against its budget, and now and then one request's Q against `NaiveScorer`'s.
+Every session is a conversation of random words in which the best candidate becomes the action. A
+session that fills the context starts again, half of the time with a task that others share. After
+every call the cache is compared with its budget, and after some of them the Q of one request with
+that of `NaiveScorer`.
 """
 
 import os
@@ -31,24 +32,24 @@ Advance = Callable[[float], None]
 
 
 class Soak(BenchOptions):
-    """Options of one run.
+    """Options of `qguide bench soak`.
 
     Attributes:
-        output: JSON file; the plot goes beside it.
-        sessions: conversations at once.
-        minutes: how long.
+        output: JSON file; the plot is written beside it.
+        sessions: number of concurrent conversations.
+        minutes: duration of the run.
         q_model: "embedded", or a checkpoint folder.
-        cache_mib: the cache's budget.
-        url: a server that serves the Q model; "" scores in this process.
-        pid: the server's process, whose memory is read; 0 where that cannot be known.
+        cache_mib: budget of the cache.
+        url: a server with this Q model; "" scores in this process.
+        pid: process id of the server, to measure its memory; 0 does not measure it.
         candidates: M.
-        batch: sessions in one call.
-        check_share: of the calls after which one request is compared with the reference.
-        dtype: of weights and activations.
+        batch: number of sessions scored in one call.
+        check_share: share of calls after which one request is compared with the reference.
+        dtype: data type of weights and activations.
         device: "cpu" or "cuda".
-        threads: torch's.
-        seed: of what is said.
-        command: as it was typed.
+        threads: number of torch threads.
+        seed: seed of the conversations.
+        command: the command line.
     """
 
     output: OutputFile
@@ -79,26 +80,26 @@ class Soak(BenchOptions):
 
     @property
     def measured_pid(self) -> int:
-        """The process whose memory is read: this one, unless a server scores."""
+        """Process whose memory is measured: this one, unless a server scores."""
         return self.pid if self.url else os.getpid()
 
 
-class Soaked(Protocol):
-    """Scorer under test, here or behind a URL."""
+class ScorerUnderTest(Protocol):
+    """Scorer under test, in this process or behind a URL."""
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate of each request."""
+        """Score each candidate of each request."""
         ...
 
     @property
     def cache(self) -> CacheUse:
-        """Current state of its cache."""
+        """Current use of its cache."""
         ...
 
 
 def run_soak(
     soak: Soak,
-    soaked: Soaked,
+    scorer: ScorerUnderTest,
     reference: Scorer,
     renderer: Renderer,
     *,
@@ -106,12 +107,12 @@ def run_soak(
     advance: Advance = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> SoakRun:
-    """Score until the time is up; a broken promise is counted, and the run goes on.
+    """Score until the time is up; failed checks are counted and do not end the run.
 
     Args:
-        context: most tokens of a sequence.
-        advance: told the seconds that are over.
-        clock: seconds that never go back.
+        context: context length in tokens.
+        advance: called with the seconds elapsed.
+        clock: monotonic clock in seconds.
     """
     rng = Random(soak.seed)
     words = _task_words(renderer, context, rng)
@@ -122,8 +123,8 @@ def run_soak(
         advance(elapsed_s)
         chosen = rng.sample(sessions, min(soak.batch, len(sessions)))
         requests = [s.next_request(renderer, soak.candidates, context) for s in chosen]
-        results = soaked.score(requests)
-        tally.count(results, soaked.cache)
+        results = scorer.score(requests)
+        tally.count(results, scorer.cache)
         if rng.random() < soak.check_share or not tally.checks:
             which = rng.randrange(len(requests))
             [expected] = reference.score([requests[which]])
@@ -134,7 +135,7 @@ def run_soak(
 
 
 class _Session:
-    """One conversation, and what is asked about it next."""
+    """One growing conversation and its next request."""
 
     def __init__(self, tasks: Sequence[str], words: int, rng: Random) -> None:
         self._tasks = tasks
@@ -145,7 +146,7 @@ class _Session:
         self._begin()
 
     def next_request(self, renderer: Renderer, candidates: int, context: int) -> ScoreRequest:
-        """The state with new candidates; a state that leaves them no room is left for a new one."""
+        """Draw new candidates for the state; start a new conversation if they do not fit."""
         self._candidates = self._draw(candidates)
         longest = max(len(renderer.encode_candidate(c)) for c in self._candidates)
         if len(renderer.encode_history(self._history)) + longest > context:
@@ -153,13 +154,13 @@ class _Session:
         return ScoreRequest(self._history, self._candidates)
 
     def go_on(self, result: ScoreResult) -> None:
-        """Take the best action and observe something."""
+        """Append the best candidate and a random observation."""
         best = max(range(len(result.q_values)), key=result.q_values.__getitem__)
         seen = Message("user", _text(self._rng, self._rng.randint(10, 30)))
         self._history = (*self._history, self._candidates[best], seen)
 
     def _draw(self, candidates: int) -> tuple[Message, ...]:
-        """All different, because a server refuses a request that repeats one."""
+        """Distinct candidates, because a server refuses repeated ones."""
         texts: dict[str, None] = {}
         while len(texts) < candidates:
             texts[_text(self._rng, self._rng.randint(4, 16))] = None
@@ -172,7 +173,7 @@ class _Session:
 
 
 class _Tally:
-    """Figures of a run so far."""
+    """Running totals of a soak test."""
 
     def __init__(self, soak: Soak, clock: Callable[[], float]) -> None:
         self._soak = soak
@@ -191,7 +192,7 @@ class _Tally:
         return self._clock() - self._started
 
     def count(self, results: Sequence[ScoreResult], cache: CacheUse) -> None:
-        """Add a call and what the cache holds after it."""
+        """Add a call and the state of the cache after it."""
         self._calls += 1
         self._requests += len(results)
         self._computed += sum(result.computed_tokens for result in results)
@@ -215,7 +216,7 @@ class _Tally:
             self._largest_since = 0
 
     def compare(self, found: Sequence[float], expected: Sequence[float]) -> None:
-        """Hold Q against the reference's; one that is no number has failed."""
+        """Compare Q with the reference's; NaN counts as a failure."""
         scale = max(1.0, *map(abs, expected))
         difference = largest_difference(found, expected)
         self.checks += 1
@@ -223,7 +224,7 @@ class _Tally:
         self._difference = max(self._difference, difference)
 
     def run(self) -> SoakRun:
-        """All of it."""
+        """The record of the run."""
         soak = self._soak
         return SoakRun(
             command=soak.command,
@@ -250,22 +251,22 @@ class _Tally:
 
 
 def resident_bytes(pid: int) -> int:
-    """The resident memory of a process.
+    """Resident memory of a process.
 
     Raises:
-        ConfigError: there is no such process, or this system does not tell.
+        ConfigError: there is no such process, or its memory cannot be read.
     """
     try:
         return psutil.Process(pid).memory_info().rss
     except psutil.Error as error:
         raise ConfigError(
-            f"process {pid}: its memory cannot be read ({error}); name another with --pid, or 0 "
-            "to leave it out"
+            f"the memory of process {pid} cannot be read ({error}); pass another --pid, or 0 to "
+            "skip it"
         ) from error
 
 
 def _task_words(renderer: Renderer, context: int, rng: Random) -> int:
-    """So many that a task takes a quarter of the context at most: sessions have to grow."""
+    """Number of words of a task, at most a quarter of the context, so that sessions can grow."""
     words = _MOST_TASK_WORDS
     while len(renderer.encode_history((Message("user", _text(rng, words)),))) > context // 4:
         words //= 2

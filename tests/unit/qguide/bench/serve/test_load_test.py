@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from qguide.bench.measurement.measure import describe_machine
 from qguide.bench.measurement.records import Endpoint, LoadRow, ServeRun
 from qguide.bench.serve.agents import Agent
-from qguide.bench.serve.load import Asked, Load, measure_load, summarize
+from qguide.bench.serve.load import Load, RequestTiming, measure_load, summarize
 from qguide.bench.serve.report import plot_serve
 from qguide.cli import app
 from server.app import create_app
@@ -41,13 +41,13 @@ def bench_serve(*options: str) -> Result:
     return CliRunner().invoke(app, ["bench", "serve", *options])
 
 
-def summary(*asked: Asked) -> LoadRow:
+def summary(*asked: RequestTiming) -> LoadRow:
     """Of ten seconds that begin at 100."""
     return summarize(LOAD, asked, from_s=100.0, cpu_share=0.0)
 
 
 def test_overhead_is_the_clients_clock_without_drawing_and_scoring() -> None:
-    row = summary(Asked(101.0, 101.5, sample_ms=300.0, score_ms=150.0))
+    row = summary(RequestTiming(101.0, 101.5, sample_ms=300.0, score_ms=150.0))
     assert row.latency_ms
     assert row.overhead_ms
     assert row.latency_ms.p50 == pytest.approx(500.0)
@@ -56,14 +56,14 @@ def test_overhead_is_the_clients_clock_without_drawing_and_scoring() -> None:
 
 
 def test_percentiles_are_the_least_values_that_so_many_do_not_exceed() -> None:
-    row = summary(*(Asked(101.0, 101.0 + ms / 1e3) for ms in range(200, 0, -1)))
+    row = summary(*(RequestTiming(101.0, 101.0 + ms / 1e3) for ms in range(200, 0, -1)))
     assert row.latency_ms
     found = (row.latency_ms.p50, row.latency_ms.p95, row.latency_ms.p99)
     assert found == pytest.approx((100.0, 190.0, 198.0))
 
 
 def test_what_began_before_it_counted_has_no_latency_but_its_answer_counts_for_the_rate() -> None:
-    row = summary(Asked(99.0, 105.0), Asked(109.0, 130.0))
+    row = summary(RequestTiming(99.0, 105.0), RequestTiming(109.0, 130.0))
     assert row.requests == 1
     assert row.latency_ms
     assert row.latency_ms.p50 == pytest.approx(21_000.0)
@@ -71,7 +71,11 @@ def test_what_began_before_it_counted_has_no_latency_but_its_answer_counts_for_t
 
 
 def test_errors_are_counted_by_kind_and_are_no_answers() -> None:
-    row = summary(Asked(101.0, 101.1, "429"), Asked(102.0, 102.1, "429"), Asked(103.0, 104.0, "X"))
+    row = summary(
+        RequestTiming(101.0, 101.1, "429"),
+        RequestTiming(102.0, 102.1, "429"),
+        RequestTiming(103.0, 104.0, "X"),
+    )
     assert row.errors == {"429": 2, "X": 1}
     assert row.requests_per_s == 0
     assert (row.latency_ms, row.overhead_ms, row.sample_ms) == (None, None, None)
@@ -134,7 +138,7 @@ def test_the_command_starts_a_server_prints_writes_and_draws(tmp_path: Path) -> 
     ]
     assert all(row.requests_per_s > 0 and not row.errors for row in run.rows)
     assert all(row.latency_ms and 0 < (row.client_ms or 0) < row.latency_ms.p50 for row in run.rows)
-    assert "a server that does nothing" in " ".join(done.output.split())
+    assert "an idle server" in " ".join(done.output.split())
     assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -154,7 +158,7 @@ def test_a_load_without_answers_is_drawn_too(tmp_path: Path) -> None:
         seed=0,
         candidates=3,
         warm_up_s=0.0,
-        rows=(summary(Asked(101.0, 101.1, "429")),),
+        rows=(summary(RequestTiming(101.0, 101.1, "429")),),
     )
     plot_serve(run, tmp_path / "serve.png")
     assert (tmp_path / "serve.png").is_file()

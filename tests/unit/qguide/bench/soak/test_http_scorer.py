@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from qguide.bench.soak.http_scorer import Served
+from qguide.bench.soak.http_scorer import HttpScorer
 from qnet.errors import ScorerUnavailableError
 from qnet.types import Message, ScoreRequest
 from server.app import create_app
@@ -19,32 +19,32 @@ GO, TAKE = Message("assistant", "go"), Message("assistant", "take")
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
+def served() -> Iterator[HttpScorer]:
     """A server with the scripted models."""
     settings = Settings(policy=SCRIPTED, q_models={"demo@1": SCRIPTED})
     with (
         serving_app(create_app(settings)) as url,
-        closing(Served(url, connections=2)) as served,
+        closing(HttpScorer(url, connections=2)) as served,
     ):
         yield served
 
 
-def test_each_request_gets_its_q_values(served: Served) -> None:
+def test_each_request_gets_its_q_values(served: HttpScorer) -> None:
     results = served.score([ScoreRequest(TASK, (GO, TAKE)), ScoreRequest(TASK, (GO,))])
     assert [len(result.q_values) for result in results] == [2, 1]
 
 
-def test_a_refusal_is_told_with_its_code_and_message(served: Served) -> None:
+def test_a_refusal_is_told_with_its_code_and_message(served: HttpScorer) -> None:
     with pytest.raises(ScorerUnavailableError) as refused:
         served.score([ScoreRequest(TASK, (GO, TAKE, GO))])
     assert str(refused.value) == (
         "the server answered /v1/score with 400 invalid_candidates: candidates[0] and "
-        "candidates[2] are equal; send each once"
+        "candidates[2] are equal; send each candidate once"
     )
 
 
 @contextmanager
-def answering(body: bytes) -> Iterator[Served]:
+def answering(body: bytes) -> Iterator[HttpScorer]:
     """A server that answers every question with 502 and this."""
 
     class Answer(BaseHTTPRequestHandler):
@@ -60,7 +60,7 @@ def answering(body: bytes) -> Iterator[Served]:
         Thread(target=server.serve_forever).start()
         try:
             url = f"http://127.0.0.1:{server.server_port}"
-            with closing(Served(url, connections=1)) as served:
+            with closing(HttpScorer(url, connections=1)) as served:
                 yield served
         finally:
             server.shutdown()
