@@ -1,1 +1,1 @@
-"""Programs for those who work on this repository; nothing here is installed."""
+"""Development tools of this repository; they are not part of the installed packages."""

@@ -1,4 +1,4 @@
-"""`make docs`: build the documentation into .site/, and fail on a broken link or anchor."""
+"""`make docs`: build the documentation into .site/; fails on a broken link or anchor."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ _PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
 def stage(folder: Path) -> None:
-    """Copy pages and pictures to `folder`/build/docs, where they lie as in the repository."""
+    """Copy pages and images to `folder`/build/docs, with the paths they have in the repository."""
     staged = folder / "build" / "docs"
     shutil.rmtree(staged, ignore_errors=True)
     shutil.copytree(ROOT / "docs", staged / "docs")
@@ -28,10 +28,10 @@ def build(folder: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def main() -> None:
-    """Build it here.
+    """Build the site of this repository.
 
     Raises:
-        SystemExit: there is a broken link; where it is has been shown.
+        SystemExit: a link is broken; its place has been printed.
     """
     stage(ROOT)
     done = build(ROOT)

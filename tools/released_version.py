@@ -1,4 +1,7 @@
-"""`python tools/released_version.py v0.2.0` fails unless all packages have that version."""
+"""Version check for releases: `python tools/released_version.py v0.2.0`.
+
+It fails unless all packages have the version of the tag.
+"""
 
 import json
 import re
@@ -10,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def versions() -> dict[str, str]:
-    """Version by the file that says it."""
+    """The version in each file that states one."""
     server = "pyproject.toml"
     python = "clients/python/src/qguide_client/version.py"
     typescript = "clients/typescript/package.json"
@@ -26,15 +29,15 @@ def versions() -> dict[str, str]:
 def _found(path: str, pattern: str) -> str:
     found = re.search(pattern, (ROOT / path).read_text(), re.MULTILINE)
     if found is None:
-        raise SystemExit(f"{path} says no version")
+        raise SystemExit(f"{path} has no version; it must match {pattern!r}")
     return found[1]
 
 
 def main(tag: str) -> None:
-    """Compare them with the tag.
+    """Compare all versions with the tag.
 
     Raises:
-        SystemExit: one of them differs.
+        SystemExit: a version differs.
     """
     wrong = [
         f"{path} has {version}" for path, version in versions().items() if f"v{version}" != tag

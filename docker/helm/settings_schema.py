@@ -1,6 +1,6 @@
-"""The chart's schema of `settings`, made from the server's own; `make helm-schema` writes it.
+"""JSON schema of the chart's `settings`, generated from the server's (`make helm-schema`).
 
-So helm refuses a setting that is misspelt or out of range, in place of a pod that never starts.
+With it helm refuses a misspelt or out-of-range setting, instead of starting a pod that fails.
 """
 
 import json
@@ -14,7 +14,7 @@ KEPT_OUT = ("title", "description", "default", "format", "writeOnly")
 
 
 def with_settings(schema: dict[str, Any]) -> dict[str, Any]:
-    """The chart's schema with `definitions` of today's settings."""
+    """The chart's schema with the `definitions` of the current settings."""
     made = _plain(Settings.model_json_schema())
     parts = made.pop("$defs")
     for part in parts.values():
@@ -24,9 +24,9 @@ def with_settings(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(node: Any) -> Any:
-    """In the words of draft 7, which every helm 3 knows, and without what only people read.
+    """Convert to JSON schema draft 7, which every helm 3 supports, without titles and texts.
 
-    No value is null in a chart: null takes a value away.
+    Null types are removed, because null deletes a value in helm.
     """
     if isinstance(node, list):
         return [_plain(one) for one in node]
@@ -36,13 +36,13 @@ def _plain(node: Any) -> Any:
     if len(some) == 1:
         return _plain(some[0])
     kept = {name: _plain(value) for name, value in node.items() if name not in KEPT_OUT}
-    if "properties" in node:  # what these are called is no word of a schema's
+    if "properties" in node:  # names of properties are not schema keywords
         kept["properties"] = {name: _plain(one) for name, one in node["properties"].items()}
     return kept
 
 
 def main() -> None:
-    """Write it."""
+    """Write the chart's schema."""
     schema = with_settings(json.loads(SCHEMA.read_text()))
     SCHEMA.write_text(json.dumps(schema, indent=2) + "\n")
 

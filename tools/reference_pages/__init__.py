@@ -1,1 +1,1 @@
-"""Reference pages of the documentation, generated from the code that they describe."""
+"""Generator of the reference pages, from the code that they describe."""

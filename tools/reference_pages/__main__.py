@@ -1,4 +1,4 @@
-"""`make docs-reference`: write the generated pages and the README's summary of the results."""
+"""`make docs-reference`: write the reference pages and the README's summary of the results."""
 
 from tools.reference_pages.build import ROOT, build_files
 

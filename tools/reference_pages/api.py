@@ -1,4 +1,4 @@
-"""The page of the HTTP API, and the OpenAPI document itself."""
+"""Reference page of the HTTP API, and the OpenAPI document."""
 
 from typing import Any, Final
 
@@ -7,10 +7,10 @@ from server.settings.settings import Settings
 from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (
-    "Every endpoint, with the fields of its bodies. The same as a document for programs is "
-    "[openapi.json](openapi.json); a running server has it at `/openapi.json`, and a page to try "
-    "it at `/docs`. The admin routes (`/v1/models/load`, `drop`, `alias`, `shadow`) exist where "
-    "`QGUIDE_ADMIN` is set."
+    "All endpoints and the fields of their bodies. The machine-readable version is "
+    "[openapi.json](openapi.json); a running server has it at `/openapi.json`, and an interactive "
+    "page at `/docs`. The admin routes (`/v1/models/load`, `drop`, `alias`, `shadow`) exist only "
+    "if `QGUIDE_ADMIN` is set."
 )
 _METHODS: Final = ("get", "post")
 
@@ -21,7 +21,7 @@ def api_document() -> dict[str, Any]:
 
 
 def api_page(document: dict[str, Any]) -> str:
-    """Each endpoint with its bodies, then the schemas that they name."""
+    """Table of the endpoints, then the schemas of their bodies."""
     parts = [_INTRODUCTION, "## Endpoints", _endpoints(document)]
     schemas = document["components"]["schemas"]
     parts.append("## Bodies")
@@ -37,11 +37,11 @@ def _endpoints(document: dict[str, Any]) -> str:
         for method in _METHODS:
             if method in methods:
                 one = methods[method]
-                asked = _link(one.get("requestBody", {}).get("content", {}))
-                answer = _link(one["responses"].get("200", {}).get("content", {}))
+                request = _link(one.get("requestBody", {}).get("content", {}))
+                response = _link(one["responses"].get("200", {}).get("content", {}))
                 summary = str(one.get("description") or one.get("summary", "")).partition("\n")[0]
-                rows.append((code(f"{method.upper()} {path}"), summary, asked, answer))
-    return table(("endpoint", "what it does", "request", "answer"), rows)
+                rows.append((code(f"{method.upper()} {path}"), summary, request, response))
+    return table(("endpoint", "description", "request", "response"), rows)
 
 
 def _link(content: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Every generated file and its text; a test compares them with what is committed."""
+"""All generated files; a test compares them with the committed ones."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ REFERENCE: Final = "docs/reference"
 
 
 def build_files() -> dict[str, str]:
-    """Text by path below the repository's root."""
+    """Build the text of each generated file, by its path in the repository."""
     document = api_document()
     results = (ROOT / "docs/results/index.md").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

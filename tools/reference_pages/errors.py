@@ -1,4 +1,4 @@
-"""The page of the errors that the server answers with."""
+"""Reference page of the server's error codes."""
 
 import inspect
 from typing import Final
@@ -9,36 +9,37 @@ from server.errors.table import HTTP_CODES, TABLE
 from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (
-    'The body of every error is `{"error": {"code", "message", "request_id"}}`; on the routes of '
-    "OpenAI's API it has OpenAI's shape. The message states the value, the limit and the remedy. "
-    "429 and 503 carry `Retry-After`. The last column is the class that the Python client raises; "
-    "the TypeScript client's has the same name."
+    'The body of every error is `{"error": {"code", "message", "request_id"}}`; the routes of '
+    "OpenAI's API use OpenAI's format. The message states the value, the limit and the remedy. "
+    "429 and 503 carry `Retry-After`. The last column is the exception class of the Python client; "
+    "the TypeScript client uses the same name."
 )
 _OTHERS: Final = (
-    (400, "malformed_request", "What came is no request of HTTP/1.1."),
-    (429, "too_many_at_once", "This key has as many requests in flight as it may."),
-    (429, "tokens_used_up", "This key's tokens of the day are used up."),
-    (431, "head_too_large", "The request line and the headers are too long, or too many."),
-    (500, "internal_error", "A failure that nobody foresaw; the log has the request's id."),
-    (503, "too_many_connections", "This address, or all together, have too many connections."),
+    (400, "malformed_request", "The bytes received are not a valid HTTP/1.1 request."),
+    (400, "too_many_pipelined", "Too many requests were pipelined on one connection."),
+    (429, "too_many_at_once", "The key has reached its number of concurrent requests."),
+    (429, "tokens_used_up", "The key has used up its tokens of the day."),
+    (431, "head_too_large", "The request line and headers are too large, or too many."),
+    (500, "internal_error", "Unexpected failure; the server's log has the details by request id."),
+    (503, "too_many_connections", "This address, or all clients, have too many connections."),
 )
 _OF_HTTP: Final = {
     "not_found": "There is no such path.",
-    "method_not_allowed": "The path exists, for another method.",
+    "method_not_allowed": "The path does not support this method.",
 }
 
 
 def errors_page() -> str:
-    """Status, code, meaning and client class of every error."""
-    rows = [(status, told, _meaning(kind)) for kind, (status, told) in TABLE.items()]
-    rows += [(status, told, _OF_HTTP.get(told, "")) for status, told in HTTP_CODES.items()]
+    """Table of the status, code, meaning and client class of every error."""
+    rows = [(status, name, _meaning(kind)) for kind, (status, name) in TABLE.items()]
+    rows += [(status, name, _OF_HTTP.get(name, "")) for status, name in HTTP_CODES.items()]
     rows += _OTHERS
-    found = [
-        (str(status), code(told), meaning, code(client.class_of(status, told).__name__))
-        for status, told, meaning in sorted(rows)
+    cells = [
+        (str(status), code(name), meaning, code(client.class_of(status, name).__name__))
+        for status, name, meaning in sorted(rows)
     ]
     return page(
-        "Errors", _INTRODUCTION, table(("status", "code", "meaning", "client class"), found)
+        "Errors", _INTRODUCTION, table(("status", "code", "meaning", "client class"), cells)
     )
 
 

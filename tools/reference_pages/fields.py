@@ -1,4 +1,4 @@
-"""Fields of pydantic models: their meaning from the docstring, their limits from the schema."""
+"""Descriptions of pydantic fields: meanings from docstrings, types and limits from the schema."""
 
 import inspect
 import json
@@ -39,14 +39,14 @@ def meanings(kind: type[BaseModel]) -> dict[str, str]:
 
 
 def limits(kind: type[BaseModel]) -> dict[str, str]:
-    """Type and range of each field, in words."""
+    """Type and limits of each field in words."""
     schema = kind.model_json_schema()
     named = schema.get("$defs", {})
     return {name: _describe(part, named) for name, part in schema["properties"].items()}
 
 
 def default(kind: type[BaseModel], name: str) -> str:
-    """The default of a field as it would be written, or that there is none."""
+    """The default of a field as a user would write it, "none" or "required"."""
     value = kind.model_fields[name].get_default(call_default_factory=True)
     if value is PydanticUndefined:
         return "required"

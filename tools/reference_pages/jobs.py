@@ -1,4 +1,4 @@
-"""The page of the jobs' options."""
+"""Reference page of the options of all jobs."""
 
 import inspect
 from typing import Final, get_args
@@ -37,14 +37,14 @@ JOBS: Final[dict[str, type[BaseModel]]] = {
     "rerank-recorded": RerankConfig,
 }
 _INTRODUCTION: Final = (
-    "The fields of each job's TOML file; `--set field=value` overrides one. The `[environment]` "
-    "table depends on the environment that it names; tables that several jobs share are at the "
-    "end. Hashes that a job fills in itself are left out."
+    "The fields of each job's TOML file; `--set field=value` overrides one. The fields of the "
+    "`[environment]` table depend on the environment; tables shared by several jobs are at the "
+    "end. Hashes that a job fills in itself are omitted."
 )
 
 
 def jobs_page() -> str:
-    """The fields of every job, then the tables in them."""
+    """Tables of the fields of every job, then of their nested tables."""
     parts = [_INTRODUCTION]
     tables: dict[str, type[BaseModel]] = {}
     for name, kind in JOBS.items():
@@ -60,9 +60,9 @@ def jobs_page() -> str:
 
 
 def _rows_of(kind: type[BaseModel]) -> str:
-    said, ranges = meanings(kind), limits(kind)
+    texts, ranges = meanings(kind), limits(kind)
     rows = [
-        (code(name), default(kind, name), _value(name, ranges[name]), said.get(name, ""))
+        (code(name), default(kind, name), _value(name, ranges[name]), texts.get(name, ""))
         for name in kind.model_fields
         if not name.endswith("_sha256")
     ]
@@ -70,7 +70,7 @@ def _rows_of(kind: type[BaseModel]) -> str:
 
 
 def _value(name: str, words: str) -> str:
-    """Type and range; what the environment's table holds depends on its name."""
+    """Type and limits of a field; those of the environment's table depend on its name."""
     return "table of the environment" if name == "environment" and "table" in words else words
 
 
@@ -79,7 +79,7 @@ def _summary(kind: type[BaseModel]) -> str:
 
 
 def _tables_in(kind: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Models that fields of a model hold, by name."""
+    """Models nested in the fields of a model, by name."""
     found: dict[str, type[BaseModel]] = {}
     for field in kind.model_fields.values():
         for one in (field.annotation, *get_args(field.annotation)):

@@ -1,4 +1,4 @@
-"""The page of the metrics at `/metrics`."""
+"""Reference page of the metrics at `/metrics`."""
 
 from typing import Any, Final
 
@@ -6,14 +6,14 @@ from server.observability.metrics import Metrics
 from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (
-    "Series at `/metrics`, in Prometheus' format. Series of a Q model carry its `name@version` in "
-    "`q_model` and are removed with the version. `qguide_redis_up` exists where a Redis is "
-    "configured, `qguide_upstream_up` where there are upstreams."
+    "Metrics at `/metrics` in Prometheus format. The label `q_model` is the `name@version` of a Q "
+    "model; its series are removed with the version. `qguide_redis_up` exists only if Redis is "
+    "configured, `qguide_upstream_up` only if there are upstreams."
 )
 
 
 def metrics_page() -> str:
-    """Name, type, labels and meaning of every metric."""
+    """Table of the name, type, labels and meaning of every metric."""
     metrics = Metrics()
     metrics.redis_up()
     metrics.upstream_up()
@@ -22,7 +22,7 @@ def metrics_page() -> str:
 
 
 def _collectors(metrics: Metrics) -> list[Any]:
-    """Every metric of the registry, by name; the registry tells only through a private member."""
+    """All metrics of the registry by name; the registry has no public method for it."""
     found = {id(one): one for one in metrics.registry._names_to_collectors.values()}
     return sorted(found.values(), key=lambda one: str(one._name))
 

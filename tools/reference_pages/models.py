@@ -1,4 +1,4 @@
-"""The page of the architectures that the scorers' contract suite covers."""
+"""Reference page of the model architectures covered by the scorers' contract suite."""
 
 from typing import Final
 
@@ -9,20 +9,20 @@ from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (
     "The contract suite (`tests/contract/scorers`) compares the fast scorers with a plain forward "
-    "pass of each whole sequence on tiny random models of these architectures, as a QNet and as "
-    "an implicit Q, in float32 and bfloat16. On CUDA it runs where torch finds a device."
+    "pass of each full sequence, on tiny random models of these architectures, as QNet and as "
+    "implicit Q, in float32 and bfloat16. It also runs on CUDA if torch finds a device."
 )
 _OTHERS: Final = (
-    "An architecture that is not in the table is tried when it is loaded: a checkpoint whose Q "
-    "differs between packed and plain sequences is refused with the reason. Refused as well are "
-    "architectures with a memory beside attention, and rope types whose angles change with the "
-    "length (`dynamic`, `longrope`), unless vLLM runs the trunk. As a policy without a Q model, "
-    "any architecture can be an upstream."
+    "Any other architecture is tested when it is loaded: a checkpoint whose Q differs between "
+    "packed and plain sequences is refused with the reason. Architectures with state other than "
+    "attention's keys and values, and RoPE types whose angles depend on the length (`dynamic`, "
+    "`longrope`), are refused as well, unless vLLM runs the trunk. Policies are not restricted: an "
+    "upstream can serve any model."
 )
 
 
 def models_page() -> str:
-    """One row per architecture."""
+    """Table of the architectures."""
     rows = []
     for architecture in ARCHITECTURES:
         config = config_of(architecture)

@@ -1,4 +1,4 @@
-"""The page of the server's settings."""
+"""Reference page of the server's settings."""
 
 from typing import Final
 
@@ -22,21 +22,21 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Connections": (
         "max_connections", "max_header", "head_timeout_s", "body_timeout_s", "keep_alive_s",
     ),
-    "Limits of a request": ("max_", "timeout_s", "heartbeat_s"),
-    "Limits of a key": ("requests_per_minute", "tokens_per_day", "concurrent_requests"),
+    "Requests": ("max_", "timeout_s", "heartbeat_s"),
+    "API keys": ("requests_per_minute", "tokens_per_day", "concurrent_requests"),
     "Episodes": ("episodes_", "replica", "min_reward", "max_reward"),
     "Operation": ("redis_url", "otlp_endpoint", "log_level", "drain_delay_s", "shutdown_"),
 }  # fmt: skip
-"""Sections of the page and the beginnings of the names in each; the longest beginning wins."""
+"""Sections of the page and the prefixes of their settings; the longest prefix wins."""
 _OTHER: Final = "Other"
 _INTRODUCTION: Final = (
     "Every setting is an environment variable, read once when the server starts. Maps and lists "
-    "are written as JSON. An unknown or misspelt setting stops the start."
+    "are written as JSON. An invalid value stops the start; variables with other names are ignored."
 )
 
 
 def settings_page() -> str:
-    """Every setting by section, then the tables of those that are maps of tables."""
+    """Tables of all settings by section, then of the entries of nested settings."""
     parts = [_INTRODUCTION]
     for title in [*_GROUPS, _OTHER]:
         names = [name for name in Settings.model_fields if _group_of(name) == title]
@@ -61,14 +61,14 @@ def _group_of(name: str) -> str:
 
 
 def _rows_of(kind: type[BaseModel], names: list[str], *, prefix: str = "") -> str:
-    said, ranges = meanings(kind), limits(kind)
+    texts, ranges = meanings(kind), limits(kind)
     header = ("variable" if prefix else "field", "default", "value", "meaning")
     rows = [
         (
             code(prefix + (name.upper() if prefix else name)),
             default(kind, name),
             ranges[name],
-            said[name],
+            texts[name],
         )
         for name in names
     ]

@@ -1,4 +1,4 @@
-"""The README's results: copied from the page of the results, where they are kept."""
+"""Copy of the results summary from the results page to the README."""
 
 import re
 from typing import Final
@@ -8,12 +8,15 @@ _PLACE: Final = re.compile(r"(<!-- results:[^>]*-->\n).*?(<!-- end of results --
 
 
 def with_summary(readme: str, results: str) -> str:
-    """The README with the summary of the results page between its marks.
+    """The README with the summary of the results page between its markers.
 
     Raises:
-        ValueError: one of the pages lacks its marks.
+        ValueError: the markers are missing in one of the pages.
     """
     found = _SUMMARY.search(results)
     if found is None or not _PLACE.search(readme):
-        raise ValueError("docs/results/index.md or README.md lacks the marks of the summary")
+        raise ValueError(
+            "docs/results/index.md or README.md has no summary markers; restore the comments "
+            "`<!-- summary: … -->` and `<!-- results: … -->` with their ends"
+        )
     return _PLACE.sub(lambda place: f"{place[1]}{found[1]}{place[2]}", readme)

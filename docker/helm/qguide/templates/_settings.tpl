@@ -44,7 +44,7 @@ key, which Kubernetes puts in where the text has $(NAME).
 {{- $url := printf "http://%s-vllm:8000/v1" (include "qguide.fullname" .) -}}
 {{- $settings = merge $settings (dict "policy" "vllm" "upstreams" (dict "vllm" (dict "url" $url "model" "policy"))) -}}
 {{- end -}}
-{{- /* Without keys the server answers to its own names alone. */ -}}
+{{- /* Without API keys the server accepts only its own names in the Host header. */ -}}
 {{- if and .Values.insecure (not (hasKey $settings "trusted_hosts")) -}}
 {{- $name := include "qguide.fullname" . -}}
 {{- $local := printf "%s.%s" $name .Release.Namespace -}}
