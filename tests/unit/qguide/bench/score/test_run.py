@@ -183,7 +183,7 @@ def test_ctrl_c_says_that_the_output_is_incomplete(
     [
         (["--params", "28b"], ["params", "'28b' is not one of", "125m"]),
         (["--points", "512x2"], ["points", "512x2", "1024x5x48"]),
-        (["--points", "512x2x32x24"], ["512x2x32x24", "alike for 24", "at most 23"]),
+        (["--points", "512x2x32x24"], ["512x2x32x24", "share the first 24", "at most 23"]),
         (["--points", "512x0x32"], ["0 candidates", "at least 1"]),
         (["--points", "512x2x3"], ["3 tokens", "at least 4"]),
         (["--points", "40x2x32"], ["history of 40", "at least 41"]),
@@ -199,7 +199,7 @@ def test_ctrl_c_says_that_the_output_is_incomplete(
         (["--dtype", "float8"], ["float8", "bfloat16"]),
         (["--device", "tpu"], ["tpu", "cpu"]),
         (["--output", "score.txt"], ["score.txt", ".json"]),
-        (["--output", "nowhere/score.json"], ["no folder nowhere", "make it"]),
+        (["--output", "nowhere/score.json"], ["no folder nowhere", "create it"]),
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
 )
