@@ -48,7 +48,7 @@ def test_generated_pages_are_fresh() -> None:
 
 
 def test_a_summary_without_its_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="marks"):
+    with pytest.raises(ValueError, match="no summary markers"):
         with_summary("# QGuide", "<!-- summary: copied -->\n<!-- end of summary -->")
 
 

@@ -79,7 +79,7 @@ def test_one_that_ends_too_early_is_explained_in_its_own_words(
 ) -> None:
     output = tmp_path / "log" if to_file else lambda _: None
     with (
-        pytest.raises(ConfigError, match=r"(?s)^it ended with 3 while it started;.*no such model"),
+        pytest.raises(ConfigError, match=r"(?s)^it exited with 3 during its start;.*no such model"),
         started("import sys; print('no such model'); sys.exit(3)", output) as process,
     ):
         process.wait_until(lambda: False, timeout_s=START_S)
