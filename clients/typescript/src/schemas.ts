@@ -6,21 +6,21 @@
 
 /** @description Options of drawing candidates and scoring them. */
 export type ActOptions = ModelOptions & {
-    /** @description if no Q can be given: `error`, or `first` for the first candidate; null takes the server's setting */
+    /** @description answer if no Q is available: `error`, or `first` for the first candidate; null takes the server's setting */
     fallback?: ("error" | "first") | null;
     /**
-     * @description draw in small batches until Q rises over the previous step's, at most num_candidates; needs episode_id or previous_q
+     * @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs episode_id or previous_q
      * @default false
      */
     adaptive?: boolean;
-    /** @description for adaptive: Q of the action that led here; null takes the episode's */
+    /** @description for adaptive: Q of the previous action; null takes it from the episode */
     previous_q?: number | null;
     /**
-     * @description draw the candidates after the first under paraphrases of the task
+     * @description draw all candidates but the first from paraphrases of the task
      * @default false
      */
     perturb?: boolean;
-    /** @description for perturb: the part of the first user message that says what to do; null finds it */
+    /** @description for perturb: the part of the first user message to paraphrase; null detects it */
     task?: string | null;
     /**
      * @description M, how many candidates to draw
@@ -28,7 +28,7 @@ export type ActOptions = ModelOptions & {
      */
     num_candidates?: number;
     /**
-     * @description null leaves it to the policy, which reasoning models need
+     * @description null is the policy's default, which reasoning models need
      * @default 0.7
      */
     temperature?: number | null;
@@ -38,7 +38,7 @@ export type ActOptions = ModelOptions & {
      */
     greedy_candidate?: boolean;
     /**
-     * @description of each candidate; null leaves it to the policy
+     * @description of each candidate; null is the policy's default
      * @default 128
      */
     max_tokens?: number | null;
@@ -47,14 +47,14 @@ export type ActOptions = ModelOptions & {
     policy?: string | null;
 };
 
-/** @description What a call calls. */
+/** @description Name and arguments of a called function. */
 export interface CalledFunction {
     name: string;
     /** @description JSON, as the model wrote it */
     arguments: string;
 }
 
-/** @description What a custom tool is given. */
+/** @description Name and input of a called custom tool. */
 export interface CalledTool {
     name: string;
     /** @description any text */
@@ -192,9 +192,9 @@ export interface ChatMessage {
 
 /** @description Parameters of a chat completion that the server itself reads. */
 export interface ChatParameters {
-    /** @description a policy; null takes the default */
+    /** @description the policy; null takes the default */
     model?: string | null;
-    /** @description how many of the best to return */
+    /** @description number of candidates to return, best first */
     n?: number | null;
     temperature?: number | null;
     max_tokens?: number | null;
@@ -203,13 +203,13 @@ export interface ChatParameters {
     qguide?: GuidanceOptions;
 }
 
-/** @description One turn of a conversation; an upstream gets it as it is. */
+/** @description One message of a conversation, passed on to an upstream unchanged. */
 export interface ChatTurn {
     role: ("system" | "developer" | "user" | "assistant" | "tool") | "function";
     content?: string | readonly ContentPart[] | null;
     tool_calls?: readonly (ToolCall | CustomToolCall)[] | null;
     tool_call_id?: string | null;
-    /** @description how calls were spelt before there were tools */
+    /** @description OpenAI's deprecated form of a tool call */
     function_call?: CalledFunction | null;
 }
 
@@ -225,7 +225,7 @@ export interface ChatUsage {
     };
 }
 
-/** @description A piece of a turn's content; only text can be read. */
+/** @description A part of a message's content; only text can be read. */
 export interface ContentPart {
     type: string;
     text?: string | null;
@@ -237,7 +237,7 @@ export interface CustomDelta {
     input: string;
 }
 
-/** @description One call of a custom tool of an assistant's turn. */
+/** @description One call of a custom tool in an assistant message. */
 export interface CustomToolCall {
     id: string;
     /** @constant */
@@ -245,24 +245,24 @@ export interface CustomToolCall {
     custom: CalledTool;
 }
 
-/** @description The chosen action and everything that it was chosen from. */
+/** @description The chosen action and the candidates it was chosen from. */
 export interface Decision {
-    /** @description the chosen reply's content */
+    /** @description content of the chosen candidate */
     action: string;
-    /** @description its index among the candidates */
+    /** @description index of the chosen candidate */
     chosen: number;
     /** @enum {string} */
     reason: "highest_q" | "tied_highest_q" | "only_candidate" | "unanimous" | "fallback";
-    /** @description false if there was a choice but no Q could be given */
+    /** @description false if there was a choice but no Q was available */
     guided: boolean;
-    /** @description why there is no guidance */
+    /** @description why no Q was available */
     unguided_reason?: string | null;
     candidates: readonly ScoredCandidate[];
     /** @description candidates that adaptive M did not need */
     draws_saved: number;
     /** @description candidates drawn under a paraphrase */
     perturbed: number;
-    /** @description what was asked for but could not be done */
+    /** @description options that could not be applied, and why */
     warnings: readonly string[];
     policy: string;
     q_model: string;
@@ -291,36 +291,36 @@ export interface FunctionDelta {
 export interface GuidanceOptions {
     /** @description a name, `name@version` or alias; null takes the default */
     q_model?: string | null;
-    /** @description if no Q can be given: `error`, or `first` for the first candidate; null takes the server's setting */
+    /** @description answer if no Q is available: `error`, or `first` for the first candidate; null takes the server's setting */
     fallback?: ("error" | "first") | null;
-    /** @description ties the steps of one episode together, and to one Q model where the operator split them */
+    /** @description identifies the episode that this step belongs to; with a split alias all its steps use the same Q model */
     episode_id?: string | null;
     /**
-     * @description draw in small batches until Q rises over the previous step's, at most num_candidates; needs episode_id or previous_q
+     * @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs episode_id or previous_q
      * @default false
      */
     adaptive?: boolean;
-    /** @description for adaptive: Q of the action that led here; null takes the episode's */
+    /** @description for adaptive: Q of the previous action; null takes it from the episode */
     previous_q?: number | null;
     /**
-     * @description draw the candidates after the first under paraphrases of the task
+     * @description draw all candidates but the first from paraphrases of the task
      * @default false
      */
     perturb?: boolean;
-    /** @description for perturb: the part of the first user message that says what to do; null finds it */
+    /** @description for perturb: the part of the first user message to paraphrase; null detects it */
     task?: string | null;
     /** @description M, how many candidates to draw; null takes the server's default */
     num_candidates?: number | null;
-    /** @description of the candidates; goes before the body's `temperature` */
+    /** @description of the candidates; overrides the body's `temperature` */
     temperature?: number | null;
     /**
-     * @description whether the answer shows all candidates
+     * @description include all candidates and their Q in the answer
      * @default false
      */
     return_candidates?: boolean;
 }
 
-/** @description One turn, OpenAI's shape. */
+/** @description One message in OpenAI's format. */
 export interface Message {
     /** @enum {string} */
     role: "system" | "developer" | "user" | "assistant" | "tool";
@@ -330,9 +330,9 @@ export interface Message {
     tool_call_id?: string | null;
 }
 
-/** @description A model that is served, and what its checkpoint says of it. */
+/** @description A served model and the metadata of its checkpoint. */
 export interface ModelCard {
-    /** @description what a request calls it by: a Q model's is `name@version` */
+    /** @description name for requests; a Q model's is `name@version` */
     id: string;
     /**
      * @default model
@@ -344,31 +344,31 @@ export interface ModelCard {
     name: string;
     /** @description null for the policy */
     version: string | null;
-    /** @description when this server started to serve it, in Unix seconds */
+    /** @description Unix time in seconds at which this server started */
     created: number;
-    /** @description who runs it: an upstream's name, or qguide */
+    /** @description the upstream's name, or qguide */
     owned_by: string;
     /** @enum {string} */
     source: "embedded" | "scripted" | "checkpoint" | "vllm" | "upstream";
-    /** @description a request that names none gets it, or may get it */
+    /** @description true if requests that name no model can get it */
     default: boolean;
-    /** @description most tokens; null for a fake */
+    /** @description context length in tokens; null if unknown */
     context: number | null;
     /** @description the name in its manifest */
     checkpoint: string | null;
-    /** @description what it was trained on */
+    /** @description the environment it was trained on */
     environment: string | null;
-    /** @description where Q is read: `last_token` of the action, after its `observation`, or at all `action_tokens`; null for a policy and a fake */
+    /** @description position at which Q is read: `last_token` of the action, after its `observation`, or all `action_tokens`; null for a policy and a fake */
     read_at: string | null;
-    /** @description what its Q was regressed on: q, avg or reward */
+    /** @description regression target of its Q: q, avg or reward */
     target: string | null;
-    /** @description what its training measured */
+    /** @description metrics of its training */
     metrics: {
         [key: string]: number;
     };
 }
 
-/** @description All models that are served, and the names that lead to the Q models. */
+/** @description All served models, and the aliases of the Q models. */
 export interface ModelList {
     /**
      * @default list
@@ -376,17 +376,17 @@ export interface ModelList {
      */
     object?: "list";
     data: readonly ModelCard[];
-    /** @description name -> the one Q model that it leads to */
+    /** @description alias -> Q model */
     aliases: {
         [key: string]: string;
     };
-    /** @description name -> Q models, and the share of the episodes of each */
+    /** @description alias -> several Q models and the share of episodes for each */
     splits: {
         [key: string]: {
             [key: string]: number;
         };
     };
-    /** @description Q model's name -> what scores its requests a second time */
+    /** @description Q model -> the shadow that scores its requests a second time */
     shadows: {
         [key: string]: string;
     };
@@ -396,30 +396,30 @@ export interface ModelList {
 export interface ModelOptions {
     /** @description a name, `name@version` or alias; null takes the default */
     q_model?: string | null;
-    /** @description ties the steps of one episode together, and to one Q model where the operator split them */
+    /** @description identifies the episode that this step belongs to; with a split alias all its steps use the same Q model */
     episode_id?: string | null;
 }
 
-/** @description An episode that has its outcome. */
+/** @description A closed episode. */
 export interface Outcome {
     episode_id: string;
     reward: number;
-    /** @description distinct states in which it was guided */
+    /** @description number of distinct states that were guided */
     steps: number;
-    /** @description true if it was written for the offline jobs */
+    /** @description true if it was written to a file for the offline jobs */
     recorded: boolean;
-    /** @description why it was not written */
+    /** @description why it was not recorded */
     reason: string | null;
 }
 
 /** @description Options of an episode's outcome. */
 export interface OutcomeOptions {
     /**
-     * @description false if a limit of steps cut the episode off
+     * @description false if a step limit truncated the episode
      * @default true
      */
     terminated?: boolean;
-    /** @description the last one, if it was not the chosen one */
+    /** @description the last action, if it was not the chosen one */
     action?: string | null;
     /** @description the observation after the last action */
     observation?: string;
@@ -440,7 +440,7 @@ export interface PromptTokensDetails {
 /** @description A document's place and its Q. */
 export interface RankedDocument {
     index: number;
-    /** @description 1 / (1 + exp(-q_value)): an order, not a probability */
+    /** @description 1 / (1 + exp(-q_value)): a ranking, not a probability */
     relevance_score: number;
     /** @description ours: the raw Q */
     q_value: number;
@@ -453,12 +453,12 @@ export interface Ranking {
     usage: RerankUsage;
 }
 
-/** @description Whether the server works. */
+/** @description Health of the server. */
 export interface Readiness {
     /** @enum {string} */
     status: "ok" | "unavailable";
     reason?: string | null;
-    /** @description `redis`: ok, or gone while memory serves in its place; absent without Redis. `upstream NAME`: ok, or what is wrong with it */
+    /** @description `redis`: ok, or down while the server falls back to memory; absent without Redis. `upstream NAME`: ok, or its problem */
     details?: {
         [key: string]: string;
     };
@@ -466,11 +466,11 @@ export interface Readiness {
 
 /** @description Options of a reranking. */
 export type RerankOptions = ModelOptions & {
-    /** @description how many of the best to return; null returns all */
+    /** @description number of documents to return, best first; null returns all */
     top_n?: number | null;
 };
 
-/** @description Tokens of the history and the documents; those found in the cache are ours to tell. */
+/** @description Tokens of history and documents; `cached_tokens` is ours. */
 export interface RerankUsage {
     total_tokens: number;
     cached_tokens: number;
@@ -497,20 +497,20 @@ export interface ScoreBatch {
     timings_ms: ScoreTimings;
 }
 
-/** @description What an agent has seen so far, and the caller's own candidates. */
+/** @description An agent's history and the caller's own candidates. */
 export interface ScoreItem {
     messages: readonly Message[];
     /** @description possible next actions: texts or assistant messages, all different */
     candidates: readonly (string | CandidateMessage)[];
 }
 
-/** @description Milliseconds per stage, waiting included. */
+/** @description Milliseconds per stage, including waits. */
 export interface ScoreTimings {
     score: number;
     total: number;
 }
 
-/** @description Tokens that the scorer computed, and that it found in its cache. */
+/** @description Tokens that the scorer computed or found in its cache. */
 export interface ScoreUsage {
     scored_tokens: number;
     cached_tokens: number;
@@ -519,7 +519,7 @@ export interface ScoreUsage {
 /** @description A candidate and its Q. */
 export interface ScoredCandidate {
     message: DrawnMessage;
-    /** @description null if none was read; see `reason` */
+    /** @description null if it was not scored; see `reason` */
     q_value: number | null;
 }
 
@@ -532,7 +532,7 @@ export interface ScoredItem {
     usage: ScoreUsage;
 }
 
-/** @description Also which version scored, and how long it took. */
+/** @description Q of every candidate, the version that scored, and the timings. */
 export type Scores = ScoredItem & {
     q_model: string;
     q_model_version: string;
@@ -546,13 +546,13 @@ export interface StageUsage {
     score: ScoreUsage;
 }
 
-/** @description Also the time it took to draw the candidates. */
+/** @description Milliseconds per stage of one step, including waits. */
 export type Timings = ScoreTimings & {
     sample: number;
     paraphrase: number;
 };
 
-/** @description One tool call of an assistant's turn. */
+/** @description One tool call of an assistant message. */
 export interface ToolCall {
     id: string;
     /**
@@ -573,7 +573,7 @@ export interface ToolCallPiece {
     custom?: CustomDelta;
 }
 
-/** @description Also the tokens of the history as the policy reads it, and those it generated. */
+/** @description Token usage of one step: drawing and scoring. */
 export type Usage = ScoreUsage & {
     prompt_tokens: number;
     completion_tokens: number;

@@ -18,7 +18,7 @@ from qguide_client.answer import (
 
 
 class CalledFunction(Answer):
-    """What a call calls."""
+    """Name and arguments of a called function."""
 
     name: str
     arguments: str
@@ -26,7 +26,7 @@ class CalledFunction(Answer):
 
 
 class CalledTool(Answer):
-    """What a custom tool is given."""
+    """Name and input of a called custom tool."""
 
     name: str
     input: str
@@ -43,7 +43,7 @@ class ChatChunkChoice(Answer):
 
 
 class CustomToolCall(CustomToolCallBase):
-    """One call of a custom tool of an assistant's turn."""
+    """One call of a custom tool in an assistant message."""
 
     id: str
     type: Literal["custom"]
@@ -51,61 +51,61 @@ class CustomToolCall(CustomToolCallBase):
 
 
 class ModelCard(Answer):
-    """A model that is served, and what its checkpoint says of it."""
+    """A served model and the metadata of its checkpoint."""
 
     id: str
-    """what a request calls it by: a Q model's is `name@version`"""
+    """name for requests; a Q model's is `name@version`"""
     kind: str
     name: str
     version: str | None
     """null for the policy"""
     created: int = 0
-    """when this server started to serve it, in Unix seconds"""
+    """Unix time in seconds at which this server started"""
     owned_by: str = ""
-    """who runs it: an upstream's name, or qguide"""
+    """the upstream's name, or qguide"""
     source: str
     default: bool
-    """a request that names none gets it, or may get it"""
+    """true if requests that name no model can get it"""
     context: int | None
-    """most tokens; null for a fake"""
+    """context length in tokens; null if unknown"""
     checkpoint: str | None
     """the name in its manifest"""
     environment: str | None
-    """what it was trained on"""
+    """the environment it was trained on"""
     read_at: str | None = None
     """
-    where Q is read: `last_token` of the action, after its `observation`, or at all
+    position at which Q is read: `last_token` of the action, after its `observation`, or all
     `action_tokens`; null for a policy and a fake
     """
     target: str | None
-    """what its Q was regressed on: q, avg or reward"""
+    """regression target of its Q: q, avg or reward"""
     metrics: dict[str, float]
-    """what its training measured"""
+    """metrics of its training"""
 
 
 class ModelList(Answer):
-    """All models that are served, and the names that lead to the Q models."""
+    """All served models, and the aliases of the Q models."""
 
     data: tuple[ModelCard, ...]
     aliases: dict[str, str]
-    """name -> the one Q model that it leads to"""
+    """alias -> Q model"""
     splits: dict[str, dict[str, float]]
-    """name -> Q models, and the share of the episodes of each"""
+    """alias -> several Q models and the share of episodes for each"""
     shadows: dict[str, str]
-    """Q model's name -> what scores its requests a second time"""
+    """Q model -> the shadow that scores its requests a second time"""
 
 
 class Outcome(Answer):
-    """An episode that has its outcome."""
+    """A closed episode."""
 
     episode_id: str
     reward: float
     steps: int
-    """distinct states in which it was guided"""
+    """number of distinct states that were guided"""
     recorded: bool
-    """true if it was written for the offline jobs"""
+    """true if it was written to a file for the offline jobs"""
     reason: str | None = None
-    """why it was not written"""
+    """why it was not recorded"""
 
 
 class ParaphraseUsage(Answer):
@@ -127,25 +127,25 @@ class RankedDocument(Answer):
 
     index: int
     relevance_score: float
-    """1 / (1 + exp(-q_value)): an order, not a probability"""
+    """1 / (1 + exp(-q_value)): a ranking, not a probability"""
     q_value: float
     """ours: the raw Q"""
 
 
 class Readiness(ReadinessBase):
-    """Whether the server works."""
+    """Health of the server."""
 
     status: str
     reason: str | None = None
     details: dict[str, str] = {}
     """
-    `redis`: ok, or gone while memory serves in its place; absent without Redis. `upstream
-    NAME`: ok, or what is wrong with it
+    `redis`: ok, or down while the server falls back to memory; absent without Redis. `upstream
+    NAME`: ok, or its problem
     """
 
 
 class RerankUsage(Answer):
-    """Tokens of the history and the documents; those found in the cache are ours to tell."""
+    """Tokens of history and documents; `cached_tokens` is ours."""
 
     total_tokens: int
     cached_tokens: int
@@ -166,14 +166,14 @@ class Score(Answer):
 
 
 class ScoreTimings(Answer):
-    """Milliseconds per stage, waiting included."""
+    """Milliseconds per stage, including waits."""
 
     score: float
     total: float
 
 
 class ScoreUsage(Answer):
-    """Tokens that the scorer computed, and that it found in its cache."""
+    """Tokens that the scorer computed or found in its cache."""
 
     scored_tokens: int
     cached_tokens: int
@@ -189,7 +189,7 @@ class ScoredItem(ScoredItemBase):
 
 
 class Scores(ScoredItem):
-    """Also which version scored, and how long it took."""
+    """Q of every candidate, the version that scored, and the timings."""
 
     q_model: str
     q_model_version: str
@@ -205,14 +205,14 @@ class StageUsage(Answer):
 
 
 class Timings(ScoreTimings):
-    """Also the time it took to draw the candidates."""
+    """Milliseconds per stage of one step, including waits."""
 
     sample: float
     paraphrase: float = 0.0
 
 
 class ToolCall(ToolCallBase):
-    """One tool call of an assistant's turn."""
+    """One tool call of an assistant message."""
 
     id: str
     type: Literal["function"] = "function"
@@ -220,7 +220,7 @@ class ToolCall(ToolCallBase):
 
 
 class Usage(ScoreUsage):
-    """Also the tokens of the history as the policy reads it, and those it generated."""
+    """Token usage of one step: drawing and scoring."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -318,7 +318,7 @@ class ScoredCandidate(Answer):
 
     message: Message
     q_value: float | None
-    """null if none was read; see `reason`"""
+    """null if it was not scored; see `reason`"""
 
 
 class ChatChoice(Answer):
@@ -364,24 +364,24 @@ class ChatCompletion(CompletionBase):
 
 
 class Decision(Answer):
-    """The chosen action and everything that it was chosen from."""
+    """The chosen action and the candidates it was chosen from."""
 
     action: str
-    """the chosen reply's content"""
+    """content of the chosen candidate"""
     chosen: int
-    """its index among the candidates"""
+    """index of the chosen candidate"""
     reason: str
     guided: bool = True
-    """false if there was a choice but no Q could be given"""
+    """false if there was a choice but no Q was available"""
     unguided_reason: str | None = None
-    """why there is no guidance"""
+    """why no Q was available"""
     candidates: tuple[ScoredCandidate, ...]
     draws_saved: int = 0
     """candidates that adaptive M did not need"""
     perturbed: int = 0
     """candidates drawn under a paraphrase"""
     warnings: tuple[str, ...] = ()
-    """what was asked for but could not be done"""
+    """options that could not be applied, and why"""
     policy: str
     q_model: str
     q_model_version: str

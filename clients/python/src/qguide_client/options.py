@@ -13,28 +13,31 @@ class GuidanceOptions(TypedDict, total=False):
     """a name, `name@version` or alias; null takes the default"""
     fallback: Literal["error", "first"] | None
     """
-    if no Q can be given: `error`, or `first` for the first candidate; null takes the server's
-    setting
+    answer if no Q is available: `error`, or `first` for the first candidate; null takes the
+    server's setting
     """
     episode_id: str | None
-    """ties the steps of one episode together, and to one Q model where the operator split them"""
+    """
+    identifies the episode that this step belongs to; with a split alias all its steps use the
+    same Q model
+    """
     adaptive: bool
     """
-    draw in small batches until Q rises over the previous step's, at most num_candidates; needs
-    episode_id or previous_q
+    draw in small batches until a candidate's Q exceeds the previous step's, at most
+    num_candidates; needs episode_id or previous_q
     """
     previous_q: float | None
-    """for adaptive: Q of the action that led here; null takes the episode's"""
+    """for adaptive: Q of the previous action; null takes it from the episode"""
     perturb: bool
-    """draw the candidates after the first under paraphrases of the task"""
+    """draw all candidates but the first from paraphrases of the task"""
     task: str | None
-    """for perturb: the part of the first user message that says what to do; null finds it"""
+    """for perturb: the part of the first user message to paraphrase; null detects it"""
     num_candidates: int | None
     """M, how many candidates to draw; null takes the server's default"""
     temperature: float | None
-    """of the candidates; goes before the body's `temperature`"""
+    """of the candidates; overrides the body's `temperature`"""
     return_candidates: bool
-    """whether the answer shows all candidates"""
+    """include all candidates and their Q in the answer"""
 
 
 class ModelOptions(TypedDict, total=False):
@@ -43,7 +46,10 @@ class ModelOptions(TypedDict, total=False):
     q_model: str | None
     """a name, `name@version` or alias; null takes the default"""
     episode_id: str | None
-    """ties the steps of one episode together, and to one Q model where the operator split them"""
+    """
+    identifies the episode that this step belongs to; with a split alias all its steps use the
+    same Q model
+    """
     deadline_s: float
     """
     seconds, retries included, after which the answer is of no use; the server stops its work
@@ -55,9 +61,9 @@ class OutcomeOptions(TypedDict, total=False):
     """Options of an episode's outcome."""
 
     terminated: bool
-    """false if a limit of steps cut the episode off"""
+    """false if a step limit truncated the episode"""
     action: str | None
-    """the last one, if it was not the chosen one"""
+    """the last action, if it was not the chosen one"""
     observation: str
     """the observation after the last action"""
 
@@ -66,7 +72,7 @@ class RerankOptions(ModelOptions, total=False):
     """Options of a reranking."""
 
     top_n: int | None
-    """how many of the best to return; null returns all"""
+    """number of documents to return, best first; null returns all"""
 
 
 class ActOptions(ModelOptions, total=False):
@@ -74,28 +80,28 @@ class ActOptions(ModelOptions, total=False):
 
     fallback: Literal["error", "first"] | None
     """
-    if no Q can be given: `error`, or `first` for the first candidate; null takes the server's
-    setting
+    answer if no Q is available: `error`, or `first` for the first candidate; null takes the
+    server's setting
     """
     adaptive: bool
     """
-    draw in small batches until Q rises over the previous step's, at most num_candidates; needs
-    episode_id or previous_q
+    draw in small batches until a candidate's Q exceeds the previous step's, at most
+    num_candidates; needs episode_id or previous_q
     """
     previous_q: float | None
-    """for adaptive: Q of the action that led here; null takes the episode's"""
+    """for adaptive: Q of the previous action; null takes it from the episode"""
     perturb: bool
-    """draw the candidates after the first under paraphrases of the task"""
+    """draw all candidates but the first from paraphrases of the task"""
     task: str | None
-    """for perturb: the part of the first user message that says what to do; null finds it"""
+    """for perturb: the part of the first user message to paraphrase; null detects it"""
     num_candidates: int
     """M, how many candidates to draw"""
     temperature: float | None
-    """null leaves it to the policy, which reasoning models need"""
+    """null is the policy's default, which reasoning models need"""
     greedy_candidate: bool
     """draw the first candidate at temperature 0, unless temperature is null"""
     max_tokens: int | None
-    """of each candidate; null leaves it to the policy"""
+    """of each candidate; null is the policy's default"""
     seed: int | None
     policy: str | None
     """null takes the default"""
@@ -105,9 +111,9 @@ class ChatParameters(TypedDict, total=False):
     """Parameters of a chat completion that the server itself reads."""
 
     model: str | None
-    """a policy; null takes the default"""
+    """the policy; null takes the default"""
     n: int | None
-    """how many of the best to return"""
+    """number of candidates to return, best first"""
     temperature: float | None
     max_tokens: int | None
     max_completion_tokens: int | None
