@@ -12,9 +12,9 @@ trunk runs and whatever its cache holds.
 
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from math import log, log1p
 from typing import Final
 
@@ -119,16 +119,22 @@ def match_features(turns: Turns, candidates: Sequence[Sequence[int]]) -> NDArray
         turns: the history.
         candidates: token ids, end-of-turn token included.
     """
+    if not candidates:
+        return np.empty((0, len(MATCH_FEATURES)), dtype=np.float32)
     history = _History(turns)
-    features_CF = np.zeros((len(candidates), len(MATCH_FEATURES)), dtype=np.float32)
-    for row_F, candidate in zip(features_CF, candidates, strict=True):
-        tokens = tuple(candidate[:-1])
-        row_F[:_POOLED_FLAGS] = _pooled(history.flags(tokens))
-        row_F[_POOLED_FLAGS:] = [
+    actions = [tuple(candidate[:-1]) for candidate in candidates]
+    features_CF = np.empty((len(candidates), len(MATCH_FEATURES)), dtype=np.float32)
+    # One call of numpy for all candidates and not one for each: it may well cost more than the
+    # arithmetic, and all of this stands beside a forward pass of some milliseconds.
+    features_CF[:, :_POOLED_FLAGS] = _pooled(history.flags(actions), list(map(len, actions)))
+    features_CF[:, _POOLED_FLAGS:] = [
+        [
             *_relations(history, tokens),
             *_repetitions(history, tokens),
             *history.state(len(tokens)),
         ]
+        for tokens in actions
+    ]
     return features_CF
 
 
@@ -160,52 +166,103 @@ class _History:
         self.last_seen = _last_turns(turns.observations)
         self.counts = Counter(turns.observations)
         self.in_order = sorted(turns.actions)
-        self.reversed_in_order = sorted(action[::-1] for action in turns.actions)
-        self.turns_of_ending: dict[tuple[int, Tokens], list[int]] = defaultdict(list)
+        self._turns_of_last: dict[Tokens, list[int]] = defaultdict(list)
         for turn, action in enumerate(turns.actions):
-            for length in (*SUFFIXES, _WHOLE):
-                self.turns_of_ending[length, action[-length:]].append(turn)
+            self._turns_of_last[action[-1:]].append(turn)
         self._last_said = _last_turns(turns.actions)
         self._neighbours = frozenset(pairwise(turns.observations[-1]))
-        self._flags: dict[int, tuple[float, ...]] = {}
+        self._flags_at: dict[tuple[int, int, bool, bool], tuple[float, ...]] = {}
+        self._followed: dict[tuple[int, int], tuple[float, ...]] = {}
+        self._state = self._candidates_aside()
 
-    def flags(self, tokens: Tokens) -> list[tuple[float, ...]]:
-        """Flags of each token, named in `FLAGS`."""
-        rows = []
-        for before, token in pairwise((-1, *tokens)):
-            known = self._flags.get(token)
-            if known is None:
-                known = self._flags[token] = self._flags_of(token)
-            rows.append((*known, float((before, token) in self._neighbours)))
-        return rows
+    def flags(self, actions: Sequence[Tokens]) -> NDArray[np.float32]:
+        """(T + 1, F) flags of each token of all actions, named in `FLAGS`; the last row is 0."""
+        rows: dict[int, int] = {}
+        row_T: list[int] = []
+        follows_T: list[bool] = []
+        for tokens in actions:
+            for before, token in pairwise((-1, *tokens)):
+                row_T.append(rows.setdefault(token, len(rows)))
+                follows_T.append((before, token) in self._neighbours)
+        flags_TF = np.zeros((len(row_T) + 1, len(FLAGS)), dtype=np.float32)
+        if row_T:
+            of_token = np.array([self._flags_of(token) for token in rows], dtype=np.float32)
+            flags_TF[:-1, :-1] = of_token[row_T]
+            flags_TF[:-1, -1] = follows_T
+        return flags_TF
 
-    def state(self, candidate_tokens: int) -> Iterator[float]:
+    def turns_alike(self, tokens: Tokens) -> list[list[int]]:
+        """Turns of the actions with the same last tokens, for each of `SUFFIXES` and all tokens."""
+        # Each list holds the next one: what ends with the same 4 tokens ends with the same 3.
+        actions = self.turns.actions
+        turns = self._turns_of_last.get(tokens[-1:], [])
+        found = [turns]
+        for length in (*SUFFIXES[1:], _WHOLE):
+            if turns:
+                ending = tokens[-length:]
+                turns = [turn for turn in turns if actions[turn][-length:] == ending]
+            found.append(turns)
+        return found
+
+    def actions_of(self, turns: Sequence[int]) -> set[Tokens]:
+        """The different actions of these turns."""
+        return {self.turns.actions[turn] for turn in turns}
+
+    def followed(self, turns: Sequence[int]) -> tuple[float, ...]:
+        """Answer to the latest of the actions of these turns."""
+        if not turns:
+            return (0.0,) * len(_FOLLOWED)
+        key = turns[-1], len(turns)
+        known = self._followed.get(key)
+        if known is None:
+            observations = self.turns.observations
+            answer = observations[turns[-1] + 1]
+            known = self._followed[key] = (
+                1.0,
+                log1p(len(turns)),
+                FADE ** (len(observations) - 2 - turns[-1]),
+                log(self.counts[answer]),
+                float(answer == observations[-1]),
+                _length(answer),
+            )
+        return known
+
+    def state(self, candidate_tokens: int) -> Sequence[float]:
         """Features that do not depend on which tokens the candidate has."""
+        before, after = self._state
+        return (*before, min(candidate_tokens, 60) / 20, *after)
+
+    def _candidates_aside(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The features of the state before and after the candidate's length."""
         observations = self.turns.observations
         last = observations[-1]
-        yield min(len(observations), 60) / 20
-        yield float(last in observations[-2:-1])
-        yield log(self.counts[last])
-        yield _length(last)
-        yield min(candidate_tokens, 60) / 20
-        yield float(last in observations[-3:-2])
-        yield len(set(observations[-4:])) / len(observations[-4:])
+        before = (
+            min(len(observations), 60) / 20,
+            float(last in observations[-2:-1]),
+            log(self.counts[last]),
+            _length(last),
+        )
+        latest = observations[-4:]
+        return before, (float(last in observations[-3:-2]), len(set(latest)) / len(latest))
 
     def _flags_of(self, token: int) -> tuple[float, ...]:
         """All but the last of `FLAGS`, which depends on the token before it, too."""
         last = len(self.seen) - 1
         seen, said = self.last_seen.get(token, -1), self._last_said.get(token, -1)
-        return (
-            float(seen == last),
-            float(last > 0 and token in self.seen[last - 1]),
-            float(token in self.seen[0]),
-            float(seen >= max(0, last - 2)),
-            float(seen >= 0),
-            float(said >= 0 and said == last - 1),
-            float(said >= 0),
-            FADE ** (last - seen) if seen >= 0 else 0.0,
-            FADE ** (last - 1 - said) if said >= 0 else 0.0,
-        )
+        place = (seen, said, last > 0 and token in self.seen[last - 1], token in self.seen[0])
+        known = self._flags_at.get(place)  # many tokens have the same
+        if known is None:
+            known = self._flags_at[place] = (
+                seen == last,
+                *place[2:],
+                seen >= max(0, last - 2),
+                seen >= 0,
+                said >= 0 and said == last - 1,
+                said >= 0,
+                FADE ** (last - seen) if seen >= 0 else 0.0,
+                FADE ** (last - 1 - said) if said >= 0 else 0.0,
+            )
+        return known
 
 
 def _last_turns(turns: Sequence[Tokens]) -> dict[int, int]:
@@ -216,57 +273,58 @@ def _last_turns(turns: Sequence[Tokens]) -> dict[int, int]:
     return last
 
 
-def _pooled(flags: Sequence[tuple[float, ...]]) -> NDArray[np.float32]:
-    """Flags by place, flattened; zeros where a candidate has no such token."""
-    pooled_PF = np.zeros((len(_POOLED), len(FLAGS)), dtype=np.float32)
-    if flags:
-        flags_TF = np.array(flags, dtype=np.float32)
-        pooled_PF[0] = flags_TF.mean(axis=0)
-        pooled_PF[1] = flags_TF.min(axis=0)
-        pooled_PF[2 : 2 + min(2, len(flags))] = flags_TF[:2]
-        pooled_PF[4 : 4 + min(TAIL, len(flags))] = flags_TF[::-1][:TAIL]
-    return pooled_PF.ravel()
+def _pooled(flags_TF: NDArray[np.float32], lengths: Sequence[int]) -> NDArray[np.float32]:
+    """(C, P * F) flags by place; zeros where a candidate has no such token.
+
+    Args:
+        flags_TF: of the candidates' tokens, one candidate after the other, and a row of zeros.
+        lengths: number of tokens of each candidate.
+    """
+    nowhere = len(flags_TF) - 1
+    starts = list(accumulate(lengths, initial=0))[:-1]
+    places_CP = [
+        [
+            *(start + i if i < length else nowhere for i in range(2)),
+            *(start + length - i if i <= length else nowhere for i in range(1, TAIL + 1)),
+        ]
+        for start, length in zip(starts, lengths, strict=True)
+    ]
+    pooled_CPF = np.zeros((len(lengths), len(_POOLED), len(FLAGS)), dtype=np.float32)
+    pooled_CPF[:, 2:] = flags_TF[places_CP]
+    spoken = [i for i, length in enumerate(lengths) if length]
+    if spoken:
+        starts_S = [starts[i] for i in spoken]
+        lengths_S1 = np.array([[lengths[i]] for i in spoken], dtype=np.float32)
+        pooled_CPF[spoken, 0] = np.add.reduceat(flags_TF[:-1], starts_S, axis=0) / lengths_S1
+        pooled_CPF[spoken, 1] = np.minimum.reduceat(flags_TF[:-1], starts_S, axis=0)
+    return pooled_CPF.reshape(len(lengths), -1)
 
 
-def _relations(history: _History, tokens: Tokens) -> Iterator[float]:
+def _relations(history: _History, tokens: Tokens) -> list[bool]:
     """1 where the latest observation that holds token j from the end holds token i, too."""
-    nowhere: frozenset[int] = frozenset()
     tail = tokens[: -RELATED - 1 : -1]
-    for j in range(RELATED):
-        turn = history.last_seen.get(tail[j]) if j < len(tail) else None
-        together = nowhere if turn is None else history.seen[turn]
-        for i in range(RELATED):
-            if i != j:
-                yield float(i < len(tail) and tail[i] in together)
+    missing = [False] * (RELATED - len(tail))
+    found: list[bool] = []
+    for j, token in enumerate(tail):
+        turn = history.last_seen.get(token)
+        together = history.seen[turn] if turn is not None else ()
+        found += [other in together for i, other in enumerate(tail) if i != j]
+        found += missing
+    return found + [False] * (len(_RELATIONS) - len(found))
 
 
-def _repetitions(history: _History, tokens: Tokens) -> Iterator[float]:
+def _repetitions(history: _History, tokens: Tokens) -> list[float]:
     """Answers to the same candidate and to those that end alike, and its likeness to others."""
-    for length in (_WHOLE, *SUFFIXES):
-        turns = history.turns_of_ending.get((length, tokens[-length:]), ())
-        yield from _followed(history, turns)
+    *alike, same = history.turns_alike(tokens)
     last = history.turns.actions[-1] if history.turns.actions else ()
-    backwards = tokens[::-1]
-    yield _likeness(_longest_shared(history.reversed_in_order, backwards))
-    yield _likeness(_shared(last[::-1], backwards))
-    yield _likeness(_longest_shared(history.in_order, tokens))
-    yield _likeness(_shared(last, tokens))
-
-
-def _followed(history: _History, turns: Sequence[int]) -> tuple[float, ...]:
-    """Answer to the latest of these actions."""
-    if not turns:
-        return (0.0,) * len(_FOLLOWED)
-    observations = history.turns.observations
-    answer = observations[turns[-1] + 1]
-    return (
-        1.0,
-        log1p(len(turns)),
-        FADE ** (len(observations) - 2 - turns[-1]),
-        log(history.counts[answer]),
-        float(answer == observations[-1]),
-        _length(answer),
-    )
+    return [
+        *history.followed(same),
+        *chain.from_iterable(map(history.followed, alike)),
+        _likeness(max((_shared_end(a, tokens) for a in history.actions_of(alike[0])), default=0)),
+        _likeness(_shared_end(last, tokens)),
+        _likeness(_longest_shared(history.in_order, tokens)),
+        _likeness(_shared(last, tokens)),
+    ]
 
 
 def _length(observation: Tokens) -> float:
@@ -287,6 +345,16 @@ def _shared(one: Tokens, other: Tokens) -> int:
     """Length of the shared prefix, in tokens."""
     shared = 0
     for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        shared += 1
+    return shared
+
+
+def _shared_end(one: Tokens, other: Tokens) -> int:
+    """Length of the shared suffix, in tokens."""
+    shared = 0
+    for a, b in zip(reversed(one), reversed(other), strict=False):
         if a != b:
             break
         shared += 1

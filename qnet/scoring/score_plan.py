@@ -35,6 +35,7 @@ class RenderedRequest:
         index: which of `candidates` each of the request's candidates is.
         tree: the tokens of the candidates, what several begin with once.
         paths: where each of `candidates` has its tokens in the tree.
+        features: (C, F) of `candidates`; None where the value head reads none.
     """
 
     history: list[int]
@@ -45,6 +46,7 @@ class RenderedRequest:
     tree: TokenTrie
     paths: list[list[int]]
     cache_salt: str = ""
+    features: NDArray[np.float32] | None = None
 
     @property
     def salted_history(self) -> Salted:
@@ -68,8 +70,13 @@ def render_request(
     name: str,
     context: int,
     reads_observation: bool = False,
+    features: HeadFeatures = "none",
 ) -> RenderedRequest:
     """The request's tokens for the Q model `name`, which takes `context` of them.
+
+    Args:
+        features: what the value head reads beside hidden states. It is made here, beside the
+            device and not on its thread: it depends on tokens alone.
 
     Raises:
         HistoryTooLongError: history and candidate exceed the context.
@@ -100,7 +107,7 @@ def render_request(
     action_lengths = dict(zip(encoded, map(len, actions), strict=True))
     distinct = {token_ids: i for i, token_ids in enumerate(sorted(action_lengths))}
     tree = TokenTrie()
-    return RenderedRequest(
+    rendered = RenderedRequest(
         history,
         state.action_spans,
         candidates=[list(token_ids) for token_ids in distinct],
@@ -110,6 +117,7 @@ def render_request(
         paths=[tree.add(token_ids) for token_ids in distinct],
         cache_salt=request.cache_salt,
     )
+    return rendered if features == "none" else replace(rendered, features=_features(rendered))
 
 
 def _encode_observations(
@@ -124,15 +132,10 @@ def _encode_observations(
     ]
 
 
-def head_features(requests: Sequence[RenderedRequest], kind: HeadFeatures) -> Tensor | None:
-    """(R, F) of each request's candidates, one request after the other; None where none are read.
-
-    Args:
-        kind: what the value head reads.
-    """
-    if kind == "none":
-        return None
-    return torch.from_numpy(np.concatenate([_features(request) for request in requests]))
+def head_features(requests: Sequence[RenderedRequest]) -> Tensor | None:
+    """(R, F) of all requests' candidates, one after the other; None where none are read."""
+    features = [request.features for request in requests if request.features is not None]
+    return torch.from_numpy(np.concatenate(features)) if features else None
 
 
 def _features(request: RenderedRequest) -> NDArray[np.float32]:

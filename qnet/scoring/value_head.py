@@ -64,9 +64,10 @@ class NaiveScorer:
             name=self.name,
             context=self.context,
             reads_observation=self.reads_observation,
+            features=self._loaded.model.head.features,
         )
         sequences = list(rendered.sequences)
-        features_RF = head_features([rendered], self._loaded.model.head.features)
+        features_RF = head_features([rendered])
         q_values = tuple(
             self._q(token_ids, None if features_RF is None else features_RF[candidate])
             for token_ids, candidate in zip(sequences, rendered.index, strict=True)
@@ -130,6 +131,7 @@ class SharedPrefixScorer:
             name=self.name,
             context=self.context,
             reads_observation=self.reads_observation,
+            features=self._loaded.model.head.features,
         )
 
     @torch.inference_mode()
@@ -146,7 +148,7 @@ class SharedPrefixScorer:
             like = next(self._loaded.model.parameters())
             passes = self._packed.passes(_segments(prepared, entries, like))
             hidden_RD = yield from metered(passes, spent)
-            features_RF = head_features(prepared, self._loaded.model.head.features)
+            features_RF = head_features(prepared)
             q_values = self._loaded.model.head(hidden_RD, features_RF).tolist()
             for request, entry in zip(prepared, entries, strict=True):
                 remember(request, entry)

@@ -88,6 +88,7 @@ class VllmScorer:
             name=self.name,
             context=self.context,
             reads_observation=self.reads_observation,
+            features=self._loaded.head.features,
         )
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
@@ -110,7 +111,7 @@ class VllmScorer:
 
     def _score_salted(self, requests: Sequence[RenderedRequest], salt: str) -> list[ScoreResult]:
         sequences = [request.history + c for request in requests for c in request.candidates]
-        features_BF = head_features(requests, self._loaded.head.features)
+        features_BF = head_features(requests)
         q_values = self._q_values(sequences, features_BF, cache_salt=salt)
         tokens = list(map(_tokens, requests))
         cached = share(self._cached_tokens(sum(tokens)), tokens)

@@ -149,3 +149,11 @@ def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
         min(len(one), len(other)),
     )
+
+
+def test_no_candidate_has_no_features_and_an_empty_one_has_no_tokens() -> None:
+    turns = Turns(((1, 2), (3,)), ((4, 5),))
+    assert match_features(turns, []).shape == (0, len(MATCH_FEATURES))
+    both = match_features(turns, [[9], [4, 5, 9]])
+    assert not both[0, : MATCH_FEATURES.index("last-1.with.last-0")].any()
+    assert (both[1] == match_features(turns, [[4, 5, 9]])[0]).all()
