@@ -1,4 +1,4 @@
-"""What tests of several rooms share: real games and databases, where they are at hand."""
+"""Fixtures and settings that every test shares; real games and databases where available."""
 
 import logging
 import os
@@ -9,14 +9,18 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 from stamina.instrumentation import set_on_retry_hooks
 
 # Tiny models gain nothing from a second thread, and on a busy machine two that wait for each other
 # are many times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-_DATA = Path(os.environ.get("QGUIDE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+# No property depends on speed: an example may take as long as a busy machine needs for it.
+settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-speed")
 
+_DATA = Path(os.environ.get("QGUIDE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 _STARTS_SERVERS = frozenset(
     {
@@ -46,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _logs_end_with_their_test() -> Iterator[None]:
-    """A test that runs `serve` here leaves no handler behind that writes to a closed stream."""
+    """Remove the log handlers of a test that runs `serve` here, whose streams are closed."""
     root, hook = logging.getLogger(), threading.excepthook
     level = root.level
     yield
@@ -61,7 +65,7 @@ def _logs_end_with_their_test() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def real_games_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ALFWorld's 140 valid_seen games, unpacked; skips where QGUIDE_DATA lacks them."""
+    """ALFWorld's 140 valid_seen games, unpacked; skips if QGUIDE_DATA lacks them."""
     archive = _DATA / "alfworld" / "games_valid_seen.tar.xz"
     if not archive.is_file():
         pytest.skip(f"no real games: {archive} is missing; set QGUIDE_DATA")
@@ -73,7 +77,7 @@ def real_games_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def intercode_sql_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """InterCode-SQL's file of tasks and its unpacked databases; skips where they are missing."""
+    """InterCode-SQL's file of tasks and its unpacked databases; skips if they are missing."""
     folder = _DATA / "intercode_sql"
     archive = folder / "spider_dev_20dbs_sqlite.tar.xz"
     if not archive.is_file():
@@ -86,7 +90,7 @@ def intercode_sql_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 @pytest.fixture(scope="session")
 def recorded_sql_episodes() -> Path:
-    """Recorded LLM episodes on InterCode-SQL; skips where they are missing."""
+    """Recorded LLM episodes on InterCode-SQL; skips if they are missing."""
     path = _DATA / "intercode_sql" / "recorded_llm_episodes.jsonl.xz"
     if not path.is_file():
         pytest.skip(f"no recorded episodes: {path} is missing; set QGUIDE_DATA")
@@ -95,6 +99,6 @@ def recorded_sql_episodes() -> Path:
 
 @pytest.fixture(scope="session")
 def textworld_installed() -> None:
-    """Skips where the real engine is not installed."""
+    """Skip if the real engine is not installed."""
     pytest.importorskip("textworld")
     pytest.importorskip("alfworld")

@@ -1,1 +1,1 @@
-"""Train Q models from an agent's own exploration: environments, algorithms, jobs."""
+"""Training of Q models from an agent's own exploration: environments, algorithms, jobs."""

@@ -1,4 +1,4 @@
-"""Environments: tasks, episodes, and the bundle by which the jobs know an environment.
+"""Environments: tasks, episodes, and the bundle by which jobs know an environment.
 
 A new environment is one folder below `training/environments` with an `EnvironmentBundle`, and one
 line in `training/environments/registry.py`. One that lies elsewhere needs no line: jobs find it by
@@ -24,7 +24,7 @@ class Task:
     Attributes:
         id: stable across machines, for example the game's path below its root.
         kind: the goal type, for example `pick_heat_then_place_in_recep`.
-        source: where the environment finds it (a path, a seed), opaque to everyone else.
+        source: the environment's own reference to it (a path, a seed), opaque to everyone else.
     """
 
     id: str
@@ -37,12 +37,11 @@ class StepResult:
     """Effect of one action.
 
     Attributes:
-        observation: what the agent reads next.
-        reward: outcome reward of an episode that ends here, in [0, 1]. An environment that gives
-            no partial credit says 0 until the task is solved.
-        terminated: the task is over (won, or lost for good).
-        valid: False where the action meant nothing here; for statistics only, the agent never
-            sees it.
+        observation: the text that the agent reads next.
+        reward: outcome reward if the episode ends here, in [0, 1]. An environment without partial
+            credit gives 0 until the task is solved.
+        terminated: the task is over, won or lost for good.
+        valid: False if the environment did not understand the action. The agent never sees this.
     """
 
     observation: str
@@ -55,7 +54,7 @@ class Environment(Protocol):
     """A single-use episode. A branch is a new environment with the same actions replayed."""
 
     def reset(self) -> str:
-        """The first observation: the task instruction and what is seen."""
+        """Start the episode and return the first observation, which states the task."""
         ...
 
     def step(self, action: str) -> StepResult:
@@ -67,7 +66,7 @@ class Environment(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the engine's resources back; safe to call twice."""
+        """Release the engine's resources; safe to call twice."""
         ...
 
 
@@ -87,22 +86,22 @@ class Suite(Protocol):
 
 
 class Expert(Protocol):
-    """One episode's expert: it sees what an agent sees."""
+    """The expert of one episode; it sees only what an agent sees."""
 
     def reply(self, observation: str) -> str:
         """The next reply."""
         ...
 
     def deviate(self, rng: Random) -> str:
-        """A mistake in place of the last reply."""
+        """A mistake to make instead of the last reply."""
         ...
 
     def follow(self, reply: str) -> None:
-        """Hear that another reply was given than the last one."""
+        """Take note that the agent gave this reply instead of the expert's last one."""
         ...
 
     def copy(self) -> Self:
-        """One that goes its own way from here."""
+        """An independent copy in the present state."""
         ...
 
 
@@ -110,11 +109,11 @@ class ExpertBuilder(Protocol):
     """Makes a fresh expert for each episode."""
 
     def __call__(self, *, forgetful: bool = False) -> Expert:
-        """An expert that knows nothing yet.
+        """An expert at the start of an episode.
 
         Args:
-            forgetful: it forgets what an agent that it follows has overlooked, so that the way
-                on from there costs it what it would cost that agent.
+            forgetful: when it follows an agent, the expert forgets everything that the agent
+                overlooked, so that it needs as many steps from there as the agent would.
         """
         ...
 
@@ -123,7 +122,7 @@ class GameWriter(Protocol):
     """Writes generated games as files (`qguide generate`)."""
 
     def __call__(self, output: Path, *, count: int, first_seed: int) -> Mapping[str, object]:
-        """Write `count` games below `output`; returns the figures to show."""
+        """Write `count` games below `output` and return the figures to show."""
         ...
 
 
@@ -137,14 +136,14 @@ class EngineComparison(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReadPair:
-    """One reply in two histories, one of which makes it void.
+    """One reply in two states: in one the object that it names is there, in the other it is not.
 
     Attributes:
-        present: the state in which the last observation holds what the reply acts on.
-        absent: the same but for that.
-        reply: acts on something that it names.
-        played: which of the two was really reached.
-        rival: another reply of the state, which goes elsewhere; None without one.
+        present: the state whose last observation shows the object.
+        absent: the same state without the object.
+        reply: a reply that acts on the object.
+        played: the state that was reached in the game; the other one is made up.
+        rival: another candidate, which goes elsewhere; None if there is none.
     """
 
     present: History
@@ -155,15 +154,15 @@ class ReadPair:
 
 
 class ReadPairMaker(Protocol):
-    """Makes counterfactual states, for a check that a Q model reads what it scores."""
+    """Makes counterfactual states, to check that a Q model reads the state that it scores."""
 
     def __call__(self, history: History, replies: Sequence[str], rng: Random) -> Sequence[ReadPair]:
-        """The pairs of a state; none where no reply names anything in its last observation.
+        """The pairs of a state; none if no reply names an object of its last observation.
 
         Args:
-            history: the state, as it was played.
-            replies: drawn there.
-            rng: draws what takes the place of what is taken away.
+            history: the state that was played.
+            replies: the candidates that were drawn there.
+            rng: draws the objects that are put in or replaced.
         """
         ...
 
@@ -175,12 +174,12 @@ class EnvironmentConfig(BaseModel):
     """The `[environment]` table of a job; each environment adds its own fields.
 
     Attributes:
-        name: in the registry, or an import path ("package.module:BUNDLE").
-        task_ids: a file of ids, one per line; only these are played.
-        shuffle_seed: shuffles the tasks before `slice` cuts; None keeps them sorted by id.
+        name: name in the registry, or an import path ("package.module:BUNDLE").
+        task_ids: file with one task id per line; only these tasks are played.
+        shuffle_seed: seed that shuffles the tasks before `slice` is cut; None sorts them by id.
         slice: "first:end" of the tasks, counted from 0.
-        limit: at most so many of what the slice leaves, spread evenly over it: over tasks
-            sorted by id that is over the goal types too.
+        limit: maximum number of tasks, spread evenly over the slice. If the tasks are sorted by
+            id, they are spread over the goal types too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -193,12 +192,12 @@ class EnvironmentConfig(BaseModel):
 
     @property
     def threads(self) -> int:
-        """Environment calls that run beside each other; 0 for steps that take microseconds."""
+        """Number of environment calls that run in parallel; 0 if steps take microseconds."""
         return 0
 
 
 def full_reward(reward: float, terminated: bool) -> bool:
-    """Success where nothing less than the whole task counts: it is over, with a reward of 1."""
+    """Success criterion without partial credit: the task is over and its reward is 1."""
     return terminated and reward >= 1.0
 
 
@@ -207,25 +206,26 @@ C = TypeVar("C", bound=EnvironmentConfig)
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentBundle(Generic[C]):
-    """Everything that jobs and commands know of one environment.
+    """Everything that jobs and commands know about one environment.
 
     Attributes:
-        name: what the registry, job files and rows call it.
-        config: its `[environment]` table.
-        build_suite: the tasks that a checked table describes, and their engine. May raise
-            `ConfigError`: there are no such tasks.
+        name: name in the registry, in job files and in rows.
+        config: type of its `[environment]` table.
+        build_suite: builds the tasks and the engine that a validated table describes. It may raise
+            `ConfigError` if there are no such tasks.
         chat: its system message, and how a reply is parsed into an action.
-        is_success: (outcome reward, terminated) to the verdict that success rates count.
-        task_markers: how the first observation states the task; policies that are trained on it
-            keep them, for a server that paraphrases tasks.
-        void_observation: answer to an action that means nothing, "" where there is no such text;
-            an agent sees it too, and the baseline `no-repeat` goes by it.
-        build_expert: makes a fresh expert for each episode; None where there is none.
-        build_expert_policy: the expert and its mistakes as a policy, named "expert" in job files.
-        read_pairs: counterfactual states, for `qguide choice-regret`; None where there are none.
-        write_games: for `qguide generate`; None where games cannot be generated.
-        compare_engines: for `qguide parity`; None where there is one engine.
-        packages: distributions that results depend on; evaluations record their versions.
+        is_success: decides from (outcome reward, terminated) whether an episode is a success.
+        task_markers: texts by which the first observation introduces the task. Policies that are
+            trained on the environment keep them, for a server that paraphrases tasks.
+        void_observation: answer to an action that the environment does not understand, or "" if
+            there is no fixed one. Agents see it too; the baseline `no-repeat` relies on it.
+        build_expert: makes a fresh expert for each episode; None if there is no expert.
+        build_expert_policy: makes a policy of the expert and its mistakes, named "expert" in job
+            files; None if there is no expert.
+        read_pairs: makes counterfactual states for `qguide choice-regret`; None if it cannot.
+        write_games: writes games for `qguide generate`; None if games cannot be generated.
+        compare_engines: compares engines for `qguide parity`; None if there is only one.
+        packages: distributions on which results depend; evaluations record their versions.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Steps of an episode, and the chat that they make (QLASS equation 6).
+"""Steps of an episode, and the chat that they form (QLASS equation 6).
 
-A state is the first observation, then replies and observations in turn. A reply is ReAct's
-"Thought: … Action: …"; the environment gets the bare action alone.
+A state is the first observation, followed by alternating replies and observations. A reply has
+ReAct's form "Thought: … Action: …"; the environment gets only the bare action.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ ACTION_PREFIX = "Action:"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One action of a trajectory and what it did.
+    """One action of a trajectory and its effect.
 
     Attributes:
         action: the whole reply.
-        reward: outcome reward of an episode that ends here.
-        valid: False where the action meant nothing to the environment.
+        reward: outcome reward if the episode ends here.
+        valid: False if the environment did not understand the action.
     """
 
     action: str
@@ -30,7 +30,7 @@ class Step:
 
 
 def observation_message(observation: str) -> Message:
-    """An observation as the chat sees it."""
+    """An observation as a chat message."""
     return Message("user", observation)
 
 
@@ -48,9 +48,9 @@ def step_messages(step: Step) -> History:
 
 
 def parse_action(reply: str) -> str:
-    """The bare action of a ReAct reply: what follows the last "Action:" on its line.
+    """The bare action of a ReAct reply: the rest of the line after the last "Action:".
 
-    A reply without the marker yields "", which means nothing to an environment.
+    A reply without the marker gives "", which no environment understands.
     """
     _, marker, rest = reply.rpartition(ACTION_PREFIX)
     return rest.strip().split("\n", 1)[0].strip() if marker else ""
@@ -62,21 +62,21 @@ def react_reply(thought: str, action: str) -> str:
 
 
 def action_key(reply: str) -> str:
-    """The part of a reply that acts: equal for two replies that differ in their thoughts alone.
+    """The part of a reply that acts; it is equal for replies that differ only in their thoughts.
 
-    Such replies lead to the same state, so as siblings their labels would tell a Q model nothing.
-    A reply without a marker is its own key.
+    Such replies lead to the same state, so a Q model would learn nothing from them as siblings.
+    A reply without the marker is its own key.
     """
     return parse_action(reply) or reply.strip()
 
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """The form that an environment's episodes have as chats.
+    """The form of an environment's episodes as chats.
 
     Attributes:
-        system: the system message before the first observation, None for none.
-        parse_action: from a whole reply to the bare action.
+        system: the system message before the first observation, or None.
+        parse_action: extracts the bare action from a whole reply.
     """
 
     system: str | None = None

@@ -35,7 +35,7 @@ RUN = [page for page in pages() if any(block.is_run for block in blocks_of(page)
 
 @dataclass
 class Environment:
-    """What the pages call `environment`: it ends after three actions."""
+    """The `environment` of the pages, which ends after three actions."""
 
     reward: float = 0.5
     actions: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Environment:
 
 @dataclass
 class Played:
-    """What came of a page: the JSON that its shells printed, and its names in Python."""
+    """Result of a page: the JSON that its shell blocks printed, and its names in Python."""
 
     answers: list[Any] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=lambda: {"environment": Environment()})
@@ -65,7 +65,7 @@ Play = Callable[[str], Played]
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with the variables of the pages, but for where its upstream is."""
+    """A server with the variables of the pages, except for the address of its upstream."""
     (given,) = (b.text for b in blocks_of(OPENAI_SDK) if "export QGUIDE_UPSTREAMS=" in b.text)
     variables = dict(re.findall(r"(QGUIDE_\w+)=('.*'|\w+)", given))
     upstreams = json.loads(shlex.split(variables["QGUIDE_UPSTREAMS"])[0])
@@ -116,7 +116,7 @@ def _is_well(root: str) -> bool:
 
 @pytest.fixture(scope="module")
 def play(url: str, tmp_path_factory: pytest.TempPathFactory) -> Play:
-    """Runs the blocks of a page in their order, once."""
+    """Runs the blocks of a page once, in order."""
 
     @cache
     def play_page(page: str) -> Played:
@@ -138,7 +138,7 @@ def play(url: str, tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 
 def _json_in(text: str) -> Iterator[Any]:
-    """The JSON values that stand in a row."""
+    """The JSON values in a sequence of them."""
     decoder = json.JSONDecoder()
     while text := text.lstrip():
         value, end = decoder.raw_decode(text)

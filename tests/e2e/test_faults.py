@@ -1,4 +1,4 @@
-"""One test per fault: what the caller saw, and that nobody else was hurt.
+"""One test per fault: what its callers see, and that other callers are unaffected.
 
 The servers are real, on real sockets; where a fault needs a hand on the scorer, uvicorn runs on a
 thread of this process, otherwise `qguide serve` in one of its own. Faults of upstreams are in
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import psutil
 import pytest
 
 from qnet.device.device_thread import DeviceThread
@@ -27,8 +28,9 @@ from server.access.keys import create_key
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
 from server.settings.settings import Settings, Upstream
+from tests.support.queues import until_waiting
 from tests.support.redis_server import RedisServer, require_redis
-from tests.support.serving import serving_app, serving_process
+from tests.support.serving import Serving, serving_app, serving_process
 from tests.unit.server.conftest import FAKES, models_of
 
 Answer = TypeVar("Answer")
@@ -47,7 +49,7 @@ def stream_of(text: str) -> dict[str, Any]:
 
 
 class GatedScorer(ScriptedScorer):
-    """Scores while its gate is open; remembers what it was asked, and dies of a word."""
+    """Scores while its gate is open, records what it was asked, and dies when asked to "die"."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -66,7 +68,7 @@ class GatedScorer(ScriptedScorer):
 
 
 class Death(BaseException):
-    """What no worker survives."""
+    """An exception that no worker survives."""
 
 
 @pytest.fixture
@@ -77,9 +79,14 @@ def scorer() -> Iterator[GatedScorer]:
 
 
 @pytest.fixture
-def url(scorer: GatedScorer) -> Iterator[str]:
+def thread() -> DeviceThread:
+    """The device thread of the server at `url`."""
+    return DeviceThread()
+
+
+@pytest.fixture
+def url(scorer: GatedScorer, thread: DeviceThread) -> Iterator[str]:
     """A server whose scorer waits for its gate."""
-    thread = DeviceThread()
     settings = FAKES.model_copy(update={"timeout_s": END_S})
     build = lambda _: models_of(ScriptedPolicy(), scorer, thread)  # noqa: E731
     with serving_app(create_app(settings, build=build)) as url:
@@ -119,7 +126,7 @@ def test_redis_killed_and_back(tmp_path: Path) -> None:
         ):
 
             def steps(turns: int) -> None:
-                """Both callers go on with their episodes, which have the same id."""
+                """Continue both callers' episodes, which have the same id."""
                 said = [USER, *([{"role": "assistant", "content": "go"}, USER] * (turns - 1))]
                 for caller in (client, other):
                     asked = {"messages": said, "episode_id": "e", "num_candidates": 3}
@@ -170,14 +177,14 @@ def test_redis_killed_and_back(tmp_path: Path) -> None:
     assert events.count("redis_gone") == events.count("redis_back") == 1
 
 
-async def test_the_scorers_thread_dies(url: str, scorer: GatedScorer) -> None:
+async def test_the_scorers_thread_dies(url: str, scorer: GatedScorer, thread: DeviceThread) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=END_S) as client:
         dies = asyncio.create_task(client.post("/v1/score", json=say("die")))
         await entered(scorer)
         others = [
             asyncio.create_task(client.post("/v1/score", json=say(f"wait {n}"))) for n in range(3)
         ]
-        await asyncio.sleep(0.3)
+        await until_waiting(thread, 3)
         # The death is the thread's own; pytest would take it for this test's.
         hook, threading.excepthook = threading.excepthook, lambda _: None
         try:
@@ -200,7 +207,7 @@ async def test_the_scorers_thread_dies(url: str, scorer: GatedScorer) -> None:
 
 
 async def test_a_client_that_goes_takes_its_waiting_work_along(
-    url: str, scorer: GatedScorer
+    url: str, scorer: GatedScorer, thread: DeviceThread
 ) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=END_S) as stays:
         first = asyncio.create_task(stays.post("/v1/score", json=say("first")))
@@ -211,7 +218,7 @@ async def test_a_client_that_goes_takes_its_waiting_work_along(
                 asyncio.create_task(goes.post("/v1/score", json=say("gone"))),
                 asyncio.create_task(goes.post("/v1/score", json=say("gone"))),
             ]
-            await asyncio.sleep(0.5)
+            await until_waiting(thread, 3)
             for task in gone:
                 task.cancel()
             await asyncio.gather(*gone, return_exceptions=True)
@@ -223,14 +230,14 @@ async def test_a_client_that_goes_takes_its_waiting_work_along(
 
 
 async def test_a_streaming_client_that_goes_takes_its_waiting_work_along(
-    url: str, scorer: GatedScorer
+    url: str, scorer: GatedScorer, thread: DeviceThread
 ) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=END_S) as stays:
         first = asyncio.create_task(stays.post("/v1/score", json=say("first")))
         await entered(scorer)
         async with httpx.AsyncClient(base_url=url, timeout=END_S) as goes:
             gone = asyncio.create_task(goes.post(CHAT, json=stream_of("gone")))
-            await asyncio.sleep(0.5)  # within the first heartbeat
+            await until_waiting(thread, 1)
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
         await waiting_is(stays, gone=1, route=CHAT)
@@ -288,6 +295,12 @@ def test_sigterm_under_load_loses_no_request(tmp_path: Path) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
+def cpu_s(server: Serving) -> float:
+    """CPU time of a server so far; it grows while the server works on a request."""
+    times = psutil.Process(server.process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
 async def test_sigterm_lets_a_slow_request_end(tmp_path: Path) -> None:
     # The embedded policy is slow enough to be caught in the middle.
     arguments = ("--policy", "embedded")
@@ -295,8 +308,10 @@ async def test_sigterm_lets_a_slow_request_end(tmp_path: Path) -> None:
     body = {"messages": [USER], "num_candidates": 64, "max_tokens": 400, "temperature": 3}
     with serving_process(tmp_path, *arguments, environment=variables) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=END_S) as client:
+            idle_s = cpu_s(server)
             slow = asyncio.create_task(client.post("/v1/act", json=body))
-            await asyncio.sleep(0.5)
+            while cpu_s(server) < idle_s + 0.5:
+                await asyncio.sleep(0.02)
             assert not slow.done()
             server.process.send_signal(signal.SIGTERM)
             answer = await slow
@@ -326,7 +341,7 @@ async def test_sigterm_lets_a_stream_end(tmp_path: Path) -> None:
 
 
 def cut_off(ask: Callable[[str], Answer]) -> Answer:
-    """What is answered by a server that ends while an upstream keeps silent."""
+    """The answer of a server that shuts down while an upstream is silent."""
     fake = FakeUpstream(fault="hang")
     with serving_app(fake.app()) as behind, ThreadPoolExecutor() as pool:
         slow = Upstream.model_validate({"url": f"{behind}/v1", "model": "m"})

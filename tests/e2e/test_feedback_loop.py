@@ -43,7 +43,7 @@ epochs = 1
 
 
 def build(_: Settings) -> Models:
-    """Every action of a corridor is offered; the Q model likes to open doors."""
+    """A server that offers every action of a corridor; its Q model prefers opening doors."""
     policy = ScriptedPolicy([react_reply("Well.", action) for action in ACTIONS])
     return models_of(policy, ScriptedScorer({"open door": 1.0}), DeviceThread())
 

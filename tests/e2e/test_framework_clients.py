@@ -1,4 +1,4 @@
-"""LangChain and LiteLLM as they are, against this server with the fake upstream behind it.
+"""LangChain and LiteLLM, unmodified, against this server with a fake upstream.
 
 LiteLLM wants another huggingface-hub than transformers does, so it needs an environment of its own,
 which `make test-litellm` makes; QGUIDE_LITELLM_PYTHON names its Python.

@@ -1,4 +1,4 @@
-"""Connections that harm nobody else: endless heads, silence, slow bodies, too many at once.
+"""Hostile connections do not harm others: endless heads, silence, slow bodies, too many at once.
 
 The server is a real one on a real socket. Nothing here waits for a speed: each test ends when the
 server has answered or hung up, and the only clocks are the server's own limits.
@@ -40,7 +40,7 @@ def connect(url: str) -> socket.socket:
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """All that the server says until it hangs up; fails if it does not."""
+    """Everything that the server sends until it hangs up; fails if it does not."""
     said = b""
     try:
         while more := connection.recv(65_536):
@@ -51,7 +51,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def flood(connection: socket.socket, piece: bytes, *, most: int) -> int:
-    """Send until the server hangs up or `most` bytes are out; returns how many."""
+    """Send until the server hangs up or `most` bytes are sent; return the number sent."""
     sent = 0
     try:
         while sent < most:
@@ -63,7 +63,7 @@ def flood(connection: socket.socket, piece: bytes, *, most: int) -> int:
 
 
 def error_of(said: bytes) -> tuple[int, str]:
-    """Status and code of an answer in our shape."""
+    """Status and code of an error in QGuide's format."""
     head, _, body = said.partition(b"\r\n\r\n")
     error = json.loads(body)["error"]
     assert set(error) == {"code", "message", "request_id"}
@@ -122,7 +122,7 @@ def test_a_head_that_does_not_end_is_408() -> None:
 
 
 def test_a_second_head_that_does_not_end_is_408() -> None:
-    with serving(head_timeout_s=0.2) as url, connect(url) as connection:
+    with serving(head_timeout_s=1.0) as url, connect(url) as connection:
         connection.sendall(HEALTH + b"\r\n" + HEALTH)
         said = read_to_end(connection)
         assert said.startswith(b"HTTP/1.1 200")
@@ -136,7 +136,7 @@ def test_a_body_that_does_not_end_is_408() -> None:
 
 
 def test_a_body_that_nobody_reads_is_not_waited_for() -> None:
-    with serving(head_timeout_s=0.2) as url, connect(url) as connection:
+    with serving(head_timeout_s=1.0) as url, connect(url) as connection:
         connection.sendall(SLOW.replace(b"localhost", b"evil.example"))
         said = read_to_end(connection)
         assert said.startswith(b"HTTP/1.1 403")
@@ -144,7 +144,7 @@ def test_a_body_that_nobody_reads_is_not_waited_for() -> None:
 
 
 def test_an_idle_connection_is_closed() -> None:
-    with serving(keep_alive_s=0.2) as url, connect(url) as connection:
+    with serving(keep_alive_s=1.0) as url, connect(url) as connection:
         connection.sendall(HEALTH + b"\r\n")
         assert read_to_end(connection).startswith(b"HTTP/1.1 200")
 

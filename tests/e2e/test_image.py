@@ -1,4 +1,4 @@
-"""The Dockerfile's own steps, without an engine: what they install answers, and says it is ready.
+"""The Dockerfile's own steps, without a container engine: the result serves and is ready.
 
 `make test-image` runs it; it downloads torch and all else that the image installs.
 """
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Image:
-    """What the build stage left behind.
+    """The files that the build stage leaves.
 
     Attributes:
         opt: what is /opt/qguide in the image.
@@ -47,7 +47,7 @@ class Image:
         return [str(self.opt / "bin" / program), *arguments]
 
     def environment(self, port: int) -> dict[str, str]:
-        """The image's, but for an address that asks for keys; nothing of this machine's."""
+        """The image's variables, without its bind address, which needs keys."""
         (given,) = re.findall(r"^ENV (.*)$", FINAL, re.MULTILINE)
         image = dict(word.split("=", 1) for word in given.split())
         here = {"HOME": str(self.folder), "QGUIDE_HOST": "127.0.0.1", "QGUIDE_PORT": str(port)}
@@ -56,7 +56,7 @@ class Image:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """COPY and RUN of the build stage, one after the other, in a folder in place of the root."""
+    """Run COPY and RUN of the build stage in order, in a folder instead of the root."""
     root = tmp_path_factory.mktemp("image")
     build, opt = root / "build", root / "opt"
     build.mkdir()

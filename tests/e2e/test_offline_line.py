@@ -82,7 +82,7 @@ def run_job(runs: Path, job: str, text: str) -> None:
 
 
 def write_solutions(runs: Path, *, count: int) -> None:
-    """What `collect` would write, had corridors an expert."""
+    """Rows that `collect` would write if corridors had an expert."""
     suite = CorridorSuite(0, count)
     with (
         open_run(runs / "expert", CorridorConfig()) as run,
@@ -164,7 +164,7 @@ def test_an_evaluation_is_not_resumed_with_other_candidates(trained: Path, tmp_p
     assert evaluate(trained, tmp_path, "--methods", "greedy").exit_code == 0
     result = evaluate(trained, tmp_path, "--methods", "greedy", "--candidates", "4")
     assert result.exit_code == 2
-    assert "candidates = 2 then, 4 now" in " ".join(result.output.split())
+    assert "candidates was 2 and is 4" in " ".join(result.output.split())
 
 
 def test_a_qnet_in_the_policys_place_is_refused_in_words(trained: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""OpenAI's own clients, unmodified, against this server with the fake upstream behind it."""
+"""OpenAI's own clients, unmodified, against this server with a fake upstream."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ BEST = DEFAULT_REPLIES[2]
 
 @dataclass(frozen=True)
 class Server:
-    """Our address, and what stands behind it."""
+    """The server's address, and the fake upstream behind it."""
 
     url: str
     upstream: FakeUpstream

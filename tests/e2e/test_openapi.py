@@ -1,4 +1,4 @@
-"""Whatever the OpenAPI document allows, and what it forbids: no failure, no undocumented answer.
+"""Requests that the OpenAPI document allows or forbids: no failure, no undocumented answer.
 
 What the document allows is never refused as malformed: the two agree on what a body is.
 
@@ -65,7 +65,7 @@ STRANGERS = 10
 
 @dataclass(frozen=True)
 class Served:
-    """A server's document, how to get in, and what it answers where enough is asked."""
+    """A server's OpenAPI document, a key, and the statuses that the tests must see."""
 
     document: BaseSchema
     headers: dict[str, str]
@@ -162,7 +162,7 @@ def _send(
     headers: dict[str, str],
     sent: "Counter[tuple[str, int]]",
 ) -> None:
-    """Half of the cases are valid, where there are invalid ones.
+    """Send cases of an operation, half of them invalid if it has invalid ones.
 
     To most that is valid the answer is 400: a history drawn at random makes no sense. Half of the
     cases get fields that do.
@@ -197,10 +197,10 @@ def _send(
 
 
 def code_of(response: Any) -> str:
-    """The code of a refused body; "" of any other answer."""
+    """The code of a refused body; "" for any other answer."""
     return str(response.json()["error"]["code"]) if response.status_code in (400, 422) else ""
 
 
 def _only(fields: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
-    """The fields that the body has; one that is null there may have to be."""
+    """The fields that the body has, except those that are null."""
     return {name: value for name, value in fields.items() if body.get(name) is not None}

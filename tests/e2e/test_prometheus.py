@@ -1,4 +1,4 @@
-"""Every panel's query, asked of a real Prometheus that scrapes a real server."""
+"""Every panel's query against a real Prometheus that scrapes a real server."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """One that has scraped a server which did all that the panels ask about."""
+    """A Prometheus that has scraped a server which did everything that the panels show."""
     folder = tmp_path_factory.mktemp("prometheus")
     environment = {
         "QGUIDE_Q_MODELS": '{"a@1": "scripted", "b@1": "scripted"}',
@@ -65,7 +65,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
 
 
 def _keep_busy(url: str, prometheus: httpx.Client) -> None:
-    """Ask until there is data for every panel, or there ought to be."""
+    """Send requests until there is data for every panel, or time is up."""
     deadline = time.monotonic() + DATA_S
     for k in itertools.count():
         asked = {"messages": [TASK], "episode_id": f"e{k}", "perturb": True}
@@ -78,7 +78,7 @@ def _keep_busy(url: str, prometheus: httpx.Client) -> None:
 
 
 def _query(expression: str) -> str:
-    """With a time in place of what Grafana fills in."""
+    """The query with a time in place of Grafana's variable."""
     return expression.replace("$__rate_interval", "1m").replace("$__range", "5m")
 
 

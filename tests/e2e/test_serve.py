@@ -27,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[Serving]:
 
 
 def _send_the_readmes_curl(server: Serving) -> httpx.Response:
-    """What the README tells a newcomer to send, to this server's port."""
+    """The request that the README tells a newcomer to send, to this server's port."""
     block = re.search(r"```sh\n(curl .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert block, "the README shows no curl"
     curl, _, url, _, header, _, body = shlex.split(block[1])

@@ -1,4 +1,4 @@
-"""`qguide serve --vllm MODEL` as an operator runs it; a script plays vLLM."""
+"""`qguide serve --vllm MODEL` as an operator runs it, with a script in place of vLLM."""
 
 import json
 import sys

@@ -104,5 +104,5 @@ def test_play_hands_on_why_the_server_refused(url: str) -> None:
 
 
 def test_play_refuses_a_task_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="task is 5; there are 1"):
+    with pytest.raises(ConfigError, match="task is 5, but the environment has tasks 0 to 0"):
         run_play(PlayConfig(CORRIDOR, task=5), console=Console(file=io.StringIO()))

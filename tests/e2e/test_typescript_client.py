@@ -98,7 +98,7 @@ class Package:
     folder: Path
 
     def run(self, *command: str, **variables: str) -> str:
-        """What a command in the package's folder prints."""
+        """Output of a command in the package's folder."""
         done = _run(self.folder, *command, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -204,7 +204,7 @@ def test_an_error_has_the_same_class_as_in_python(package: Package) -> None:
 
 @pytest.fixture(scope="module")
 def programs(package: Package, servers: Servers) -> Path:
-    """Where the examples and what README and page show are compiled to."""
+    """Folder with the compiled examples and the code of README and page."""
     for name, text in (("client", SOURCE / "README.md"), ("main", CLIENT_PAGE)):
         (block,) = README_BLOCK.findall(text.read_text())
         assert THERE in block

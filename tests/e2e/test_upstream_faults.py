@@ -1,4 +1,4 @@
-"""One test per fault of an upstream: what its callers saw, and that nobody else was hurt.
+"""One test per fault of an upstream: what its callers see, and that others are unaffected.
 
 `qguide serve` has two upstreams, each a `qguide fake-upstream` in a process of its own. One of them
 fails; meanwhile others use the second one and /v1/score, and get their answers in time.
@@ -25,6 +25,8 @@ from tests.support.serving import ROOT, free_port, serving_process
 
 END_S = 60.0
 SILENCE_S = 8.0
+OPEN_S = 3.0
+"""Time in which a test must see that the failed upstream gets no requests."""
 FAILURES = 3
 USER = {"role": "user", "content": "find the mug"}
 SCORE = {"messages": [USER], "candidates": ["go", "stay"]}
@@ -33,7 +35,7 @@ BEST = DEFAULT_REPLIES[2]
 
 @dataclass
 class Fake:
-    """A `qguide fake-upstream` on a port that stays its own."""
+    """A `qguide fake-upstream` that keeps its port when it is restarted."""
 
     port: int
     process: ManagedProcess | None = None
@@ -58,21 +60,21 @@ class Fake:
             self.process = None
 
     def get(self, path: str) -> httpx.Response | None:
-        """What it says; None where nobody is there."""
+        """Its answer, or None if it does not run."""
         try:
             return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=END_S)
         except httpx.TransportError:
             return None
 
     def was_asked(self, times: int) -> bool:
-        """Whether so many requests have come in."""
+        """True if it has received so many requests."""
         answer = self.get("/asked")
         return answer is not None and answer.json()["requests"] >= times
 
 
 @dataclass(frozen=True)
 class Server:
-    """Ours, and the upstream of it that fails."""
+    """The server, and the upstream of it that fails."""
 
     url: str
     bad: Fake
@@ -89,7 +91,7 @@ class Server:
         return httpx.post(f"{self.url}/v1/act", json=asked, timeout=END_S)
 
     def act_as_documented(self, upstream: str) -> httpx.Response:
-        """A guided action by the defaults: several requests of the upstream at the same time."""
+        """A guided action with the defaults, which sends several requests at the same time."""
         asked = {"policy": upstream, "messages": [USER]}
         return httpx.post(f"{self.url}/v1/act", json=asked, timeout=END_S)
 
@@ -98,12 +100,12 @@ class Server:
         return httpx.post(f"{self.url}/v1/score", json=SCORE, timeout=END_S)
 
     def is_back(self) -> bool:
-        """Whether the upstream that failed serves again."""
+        """True if the failed upstream serves again."""
         answer = self.ask("bad")
         return answer.status_code == 200 and said(answer) == BEST
 
     def readiness_of(self, upstream: str) -> str:
-        """What readiness says of an upstream; the light stays green, as others are served."""
+        """Readiness of an upstream; the server itself stays ready, because others are served."""
         ready = httpx.get(f"{self.url}/readyz", timeout=END_S)
         assert ready.status_code == 200
         line: str = ready.json()["details"][f"upstream {upstream}"]
@@ -123,7 +125,7 @@ def said(answer: httpx.Response) -> str:
 
 
 def error_of(answer: httpx.Response) -> tuple[int, str]:
-    """Status and code; what was said is not the upstream's to say."""
+    """Status and code of an error, which must not reveal the upstream's text or address."""
     assert "it works" not in answer.text
     assert "127.0.0.1" not in answer.text
     if answer.status_code == 503:
@@ -138,7 +140,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "retries": 0,
         "timeout_s": SILENCE_S,
         "breaker_failures": FAILURES,
-        "breaker_open_s": 1.0,
+        "breaker_open_s": OPEN_S,
     }
     upstreams: dict[str, dict[str, Any]] = {
         "good": {"url": f"http://127.0.0.1:{good.port}/v1", "model": "fake"},

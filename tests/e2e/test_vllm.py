@@ -1,6 +1,6 @@
-"""A real vLLM runs the embedded QNet's trunk: the same Q, and a refusal where its cache is off.
+"""A real vLLM that runs the embedded QNet's trunk: the same Q, and a refusal without its cache.
 
-It is a contestant of `qguide bench score` too, as an engine and as a server.
+It takes part in `qguide bench score` too, as an engine and as a server.
 
 QGUIDE_VLLM_PYTHON names a Python that has vLLM; `make test-vllm` installs one for the CPU.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -34,7 +35,9 @@ from qnet.types import History, Message, ScoreRequest
 from tests.support.serving import processes_with, serving
 
 PYTHON = os.environ.get("QGUIDE_VLLM_PYTHON", "")
-START_S = 600
+START_S = 1800
+ANSWER_S = 600
+END_S = 60
 BLOCK = 32
 TOLERANCES = {"float32": 1e-5, "bfloat16": 0.02}
 """To the naive scorer in float32. In that type only the order of the sums differs."""
@@ -107,7 +110,18 @@ def vllm(trunk: Trunk, *options: str) -> Iterator[str]:
             wait_until_ready(process, f"http://127.0.0.1:{port}", log)
             yield f"http://127.0.0.1:{port}"
         finally:
-            process.terminate()
+            end(process)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a vLLM and its children; while it starts, it may ignore SIGTERM."""
+    if process.poll() is not None:
+        return
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    process.terminate()
+    _, left = psutil.wait_procs(family, timeout=END_S)
+    for one in left:
+        one.kill()
 
 
 def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
@@ -190,7 +204,7 @@ def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path:
     env = {
         "QGUIDE_VLLM_PYTHON": PYTHON,
         "QGUIDE_VLLM_ARGUMENTS": json.dumps(arguments),
-        "QGUIDE_TIMEOUT_S": str(START_S),
+        "QGUIDE_TIMEOUT_S": str(ANSWER_S),
         "TORCHDYNAMO_DISABLE": "1",  # the first request would wait for a C++ compiler
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -199,9 +213,9 @@ def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path:
     messages = [{"role": m.role, "content": m.content} for m in HISTORY]
     body = {"messages": messages, "max_tokens": 40, "seed": 1, "logprobs": True}
     options = {"num_candidates": 4, "temperature": 1.5, "return_candidates": True}
-    with serving("--vllm", str(model), env=env, log=log, start_s=2 * START_S) as url:
+    with serving("--vllm", str(model), env=env, log=log, start_s=START_S) as url:
         chat = f"{url}/v1/chat/completions"
-        answer = httpx.post(chat, json=body | {"qguide": options}, timeout=START_S).json()
+        answer = httpx.post(chat, json=body | {"qguide": options}, timeout=ANSWER_S).json()
         guidance = answer["qguide"]
         assert guidance["distinct_candidates"] > 1, guidance
         q_values = guidance["q_values"]
@@ -214,6 +228,6 @@ def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path:
         assert usage["prompt_tokens"] == prompt  # once for all candidates
         assert 4 < usage["completion_tokens"] <= 160
         _log.info("candidates %s, usage %s", q_values, usage)
-        streamed = httpx.post(chat, json=body | {"stream": True}, timeout=START_S).text
+        streamed = httpx.post(chat, json=body | {"stream": True}, timeout=ANSWER_S).text
         assert streamed.endswith("data: [DONE]\n\n")
     assert processes_with(str(model)) == []

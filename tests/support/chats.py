@@ -1,4 +1,4 @@
-"""How tests of chat completions ask."""
+"""Requests that tests of chat completions share."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""An environment from outside QGuide: another chat format, partial credit, its own success.
+"""An environment outside QGuide, with its own chat format, partial credit and success criterion.
 
 The task is to count up to a goal. Every number earns its share of the reward, and more than half
 of the reward is a success. Jobs name it by its import path, as they would a user's own.
@@ -37,7 +37,7 @@ class Counting:
         return StepResult(f"{self._said} said.", self._said / self._goal, done, valid)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
 
 class CountingConfig(EnvironmentConfig):
@@ -61,7 +61,7 @@ class CountingSuite:
         return Counting(int(task.source))
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there are no processes to stop."""
 
 
 def number_in(reply: str) -> str:
@@ -85,7 +85,7 @@ class CountingExpert:
         return "<0>"
 
     def follow(self, reply: str) -> None:
-        """The next observation says it all."""
+        """Do nothing: the next observation is enough."""
 
     def copy(self) -> "CountingExpert":
         return copy(self)
@@ -110,7 +110,7 @@ class CountingPolicy:
 
 
 class LikesProgress:
-    """Q is the number that a candidate says."""
+    """A scorer whose Q is the number in the candidate."""
 
     name = "likes-progress"
 

@@ -61,13 +61,13 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether the tests run it as it stands."""
+        """True if the tests run the block as it is."""
         return self.language in ("sh", "python") and self.kind != "not run"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a shell would have run: the program, its arguments and its QGUIDE_… variables."""
+    """A command as a shell would run it: program, arguments and QGUIDE_… variables."""
 
     program: str
     arguments: Sequence[str]
@@ -124,7 +124,7 @@ def commands_of(block: Block, folder: Path) -> Iterator[Command]:
 
 
 def run_shell(text: str, folder: Path) -> str:
-    """What a block prints, run as it stands with the console script of this environment."""
+    """Output of a block, run as it is with the console script of this environment."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["/bin/bash", "-euc", text],

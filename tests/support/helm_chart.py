@@ -53,7 +53,7 @@ def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def template(*values: str, chart: Path = CHART) -> "subprocess.CompletedProcess[str]":
-    """What helm makes of files in docker/helm/values and of NAME=VALUE."""
+    """The chart as helm renders it with files of docker/helm/values and NAME=VALUE."""
     options = [
         option
         for value in values
@@ -92,7 +92,7 @@ def server_of(documents: Documents) -> Document:
 
 
 def environment(container: Document) -> dict[str, str]:
-    """What the kubelet would give the process: $(NAME) is what came before, $$ is $."""
+    """The process's environment as the kubelet expands it: $(NAME) and $$."""
     known: dict[str, str] = {}
     for variable in container["env"]:
         match variable:

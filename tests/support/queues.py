@@ -1,4 +1,4 @@
-"""Waiting for what waits for a device, where the order of work is what a test is about."""
+"""Waiting until requests are queued for a device, for tests of the order of work."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What of vLLM's HTTP interface QGuide uses, on a free port, with a tiny trunk run by torch."""
+"""A server with the part of vLLM's HTTP interface that QGuide uses, and a tiny trunk in torch."""
 
 import base64
 import json
@@ -58,7 +58,7 @@ class ScriptedVllm:
     _blocks: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
 
     def fails(self, *faults: Fault) -> Fault:
-        """Which of these faults the running request has to show."""
+        """The fault, one of these, that the current request must show."""
         if self.fault not in faults or self.faults_left == 0:
             return ""
         if self.faults_left is not None:

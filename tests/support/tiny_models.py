@@ -43,12 +43,12 @@ def renderer() -> Renderer:
 
 
 def distinct_tokens(candidates: Sequence[Message]) -> int:
-    """How many different beginnings the candidates have."""
+    """Number of distinct prefixes of the candidates."""
     return distinct_beginnings([renderer().encode_candidate(c) for c in candidates])
 
 
 def distinct_beginnings(paths: Sequence[Sequence[int]]) -> int:
-    """How many different beginnings these tokens have."""
+    """Number of distinct prefixes of these tokens."""
     return len({tuple(ids[:end]) for ids in paths for end in range(1, len(ids) + 1)})
 
 

@@ -1,4 +1,4 @@
-"""The layers: server → qnet ← training, only the console script knows both, and no circles."""
+"""Layers: server → qnet ← training; only the commands know both; no import runs in a circle."""
 
 import ast
 import sys
@@ -41,7 +41,7 @@ def imports_of(source: str) -> Iterator[str]:
 
 
 def forbidden_imports(package: str, source: str) -> list[str]:
-    """Imports that run against an arrow; relative ones, whose arrow cannot be read, too."""
+    """Imports against the direction of the layers, and relative imports, which hide it."""
     others = set(MAY_IMPORT) - {package} - MAY_IMPORT[package]
     return [
         name

@@ -1,4 +1,4 @@
-"""The figures that are told are those of the models that ship."""
+"""The published figures are those of the models that ship."""
 
 import json
 from pathlib import Path

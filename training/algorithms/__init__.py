@@ -1,1 +1,1 @@
-"""The papers' algorithms: values in, values out. No files, no models, no clocks here."""
+"""The papers' algorithms as pure functions, without files, models or clocks."""

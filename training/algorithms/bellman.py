@@ -1,7 +1,7 @@
 """Labels for the nodes of an exploration tree.
 
 `bellman_backup` is QLASS's (equation 7, algorithm 3); `average_outcome` and `branch_outcome` are
-the alternatives of its figure 4. All return one value per node id; the root has no action and so
+the alternatives in its figure 4. All return one value per node id. The root has no action and so
 no label.
 """
 
@@ -18,11 +18,11 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
     (QLASS, equation 7 and algorithm 3.)
 
     Args:
-        tree: rewards in [0, 1], 0 but at the end, give Q in [0, 1].
+        tree: if all rewards are in [0, 1] and only leaves have any, Q is in [0, 1] too.
         gamma: discount per environment step, in [0, 1].
-        noop_cost_steps: steps that an action costs which does nothing, right after another that
-            did nothing (ours; the paper's is 1). An agent that repeats itself tends to go on: the
-            game is the same, and the history says nothing new.
+        noop_cost_steps: number of steps that an action without effect counts as if it follows
+            another one (ours; the paper's is 1). An agent that repeats itself tends to go on doing
+            so, because neither the game nor the history tells it anything new.
 
     Raises:
         EmptyTreeError: the root has no children.
@@ -39,8 +39,8 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
 def normalize(q_values: Mapping[int, float]) -> dict[int, float]:
     """Min-max over one tree: q <- (q - q_min) / (q_max - q_min) (QLASS algorithm 3).
 
-    If all are equal, they stay as they are (ours: the published code writes 0, which labels a
-    tree of successes alone as failure).
+    Equal values stay as they are (ours; the published code writes 0, which labels a tree in which
+    every branch succeeds as a failure).
     """
     low, high = min(q_values.values()), max(q_values.values())
     if low == high:
@@ -65,9 +65,9 @@ def average_outcome(tree: Tree) -> dict[int, float]:
 
 
 def branch_outcome(tree: Tree) -> dict[int, float]:
-    """The outcome of its branch, copied to every step (target `reward`).
+    """The outcome of a branch, copied to each of its nodes (target `reward`).
 
-    A node that several branches share takes the outcome of the one that brought it.
+    A node that several branches share takes the outcome of the branch that added it.
 
     Raises:
         EmptyTreeError: the root has no children.

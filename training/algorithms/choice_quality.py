@@ -1,91 +1,145 @@
-"""Quality of choices by Q-values among the candidates of a state, without playing an episode.
+"""Quality of a scorer's choices among the candidates of a state, without playing an episode.
 
-Sibling accuracy over all trees hides the choices that matter: those among candidates that one
-policy drew in one state. These figures are of such groups alone.
+Sibling accuracy over whole trees hides the choices that matter: those among the candidates that
+one policy drew in one state. These figures cover such choices only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
-from math import nan, sqrt
+from itertools import combinations
+from statistics import fmean
+
+import numpy as np
+from scipy import stats
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Candidates of one state.
+class ScoredChoice:
+    """The candidates of one state, with a scorer's values.
 
     Attributes:
-        q_values: of each.
-        steps: to the goal after each; fewer are better.
-        valid: False where a candidate means nothing to the environment.
+        q_values: one per candidate.
+        steps: to the goal after each candidate; fewer are better.
+        valid: False where the environment did not understand the action.
+        draws: how often each candidate was drawn; empty if unknown.
+        greedy: index of the policy's greedy reply; None if it was not drawn, or unknown.
+        after_invalid: the action before this state was invalid.
     """
 
     q_values: Sequence[float]
     steps: Sequence[float]
     valid: Sequence[bool]
+    draws: Sequence[int] = ()
+    greedy: int | None = None
+    after_invalid: bool = False
 
     @property
     def chosen(self) -> int:
-        """Index of the highest Q, the first of several."""
+        """Index of the highest value, the first of equal ones."""
         return max(range(len(self.q_values)), key=self.q_values.__getitem__)
 
+    @property
+    def regret_steps(self) -> float:
+        """Steps that the choice costs more than the best candidate."""
+        return self.steps[self.chosen] - min(self.steps)
 
-def choice_quality(groups: Sequence[Group]) -> dict[str, float]:
-    """Figures over all groups; one without a case is left out.
+
+def choice_quality(choices: Sequence[ScoredChoice]) -> dict[str, float]:
+    """Figures over all choices; a figure that no choice contributes to is left out.
 
     Returns:
-        `spearman`: mean rank correlation of Q with fewer steps, of groups in which both differ.
-        `regret_steps`: steps after the candidate of highest Q minus those after the best;
-        `..._of_random` is that of a random one. `pairs_in_order`: share of pairs with different
-        steps in which the better one has the higher Q (a tie counts half);
-        `valid_above_invalid`: the same for pairs of a valid and an invalid one. `invalid_chosen`,
-        `invalid_of_random`: share of choices that are invalid.
+        `regret_steps`: steps that the choice costs more than the best candidate, averaged over the
+        choices; `..._of_greedy`, `..._of_random_distinct` and `..._of_random_draw` are those of
+        the greedy candidate, of a random distinct candidate and of a random draw.
+        `pair_accuracy`: share of pairs with different steps in which the better candidate has the
+        higher value (a tie counts half), over `pairs` pairs; `pair_accuracy_by_gap` weights each
+        pair by its difference in steps. `valid_above_invalid`: the same share of the
+        `validity_pairs`, those of a valid and an invalid candidate.
+        `spearman`: mean rank correlation of values and fewer steps within a state; constant values
+        count 0, and a state whose candidates all need the same steps does not count.
+        `invalid_rate`: share of choices that are invalid, with the same three baselines;
+        `invalid_after_invalid`: that share where the action before was invalid too.
     """
-    figures = {
-        "spearman": _mean(groups, _spearman),
-        "regret_steps": _mean(groups, lambda g: g.steps[g.chosen] - min(g.steps)),
-        "regret_steps_of_random": _mean(groups, lambda g: _average(g.steps) - min(g.steps)),
-        "pairs_in_order": _share(groups, lambda g, a, b: g.steps[a] < g.steps[b]),
-        "valid_above_invalid": _share(groups, lambda g, a, b: g.valid[a] and not g.valid[b]),
-        "invalid_chosen": _mean(groups, lambda g: float(not g.valid[g.chosen])),
-        "invalid_of_random": _mean(groups, lambda g: 1 - _average(g.valid)),
+    figures = _regrets(choices) | _orders(choices) | _invalid_rates(choices)
+    known = {name: value for name, value in figures.items() if value is not None}
+    return {"decisions": len(choices), **known}
+
+
+def _regrets(choices: Sequence[ScoredChoice]) -> dict[str, float | None]:
+    def regret(choice: ScoredChoice, steps: float) -> float:
+        return steps - min(choice.steps)
+
+    drawn = [c for c in choices if c.draws]
+    return {
+        "regret_steps": _mean([regret(c, c.steps[c.chosen]) for c in choices]),
+        "regret_steps_of_greedy": _mean([regret(c, c.steps[i]) for c, i in _greedy(choices)]),
+        "regret_steps_of_random_distinct": _mean([regret(c, fmean(c.steps)) for c in choices]),
+        "regret_steps_of_random_draw": _mean([regret(c, _mean_draw(c, c.steps)) for c in drawn]),
     }
-    known = {name: value for name, value in figures.items() if value == value}
-    return {"decisions": float(len(groups)), **known}
 
 
-def _spearman(group: Group) -> float:
-    """Pearson's correlation of the ranks, ties sharing theirs; nan where one side is constant."""
-    q, steps = _ranks(group.q_values), _ranks([-s for s in group.steps])
-    centre = (len(q) - 1) / 2
-    q, steps = [rank - centre for rank in q], [rank - centre for rank in steps]
-    scale = sqrt(sum(a * a for a in q) * sum(b * b for b in steps))
-    return sum(a * b for a, b in zip(q, steps, strict=True)) / scale if scale else nan
+def _orders(choices: Sequence[ScoredChoice]) -> dict[str, float | None]:
+    gaps, orders, by_validity = [], [], []
+    for choice in choices:
+        for a, b in combinations(range(len(choice.steps)), 2):
+            if choice.steps[a] != choice.steps[b]:
+                better, worse = (a, b) if choice.steps[a] < choice.steps[b] else (b, a)
+                gaps.append(choice.steps[worse] - choice.steps[better])
+                orders.append(_order(choice, better, worse))
+            if choice.valid[a] != choice.valid[b]:
+                valid, invalid = (a, b) if choice.valid[a] else (b, a)
+                by_validity.append(_order(choice, valid, invalid))
+    return {
+        "pairs": len(orders),
+        "pair_accuracy": _mean(orders),
+        "pair_accuracy_by_gap": fmean(orders, weights=gaps) if gaps else None,
+        "validity_pairs": len(by_validity),
+        "valid_above_invalid": _mean(by_validity),
+        "spearman": _mean([r for choice in choices if (r := _spearman(choice)) is not None]),
+    }
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [
-        sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2
-        for value in values
-    ]
+def _invalid_rates(choices: Sequence[ScoredChoice]) -> dict[str, float | None]:
+    after_invalid = [c for c in choices if c.after_invalid]
+    return {
+        "invalid_rate": _mean([not c.valid[c.chosen] for c in choices]),
+        "invalid_rate_of_greedy": _mean([not c.valid[i] for c, i in _greedy(choices)]),
+        "invalid_rate_of_random_distinct": _mean([1 - fmean(c.valid) for c in choices]),
+        "invalid_rate_of_random_draw": _mean(
+            [1 - _mean_draw(c, c.valid) for c in choices if c.draws]
+        ),
+        "invalid_after_invalid": _mean([not c.valid[c.chosen] for c in after_invalid]),
+        "invalid_after_invalid_of_random_distinct": _mean(
+            [1 - fmean(c.valid) for c in after_invalid]
+        ),
+    }
 
 
-def _mean(groups: Sequence[Group], figure: Callable[[Group], float]) -> float:
-    """Mean over the groups that have the figure."""
-    known = [value for group in groups if (value := figure(group)) == value]
-    return _average(known) if known else nan
+def _greedy(choices: Sequence[ScoredChoice]) -> list[tuple[ScoredChoice, int]]:
+    """The choices whose greedy candidate is known, each with its index."""
+    return [(choice, choice.greedy) for choice in choices if choice.greedy is not None]
 
 
-def _share(groups: Sequence[Group], better: Callable[[Group, int, int], bool]) -> float:
-    """Share of the pairs (a, b) with a better than b in which a has the higher Q."""
-    right = [
-        (group.q_values[a] > group.q_values[b]) + 0.5 * (group.q_values[a] == group.q_values[b])
-        for group in groups
-        for a, b in permutations(range(len(group.steps)), 2)
-        if better(group, a, b)
-    ]
-    return _average(right) if right else nan
+def _mean(values: Sequence[float]) -> float | None:
+    return float(fmean(values)) if values else None
 
 
-def _average(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean_draw(choice: ScoredChoice, values: Sequence[float]) -> float:
+    """Mean of the candidates' values, each counted as often as it was drawn."""
+    return fmean(values, weights=choice.draws)
+
+
+def _order(choice: ScoredChoice, better: int, worse: int) -> float:
+    """1 if the better candidate has the higher value, 0.5 for a tie."""
+    q_better, q_worse = choice.q_values[better], choice.q_values[worse]
+    return 0.5 if q_better == q_worse else float(q_better > q_worse)
+
+
+def _spearman(choice: ScoredChoice) -> float | None:
+    """Rank correlation of values and steps saved; None if all candidates need the same steps."""
+    if len(set(choice.steps)) < 2:
+        return None
+    if len(set(choice.q_values)) < 2:
+        return 0.0
+    saved = stats.rankdata([-steps for steps in choice.steps])
+    return float(np.corrcoef(saved, stats.rankdata(choice.q_values))[0, 1])

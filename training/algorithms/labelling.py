@@ -1,4 +1,4 @@
-"""Labels of a tree, and the labelled paths that a Q model is trained on (QLASS section 3.3)."""
+"""Labels of a tree, and the labelled paths on which a Q model is trained (QLASS section 3.3)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ def label_tree(
     """The label of every node.
 
     Args:
-        tree: of one task.
-        target: `q` is QLASS's; `avg` and `reward` are its ablations and stay as they are.
-        gamma: discount of `q`.
-        normalized: min-max `q` over the tree.
-        noop_cost_steps: for `q`; see `bellman_backup`.
+        tree: one task's tree.
+        target: `q` is QLASS's; `avg` and `reward` are its ablations, which are never normalised.
+        gamma: discount per step; for `q` only.
+        normalized: scale `q` to [0, 1] by min-max over the tree.
+        noop_cost_steps: see `bellman_backup`; for `q` only.
 
     Raises:
         EmptyTreeError: the root has no children.
@@ -56,8 +56,8 @@ class LabelledPath:
     """One root-to-leaf path and its labels.
 
     Attributes:
-        q_values: one per node; None where an earlier path of the tree has the label, and where
-            there is none.
+        q_values: one per node; None if an earlier path of the tree has the label, or if there is
+            none.
     """
 
     nodes: tuple[Node, ...]
@@ -65,7 +65,7 @@ class LabelledPath:
 
 
 def labelled_paths(tree: Tree, labels: Mapping[int, float]) -> Iterator[LabelledPath]:
-    """Every root-to-leaf path; the first path through a node has its label."""
+    """Every root-to-leaf path; a node's label is in the first path through it."""
     owned: set[int] = set()
     for leaf in tree.leaves():
         path = tree.path(leaf.id)
@@ -76,5 +76,5 @@ def labelled_paths(tree: Tree, labels: Mapping[int, float]) -> Iterator[Labelled
 
 
 def sibling_groups(tree: Tree) -> Iterator[tuple[int, ...]]:
-    """Ids of the actions taken in the same state, for each state with two or more."""
+    """Ids of the actions taken in one state, for each state with at least two."""
     return (children for children in tree.children if len(children) >= 2)

@@ -13,7 +13,7 @@ def regression_columns(
     *,
     loss_on: LossOn,
 ) -> dict[str, list[float]]:
-    """Per-token weight and target that make one pass over an episode equal the papers' loss.
+    """Per-token weights and targets with which one pass over an episode gives the papers' loss.
 
     Equation 11 puts the label q_t of (s_t, a_t) on each of its n_t positions with weight 1/n_t.
     An episode holds all its (s_t, a_t) as prefixes, and sum_t (1/n_t) (q - q_t)^2 over the labels
@@ -24,7 +24,8 @@ def regression_columns(
         length: tokens of the episode.
         action_spans: [start, end) of each action.
         q_values: one label per action; None for an action whose label is in another path.
-        loss_on: `all` the positions up to the action's end, those of the `action`, or its `last`.
+        loss_on: positions with the label: `all` up to the action's end, those of the `action`, or
+            only its `last` one.
 
     Returns:
         Columns `weight` and `target`; the weights of one label sum to 1.

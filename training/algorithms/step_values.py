@@ -1,7 +1,7 @@
-"""Value of an action, from the ends of its continuations.
+"""Value of an action, computed from how its continuations ended.
 
-`discounted` is the papers' gamma^n, which hardly tells actions apart far from the goal. `linear`
-counts all steps alike, so that a wasted step costs the same everywhere.
+`discounted` is the papers' gamma^n, which barely separates actions far from the goal. `linear`
+charges the same for every step, so a wasted step costs the same everywhere.
 """
 
 from collections.abc import Sequence
@@ -13,24 +13,25 @@ ValueScale = Literal["linear", "discounted"]
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of one continuation.
+    """How one continuation ended.
 
     Attributes:
         outcome_reward: in [0, 1].
-        steps: after the action that is valued.
+        steps: number of steps that are counted; each caller says whether the valued action is one.
     """
 
     outcome_reward: float
     steps: float
 
 
-def steps_left(endings: Sequence[Ending], *, horizon: int, extra_steps: float = 0.0) -> float:
-    """Mean steps to the goal; `horizon` for a failure, and at most `horizon` for a success.
+def steps_left(endings: Sequence[Ending], *, horizon: float, extra_steps: float = 0.0) -> float:
+    """Mean steps to the goal: `horizon` for a failure, at most `horizon` for a success.
 
     Args:
-        endings: one per continuation; a graded outcome is between success and failure.
-        horizon: steps of a failure.
-        extra_steps: added to each, after the cut.
+        endings: one per continuation; a graded outcome r counts r times as a success and 1 - r
+            times as a failure.
+        horizon: steps counted for a failure.
+        extra_steps: added to each, after the cut at `horizon`.
     """
     left = [
         horizon - ending.outcome_reward * (horizon - min(ending.steps, horizon))
@@ -40,7 +41,7 @@ def steps_left(endings: Sequence[Ending], *, horizon: int, extra_steps: float = 
 
 
 def linear_value(steps: float, *, step_cost: float) -> float:
-    """1 at the goal, `step_cost` less for every step that is left."""
+    """1 at the goal, and `step_cost` less for every step still to go."""
     return 1.0 - step_cost * steps
 
 

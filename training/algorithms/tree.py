@@ -1,8 +1,8 @@
-"""Exploration tree as a value (QLASS section 3.2 and algorithm 2).
+"""Exploration tree as an immutable value (QLASS section 3.2 and algorithm 2).
 
 A node is an action and its effect; its state is the path from the root. The root, id 0, is the
-task before any action. Ids count the nodes in the order in which they were merged, so parents come
-before their children, and siblings stand oldest first.
+task before any action. Ids number the nodes in the order in which they were merged, so parents come
+before their children, and older siblings before younger ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,16 @@ from qnet.types import History
 from training.trajectory import Step, action_key, path_history
 
 EXPERT = "expert"
-"""The `source` of an expert's nodes and trajectories; any other source is a policy's name."""
+"""The `source` of an expert's nodes and trajectories; other sources are names of policies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One action in its place in the tree.
+    """One action and its place in the tree.
 
     Attributes:
-        depth: actions from the root, this one included.
-        source: "expert" or a policy's name, of the trajectory that brought the node first.
+        depth: number of actions from the root, this one included.
+        source: source of the trajectory that added the node: "expert" or a policy's name.
     """
 
     id: int
@@ -34,12 +34,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A task's explored actions.
+    """The explored actions of one task.
 
     Attributes:
         first_observation: the root's state.
-        nodes: node `id` at index `id - 1`.
-        children: ids of the children of node `id` at index `id`, oldest first.
+        nodes: node `id` is at index `id - 1`.
+        children: ids of the children of node `id`, oldest first, are at index `id`.
     """
 
     first_observation: str
@@ -47,15 +47,15 @@ class Tree:
     children: tuple[tuple[int, ...], ...] = ((),)
 
     def node(self, node_id: int) -> Node:
-        """The node of an id other than the root's."""
+        """The node with an id other than the root's."""
         return self.nodes[node_id - 1]
 
     def depth(self, node_id: int) -> int:
-        """Actions from the root to the node."""
+        """Number of actions from the root to the node."""
         return 0 if node_id == ROOT_ID else self.node(node_id).depth
 
     def path(self, node_id: int) -> tuple[Node, ...]:
-        """The nodes from the root, itself left out, to `node_id`."""
+        """The nodes from the root (excluded) to `node_id` (included)."""
         nodes: list[Node] = []
         while node_id != ROOT_ID:
             nodes.append(self.node(node_id))
@@ -63,13 +63,13 @@ class Tree:
         return tuple(reversed(nodes))
 
     def idles(self, node_id: int) -> bool:
-        """True if the action did nothing, right after another that did nothing."""
+        """True if neither this action nor the one before it had an effect."""
         if node_id == ROOT_ID or (parent := self.node(node_id).parent) == ROOT_ID:
             return False
         return not self.node(node_id).step.valid and not self.node(parent).step.valid
 
     def history(self, node_id: int) -> History:
-        """The state after `node_id`: what the policy sees before its next action."""
+        """The state after `node_id`, as the policy sees it before its next action."""
         return path_history(self.first_observation, [node.step for node in self.path(node_id)])
 
     def leaves(self) -> Iterator[Node]:
@@ -91,7 +91,7 @@ def tree_of(first_observation: str, nodes: Sequence[Node]) -> Tree:
 
 
 def find_child(tree: Tree, node_id: int, action: str) -> int | None:
-    """The child of a node with the same action, whatever its thought, or None."""
+    """The child of a node with the same action, whatever its thought; None without one."""
     key = action_key(action)
     return next(
         (
@@ -106,10 +106,10 @@ def find_child(tree: Tree, node_id: int, action: str) -> int | None:
 def merge_branch(
     tree: Tree, steps: Sequence[Step], *, at: int = ROOT_ID, source: str
 ) -> tuple[Tree, tuple[int, ...]]:
-    """Add a trajectory below node `at`, along the nodes that it has in common with the tree.
+    """Add a trajectory below node `at`; it shares nodes with the tree as far as they agree.
 
-    Environments are deterministic, so equal actions after one node are one node, and the first of
-    two such replies is kept. Merging the same branch twice changes nothing.
+    Environments are deterministic, so replies with equal actions become one node, which keeps the
+    first reply. Merging the same branch twice changes nothing.
 
     Returns:
         The new tree, and the ids of the branch's nodes in order, shared ones included.
@@ -133,8 +133,8 @@ def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:
     """Share of the inner nodes, the root included, that have at least two children.
 
     Args:
-        tree: any; 0 for one without actions.
-        depth: depth of the deepest node that counts; None counts all.
+        tree: a tree without actions gives 0.
+        depth: depth of the deepest node that counts; None counts all nodes.
     """
     widths = [
         len(children)

@@ -1,9 +1,9 @@
-"""Job files: a TOML file and its `--set` overrides become a checked configuration.
+"""Job files: a TOML file and its `--set` overrides become a validated configuration.
 
     qguide sft --config sft.toml --set optimization.epochs=3 --set output=runs/sft
 
 A value after `=` is read as TOML (3, 0.5, true, ["a", "b"]); a value that is not TOML is a string.
-A file with `extends = "../sft.toml"` takes everything from that file that it does not set itself.
+A file with `extends = "../sft.toml"` takes every field that it does not set itself from that file.
 That path is relative to the file; all other paths are relative to the working directory.
 """
 
@@ -35,7 +35,7 @@ RENAMED = {
     "recall_heads": "copy_heads",
     "tails": "unbranched_suffixes",
 }
-"""Old names of fields to new ones, so that an older job file is refused with its remedy."""
+"""New names of renamed fields, so that the error about an older job file can name them."""
 
 
 def load_config(
@@ -50,9 +50,9 @@ def load_config(
     Args:
         kind: the job's configuration class.
         path: its TOML file; None starts from the defaults.
-        overrides: "field=value" or "table.field=value"; a later one wins over an earlier one.
-        options: values of command line options by "table.field", without those that are None.
-            They win over the file, and `overrides` win over them.
+        overrides: "field=value" or "table.field=value"; later ones replace earlier ones.
+        options: values of command line options by "table.field"; None means not given. They
+            replace those of the file, and `overrides` replace them.
 
     Raises:
         ConfigError: the file cannot be read, or a field is missing, unknown or wrong.
@@ -66,36 +66,36 @@ def load_config(
         if not equals:
             raise ConfigError(f"--set {override!r} has no value; write field=value")
         _set(values, name.strip(), _parse(text.strip()))
-    with _explained(kind, values, place=str(path) if path is not None else "what was given"):
+    with _explained(kind, values, place=str(path) if path is not None else "the command line"):
         return kind.model_validate(values)
 
 
 def read_environment(values: Mapping[str, object]) -> EnvironmentConfig:
-    """The checked `[environment]` table of a command that has no job file.
+    """The validated `[environment]` table of a command that has no job file.
 
     Raises:
         ConfigError: there is no such environment, or a field is unknown or wrong.
     """
-    with _explained(EnvironmentConfig, values, place="what was given"):
+    with _explained(EnvironmentConfig, values, place="the command line"):
         return environment_config(values)
 
 
 @contextmanager
 def _explained(kind: type[BaseModel], values: Mapping[str, Any], *, place: str) -> Iterator[None]:
-    """Every mistake of a configuration in a line of its own, in one `ConfigError`."""
+    """Turn a validation error into a `ConfigError` with one line per mistake."""
     try:
         yield
     except ValidationError as error:
         problems = "\n".join(f"  {_explain(problem, kind, values)}" for problem in error.errors())
-        raise ConfigError(f"{place} does not make a {kind.__name__}:\n{problems}") from error
+        raise ConfigError(f"{place} is not a valid {kind.__name__}:\n{problems}") from error
 
 
 def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a TOML file's tables, on top of those of the file that it extends.
+    """Read a TOML file's tables, merged over those of the file that it extends.
 
     Args:
         path: the file.
-        above: the files that led to it.
+        above: the files that extend it, directly or not.
 
     Raises:
         ConfigError: a file cannot be read or is not TOML, or files extend each other in a circle.
@@ -103,13 +103,13 @@ def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     path = path.resolve()
     if path in above:
         circle = " -> ".join(str(file) for file in (*above, path))
-        raise ConfigError(f"{circle} extend each other; take out one `extends`")
+        raise ConfigError(f"{circle} extend each other; remove one `extends`")
     values = read_toml(path)
     base = values.pop("extends", None)
     if base is None:
         return values
     if not isinstance(base, str):
-        raise ConfigError(f"{path}: extends is {base!r}; name a file by its path from this one")
+        raise ConfigError(f"{path}: extends is {base!r}; name a file, relative to this one")
     return _merged(read_tables(path.parent / base, above=(*above, path)), values)
 
 
@@ -133,13 +133,13 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; give --config an existing file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}; correct it there") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}; correct it there") from error
 
 
 def _set(values: dict[str, Any], name: str, value: object) -> None:
     *tables, field = name.split(".")
     if not all((*tables, field)):
-        raise ConfigError(f"--set {name!r}: a part of the name is empty; write table.field=value")
+        raise ConfigError(f"--set {name!r}: part of the name is empty; write table.field=value")
     for part in tables:
         inner = values.setdefault(part, {})
         if not isinstance(inner, dict):
@@ -157,26 +157,26 @@ def _parse(text: str) -> Any:
 
 
 def _explain(problem: ErrorDetails, kind: type[BaseModel], values: Mapping[str, Any]) -> str:
-    """One line: the field, its value, what is wrong, and what to do."""
+    """One line with the field, its value, the mistake and the remedy."""
     name = ".".join(str(part) for part in problem["loc"]) or kind.__name__
     match problem["type"]:
         case "extra_forbidden":
             fields = _fields_at(kind, problem["loc"][:-1], values)
             table, _, field = name.rpartition(".")
             if (new := RENAMED.get(field)) in fields:
-                return f"{name}: is called {'.'.join(filter(None, (table, new)))} now; rename it"
+                return f"{name}: is now called {'.'.join(filter(None, (table, new)))}; rename it"
             known = ", ".join(fields) or "none here"
-            return f"{name}: there is no such field; the fields are: {known}"
+            return f"{name}: there is no such field; the fields are {known}"
         case "missing":
-            return f"{name}: is missing; write it in the file or add --set {name}=…"
+            return f"{name}: is missing; set it in the file or with --set {name}=…"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    if not problem["loc"]:  # of several fields together: the message names them
+    if not problem["loc"]:  # a mistake of several fields together; the message names them
         return message
     value = repr(problem["input"])
     shown = value if len(value) <= 80 else value[:77] + "..."
     settable = ".".join(takewhile(lambda part: not part.isdigit(), name.split(".")))
-    return f"{name} = {shown}: {message}; change it or add --set {settable}=…"
+    return f"{name} = {shown}: {message}; change it there or with --set {settable}=…"
 
 
 def _fields_at(
@@ -191,7 +191,7 @@ def _fields_at(
 
 
 def _table_of(model: Any, values: Mapping[str, Any]) -> Any:
-    """The class that checks a table; which one checks `[environment]` depends on its name."""
+    """The class that validates a table; that of `[environment]` depends on its name."""
     if model is not EnvironmentConfig:
         return model
     return find_environment(values.get("name", DEFAULT_ENVIRONMENT)).config

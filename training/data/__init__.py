@@ -1,1 +1,1 @@
-"""Versioned records, run folders and augmentation: all that jobs read and write."""
+"""Versioned records, run folders and augmentation: everything that jobs read and write."""

@@ -1,8 +1,8 @@
-"""Consistent renaming of an episode's words, so that a policy learns to copy, not to remember.
+"""Consistent renaming of an episode's words, so that a policy learns to copy names from its prompt.
 
 Three hundred demonstrations have the same apples in the same places, and a model trained from
-scratch learns them by heart. Permuting the words of a group, in the same way throughout an
-episode, changes the names and keeps every relation between task, observation and action.
+scratch memorises them. Permuting the words of a group, in the same way throughout an episode,
+changes the names and keeps every relation between task, observation and action.
 """
 
 import random
@@ -22,8 +22,8 @@ class Augmentation(BaseModel):
     """Options of the renaming.
 
     Attributes:
-        probability: of renaming an episode at all.
-        groups: words that may take each other's place, for example all object types.
+        probability: probability that an episode is renamed.
+        groups: words that may replace each other, for example all object types.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

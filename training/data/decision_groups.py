@@ -1,14 +1,14 @@
-"""Decision groups: one played episode with every distinct candidate of every step, each valued.
+"""Decision groups: a played episode with the value of every distinct candidate at every step.
 
     groups ─▶ DecisionGroupsRow ─▶ train-qnet, pairs, choice-regret
 
-An exploration tree holds what a Q model may learn from. A decision group holds exactly what it has
-to choose among: the candidates that the policy draws in the states that it reaches itself. Rows
-hold facts alone (outcomes and steps); labels are computed where the rows are read.
+An exploration tree holds examples that a Q model may learn from. A decision group holds exactly
+what it must choose between: the candidates that the policy draws in states it reaches itself. Rows
+hold outcomes and steps only; labels are computed when the rows are read.
 """
 
-import math
 from collections.abc import Iterator
+from statistics import fmean
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
@@ -18,17 +18,17 @@ from qnet.types import History, Message
 from training.trajectory import Step, action_key, path_history
 
 ContinuationBy = Literal["expert", "policy", "guided"]
-"""Agent that plays on after a candidate: the environment's expert, the policy alone, or the
+"""The agent that plays on after a candidate: the environment's expert, the policy alone, or the
 policy guided by a Q model."""
 
 
 class ContinuationRow(Row):
-    """One play from a candidate to the end of its episode.
+    """One continuation from a candidate to the end of its episode.
 
     Attributes:
-        outcome_reward: the reward at the end, be it the environment's or a limit's.
-        steps: environment steps from and including the candidate, until the end or the limit.
-        terminated: False if a limit cut it off.
+        outcome_reward: reward at the end, whether the environment or a step limit ended it.
+        steps: environment steps to the end or the limit, the candidate included.
+        terminated: False if a step limit cut it off.
     """
 
     outcome_reward: Reward
@@ -37,21 +37,22 @@ class ContinuationRow(Row):
 
 
 class CandidateRow(Row):
-    """One distinct action among those drawn in a state.
+    """One distinct action drawn in a state.
 
     Attributes:
-        action: the whole reply ("Thought: … Action: …"), the first drawn of those that act alike.
-        count: how many of the draws act so (equal `action_key`), at least 1.
-        logprob: of `action`, summed over its tokens at temperature 1; None if the policy does not
-            say.
-        observation: what the environment answered.
-        reward: outcome reward of an episode that ends here.
+        action: the whole reply ("Thought: … Action: …"), the first drawn with this action.
+        count: how many draws have this action (equal `action_key`), at least 1.
+        logprob: log-probability of `action`, summed over its tokens at temperature 1; None if the
+            policy does not report it.
+        observation: the environment's answer.
+        reward: outcome reward if the episode ends here.
         terminated: the episode ended here.
-        valid: False where the action meant nothing to the environment.
-        continuations: plays from here to the end; where the episode ended here, the one that it
-            is. An expert's is one, roll-outs of a policy are several. A state that was not valued
-            has the taken candidate alone, with the rest of the episode itself.
-        sources: agents that took this action, where several were asked; written only then.
+        valid: False if the environment did not understand the action.
+        continuations: the episode played on from here: once by an expert, one or more times by a
+            policy. If the action ended the episode, there is one, of a single step. A state
+            that was not valued has only the taken candidate, whose continuation is the rest of the
+            episode itself.
+        sources: the agents that took this action; written only if several agents were asked.
     """
 
     action: str
@@ -67,26 +68,21 @@ class CandidateRow(Row):
     @property
     def outcome(self) -> float:
         """Mean outcome reward of the continuations."""
-        return math.fsum(c.outcome_reward for c in self.continuations) / len(self.continuations)
-
-    @property
-    def steps_to_end(self) -> float:
-        """Mean steps of the continuations, this action included."""
-        return sum(c.steps for c in self.continuations) / len(self.continuations)
+        return fmean(continuation.outcome_reward for continuation in self.continuations)
 
     def to_step(self) -> Step:
-        """The action and what it did."""
+        """The action and its effect."""
         return Step(self.action, self.observation, self.reward, self.terminated, self.valid)
 
 
 class DecisionRow(Row):
-    """One state's candidates and the one that the episode went on with.
+    """One state's candidates and the one with which the episode went on.
 
     Attributes:
-        candidates: distinct by `action_key`, in the order in which they were first drawn; a state
-            in which all draws agreed has one.
+        candidates: distinct by `action_key`, in the order in which they were first drawn; a single
+            one if all draws agreed.
         chosen: index of the candidate that the episode took.
-        greedy: index of the policy's greedy reply; None where it was not among the draws.
+        greedy: index of the policy's greedy reply; None if it was not among the draws.
     """
 
     candidates: Annotated[tuple[CandidateRow, ...], Field(min_length=1)]
@@ -97,7 +93,9 @@ class DecisionRow(Row):
     def _indices_are_candidates(self) -> Self:
         for name, index in (("chosen", self.chosen), ("greedy", self.greedy)):
             if index is not None and index >= len(self.candidates):
-                raise ValueError(f"{name} is {index}, but there are {len(self.candidates)}")
+                raise ValueError(
+                    f"{name} is {index}, but there are {len(self.candidates)} candidates"
+                )
         keys = [action_key(candidate.action) for candidate in self.candidates]
         if repeated := {key for key in keys if keys.count(key) > 1}:
             raise ValueError(f"{sorted(repeated)[0]!r} is among the candidates twice")
@@ -113,14 +111,14 @@ class DecisionGroupsRow(TaskRow):
     """One episode's decisions: `groups` writes it; `train-qnet` and `choice-regret` read it.
 
     Attributes:
-        first_observation: the first decision's state: the task and what is seen.
-        system: the system message before it, None without one.
-        decisions: one per step, in order. The state of decision t is `first_observation`, then
-            the taken action and its observation of every decision before t: see `states`.
-        source: name of the policy that drew.
-        continuation: what played on after each candidate.
-        seed: of the draws.
-        completion_tokens: drawn for the candidates, those of the continuations left out.
+        first_observation: the first decision's state, that is, the task and the first view.
+        system: the system message before it, or None.
+        decisions: one per step, in order. The state of decision t is `first_observation` followed
+            by the taken action and its observation of every decision before t; see `states`.
+        source: name of the policy that drew the candidates.
+        continuation: the agent that played on after each candidate.
+        seed: seed of the draws.
+        completion_tokens: tokens generated for the candidates, not for their continuations.
     """
 
     version: Literal[1] = 1
@@ -144,11 +142,11 @@ class DecisionGroupsRow(TaskRow):
 
     @property
     def outcome_reward(self) -> float:
-        """The episode's own reward; one that was cut off keeps that of its last step."""
+        """The episode's own reward; if it was cut off, the reward of its last step."""
         return self.decisions[-1].taken.reward
 
     def states(self) -> Iterator[tuple[History, DecisionRow]]:
-        """Each decision after the chat that its candidates were drawn for."""
+        """Each decision, preceded by the history for which its candidates were drawn."""
         steps: list[Step] = []
         before = () if self.system is None else (Message("system", self.system),)
         for decision in self.decisions:

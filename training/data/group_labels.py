@@ -16,15 +16,15 @@ from training.data.decision_groups import CandidateRow, DecisionGroupsRow, Decis
 
 
 class GroupLabels(BaseModel):
-    """Computation of a candidate's label from its continuations.
+    """Options for computing a candidate's label from its continuations.
 
     Attributes:
-        scale: "linear" in steps, or "discounted": outcome_reward * gamma^steps.
-        step_cost: of "linear".
-        gamma: of "discounted".
-        horizon: steps of a failed continuation, and the most of any.
-        noop_cost_steps: extra cost in steps of an action that does nothing, right after another
-            that did nothing: an expert loses one step by it, but a policy may enter a loop.
+        scale: "linear" in steps, or "discounted", which is outcome_reward * gamma^steps.
+        step_cost: cost of a step; for "linear" only.
+        gamma: discount per step; for "discounted" only.
+        horizon: steps counted for a failed continuation, and at most for any other.
+        noop_cost_steps: extra cost, in steps, of an action without effect that follows another one.
+            It costs an expert one step, but a policy may be caught in a loop.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,7 +41,7 @@ class Decision:
     """One state of an episode and its candidates.
 
     Attributes:
-        after_noop: the action before it meant nothing to the environment.
+        after_noop: the environment did not understand the action before it.
     """
 
     history: History
@@ -53,7 +53,8 @@ def decisions_of(row: DecisionGroupsRow, *, with_single: bool = False) -> list[D
     """The states with more than one distinct candidate.
 
     Args:
-        with_single: those with one candidate, too.
+        row: the decisions of an episode.
+        with_single: include the states with one candidate.
     """
     found = []
     after_noop = False

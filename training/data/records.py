@@ -1,10 +1,10 @@
-"""The versioned rows that flow between jobs, one JSON object per line.
+"""Versioned rows that flow between jobs, one JSON object per line.
 
     collect ─▶ TrajectoryRow ─▶ sft
     explore ─▶ TreeRow ─▶ label ─▶ LabelRow ─▶ train-qnet
 
-The tree's row is in `qnet.records`, because the server writes it, too. A row that does not match
-is refused, never repaired. The version rises whenever an older reader would misread a new row.
+`TreeRow` is in `qnet.records`, because the server writes it too. A row that does not match its
+type is refused, never repaired. The version is raised whenever an older reader would misread a row.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from training.trajectory import Step
 
 
 class ToolCallRow(Row):
-    """One call of a function; `arguments` is JSON as the model wrote it."""
+    """One function call; `arguments` is the JSON text that the model wrote."""
 
     name: str
     arguments: str
@@ -30,7 +30,7 @@ class ToolCallRow(Row):
 
 
 class MessageRow(Row):
-    """One message of a chat; fields of tool calls are written only where there are any."""
+    """One chat message; the tool-call fields are written only if they are set."""
 
     role: Role
     content: str
@@ -39,7 +39,7 @@ class MessageRow(Row):
 
     @classmethod
     def from_message(cls, message: Message) -> Self:
-        """The row of a message."""
+        """The message as a row."""
         calls = (
             ToolCallRow(name=c.name, arguments=c.arguments, id=c.id) for c in message.tool_calls
         )
@@ -51,18 +51,18 @@ class MessageRow(Row):
         )
 
     def to_message(self) -> Message:
-        """The message of this row."""
+        """The row as a message."""
         calls = tuple(ToolCall(call.name, call.arguments, call.id) for call in self.tool_calls)
         return Message(self.role, self.content, calls, self.tool_call_id)
 
 
 def rows_of(messages: Iterable[Message]) -> tuple[MessageRow, ...]:
-    """The rows of a history."""
+    """A history as rows."""
     return tuple(MessageRow.from_message(message) for message in messages)
 
 
 def messages_of(rows: Iterable[MessageRow]) -> tuple[Message, ...]:
-    """The history of these rows."""
+    """Rows as a history."""
     return tuple(row.to_message() for row in rows)
 
 
@@ -71,13 +71,13 @@ class TrajectoryRow(TaskRow):
 
     Attributes:
         messages: the system message if the environment has one, the first observation, then
-            actions and observations in turn; the last action's observation included.
-        outcome_reward: the reward at the end, be it the environment's or a step limit's.
+            actions and observations alternating, up to the observation after the last action.
+        outcome_reward: reward at the end, whether the environment or a step limit ended it.
         terminated: False if a step limit cut the episode off.
-        steps: actions taken.
+        steps: number of actions taken.
         completion_tokens: tokens generated for the actions; 0 for an expert.
         source: "expert" or the policy's name.
-        seed: of the sampling; None if nothing was sampled.
+        seed: sampling seed; None if nothing was sampled.
         mistakes: indices of the actions that SFT must not imitate.
     """
 
@@ -101,7 +101,7 @@ class TrajectoryRow(TaskRow):
 
     @property
     def system(self) -> str | None:
-        """The system message that the chat begins with, None without one."""
+        """The system message at the start of the chat, or None."""
         first = next(iter(self.messages), None)
         return first.content if first is not None and first.role == "system" else None
 
@@ -111,11 +111,11 @@ class TrajectoryRow(TaskRow):
         return tuple(row.content for row in self.messages if row.role == "assistant")
 
     def to_steps(self) -> tuple[Step, ...]:
-        """Actions with their observations; the last one has the outcome reward.
+        """Actions with their observations; the last step has the outcome reward.
 
         Raises:
-            RecordError: the messages do not end with the last action's observation, or
-                actions and observations do not take turns.
+            RecordError: the messages do not alternate between actions and observations, or do not
+                end with an observation.
         """
         messages = self.messages[1:] if self.system is not None else self.messages
         turns = messages[1:]
@@ -139,7 +139,7 @@ class TrajectoryRow(TaskRow):
 
 
 def node_row(node: Node) -> NodeRow:
-    """The row of a node."""
+    """A node as a row."""
     return NodeRow(
         id=node.id,
         parent=node.parent,
@@ -154,7 +154,7 @@ def node_row(node: Node) -> NodeRow:
 
 
 def tree_from_row(row: TreeRow) -> Tree:
-    """The tree of a row."""
+    """A row as a tree."""
     nodes = (
         Node(
             node.id,
@@ -205,17 +205,17 @@ class SearchRow(TreeRow):
 class LabelRow(TaskRow):
     """One root-to-leaf path of a labelled tree: `label` writes it, `train-qnet` reads it.
 
-    The paths of a tree overlap. A node's label stands in the first path through it and is null in
-    the later ones, so that each node counts once in the loss. Nodes of the same task with the same
-    parent id are siblings: candidates in one state.
+    The paths of a tree overlap. A node's label is in the first path through it and null in the
+    later ones, so that each node counts once in the loss. Nodes of the same task with the same
+    parent id are siblings, that is, candidates in one state.
 
     Attributes:
         target: method by which the labels were computed.
-        messages: the first observation, then actions and observations in turn, up to
-            the leaf's action.
-        last_observation: what followed the leaf's action; null in rows from before it was kept,
+        messages: the first observation, then actions and observations alternating, up to the
+            leaf's action.
+        last_observation: the observation after the leaf's action; null in rows of earlier versions,
             which cannot train a Q model that reads after observations.
-        q_values: one per assistant message; null where an earlier path has the label.
+        q_values: one per assistant message; null if an earlier path has the label.
         node_ids: one per assistant message.
         parent_ids: one per assistant message, 0 for the root.
     """

@@ -1,12 +1,12 @@
-"""Run folder of a job: its files, its lock, and how it survives a kill.
+"""Run folder of a job: its files, its lock, and its recovery after a kill.
 
     <output>/config.json     the resolved configuration; a resume must match it
     <output>/rows.jsonl      the job's records, one per line, flushed one by one
-    <output>/metrics.jsonl   numbers about the run, one object per line
+    <output>/metrics.jsonl   figures of the run, one object per line
     <output>/run.lock        held while a job works in the folder
 
-A line that a kill cut off does not count: readers skip it, the next writer drops it, and its task
-is done again.
+A last line that a kill cut short does not count: readers skip it, the next writer removes it, and
+its task is done again.
 """
 
 import hashlib
@@ -61,16 +61,16 @@ def open_run(
     may_change: Set[str] = frozenset({"output"}),
     weights: Mapping[str, str] | None = None,
 ) -> Iterator[RunFolder]:
-    """Start a run in `folder`, or take up the one that was started there, for the block alone.
+    """Start a run in `folder`, or resume the one there, and lock the folder during the block.
 
     Args:
-        folder: made if it is missing; no other job gets into it before the block ends.
+        folder: created if it is missing; no other job can use it until the block ends.
         config: written to `config.json` by a new run, compared with it by a resumed one.
         may_change: top-level fields that do not change the rows, such as `parallel`.
-        weights: hashes of the models that the run uses, kept beside the fields of `config`.
+        weights: hashes of the models that the run uses, stored beside the fields of `config`.
 
     Raises:
-        ConfigError: another job works in the folder, or its run has another configuration.
+        ConfigError: another job is using the folder, or its run has another configuration.
     """
     run = RunFolder(folder)
     with _locked(run):
@@ -80,7 +80,7 @@ def open_run(
 
 @contextmanager
 def _locked(run: RunFolder) -> Iterator[None]:
-    """Keep other jobs out of the folder; the system gives the lock up when its holder dies."""
+    """Keep other jobs out of the folder; the operating system releases a dead job's lock."""
     run.path.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.lock)
     try:
@@ -120,7 +120,7 @@ def _refuse_other_config(
     now = dict(_flat(resolved))
     missing = object()
     differences = [
-        f"{name} = {before.get(name)!r} then, {now.get(name)!r} now"
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
         for name in sorted(before | now)
         if name.split(".")[0] not in may_change
         and before.get(name, missing) != now.get(name, missing)
@@ -141,13 +141,13 @@ def _flat(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 
 class JsonlWriter:
-    """Appends rows to a file, each handed to the system before `write` returns.
+    """Appends rows to a file and flushes each one before `write` returns.
 
-    One writer at a time: a job holds its run folder's lock while it writes (`open_run`).
+    Only one writer at a time: a job holds its run folder's lock while it writes (`open_run`).
     """
 
     def __init__(self, path: Path) -> None:
-        """Open `path` for appending and drop a line that a kill cut off."""
+        """Open `path` for appending and remove a last line that a kill cut short."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
         self._drop_torn_line()
@@ -188,10 +188,10 @@ class JsonlWriter:
 
 
 def read_rows(path: Path, row_type: type[Row]) -> Iterator[Row]:
-    """The rows of a file, checked one by one.
+    """Read and validate the rows of a file, one by one.
 
     Raises:
-        RecordError: the file is missing, or a line is no `row_type`.
+        RecordError: the file is missing, or a line is not a valid `row_type`.
     """
     for number, line in _lines(path):
         try:
@@ -200,16 +200,16 @@ def read_rows(path: Path, row_type: type[Row]) -> Iterator[Row]:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the row"
             raise RecordError(
-                f"{path}, line {number}: {place}: {first['msg']}; a {row_type.__name__} "
-                "was expected: read another file, or write this one again with its job"
+                f"{path}, line {number}: {place}: {first['msg']}; expected a "
+                f"{row_type.__name__}: name another file, or run the job that writes this one again"
             ) from error
 
 
 def finished_task_ids(path: Path) -> set[str]:
-    """Ids of the tasks that have a row in `path`; none if there is no such file yet.
+    """Ids of the tasks that have a row in `path`; none if the file does not exist yet.
 
     Raises:
-        RecordError: a line is no JSON object with a `task_id`.
+        RecordError: a line is not a JSON object with a `task_id`.
     """
     if not path.exists():
         return set()
@@ -221,8 +221,8 @@ def _task_id(path: Path, number: int, line: bytes) -> str:
         return str(json.loads(line)["task_id"])
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(
-            f"{path}, line {number}: no JSON object with a task_id; remove the line and "
-            "resume: its task is done again"
+            f"{path}, line {number}: not a JSON object with a task_id; remove the line and "
+            "resume the run, which will do its task again"
         ) from error
 
 
@@ -244,12 +244,12 @@ def _is_json(line: bytes) -> bool:
 
 
 def rows_path(path: Path) -> Path:
-    """The file of rows that a configuration names, by itself or by its run folder."""
+    """The rows file that a configuration names, directly or by its run folder."""
     return RunFolder(path).rows if path.is_dir() else path
 
 
 def sha256_of_rows(folders: Iterable[Path]) -> str:
-    """One hash in hex over the rows of several run folders, in their order."""
+    """One hexadecimal hash over the rows of several run folders, in the given order."""
     digest = hashlib.sha256()
     for folder in folders:
         with RunFolder(folder).rows.open("rb") as file:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from training.algorithms.choice_quality import Group, choice_quality
+from training.algorithms.choice_quality import ScoredChoice, choice_quality
 from training.algorithms.dpo import implicit_q
 from training.dpo_training.logprobs import reply_logprobs
 from training.dpo_training.objective import q_of_pairs
@@ -74,9 +74,9 @@ def _margins(
 
 def _groups(
     policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float
-) -> list[Group]:
+) -> list[ScoredChoice]:
     q_R = implicit_q(reply_logprobs(policy, tree), reference_R, beta=beta)
     return [
-        Group(q_values=q_R[list(g.replies)].tolist(), steps=g.steps, valid=g.valid)
+        ScoredChoice(q_values=q_R[list(g.replies)].tolist(), steps=g.steps, valid=g.valid)
         for g in tree.groups
     ]

@@ -1,1 +1,1 @@
-"""Environments, the task selection over them, and their registry."""
+"""Environments, their registry, and the selection of tasks."""

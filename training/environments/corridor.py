@@ -1,8 +1,8 @@
-"""A corridor with a key and a door: a deterministic fake that needs no data.
+"""A corridor with a key and a door: a deterministic fake environment that needs no data.
 
-The agent starts in one of a row of rooms, fetches a key where the door is locked, and opens the
-door. It has goal types, invalid actions, an observation for each action and one best route. Tests,
-demos and smoke runs play it.
+The agent starts in one of a row of rooms, fetches a key if the door is locked, and opens the door.
+Like a real environment, the corridor has goal types, invalid actions and an observation for each
+action. Tests, demos and smoke runs play it.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ class Corridor:
     """One layout; rooms are numbered from 1.
 
     Attributes:
-        rooms: their number.
-        start, key, door: room numbers; key is None if the door is not locked.
+        rooms: number of rooms.
+        start, key, door: numbers of their rooms; key is None if the door is not locked.
     """
 
     rooms: int
@@ -36,7 +36,7 @@ class Corridor:
 
     @staticmethod
     def of_seed(seed: int) -> "Corridor":
-        """The layout of any integer; seeds differ in length, places and goal."""
+        """The layout of a seed; layouts differ in length, places and goal."""
         rooms = 3 + seed % 4
         start = 1 + seed // 2 % rooms
         door = 1 + (start + seed // 3 % (rooms - 1)) % rooms
@@ -49,7 +49,7 @@ class Corridor:
         return _KINDS[self.key is not None]
 
     def solution(self) -> list[str]:
-        """The shortest winning actions."""
+        """The shortest sequence of actions that wins."""
         if self.key is None:
             return [*self._walk(self.start, self.door), "open door"]
         to_key, to_door = self._walk(self.start, self.key), self._walk(self.key, self.door)
@@ -71,7 +71,7 @@ class CorridorEnvironment:
         self._running = False
 
     def reset(self) -> str:
-        """The agent's room and its task."""
+        """Start the episode and describe the agent's room and task."""
         corridor = self._corridor
         self._room, self._has_key, self._running = corridor.start, corridor.key is None, True
         errand = "open the door" if self._has_key else "take the key and open the door"
@@ -84,7 +84,7 @@ class CorridorEnvironment:
         """Take "go left", "go right", "look", "take key" or "open door".
 
         Raises:
-            EnvironmentFailureError: the episode has not begun or is over.
+            EnvironmentFailureError: the episode has not started or is over.
         """
         if not self._running:
             raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
@@ -96,7 +96,7 @@ class CorridorEnvironment:
         return StepResult(observation, float(won), terminated=won)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def _perform(self, action: str) -> str | None:
         corridor = self._corridor
@@ -131,7 +131,7 @@ class CorridorSuite:
     name = "fake"
 
     def __init__(self, first_seed: int = 0, count: int = 20) -> None:
-        """List the tasks "corridor:SEED"."""
+        """Make the tasks "corridor:SEED" of `count` seeds."""
         seeds = range(first_seed, first_seed + count)
         self.tasks: Sequence[Task] = [
             Task(f"corridor:{seed}", Corridor.of_seed(seed).kind, str(seed)) for seed in seeds
@@ -142,15 +142,15 @@ class CorridorSuite:
         return CorridorEnvironment(Corridor.of_seed(int(task.source)))
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there are no processes to stop."""
 
 
 class CorridorConfig(EnvironmentConfig):
     """The `[environment]` table of corridors.
 
     Attributes:
-        first_seed: of the first corridor.
-        count: how many corridors.
+        first_seed: seed of the first corridor.
+        count: number of corridors.
     """
 
     name: Literal["fake"] = "fake"
@@ -159,7 +159,7 @@ class CorridorConfig(EnvironmentConfig):
 
 
 def build_suite(config: CorridorConfig) -> CorridorSuite:
-    """The corridors of `config.count` seeds."""
+    """Build the corridors of `config.count` seeds."""
     return CorridorSuite(config.first_seed, config.count)
 
 

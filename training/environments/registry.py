@@ -1,7 +1,7 @@
-"""The environments that jobs can name: one line for each.
+"""Registry of the environments that jobs can name, one line for each.
 
 [environment]
-name = "alfworld"                    # a line below
+name = "alfworld"                    # a name in the registry
 name = "my_package.shop:BUNDLE"      # or the import path of an `EnvironmentBundle`
 """
 
@@ -20,22 +20,22 @@ ENVIRONMENTS = {
     "fake": "training.environments.corridor:CORRIDOR",
     "intercode-sql": "training.environments.intercode_sql.bundle:INTERCODE_SQL",
 }
-"""Name to import path: a bundle is imported when a job names it, its engine with it."""
+"""Import path of each name; a bundle and its engine are imported when a job names it."""
 
 DEFAULT_ENVIRONMENT = "alfworld"
 
 
 def find_environment(name: str) -> EnvironmentBundle[Any]:
-    """The bundle of that name, or at that import path.
+    """The bundle with that name or import path.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or it cannot be imported.
     """
     path = ENVIRONMENTS.get(name, name)
     module, colon, attribute = path.partition(":")
     if not colon:
         raise ConfigError(
-            f"environment {name!r} is not {', '.join(ENVIRONMENTS)}; name one of them, or an "
+            f"environment {name!r} is unknown; name one of {', '.join(ENVIRONMENTS)}, or an "
             'import path such as "my_package.shop:BUNDLE"'
         )
     try:
@@ -43,11 +43,11 @@ def find_environment(name: str) -> EnvironmentBundle[Any]:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"environment {name!r} cannot be imported: {error}; install its package, or name "
-            f"another of {', '.join(ENVIRONMENTS)}"
+            f"one of {', '.join(ENVIRONMENTS)}"
         ) from error
     if not isinstance(bundle, EnvironmentBundle):
         raise ConfigError(
-            f"environment {name!r} is a {type(bundle).__name__}; name an EnvironmentBundle"
+            f"environment {name!r} is of type {type(bundle).__name__}; name an EnvironmentBundle"
         )
     return bundle
 
@@ -59,7 +59,7 @@ def task_markers_of(name: str) -> tuple[TaskMarker, ...]:
 
 
 def environment_config(values: Mapping[str, object]) -> EnvironmentConfig:
-    """The checked `[environment]` table of the environment that `values` name.
+    """The validated `[environment]` table of the environment that `values` name.
 
     Raises:
         ConfigError: there is no such environment.
@@ -71,12 +71,12 @@ def environment_config(values: Mapping[str, object]) -> EnvironmentConfig:
 
 
 def default_environment() -> EnvironmentConfig:
-    """The tasks of a job whose file has no `[environment]` table."""
+    """The environment of a job whose file has no `[environment]` table."""
     return environment_config({})
 
 
 def build_suite(config: EnvironmentConfig) -> Suite:
-    """All tasks that `config` describes, before `training.environments.task_selection` selects.
+    """Build the suite of all tasks that `config` describes, before any are selected.
 
     Raises:
         ConfigError: there is no such environment, or no task to play.
@@ -93,4 +93,4 @@ def _table_of_its_environment(value: object) -> object:
 AnyEnvironment = Annotated[
     EnvironmentConfig, SerializeAsAny(), BeforeValidator(_table_of_its_environment)
 ]
-"""The `[environment]` field of a job: read and written with the fields of what it names."""
+"""The `[environment]` field of a job, which has the fields of the environment that it names."""

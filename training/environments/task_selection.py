@@ -4,9 +4,9 @@
     name = "alfworld"
     games = "data/train"        # or: first_seed = 0, count = 20000 for generated games
     shuffle_seed = 0
-    slice = "0:300"             # the same seed with "300:1300" gives tasks disjoint from these
+    slice = "0:300"             # with the same seed, "300:1300" gives none of these tasks
 
-Splits are pinned by the seed and the slice, or by a file of task ids.
+A split is fixed by its seed and slice, or by a file of task ids.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from training.environments.registry import build_suite, find_environment
 
 @dataclass(slots=True)
 class SelectedSuite:
-    """Some tasks of a suite, and the environment that they are of."""
+    """Selected tasks of a suite, and the bundle of their environment."""
 
     name: str
     tasks: Sequence[Task]
@@ -39,7 +39,7 @@ class SelectedSuite:
 
 
 def build_selected_suite(config: EnvironmentConfig) -> SelectedSuite:
-    """The suite that `config` describes, with the tasks it selects in the order it gives them.
+    """Build the suite that `config` describes, with the tasks that it selects, in their order.
 
     Raises:
         ConfigError: no task is left, or a task id is not in the suite.
@@ -64,17 +64,17 @@ def select_tasks(
     cut: str = ":",
     limit: int | None = None,
 ) -> list[Task]:
-    """Filter by id, then shuffle, then cut, then thin out.
+    """Filter tasks by id, then shuffle, then slice, then thin out.
 
     Args:
-        tasks: in any order; once shuffled, the result depends on their ids alone.
-        task_ids: those to keep; None keeps all.
+        tasks: tasks in any order; once shuffled, the result depends only on their ids.
+        task_ids: ids of the tasks to keep; None keeps all.
         shuffle_seed: None leaves the order as it is.
-        cut: "first:end", counted from 0; either may be left out.
-        limit: at most so many, spread evenly over the rest.
+        cut: slice "first:end", counted from 0; either may be left out.
+        limit: maximum number of tasks, spread evenly over the slice.
 
     Raises:
-        ConfigError: an id names no task, or nothing is left.
+        ConfigError: an id names no task, or no task is left.
     """
     if task_ids is not None:
         tasks = _with_ids(tasks, task_ids)
@@ -84,7 +84,9 @@ def select_tasks(
     first, end = (int(part) if part else None for part in cut.split(":"))
     selected = list(tasks[first:end])
     if not selected:
-        raise ConfigError(f"slice {cut!r} leaves none of {len(tasks)} tasks; choose another")
+        raise ConfigError(
+            f"slice {cut!r} selects none of {len(tasks)} tasks; choose one within 0:{len(tasks)}"
+        )
     if limit is not None and limit < len(selected):
         selected = [selected[index * len(selected) // limit] for index in range(limit)]
     return selected
@@ -95,17 +97,17 @@ def _with_ids(tasks: Sequence[Task], task_ids: Sequence[str]) -> list[Task]:
     missing = [task_id for task_id in task_ids if task_id not in by_id]
     if missing:
         raise ConfigError(
-            f"{len(missing)} of {len(task_ids)} task ids are not among the {len(tasks)} tasks, "
-            f"the first is {missing[0]!r}; check the folder of games and the list of ids"
+            f"{len(missing)} of {len(task_ids)} task ids are not among the {len(tasks)} tasks; "
+            f"the first is {missing[0]!r}; check the list of ids and where the tasks come from"
         )
     return [by_id[task_id] for task_id in dict.fromkeys(task_ids)]
 
 
 def read_task_ids(path: Path) -> list[str]:
-    """The ids in a file, one per line; empty lines and lines that begin with # do not count.
+    """Read a file of ids, one per line; empty lines and lines that start with # do not count.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: the file cannot be read.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

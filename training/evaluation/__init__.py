@@ -1,1 +1,1 @@
-"""Playing methods against each other on the same tasks, and saying honestly what was seen."""
+"""Comparison of methods on the same tasks: episodes, statistics and reports."""

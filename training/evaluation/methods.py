@@ -1,12 +1,12 @@
 """The methods that are compared, as agents (QLASS, algorithm 4 and section 4.1).
 
-An agent sees the history and what the models answer, nothing else: the guided agent cannot
-look at the environment's reward, because no value of it ever reaches this code. Best-of-n is
-the one method that peeks, after its trajectories are over, and is labelled so. Methods that try
-before they choose, by the value that a Q model gives what came of it, are in `search`.
+An agent sees only the history and the models' answers: no reward ever reaches this code, so the
+guided agent cannot use it. Best-of-n is the one method that peeks at the true reward, after its
+trajectories are over, and is labelled accordingly. Methods that try actions before they choose, by
+the value that a Q model gives the results, are in `search`.
 
-All methods but greedy and best-of-n derive their seeds from the same parts, so where their
-histories agree they choose among the same candidates.
+All methods except greedy and best-of-n derive their seeds from the same parts, so methods with
+equal histories choose among the same candidates.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -36,10 +36,10 @@ class Play:
 
     Attributes:
         candidates: M, for every method that chooses among candidates.
-        sampling: of the candidates; its seed is replaced at every step.
-        greedy_candidate: the first of the M is the greedy one.
-        tie_break: among replies of equal Q, the first drawn, the one drawn most often, or
-            the one that the policy finds most likely.
+        sampling: sampling of the candidates; its seed is replaced at every step.
+        greedy_candidate: draw the first of the M candidates greedily.
+        tie_break: reply to choose among those of equal Q: the first drawn, the one drawn most
+            often, or the one that the policy finds most likely.
         max_steps: actions after which an episode is cut off.
     """
 
@@ -66,28 +66,28 @@ def sample(play: Play, seed: int, task_id: str) -> Agent:
 
 
 def random_of_m(play: Play, seed: int, task_id: str) -> Agent:
-    """One of the M drawn candidates at random, a reply drawn twice being twice as likely."""
+    """A random one of the M draws, so that a reply drawn twice is twice as likely."""
     return _choosing(play, seed, task_id, lambda history, drawn, rng: rng.choice(drawn))
 
 
 def random_distinct(play: Play, seed: int, task_id: str) -> Agent:
-    """One of the different candidates at random: q-guided with a Q model that knows nothing.
+    """A random one of the distinct candidates: q-guided with a Q model that knows nothing.
 
     An argmax takes a reply that was drawn once as readily as one that was drawn four times, so
-    this, and not `random_of_m`, is the null hypothesis for it.
+    this is its null hypothesis, and `random_of_m` is not.
     """
     return _choosing(play, seed, task_id, lambda history, drawn, rng: rng.choice(_distinct(drawn)))
 
 
 def no_repeat(play: Play, seed: int, task_id: str, *, void_observation: str) -> Agent:
-    """A random one of the different candidates, but none that has just failed word for word.
+    """A random one of the distinct candidates, without the actions that have just failed.
 
     Args:
-        play: how episodes are played.
-        seed: the job's.
-        task_id: names the task in the seeds of its draws.
-        void_observation: the environment's answer to an action that means nothing; "" where it has
-            none, and then every candidate will do.
+        play: options of an episode.
+        seed: the job's seed.
+        task_id: the task's part in the seeds of its draws.
+        void_observation: the environment's answer to an action that it does not understand; if it
+            is "", no candidate is left out.
     """
 
     def pick(history: History, drawn: Sequence[Candidate], rng: Random) -> Candidate:
@@ -100,9 +100,9 @@ def no_repeat(play: Play, seed: int, task_id: str, *, void_observation: str) -> 
 
 
 def self_consistency(play: Play, seed: int, task_id: str) -> Agent:
-    """The most frequent action among M, whatever was thought; the earliest of equal ones.
+    """The most frequent action among the M draws, whatever the thought; ties go to the earliest.
 
-    (Wang et al., 2023: self-consistency, with one action as the answer.)
+    (Self-consistency of Wang et al., 2023, with one action as the answer.)
     """
 
     def pick(history: History, drawn: Sequence[Candidate], rng: Random) -> Candidate:
@@ -113,10 +113,10 @@ def self_consistency(play: Play, seed: int, task_id: str) -> Agent:
 
 
 def likeliest(play: Play, seed: int, task_id: str) -> Agent:
-    """The candidate that the policy finds most likely; the earliest of equal ones.
+    """The candidate that the policy finds most likely; ties go to the earliest.
 
     Raises:
-        ConfigError: (when asked) the policy does not say how likely its candidates are.
+        ConfigError: (when the agent chooses) the policy reports no log-probabilities.
     """
 
     def pick(history: History, drawn: Sequence[Candidate], rng: Random) -> Candidate:
@@ -126,11 +126,11 @@ def likeliest(play: Play, seed: int, task_id: str) -> Agent:
 
 
 Pick = Callable[[History, Sequence[Candidate], Random], Candidate]
-"""(history, all M candidates, a generator of its own) to the one that is taken."""
+"""Chooses from (history, all M candidates, random generator)."""
 
 
 def _choosing(play: Play, seed: int, task_id: str, pick: Pick) -> Agent:
-    """An agent that draws the candidates which q-guided draws, and asks no Q model."""
+    """An agent that draws the same candidates as q-guided and chooses without a Q model."""
     sampling_at = seeded(play.drawing, seed, task_id)
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
@@ -149,7 +149,7 @@ def _distinct(drawn: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _failed_actions(history: History, void_observation: str) -> set[str]:
-    """The actions since the last observation that was not void: here each would fail again."""
+    """The actions since the last observation that was not void; each would fail again here."""
     failed: set[str] = set()
     for reply, observation in zip(history[-2::-2], history[::-2], strict=False):
         if not void_observation or observation.content.strip() != void_observation:
@@ -161,17 +161,17 @@ def _failed_actions(history: History, void_observation: str) -> set[str]:
 def _logprob(candidate: Candidate) -> float:
     if candidate.logprob is None:
         raise ConfigError(
-            "the policy does not say how likely its candidates are; leave out `likeliest`, or "
-            "take a policy that runs in this process"
+            "the policy reports no log-probabilities for its candidates; leave out the method "
+            "`likeliest`, or use a policy that runs in this process"
         )
     return candidate.logprob
 
 
 def q_guided(play: Play, seed: int, task_id: str) -> Agent:
-    """The candidate of highest Q among the different ones of M (QLASS, algorithm 4).
+    """The distinct candidate of highest Q (QLASS, algorithm 4).
 
-    The decision is the server's (`qnet.decision.decide`): a step whose candidates are all the same
-    needs no Q and is not scored.
+    The server's own code makes the decision (`qnet.decision.decide`); a step whose candidates are
+    all the same needs no Q and is not scored.
     """
     sampling_at = seeded(play.drawing, seed, task_id)
     return guided_agent(

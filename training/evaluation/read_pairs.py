@@ -1,4 +1,4 @@
-"""Figures of read pairs: a scorer's values of replies that name an object which is not there."""
+"""Figures of read pairs: a scorer's values for replies that name a present or an absent object."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,10 +7,11 @@ from statistics import fmean
 
 @dataclass(frozen=True, slots=True)
 class ScoredReadPair:
-    """A scorer's values in the state with the object that the reply names, and in that without.
+    """A scorer's values in two states: one with the object that the reply names, one without.
 
     Attributes:
-        rival_present, rival_absent: of a reply that goes elsewhere; None without one.
+        present, absent: values of the reply in the two states.
+        rival_present, rival_absent: values of a reply that goes elsewhere; None if there is none.
     """
 
     present: float
@@ -20,12 +21,13 @@ class ScoredReadPair:
 
 
 def read_pair_figures(pairs: Sequence[ScoredReadPair]) -> dict[str, float]:
-    """Figures of all pairs; none where there is no pair.
+    """Figures of all pairs; empty without pairs.
 
     Returns:
-        `read_pair_accuracy`: share of pairs in which the reply's value is higher where it can
-        work (a tie counts half). `leaves_when_absent` and `takes_when_present`: share in which the
-        better of reply and rival has the higher value.
+        `read_pair_accuracy`: share of pairs in which the reply has a higher value in the state
+        where it can work (a tie counts half). `leaves_when_absent`: share of pairs in which the
+        rival has the higher value where the object is absent. `takes_when_present`: share in which
+        the reply has the higher value where the object is present.
     """
     if not pairs:
         return {}

@@ -1,4 +1,4 @@
-"""Records of an evaluation: one row per episode, then the results."""
+"""Records of an evaluation: one row per episode, and the results."""
 
 from typing import Literal, get_args
 
@@ -28,10 +28,10 @@ DEFAULT_METHODS: tuple[MethodName, ...] = (
 )
 
 PEEKING: frozenset[str] = frozenset({"best-of-n"})
-"""Methods that choose by the true reward, which a server cannot see."""
+"""Methods that choose by the true reward, which a server does not know."""
 
 DETERMINISTIC: frozenset[str] = frozenset({"greedy"})
-"""Methods that play a task once, because every seed would give the same episode."""
+"""Methods that play each task once, because every seed would give the same episode."""
 
 
 class _Row(BaseModel):
@@ -43,11 +43,11 @@ VALUING: frozenset[str] = frozenset({"verifier-best-of-n", "q-beam"})
 
 
 class TrajectoryCost(_Row):
-    """One of the trajectories among which best-of-n, of either kind, chose.
+    """One of the trajectories between which a best-of-n chose.
 
     Attributes:
-        values: Q of its states, of the last alone where no others count; empty where the true
-            reward chose.
+        values: Q of its states, or only of the last one if the others do not count; empty if the
+            true reward chose.
     """
 
     reward: FiniteFloat
@@ -62,17 +62,18 @@ class EpisodeRow(_Row):
 
     Attributes:
         seed: None for a deterministic method.
-        reward: the outcome reward; for a best-of-n that of the chosen trajectory.
-        success: the environment's verdict on that trajectory.
-        steps: of that trajectory, as are `terminated`, `too_long` and `actions`.
+        reward: outcome reward; for either best-of-n, that of the chosen trajectory, to which
+            `success`, `steps`, `terminated`, `too_long` and `actions` belong too.
+        success: the environment's verdict.
         too_long: the history outgrew a model's context, which ended the episode.
         decisions: steps at which the method chose, over all trajectories.
-        distinct_candidates: different replies to choose among, summed over the decisions.
-        invalid_actions: over all trajectories; of q-beam in the chosen one.
-        completion_tokens: over all candidates of all trajectories.
+        distinct_candidates: number of distinct replies, summed over the decisions.
+        invalid_actions: number of invalid actions, over all trajectories; for q-beam, in the
+            chosen one.
+        completion_tokens: tokens of all candidates of all trajectories.
         wall_time_s: the episode's share of the time of policy, scorer and environment.
         actions: the replies taken.
-        trajectories: of either best-of-n.
+        trajectories: those of either best-of-n; empty for other methods.
     """
 
     version: Literal[1] = 1
@@ -102,12 +103,12 @@ class MethodRow(_Row):
     """One method under one seed, over all tasks.
 
     Attributes:
-        success_rate: share of the episodes that succeeded, by the environment's own criterion.
+        success_rate: share of the episodes that succeeded by the environment's own criterion.
         ci95: Wilson score interval of `success_rate` over tasks.
         completion_tokens: total over the episodes.
-        wall_time_s: total over the episodes' shares of batched calls.
-        deterministic: every seed's row has the same episodes.
-        peeks: chooses by the true reward.
+        wall_time_s: total of the episodes' shares; see `EpisodeRow`.
+        peeks: the method chooses by the true reward.
+        deterministic: the rows of all seeds have the same episodes.
     """
 
     method: MethodName
@@ -136,7 +137,7 @@ class MethodSummary(_Row):
 
     Attributes:
         ci95: percentile bootstrap of `success_rate` over tasks; a task's seeds stay together.
-        success_by_kind: success rate for each goal type.
+        success_by_kind: success rate of each goal type.
     """
 
     method: MethodName
@@ -157,7 +158,7 @@ class Comparison(_Row):
         difference: mean reward of `method` minus that of `other`, over tasks and seeds.
         ci95: percentile bootstrap over tasks; a task's seeds stay together.
         p_value: two-sided sign-flip permutation test of the tasks' mean differences.
-        tasks: number of those that both methods played under every seed.
+        tasks: number of tasks that both methods played under every seed.
     """
 
     method: MethodName
@@ -170,7 +171,7 @@ class Comparison(_Row):
 
 
 class Failure(_Row):
-    """An episode that could not be played: it is in no figure, and a second run tries it again."""
+    """An episode that could not be played; no figure counts it, and a resumed run retries it."""
 
     method: MethodName
     seed: int | None
@@ -179,7 +180,7 @@ class Failure(_Row):
 
 
 class Results(_Row):
-    """`results.json`.
+    """Contents of `results.json`.
 
     Attributes:
         complete: every task has an episode of every method and seed.

@@ -36,7 +36,7 @@ def print_results(results: Results, console: Console) -> None:
             f"{results.failures[0].error}",
             highlight=False,
         )
-    console.print("* chooses by the true reward, which a server cannot see", highlight=False)
+    console.print("* chooses by the true reward, which a server does not know", highlight=False)
 
 
 def _methods_table(results: Results) -> Table:
@@ -107,7 +107,7 @@ def _name(summary: MethodSummary) -> str:
 
 
 def plot_success(results: Results, episodes: Mapping[Key, EpisodeRow], path: Path) -> None:
-    """Success against completion tokens, as in QLASS figure 3, written to `path`."""
+    """Plot success against completion tokens, as in QLASS figure 3, into the file `path`."""
     import matplotlib as mpl
 
     mpl.use("Agg")

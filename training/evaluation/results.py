@@ -1,4 +1,4 @@
-"""Figures of `results.json` from episodes; pure functions."""
+"""Figures of `results.json`, computed from episodes by pure functions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,29 +23,29 @@ NOTES = {
     "ci95 of summary": "percentile bootstrap of success_rate over tasks, seeds averaged per task",
     "comparisons": "difference of mean reward over the tasks and seeds that both methods played; "
     "ci95: percentile bootstrap over tasks; p_value: two-sided sign-flip permutation test of the "
-    "tasks' mean differences (10,000 flips), so a task's seeds count as one cluster",
+    "tasks' mean differences (10,000 flips), in which a task's seeds count as one cluster",
     "greedy": "deterministic: played once per task, the same episodes in every seed's row",
-    "best-of-n": "peeks: it chooses by the true reward among whole trajectories, drawn while "
-    "their completion tokens are below those of the guided episode of the same task and seed "
-    "(the last one may overspend); without q-guided it draws as many trajectories as candidates",
-    "verifier-best-of-n": "the trajectory of highest value by the Q model, among the first ones "
-    "that best-of-n draws with the same budget",
+    "best-of-n": "peeks: it chooses by the true reward among whole trajectories, which it draws "
+    "until they have as many completion tokens as the guided episode of the same task and seed "
+    "(the last one may exceed that); without q-guided it draws as many trajectories as candidates",
+    "verifier-best-of-n": "the trajectory that the Q model values most, among the first ones that "
+    "best-of-n draws with the same budget",
     "q-beam": "a beam search whose branches are replayed episodes; its tokens are those of every "
-    "candidate of every beam, replays cost none",
-    "random-distinct": "the null of an argmax over the different candidates; random-of-m takes "
-    "a reply that was drawn twice twice as often",
+    "candidate of every beam, and replays cost none",
+    "random-distinct": "the null hypothesis of an argmax over the distinct candidates; "
+    "random-of-m is twice as likely to take a reply that was drawn twice",
     "q-guided": "steps whose candidates are all the same are not scored",
-    "wall_time_s": "seconds of the run shared out: a sampling batch by the tokens generated for "
-    "each request, a scoring batch by the tokens that went through the trunk, environment calls "
-    "by their own time, the wait for a busy worker included (in threads they overlap, so the sum "
-    "may exceed wall_clock_s); loading a game is no method's time",
+    "wall_time_s": "an episode's share of the run: of a sampling batch by the tokens generated for "
+    "it, of a scoring batch by its tokens that went through the trunk, and the time of its "
+    "environment calls, including the wait for a busy worker (calls in threads overlap, so the sum "
+    "may exceed wall_clock_s); the time to load a game is charged to no method",
 }
 
 Key = tuple[MethodName, int | None, str]
 
 
 def latest(rows: Iterable[EpisodeRow]) -> dict[Key, EpisodeRow]:
-    """The last episode written of each (method, seed, task)."""
+    """The last row written for each (method, seed, task)."""
     return {(row.method, row.seed, row.task_id): row for row in rows}
 
 
@@ -138,7 +138,7 @@ def compare(
 def _task_differences(
     episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int], method: MethodName, other: MethodName
 ) -> list[float]:
-    """Mean over seeds of the difference in reward, for the tasks with every episode of both."""
+    """Difference in reward, averaged over seeds, of each task that both played under every seed."""
     differences = []
     for task_id in sorted({row.task_id for row in episodes.values()}):
         pairs = [
@@ -160,7 +160,7 @@ def kinds_of(episodes: Mapping[Key, EpisodeRow]) -> dict[str, int]:
 def best_of_n_curve(episodes: Mapping[Key, EpisodeRow]) -> list[tuple[float, float]]:
     """Tokens per episode and success rate of the best of the first 1, 2, 3 … trajectories.
 
-    An episode with fewer trajectories keeps the result of all that it has.
+    An episode with fewer trajectories counts with all that it has.
     """
     played = [row for row in episodes.values() if row.trajectories]
     longest = max((len(row.trajectories) for row in played), default=0)
@@ -197,5 +197,5 @@ def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _generator(*parts: str) -> np.random.Generator:
-    """A generator that gives the same figures for the same episodes."""
+    """A generator whose seed depends on these parts only, so that figures are repeatable."""
     return np.random.default_rng(derived_seed("evaluation", *parts))

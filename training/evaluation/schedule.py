@@ -1,7 +1,7 @@
-"""All trials of one task, one episode after the other, as one rollout task.
+"""All trials of one task, played one after the other as one rollout task.
 
-All trials of a game follow each other, because the real engine takes seconds to load a game and
-milliseconds to play a loaded one again.
+They run in sequence because the real engine takes seconds to load a game and milliseconds to play a
+loaded game again.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,14 +43,14 @@ from training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, Tim
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One method under one seed; None is the seed of a deterministic method."""
+    """One method under one seed; a deterministic method has the seed None."""
 
     method: MethodName
     seed: int | None
 
 
 def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Trial]:
-    """Every trial of a task; q-guided comes before either best-of-n, which get its budget."""
+    """Every trial of a task, with q-guided before either best-of-n, which get its token budget."""
     once = [Trial(m, None) for m in METHODS if m in methods and m in DETERMINISTIC]
     drawn = [m for m in METHODS if m in methods and m not in DETERMINISTIC]
     return once + [Trial(method, seed) for seed in seeds for method in drawn]
@@ -58,18 +58,18 @@ def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Tri
 
 @dataclass(frozen=True, slots=True)
 class TaskTrials:
-    """One task with all that its trials share.
+    """One task and everything that its trials share.
 
     Attributes:
-        make: a fresh, single-use episode.
-        environment: that of the task.
-        budgets: completion tokens of each seed's guided episode, so far.
+        make: makes a fresh, single-use episode.
+        environment: bundle of the task's environment.
+        budgets: for each seed, the completion tokens of the guided episode once it is played.
         matched: either best-of-n draws trajectories while its tokens are below the guided
             episode's; otherwise it draws `trajectories`.
-        trajectories: most trajectories of either best-of-n, beside that budget.
+        trajectories: maximum number of trajectories of either best-of-n, beside that budget.
         verification: options of the methods that try before they choose.
-        on_row: gets each episode as soon as it is over.
-        on_failure: gets each episode that could not be played.
+        on_row: called with each episode as soon as it is over.
+        on_failure: called with each episode that could not be played.
     """
 
     task: Task
@@ -85,7 +85,7 @@ class TaskTrials:
 
 
 def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None]:
-    """Play the trials in order; the failure of one does not end the others."""
+    """Play the trials in order; a trial that fails does not stop the others."""
     yield EnvironmentCall(lambda: _load(shared.make))
     for trial in trials:
         before: Timings = yield TimingsRequest()
@@ -105,7 +105,7 @@ def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None
 
 
 def _load(make: Callable[[], Environment]) -> None:
-    """Let the engine load the game before the clock of the first trial starts.
+    """Make the engine load the game before the first trial is timed.
 
     If the game cannot be loaded, every trial fails and reports it.
     """
@@ -202,27 +202,17 @@ def _goes_on(shared: TaskTrials, seed: int, episodes: Sequence[Episode]) -> bool
     if not shared.matched:
         return True
     spent = sum(episode.completion_tokens for episode in episodes)
-    # An episode without tokens (its first history was too long) would repeat for ever.
+    # An episode without tokens (its first history was too long) would be repeated forever.
     return episodes[-1].completion_tokens > 0 and spent < shared.budgets[seed]
 
 
 def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Timings) -> EpisodeRow:
     """The row of a trial, with the outcome of the trajectory that it chose."""
-
-    def succeeded(episode: Episode) -> bool:
-        return shared.environment.is_success(episode.reward, episode.terminated)
-
     episodes, best = searched.episodes, searched.episodes[searched.chosen]
     values = searched.values or ((),) * len(episodes)
     choices = [choice for episode in episodes for choice in episode.choices]
     trajectories = [
-        TrajectoryCost(
-            reward=episode.reward,
-            success=succeeded(episode),
-            steps=len(episode.steps),
-            completion_tokens=episode.completion_tokens,
-            values=valued,
-        )
+        _trajectory_cost(shared.environment, episode, valued)
         for episode, valued in zip(episodes, values, strict=True)
     ]
     return EpisodeRow(
@@ -231,7 +221,7 @@ def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Tim
         task_id=shared.task.id,
         kind=shared.task.kind,
         reward=best.reward,
-        success=succeeded(best),
+        success=shared.environment.is_success(best.reward, best.terminated),
         terminated=best.terminated,
         too_long=best.too_long,
         steps=len(best.steps),
@@ -246,4 +236,16 @@ def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Tim
         environment_time_s=spent.environment_s,
         actions=tuple(step.action for step in best.steps),
         trajectories=tuple(trajectories) if trial.method.endswith("best-of-n") else (),
+    )
+
+
+def _trajectory_cost(
+    environment: EnvironmentBundle[Any], episode: Episode, values: tuple[float, ...]
+) -> TrajectoryCost:
+    return TrajectoryCost(
+        reward=episode.reward,
+        success=environment.is_success(episode.reward, episode.terminated),
+        steps=len(episode.steps),
+        completion_tokens=episode.completion_tokens,
+        values=values,
     )

@@ -1,7 +1,7 @@
-"""Intervals and tests over tasks. Values in, values out; the generator is passed in.
+"""Confidence intervals and significance tests over tasks, as pure functions.
 
-A task's seeds are not independent of each other: the same game is as hard under each of them. So
-tasks are the unit that is resampled and whose sign is flipped, seeds averaged first.
+The seeds of a task are not independent: the same game is equally hard under each of them. So each
+task's seeds are averaged first, and then tasks are resampled or have their sign flipped.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ def wilson_interval(successes: int, trials: int) -> Interval:
 def bootstrap_interval(
     task_means: Sequence[float], rng: np.random.Generator, *, resamples: int = RESAMPLES
 ) -> Interval:
-    """95 % percentile bootstrap of the mean over tasks.
+    """95 % percentile bootstrap interval of the mean over tasks.
 
     Args:
-        task_means: one value per task, its seeds averaged.
-        rng: makes the interval repeatable.
-        resamples: how many; 10,000 leave about 0.002 of noise on a rate.
+        task_means: one value per task, averaged over its seeds.
+        rng: generator of the resamples; the same seed gives the same interval.
+        resamples: number of resamples; with 10,000 the bounds of a rate vary by about 0.002.
     """
-    if len(set(task_means)) < 2:  # a mean that cannot vary, or one task: no interval to estimate
+    if len(set(task_means)) < 2:  # one task, or all means equal: no interval to estimate
         mean = float(np.mean(task_means))
         return mean, mean
     interval = stats.bootstrap(
@@ -50,20 +50,20 @@ def bootstrap_interval(
 def sign_flip_p_value(
     differences: Sequence[float], rng: np.random.Generator, *, permutations: int = RESAMPLES
 ) -> float:
-    """Two-sided paired permutation test, clustered by task.
+    """p-value of a two-sided paired permutation test, clustered by task.
 
-    Under the null hypothesis the two methods are exchangeable within a task, so the sign of
-    a task's mean difference is a fair coin. The share of flips whose mean is at least as far
-    from 0 as the one observed, which itself counts as one flip: never 0. Where there are at most
-    `permutations` flips, all of them are tried and the p-value is exact.
+    Under the null hypothesis the two methods are exchangeable within a task, so the sign of a
+    task's mean difference is a fair coin flip. The p-value is the share of flips whose mean is at
+    least as far from 0 as the observed mean, which counts as one of them, so it is never 0. If
+    there are at most `permutations` possible flips, all are tried and the p-value is exact.
 
     Args:
-        differences: one per task, its seeds averaged.
-        rng: makes the p-value repeatable.
-        permutations: how many sign flips are drawn.
+        differences: one per task, averaged over its seeds.
+        rng: generator of the flips; the same seed gives the same p-value.
+        permutations: maximum number of sign flips.
     """
     differences_K = np.asarray([d for d in differences if d != 0], dtype=np.float64)
-    if len(differences_K) < 2:  # one sign says nothing: either is as far from 0
+    if len(differences_K) < 2:  # both signs of a single difference are equally far from 0
         return 1.0
     result = stats.permutation_test(
         (differences_K,),

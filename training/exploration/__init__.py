@@ -1,1 +1,1 @@
-"""Search strategies that grow exploration trees, and the decisions of played episodes."""
+"""Growth of exploration trees, and decision groups from played episodes."""

@@ -1,8 +1,8 @@
-"""Decision groups of one episode: draw at every step, go on with one, then value each candidate.
+"""Decision groups of one episode: draw candidates at every step, then value each of them.
 
-An agent chooses among its own policy's candidates in states that the policy has reached itself. A
-Q model that tells an expert's mistakes apart need not tell these candidates apart. So the policy
-plays the episode (or the guided agent does: policy iteration), and another agent plays every
+An agent chooses between its own policy's candidates in states that the policy reached itself. A Q
+model that can rank an expert's mistakes cannot necessarily rank these candidates. So the policy
+plays the episode (or the guided agent does, as policy iteration), and another agent plays every
 distinct candidate to the end in a replayed environment.
 """
 
@@ -34,12 +34,12 @@ GoOn = Literal["random", "first", "guided"]
 
 
 class Draws(BaseModel):
-    """Some of the candidates of every state.
+    """Draws of candidates in each state.
 
     Attributes:
-        n: how many.
-        temperature: of all, but for the first one of a `greedy` draw.
-        greedy: the first is the greedy reply.
+        n: number of draws.
+        temperature: sampling temperature, which does not apply to the greedy draw.
+        greedy: draw the first one greedily.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,14 +55,14 @@ class Decisions(BaseModel):
     Attributes:
         draws: the candidates of a state. The episode goes on with one of the first entry, which
             should be drawn as the served agent draws; the other entries only add siblings.
-        go_on: the candidate that the episode goes on with: a random one of the distinct actions,
+        go_on: the candidate with which the episode goes on: a random one of the distinct actions,
             the first drawn, or the one of highest Q.
-        valued_share: share of the states whose candidates are valued, drawn at random. Of the
-            others the taken candidate alone is kept. Roll-outs of a policy cost far more than
-            draws, and states of one episode tell much the same.
+        valued_share: share of the states, chosen at random, whose candidates are valued; of the
+            others only the taken candidate is kept. Roll-outs of a policy cost far more than draws,
+            and the states of one episode are much alike.
         max_steps: actions after which the episode is cut off.
-        horizon: most steps of a continuation, the candidate included.
-        max_tokens: most completion tokens of one reply.
+        horizon: maximum number of steps in a continuation, the candidate included.
+        max_tokens: maximum number of completion tokens in one reply.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,8 +80,8 @@ class Decisions(BaseModel):
     def sample_requests(self, history: History, *seed_parts: object) -> SampleRequests:
         """All draws of one state, each with a seed of its own.
 
-        The first entry's seed is that of `training.evaluation.methods`: with equal histories, an
-        evaluation with the same seed chooses among the same candidates.
+        The first entry's seed equals that of `training.evaluation.methods`, so an evaluation with
+        the same seed and history chooses among the same candidates.
         """
         return SampleRequests(
             tuple(
@@ -115,7 +115,7 @@ class _Drawn:
     """One state's distinct candidates, the first drawn of each action.
 
     Attributes:
-        eligible: number of the first candidates with which the episode may go on.
+        eligible: the episode may go on with the first so many candidates.
     """
 
     candidates: list[Candidate]
@@ -127,7 +127,7 @@ class _Drawn:
 
 
 Continuing = Callable[[int, int, int], Agent]
-"""(step, candidate, repetition) to the agent that plays on from there."""
+"""Function from (step, candidate, repetition) to the agent that plays on from there."""
 
 
 def play_decisions(
@@ -140,19 +140,19 @@ def play_decisions(
     repetitions: int = 1,
     chat: ChatFormat = REACT,
 ) -> RolloutTask[PlayedDecisions]:
-    """Play one episode, then each of its candidates to the end; a rollout task.
+    """Play one episode, then each of its candidates to the end, as a rollout task.
 
     Args:
-        make: a fresh, single-use episode of the task; the same one every time.
-        task_id: names the task in the seeds of its draws.
-        settings: of the episode and its draws.
-        seed: the job's.
+        make: makes a fresh, single-use episode of the task, the same one every time.
+        task_id: the task's part in the seeds of its draws.
+        settings: options of the episode and its draws.
+        seed: the job's seed.
         continuing: makes the agents that play on.
-        repetitions: continuations of each candidate.
-        chat: the environment's.
+        repetitions: number of continuations of each candidate.
+        chat: the environment's chat format.
 
     Raises:
-        EnvironmentFailureError: an episode replayed differently.
+        EnvironmentFailureError: a replayed episode differs.
         HistoryTooLongError: the task leaves no room for a first reply.
     """
     made: list[_Drawn] = []
@@ -160,32 +160,26 @@ def play_decisions(
     episode: Episode = yield from play_episode(make, agent, max_steps=settings.max_steps, chat=chat)
     if not made:
         raise HistoryTooLongError(f"{task_id} leaves no room for a reply; use a longer context")
+    valuation = _Valuation(make, continuing, repetitions, settings.horizon)
     decisions: list[DecisionRow] = []
     for step, drawn in enumerate(made):
-        if not _is_valued(drawn, settings, (seed, task_id, step)):
+        if _is_valued(drawn, settings, (seed, task_id, step)):
+            decisions.append((yield from valuation.decision(episode, step, drawn)))
+        else:
             decisions.append(_taken_alone(drawn, step, episode))
-            continue
-        rows: list[CandidateRow] = []
-        for index, candidate in enumerate(drawn.candidates):
-            agents = [continuing(step, index, i) for i in range(repetitions)]
-            reply = candidate.message.content
-            episodes = yield from _play_on(make, episode, step, reply, agents, settings.horizon)
-            rows.append(_candidate_row(candidate, drawn.counts[index], step, episodes))
-        decisions.append(DecisionRow(candidates=rows, chosen=drawn.chosen, greedy=drawn.greedy))
-        _require_same(rows[drawn.chosen].to_step(), episode.steps[step], step)
     tokens = sum(drawn.completion_tokens for drawn in made)
     return PlayedDecisions(episode.first_observation, tuple(decisions), tokens)
 
 
 def _is_valued(drawn: _Drawn, settings: Decisions, seed_parts: tuple[object, ...]) -> bool:
-    """True for a state with a choice, if it is in the share that is valued."""
+    """True if the state has a choice and is in the share of states that is valued."""
     if len(drawn.candidates) == 1:
         return False
     return Random(derived_seed(*seed_parts, "valued")).random() < settings.valued_share
 
 
 def _taken_alone(drawn: _Drawn, step: int, episode: Episode) -> DecisionRow:
-    """A state whose candidates are not valued; the episode itself goes on from the taken one."""
+    """The row of a state that is not valued, with the episode itself as the continuation."""
     row = _candidate_row(
         drawn.candidates[drawn.chosen], drawn.counts[drawn.chosen], step, [episode]
     )
@@ -193,25 +187,38 @@ def _taken_alone(drawn: _Drawn, step: int, episode: Episode) -> DecisionRow:
     return DecisionRow(candidates=[row], chosen=0, greedy=greedy)
 
 
-def _play_on(
-    make: Callable[[], Environment],
-    episode: Episode,
-    step: int,
-    reply: str,
-    agents: Sequence[Agent],
-    horizon: int,
-) -> RolloutTask[list[Episode]]:
-    """Continuations of one candidate; one is enough where the candidate ends the episode."""
-    prefix = [*(s.action for s in episode.steps[:step]), reply]
-    episodes: list[Episode] = []
-    for agent in agents:
-        played = yield from play_episode(
-            make, agent, max_steps=step + horizon, prefix=prefix, chat=episode.chat
-        )
-        episodes.append(played)
-        if played.terminated and len(played.steps) == len(prefix):
-            break
-    return episodes
+@dataclass(frozen=True, slots=True)
+class _Valuation:
+    """Continuations of every candidate of a state, played in replayed environments."""
+
+    make: Callable[[], Environment]
+    continuing: Continuing
+    repetitions: int
+    horizon: int
+
+    def decision(self, episode: Episode, step: int, drawn: _Drawn) -> RolloutTask[DecisionRow]:
+        rows: list[CandidateRow] = []
+        for index, candidate in enumerate(drawn.candidates):
+            agents = [self.continuing(step, index, i) for i in range(self.repetitions)]
+            episodes = yield from self._play_on(episode, step, candidate, agents)
+            rows.append(_candidate_row(candidate, drawn.counts[index], step, episodes))
+        _require_same(rows[drawn.chosen].to_step(), episode.steps[step], step)
+        return DecisionRow(candidates=rows, chosen=drawn.chosen, greedy=drawn.greedy)
+
+    def _play_on(
+        self, episode: Episode, step: int, candidate: Candidate, agents: Sequence[Agent]
+    ) -> RolloutTask[list[Episode]]:
+        """The continuations of one candidate; just one if the candidate ends the episode."""
+        prefix = [*(s.action for s in episode.steps[:step]), candidate.message.content]
+        episodes: list[Episode] = []
+        for agent in agents:
+            played = yield from play_episode(
+                self.make, agent, max_steps=step + self.horizon, prefix=prefix, chat=episode.chat
+            )
+            episodes.append(played)
+            if played.terminated and len(played.steps) == len(prefix):
+                break
+        return episodes
 
 
 def _candidate_row(
@@ -238,7 +245,7 @@ def _candidate_row(
 
 
 def _noting(settings: Decisions, seed: int, task_id: str, made: list[_Drawn]) -> Agent:
-    """The agent of the episode, whose decisions are noted in `made`."""
+    """The agent that plays the episode and appends its decisions to `made`."""
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         several: list[list[Candidate]] = yield settings.sample_requests(
@@ -269,7 +276,7 @@ def _chosen(
 
 
 def _distinct(several: Sequence[Sequence[Candidate]], *, greedy: bool) -> _Drawn:
-    """Candidates that act alike once, in the order in which they were drawn."""
+    """The candidates with distinct actions, in the order in which they were drawn."""
     first: dict[str, Candidate] = {}
     eligible = 0
     for candidates in several:
@@ -288,15 +295,15 @@ def _distinct(several: Sequence[Sequence[Candidate]], *, greedy: bool) -> _Drawn
 
 
 def expert_continuing(build: Callable[[], Expert]) -> Continuing:
-    """The environment's expert, for one episode; it asks no model.
+    """Agents that play on as the environment's expert, for one episode.
 
-    One expert follows the episode, and a copy of it goes on from each candidate: a step costs
-    the same however long the episode is.
+    One expert follows the episode, and a copy of it plays on from each candidate. So the cost of a
+    step does not grow with the episode.
 
     Args:
-        build: makes an expert that knows nothing yet.
+        build: makes an expert at the start of an episode.
     """
-    following: list[Expert] = []  # at index t: after its own reply in state t
+    following: list[Expert] = []  # at index t, the expert after its own reply in state t
 
     def expert_at(history: History) -> Expert:
         texts = [message.content for message in history if message.role != "system"]
@@ -327,6 +334,6 @@ def expert_continuing(build: Callable[[], Expert]) -> Continuing:
 def _require_same(now: Step, before: Step, step: int) -> None:
     if now != before:
         raise EnvironmentFailureError(
-            f"a replayed episode differs at step {step + 1}: {now} instead of {before}; decision "
-            "groups need a deterministic environment"
+            f"a replayed episode differs at step {step + 1}: {now} instead of {before}; use a "
+            "deterministic environment for decision groups"
         )

@@ -1,10 +1,10 @@
 """Exploration tree of one task, from a policy's own trajectories (QLASS algorithm 2).
 
-Two things differ from the letter of the algorithm (ours). A draw from a node has to begin with an
-action that none of its children has: samples of a trained policy mostly repeat each other, and a
-tree without branches has no siblings to compare. And the number of trajectories is limited; if
-there is an expert, half of them are kept for its branch, because nodes on a successful path teach
-the most.
+Two things differ from the published algorithm (ours). A draw from a node must start with an action
+that none of its children has: samples of a trained policy mostly repeat each other, and a tree
+without branches has no siblings to compare. And the number of trajectories is limited; if there is
+an expert, half of them are reserved for its branch, because nodes on a successful path teach the
+most.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,25 +27,26 @@ from training.trajectory import REACT, ChatFormat, Step
 
 
 class Exploration(BaseModel):
-    """Options of a tree's growth; the defaults are QLASS's on ALFWorld where it gives any.
+    """Options of a tree's growth; the defaults are QLASS's for ALFWorld where the paper gives them.
 
     Attributes:
-        width: most children of a node (W).
+        width: maximum number of children of a node (W).
         depth: depth of the deepest node that is expanded (D); trajectories go on below it.
-        max_steps: actions from the root at which a trajectory is cut off.
-        max_draws: most trajectories per tree.
-        candidates: actions drawn at a time for a new branch; the first that no child of the node
-            has begins it.
-        temperature: of all draws, apart from those of the next two fields.
-        branch_temperature: of the candidates for a branch; None takes `temperature`.
+        max_steps: actions from the root after which a trajectory is cut off.
+        max_draws: maximum number of trajectories per tree.
+        candidates: number of actions drawn at once for a new branch; the first one that no child of
+            the node has starts it.
+        temperature: sampling temperature of all draws to which the next two fields do not apply.
+        branch_temperature: sampling temperature of the candidates for a branch; None is
+            `temperature`.
         greedy_rollout: draw all other actions at temperature 0, so that Q is the value of the
             greedy agent after a deviation.
-        policy_prefix_steps: most actions at the beginning of the first trajectory that are drawn
-            at the branch temperature; the seed draws how many. If another agent plays the
-            roll-outs, the tree begins in the policy's own states nevertheless.
-        max_tokens: most completion tokens of one action.
+        policy_prefix_steps: maximum number of actions at the start of the first trajectory that
+            are drawn at the branch temperature; the seed decides how many. With these, the tree
+            starts in the policy's own states even if another agent plays the roll-outs.
+        max_tokens: maximum number of completion tokens in one action.
         stop_on_zero: do not expand the nodes of a branch with outcome 0.
-        expand: the node that is expanded next: the one that has waited longest, or a random one.
+        expand: node to expand next: the one that has waited longest, or a random one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,7 +66,7 @@ class Exploration(BaseModel):
 
     @property
     def deviating_action(self) -> Sampling:
-        """Sampling of a new sibling of a node's children."""
+        """Sampling of an action that deviates from a node's children."""
         branch = self.branch_temperature
         return Sampling(self.temperature if branch is None else branch, self.max_tokens)
 
@@ -76,7 +77,7 @@ class Exploration(BaseModel):
 
     @property
     def rollout_role(self) -> DrawRole:
-        """Role of these other draws: a greedy roll-out values an action, others are the agent's."""
+        """Role of all other draws: a greedy roll-out values an action, others are the agent's."""
         return "rollout" if self.greedy_rollout else "act"
 
 
@@ -85,9 +86,9 @@ class ExploredTree:
     """A finished tree and its cost.
 
     Attributes:
-        draws: trajectories drawn.
-        misses: attempts at a branch in which no candidate was new.
-        completion_tokens: tokens drawn, those of discarded candidates included.
+        draws: number of trajectories drawn.
+        misses: number of attempts at a branch in which no candidate was new.
+        completion_tokens: tokens generated, including those of discarded candidates.
     """
 
     tree: Tree
@@ -106,19 +107,19 @@ def explore_task(
     expert: Sequence[Step] = (),
     chat: ChatFormat = REACT,
 ) -> RolloutTask[ExploredTree]:
-    """Explore one task; a rollout task.
+    """Explore one task, as a rollout task.
 
     Args:
-        make: a fresh, single-use episode of the task; the same one every time.
-        task_id: names the task in the seeds of its draws.
+        make: makes a fresh, single-use episode of the task, the same one every time.
+        task_id: the task's part in the seeds of its draws.
         exploration: how the tree grows.
-        source: the policy's name, for the nodes that it brings.
-        seed: the job's.
+        source: the policy's name, for the nodes that it adds.
+        seed: the job's seed.
         expert: the expert's trajectory, merged and expanded after the policy's own.
-        chat: the environment's.
+        chat: the environment's chat format.
 
     Raises:
-        EnvironmentFailureError: an episode replayed differently.
+        EnvironmentFailureError: a replayed episode differs.
     """
     start: str = yield EnvironmentCall(partial(first_observation, make))
     search = _Search(Tree(start), exploration, seed, task_id, chat)
@@ -134,7 +135,7 @@ def explore_task(
 
 @dataclass(slots=True)
 class _Search:
-    """The state of one exploration: the tree, the queue E and the counts."""
+    """State of one exploration: the tree, the queue E and the counts."""
 
     tree: Tree
     exploration: Exploration
@@ -148,7 +149,7 @@ class _Search:
     completion_tokens: int = 0
 
     def history(self, node_id: int) -> History:
-        """The state after a node: what the policy sees before its next action."""
+        """The state after a node, as the policy sees it before its next action."""
         steps = [node.step for node in self.tree.path(node_id)]
         return self.chat.history(self.tree.first_observation, steps)
 
@@ -157,7 +158,7 @@ class _Search:
         self.waiting = new + self.waiting if first else self.waiting + new
 
     def pop(self) -> int | None:
-        """The next node with room for a child, or None when there is none left."""
+        """The next node with room for a child, or None if there is none left."""
         while self.waiting:
             chosen = 0
             if self.exploration.expand == "random":
@@ -169,12 +170,12 @@ class _Search:
 
     @property
     def seed_parts(self) -> tuple[int | str, ...]:
-        """Parts from which the seeds of the next draw derive."""
+        """Parts from which the seed of the next draw is derived."""
         return self.seed, self.task_id, self.draws + self.misses
 
     @property
     def policy_prefix_steps(self) -> int:
-        """Actions at the beginning of the next trajectory that are drawn like branches."""
+        """Number of actions at the start of the next trajectory that are drawn like branches."""
         if self.draws or not self.exploration.policy_prefix_steps:
             return 0
         rng = Random(derived_seed(self.seed, self.task_id, "own"))
@@ -242,7 +243,7 @@ def _roll_out(
 ) -> RolloutTask[tuple[Step, ...]]:
     """Take `reply` in the node's state and let the policy play on to the end.
 
-    A history that outgrows the policy's context cuts the trajectory off.
+    The trajectory is cut off when its history outgrows the policy's context.
     """
     settings = search.exploration
     own = first_reply(seeded(settings.deviating_action, *search.seed_parts))

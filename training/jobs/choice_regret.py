@@ -3,9 +3,9 @@
     qguide choice-regret --config training/configs/alfworld/choice_regret.toml
 
 reads decision groups and a Q model (or a policy, whose own log-probability is the baseline); writes
-one row per episode and the figures of all. It plays nothing, so it is the first thing to look at
-after a training: an argmax that loses here wins no game. It takes a minute for 200 episodes, so a
-killed run starts over; its rows appear all at once.
+one row per episode, and the figures of all episodes. It plays nothing, so look at it first after a
+training: a model that chooses badly here wins no games. It takes a minute for 200 episodes, so a
+killed run starts over; its rows appear all at once when it is done.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,15 +40,16 @@ class ChoiceRegretConfig(BaseModel):
     """Configuration of `qguide choice-regret`.
 
     Attributes:
-        groups: run folders of `groups`, best of held-back tasks.
+        groups: run folders of `groups`, preferably of held-back tasks.
         output: the run folder to write.
-        qnet: "embedded" or the folder of a Q model of either kind.
-        policy: "embedded" or a policy's folder, whose log-probability scores in place of `qnet`.
+        qnet: "embedded" or the folder of a Q model, either a QNet or an implicit Q.
+        policy: "embedded" or a policy's folder; its log-probability is the score, instead of
+            `qnet`.
         inference: how the scorer runs.
-        most_steps: steps of a continuation that does not reach the end.
-        read_pairs: score counterfactual pairs too, where the environment has them and the Q model
-            reads at the action.
-        seed: of the read pairs.
+        most_steps: steps counted for a continuation that does not reach the goal.
+        read_pairs: also score counterfactual pairs, if the environment provides them and the Q
+            model reads at the action.
+        seed: seed of the read pairs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,22 +66,25 @@ class ChoiceRegretConfig(BaseModel):
     @model_validator(mode="after")
     def _one_scorer(self) -> Self:
         if bool(self.qnet) == bool(self.policy):
-            raise ValueError(f"qnet is {self.qnet!r} and policy {self.policy!r}; name one of them")
+            raise ValueError(
+                f"qnet is {self.qnet!r} and policy {self.policy!r}; name exactly one of them"
+            )
         return self
 
 
 def run_choice_regret(
     config: ChoiceRegretConfig, *, scorer: Scorer | None = None
 ) -> dict[str, float]:
-    """Score every decision; returns the figures that `metrics.jsonl` gets too.
+    """Score every decision, write the rows and return the figures, as in `metrics.jsonl`.
 
     Args:
-        config: what to score.
-        scorer: scores in place of the model that `config` names.
+        config: decision groups and model.
+        scorer: used instead of the model that `config` names.
 
     Raises:
-        ConfigError: the run folder belongs to another configuration, or there is no decision.
-        RecordError: a row is no decision group.
+        ConfigError: the run folder belongs to another configuration, or no state has two
+            candidates.
+        RecordError: a row is not a valid decision group.
     """
     own = scorer is None
     weights = {
@@ -110,8 +114,8 @@ def _score_all(config: ChoiceRegretConfig, run: RunFolder, scorer: Scorer) -> di
                 writer.write(episodes[-1])
     if not any(episode.decisions for episode in episodes):
         raise ConfigError(
-            f"{', '.join(map(str, config.groups))}: no decision among several candidates; "
-            "draw more of them, or hotter"
+            f"{', '.join(map(str, config.groups))}: no decision between several candidates; draw "
+            "more candidates per state, or at a higher temperature, with `qguide groups`"
         )
     unfinished.replace(run.rows)
     figures = choice_figures(episodes)
@@ -125,8 +129,8 @@ def _score_all(config: ChoiceRegretConfig, run: RunFolder, scorer: Scorer) -> di
 def score_groups(scorer: Scorer, rows: Sequence[DecisionGroupsRow]) -> list[list[list[float]]]:
     """Values of every candidate of every decision of every row.
 
-    The episodes go side by side, step by step, so that a step is one batch and a scorer that
-    keeps prefixes reads each history once. A decision with one candidate is not scored: it gets 0.
+    All episodes are scored step by step in parallel, so that each step is one batch and a scorer
+    with a prefix cache reads each history once. A single candidate is not scored: it gets 0.
     """
     states = [list(row.states()) for row in rows]
     observed = reads_observation(scorer)
@@ -152,7 +156,7 @@ def _request(history: History, decision: DecisionRow, *, observed: bool) -> Scor
 def _scored_read_pairs(
     scorer: Scorer, rows: Sequence[DecisionGroupsRow], *, seed: int
 ) -> Iterator[ScoredReadPair]:
-    """Read pairs of the rows whose environment has any, with the scorer's values."""
+    """The scorer's values for the read pairs of all rows; none if an environment has no pairs."""
     for row in rows:
         make = find_environment(row.environment).read_pairs
         if make is None:

@@ -2,11 +2,11 @@
 
     qguide collect --config training/configs/alfworld/collect.toml
 
-plays the environment's expert and writes trajectory rows. Tasks whose episode is not kept are named
-in `skipped.jsonl`, so that a second run does not play them again.
+plays the environment's expert and writes trajectory rows. Tasks whose episode is not kept are
+listed in `skipped.jsonl`, so that a resumed run does not play them again.
 
 With a `policy` it collects as DAgger does (Ross et al., 2011): the policy plays some of the steps,
-so that the expert's replies are those to the policy's own states.
+so that the expert's replies include those to states that the policy reaches.
 """
 
 from collections.abc import Generator
@@ -36,15 +36,15 @@ class CollectConfig(RolloutConfig):
 
     Attributes:
         max_steps: actions after which an episode is cut off.
-        only_won: keep successful trajectories alone, by the environment's criterion.
-        mistakes: probability that a step is a plausible mistake of the expert's. SFT does not
-            imitate it, but learns the way back from it.
+        only_won: keep only trajectories that succeed by the environment's criterion.
+        mistakes: probability that the expert makes a plausible mistake in place of its reply. SFT
+            does not imitate the mistake, but learns the expert's way back from it.
         policy: "embedded" or a policy's folder, which plays some of the steps; "" for none. SFT
             imitates such a step only if the expert's reply is the same.
-        policy_share: probability that a step is the policy's.
-        temperature: of the policy's draws.
-        max_tokens: most completion tokens of one of the policy's actions.
-        seed: of the mistakes and of the policy's draws.
+        policy_share: probability that the policy plays a step.
+        temperature: sampling temperature of the policy.
+        max_tokens: maximum number of completion tokens in one of the policy's actions.
+        seed: seed of the mistakes and of the policy's draws.
     """
 
     max_steps: int = Field(default=40, ge=1)
@@ -61,12 +61,13 @@ class CollectConfig(RolloutConfig):
     def _policy_is_a_model(self) -> Self:
         if self.policy == EXPERT:
             raise ValueError(
-                "policy is 'expert', whose mistakes `mistakes` asks for; name a model's folder"
+                "policy is 'expert', but the expert plays anyway; name a model's folder, or set "
+                "mistakes for plausible mistakes of the expert"
             )
         if self.policy and self.mistakes:
             raise ValueError(
-                f"policy is {self.policy!r} and mistakes {self.mistakes}; a policy makes its own, "
-                "so set mistakes to 0"
+                f"policy is {self.policy!r} and mistakes {self.mistakes}; a policy makes mistakes "
+                "of its own, so set mistakes to 0"
             )
         return self
 
@@ -77,7 +78,7 @@ FIGURES = ("episodes", "won", "kept", "steps")
 
 @dataclass(slots=True)
 class Collected:
-    """Figures of a run; those of a resumed one are of its own episodes alone.
+    """Figures of a run; a resumed run counts only the episodes that it played itself.
 
     Attributes:
         failed: task id and error of each task whose environment failed.
@@ -106,7 +107,7 @@ def run_collect(config: CollectConfig, *, console: Console | None = None) -> Col
 
 
 def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
-    """The expert as an agent that asks no model."""
+    """An agent that plays the expert's replies and asks no model."""
     rng = Random(seed)
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
@@ -120,14 +121,14 @@ def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Age
 
 
 def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, seed: int) -> Agent:
-    """The expert, in an episode that a policy plays, too.
+    """An agent that plays the expert's replies at some steps and the policy's at the others.
 
     Args:
-        expert: a fresh one.
-        policy_share: probability that a step is the policy's. It counts as a mistake unless its
-            reply is the expert's, word by word.
-        sampling: of the policy; its seed is replaced at every step.
-        seed: of the turns that they take, and of the draws.
+        expert: a fresh expert.
+        policy_share: probability that the policy plays a step. Its reply counts as a mistake
+            unless it equals the expert's word for word.
+        sampling: sampling of the policy; its seed is replaced at every step.
+        seed: seed of who plays each step, and of the draws.
     """
     rng = Random(seed)
 
@@ -152,7 +153,7 @@ def _agent(config: CollectConfig, expert: Expert, *, seed: int) -> Agent:
 
 
 class _Collector:
-    """Plays each task once, writes the episode where it belongs and counts it."""
+    """Plays each task once, then writes its episode, or its id if the episode is not kept."""
 
     def __init__(self, config: CollectConfig, rollouts: Rollouts, skipped: JsonlWriter) -> None:
         self._config = config
@@ -162,7 +163,7 @@ class _Collector:
         self._collected = Collected()
 
     def collect(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Play one task; of an episode that is not kept, only the task's id is written."""
+        """Play one task and write its episode, or its id if the episode is not kept."""
         task, config, collected = playable.task, self._config, self._collected
         agent = _agent(config, self._build_expert(), seed=derived_seed(config.seed, task.id))
         episode = yield from play_episode(

@@ -1,10 +1,10 @@
-"""Evaluate guidance: all methods on the same tasks, seeds and candidates.
+"""Evaluate guidance: play all methods on the same tasks, seeds and candidates.
 
     qguide evaluate --engine textworld --games DIR --candidates 5 --seeds 0,1,2 --output DIR
 
-writes, into the output folder:
+writes into the output folder:
 
-    episodes.jsonl            one row per episode, from which a killed run goes on
+    episodes.jsonl            one row per episode, from which a killed run is resumed
     results.json              rows, summary, paired comparisons, configuration, versions
     success_vs_tokens.png     success against completion tokens
 """
@@ -65,22 +65,22 @@ class EvaluateConfig(RolloutConfig):
     """Configuration of `qguide evaluate`.
 
     Attributes:
-        policy, qnet: "embedded" or a checkpoint's folder; the Q model may be of either kind, and
-            only q-guided and the methods that try before they choose use it.
-        verifier: a Q model's folder, read after the observation, that values what
-            verifier-best-of-n and q-beam tried; empty: `qnet` does.
+        policy, qnet: "embedded" or a checkpoint's folder. The Q model may be a QNet or an implicit
+            Q; only q-guided and the methods that try before they choose use it.
+        verifier: folder of a Q model, read after the observation, that values the tries of
+            verifier-best-of-n and q-beam; "" uses `qnet`.
         trajectory_value: value of a trajectory of verifier-best-of-n: Q of its "last" state, or
             the "mean" or "min" over its states.
-        stop_at: verifier-best-of-n draws no more once a trajectory has this value; None: never.
-        trajectories: most trajectories of best-of-n and verifier-best-of-n; None: as many as
-            candidates, or with q-guided all that its tokens pay for.
-        beams: trajectories that q-beam keeps, each with `candidates` draws a step.
-        candidates: M.
-        temperature: of every draw but greedy's.
-        greedy_candidate: the first of the M candidates is the greedy one.
+        stop_at: value of a trajectory at which verifier-best-of-n stops drawing; None for never.
+        trajectories: maximum number of trajectories of best-of-n and verifier-best-of-n; None for
+            as many as candidates, or with q-guided as many as its tokens pay for.
+        beams: number of trajectories that q-beam keeps, each with `candidates` draws per step.
+        candidates: M, the number of candidates per step.
+        temperature: sampling temperature of all draws except greedy ones.
+        greedy_candidate: draw the first of the M candidates greedily.
         tie_break: rule that chooses among several replies of highest Q.
-        policy_sha256, qnet_sha256, verifier_sha256: of the weights; the job fills them in, so
-            that a run is not resumed with other models.
+        policy_sha256, qnet_sha256, verifier_sha256: hashes of the weights. The job fills them in,
+            so that a run cannot be resumed with other models.
     """
 
     policy: str = EMBEDDED
@@ -106,7 +106,7 @@ class EvaluateConfig(RolloutConfig):
     @classmethod
     def _once_each(cls, values: tuple[object, ...]) -> tuple[object, ...]:
         if len(set(values)) != len(values):
-            raise ValueError("names one value twice")
+            raise ValueError(f"{list(values)} has a value twice; name each once")
         return values
 
     def needs_qnet(self, *, verified: bool) -> bool:
@@ -154,19 +154,19 @@ def run_evaluate(
     verifier: Scorer | None = None,
     console: Console | None = None,
 ) -> Results:
-    """Play the trials that have no episode yet, then sum up.
+    """Play the trials that have no episode yet, then write and show the results.
 
     Args:
-        config: what to play.
-        policy: plays instead of the one that `config` names.
-        scorer: scores instead of the Q model that `config` names.
-        verifier: values what was tried in place of the one that `config` names.
-        console: where tables are shown; None takes stdout.
+        config: tasks, methods and models.
+        policy: used instead of the policy that `config` names.
+        scorer: used instead of the Q model that `config` names.
+        verifier: used instead of the verifier that `config` names.
+        console: shows the tables; None is stdout.
 
     Raises:
-        ConfigError: the output folder belongs to another configuration, or a Q model reads where
-            its method has nothing to read.
-        EnvironmentFailureError: not a single episode could be played.
+        ConfigError: the output folder belongs to another configuration, or a method needs a Q
+            model that is read elsewhere.
+        EnvironmentFailureError: no episode could be played.
     """
     config = _with_hashes(config, policy is None, scorer is None, verifier is None)
     with open_rollouts("evaluate", config) as rollouts:
@@ -200,7 +200,7 @@ def _with_hashes(
 def _play_all(
     config: EvaluateConfig, rollouts: Rollouts, policy: BatchPolicy, models: ValueModels
 ) -> list[Failure]:
-    """Play every trial that has no row yet; returns those that could not be played."""
+    """Play every trial that has no row yet, and return the failures."""
     evaluator = _Evaluator(config, rollouts, observes=models.observes)
     rollouts.play(
         evaluator.evaluate,
@@ -211,14 +211,14 @@ def _play_all(
         rows_per_task=len(evaluator.trials),
         rows_written=len(evaluator.played),
     )
-    if rollouts.failures:  # a trial's own failure is caught where it is played
+    if rollouts.failures:  # none of a trial, which `play_trials` catches itself
         first = rollouts.failures[0]
         raise EnvironmentFailureError(f"{first.task_id}: {first.error}")
     return evaluator.failures
 
 
 class _Evaluator:
-    """Plays each task's trials and writes every episode as it is over.
+    """Plays each task's trials and writes every episode as soon as it is over.
 
     Attributes:
         trials: every trial of a task.
@@ -241,7 +241,7 @@ class _Evaluator:
         return [t for t in self.trials if (t.method, t.seed, task_id) not in self.played]
 
     def evaluate(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Play one task's trials, best-of-n with the budgets of the guided episodes."""
+        """Play one task's trials; best-of-n gets the token budgets of the guided episodes."""
         task, config = playable.task, self._config
         guided = [self.played.get(("q-guided", seed, task.id)) for seed in config.seeds]
         shared = TaskTrials(
@@ -281,7 +281,7 @@ def _sum_up(
     seconds: float,
     console: Console,
 ) -> Results:
-    """Write and show the results."""
+    """Compute, write and show the results."""
     run, suite = rollouts.folder, rollouts.suite
     episodes = _read_episodes(run)
     if not episodes and failures:
@@ -311,7 +311,7 @@ def _sum_up(
 
 
 def _versions(packages: Sequence[str]) -> dict[str, str]:
-    """Versions of Python and of these packages; one that is not installed is left out."""
+    """Versions of Python and of the installed ones of these packages."""
     versions = {"python": platform.python_version()}
     for package in packages:
         try:

@@ -2,9 +2,9 @@
 
     qguide explore --config training/configs/alfworld/explore.toml
 
-reads a policy checkpoint and, if named, the expert's trajectories; writes tree rows.
-Many trees grow at once, so that the policy samples in batches. The seed of a draw derives from
-(seed, task, draw), so neither `parallel` nor a resume changes a tree.
+reads a policy checkpoint and, if named, the expert's trajectories; writes tree rows. Many trees
+grow in parallel, so that the policy samples in batches. The seed of a draw is derived from (seed,
+task, draw), so neither `parallel` nor a resume changes a tree.
 """
 
 from collections import defaultdict
@@ -43,24 +43,24 @@ from training.trajectory import Step
 
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})
-"""The figures of a tree whose mean over trees is reported; the others are added up."""
+"""The figures of a tree that are averaged over trees; the others are summed."""
 
 
 class ExploreConfig(RolloutConfig):
     """Configuration of `qguide explore`.
 
     Attributes:
-        policy: "embedded", the folder of a policy, or "expert", whose branches are mistakes that
-            it recovers from.
-        guide: "embedded" or the folder of a Q model of either kind, which chooses the policy's
-            own steps among `exploration.candidates`: a second, on-policy round; "" for none.
-        rollouts: plays on after a branch in place of `policy`; named like it, "" for none.
+        policy: "embedded", the folder of a policy, or "expert", which branches off by mistakes and
+            recovers from them.
+        guide: "embedded" or the folder of a Q model (QNet or implicit Q) that chooses the policy's
+            steps among `exploration.candidates`, for a second, on-policy round; "" for none.
+        rollouts: policy that plays on after a branch, named as `policy` is; "" for `policy` itself.
         expert: run folders of `collect`; a task's best trajectory is merged into its tree.
-        strategy: "expand" is QLASS's, "mcts" StepQ's Monte Carlo tree search, whose row has its
-            visit counts and values too.
+        strategy: "expand" is QLASS's; "mcts" is StepQ's Monte Carlo tree search, whose rows also
+            have visit counts and values.
         exploration: how a tree grows by expansion.
         mcts: how a task is searched.
-        seed: of every draw.
+        seed: base seed of all draws.
     """
 
     policy: str = EMBEDDED
@@ -76,8 +76,8 @@ class ExploreConfig(RolloutConfig):
     def _rollouts_are_greedy(self) -> Self:
         if self.rollouts and not self.exploration.greedy_rollout:
             raise ValueError(
-                f"rollouts is {self.rollouts!r} and exploration.greedy_rollout false; another "
-                "policy plays what is drawn at temperature 0, so set greedy_rollout to true"
+                f"rollouts is {self.rollouts!r} and exploration.greedy_rollout false; a policy for "
+                "rollouts plays greedily, so set greedy_rollout to true"
             )
         return self
 
@@ -94,8 +94,8 @@ class ExploreConfig(RolloutConfig):
     def _guide_has_a_choice(self) -> Self:
         if self.guide and self.exploration.candidates < 2:
             raise ValueError(
-                f"guide is {self.guide!r} and exploration.candidates 1; a guide chooses among at "
-                "least 2"
+                f"guide is {self.guide!r} and exploration.candidates 1; a guide needs a choice, so "
+                "set candidates to 2 or more"
             )
         return self
 
@@ -106,12 +106,12 @@ def run_explore(
     """Explore the tasks that have no tree yet.
 
     Args:
-        config: what to explore.
-        policy: plays instead of the one that `config` names.
-        console: where progress is shown; None takes stderr.
+        config: tasks, policy and exploration.
+        policy: used instead of the policy that `config` names.
+        console: shows the progress; None is stderr.
 
     Returns:
-        Figures of this run; those of a resumed one are of its own trees alone.
+        Figures of the trees that this run explored itself.
 
     Raises:
         ConfigError: the run folder belongs to another configuration.
@@ -142,7 +142,7 @@ def _with_guide_and_rollouts(config: ExploreConfig, policy: BatchPolicy) -> Batc
 
 
 def tree_row(task: Task, environment: str, explored: ExploredTree | SearchedTree) -> TreeRow:
-    """The row of a finished tree, with the statistics of its search if it was searched."""
+    """A finished tree as a row, with its search statistics if it was searched."""
     nodes = tuple(node_row(node) for node in explored.tree.nodes)
     row = TreeRow(
         task_id=task.id,
@@ -166,7 +166,7 @@ def tree_row(task: Task, environment: str, explored: ExploredTree | SearchedTree
 
 
 def _best_trajectories(folders: Sequence[Path]) -> dict[str, tuple[Step, ...]]:
-    """Each task's trajectory with the highest outcome; the first of equal ones."""
+    """Each task's trajectory with the highest outcome; ties go to the first."""
     best: dict[str, TrajectoryRow] = {}
     for folder in folders:
         for row in read_rows(rows_path(folder), TrajectoryRow):
@@ -177,7 +177,7 @@ def _best_trajectories(folders: Sequence[Path]) -> dict[str, tuple[Step, ...]]:
 
 
 class _Explorer:
-    """Grows each task's tree, writes it as it is finished, and counts what this run explored."""
+    """Grows each task's tree, writes it as soon as it is finished, and counts the figures."""
 
     def __init__(self, config: ExploreConfig, rollouts: Rollouts, *, source: str) -> None:
         self._config = config
@@ -260,7 +260,7 @@ def tree_figures(explored: ExploredTree | SearchedTree, *, depth: int) -> dict[s
 
     Args:
         explored: the tree and its cost.
-        depth: of the deepest node that may be expanded.
+        depth: depth of the deepest node that may be expanded.
     """
     tree = explored.tree
     rewards = [leaf.step.reward for leaf in tree.leaves()]

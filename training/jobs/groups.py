@@ -1,11 +1,11 @@
-"""Decision groups: every distinct candidate of played episodes, each valued by playing on.
+"""Collect decision groups: every distinct candidate of played episodes, valued by playing on.
 
     qguide groups --config training/configs/alfworld/embedded/groups.toml
 
 reads a policy and, to guide it, a Q model; writes one row per episode. Values come from the
-environment's expert, from roll-outs of the policy (as the papers do), or from those of the guided
-policy. Many episodes are played at once, so that the policy samples in batches. The seed of a draw
-derives from (seed, task, step), so neither `parallel` nor a resume changes a row.
+environment's expert, from roll-outs of the policy (as in the papers), or from roll-outs of the
+guided policy. Many episodes are played in parallel, so that the policy samples in batches. The seed
+of a draw is derived from (seed, task, step), so neither `parallel` nor a resume changes a row.
 """
 
 from collections import defaultdict
@@ -45,12 +45,13 @@ MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 
 
 class Continuation(BaseModel):
-    """Valuation of a candidate.
+    """Options for the continuations that value a candidate.
 
     Attributes:
         by: the environment's "expert", the "policy", or the policy "guided" by `qnet`.
-        repetitions: roll-outs of each candidate; an expert's are all alike, so it plays one.
-        temperature: of a roll-out's draws; 0 is greedy, which plays one too.
+        repetitions: roll-outs of each candidate; must be 1 for an expert or a greedy policy, whose
+            roll-outs would all be equal.
+        temperature: sampling temperature of a roll-out; 0 is greedy.
         candidates: M of the guided policy.
     """
 
@@ -66,8 +67,8 @@ class Continuation(BaseModel):
         alike = self.by == "expert" or (self.by == "policy" and self.temperature == 0)
         if alike and self.repetitions > 1:
             raise ValueError(
-                f"repetitions is {self.repetitions}, but all would be alike; set 1, or a "
-                "temperature above 0 with the policy"
+                f"repetitions is {self.repetitions}, but all of them would be equal; set "
+                'repetitions to 1, or by to "policy" and a temperature above 0'
             )
         return self
 
@@ -76,12 +77,12 @@ class GroupsConfig(RolloutConfig):
     """Configuration of `qguide groups`.
 
     Attributes:
-        policy: "embedded" or a policy's folder: it draws the candidates.
-        qnet: "embedded" or a Q model's folder, for `decisions.go_on` or `continuation.by` being
+        policy: "embedded" or the folder of the policy that draws the candidates.
+        qnet: "embedded" or a Q model's folder, if `decisions.go_on` or `continuation.by` is
             "guided"; "" for none.
         decisions: how an episode is played and its candidates are drawn.
         continuation: how each candidate is valued.
-        seed: of every draw.
+        seed: base seed of all draws.
     """
 
     policy: str = EMBEDDED
@@ -92,7 +93,7 @@ class GroupsConfig(RolloutConfig):
 
     @property
     def is_guided(self) -> bool:
-        """A Q model is asked."""
+        """True if a Q model is needed."""
         return "guided" in (self.decisions.go_on, self.continuation.by)
 
     @model_validator(mode="after")
@@ -100,8 +101,8 @@ class GroupsConfig(RolloutConfig):
         if self.is_guided != bool(self.qnet):
             raise ValueError(
                 f"qnet is {self.qnet!r}, decisions.go_on {self.decisions.go_on!r} and "
-                f"continuation.by {self.continuation.by!r}; name a qnet if, and only if, one of "
-                'them is "guided"'
+                f"continuation.by {self.continuation.by!r}; name a qnet if one of the two is "
+                '"guided", and only then'
             )
         return self
 
@@ -116,12 +117,12 @@ def run_groups(
     """Play the tasks that have no row yet.
 
     Args:
-        config: what to play.
-        policy, scorer: play instead of those that `config` names.
-        console: where progress is shown; None takes stderr.
+        config: tasks, models and options.
+        policy, scorer: used instead of the models that `config` names.
+        console: shows the progress; None is stderr.
 
     Returns:
-        Figures of this run; those of a resumed one are of its own episodes alone.
+        Figures of the episodes that this run played itself.
 
     Raises:
         ConfigError: the run folder belongs to another configuration, or the environment has no
@@ -144,7 +145,7 @@ def run_groups(
 def _continuing(
     config: GroupsConfig, task: Task, build_expert: Callable[[], Expert] | None
 ) -> Continuing:
-    """The agents that play on; each has a seed of its own."""
+    """The agents that play on, each with a seed of its own."""
     if build_expert is not None:
         return expert_continuing(build_expert)
     sampling = Sampling(config.continuation.temperature, config.decisions.max_tokens)
@@ -160,7 +161,7 @@ def _continuing(
 
 
 class _Player:
-    """Plays each task's episode, writes it as it is finished, and counts what this run played."""
+    """Plays each task's episode, writes it as soon as it is finished, and counts the figures."""
 
     def __init__(self, config: GroupsConfig, rollouts: Rollouts, *, source: str) -> None:
         self._config = config
@@ -220,7 +221,7 @@ class _Player:
 def groups_row(
     task: Task, config: GroupsConfig, played: PlayedDecisions, *, source: str
 ) -> DecisionGroupsRow:
-    """The row of a played episode."""
+    """A played episode as a row."""
     return DecisionGroupsRow(
         task_id=task.id,
         kind=task.kind,
@@ -236,7 +237,7 @@ def groups_row(
 
 
 def groups_figures(row: DecisionGroupsRow) -> dict[str, float]:
-    """Counts of an episode that add up over episodes."""
+    """Counts of one episode, to be summed over episodes."""
     candidates = [candidate for decision in row.decisions for candidate in decision.candidates]
     succeeded = find_environment(row.environment).is_success(
         row.outcome_reward, row.decisions[-1].taken.terminated

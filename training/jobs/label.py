@@ -3,7 +3,8 @@
     qguide label --config training/configs/alfworld/label.toml
 
 reads tree rows, writes label rows: one per root-to-leaf path, with one label per node. Trees of the
-same task are merged. It takes seconds, so a killed run starts over; its rows appear all at once.
+same task are merged. It takes seconds, so a killed run starts over; its rows appear all at once
+when it is done.
 """
 
 import math
@@ -34,11 +35,11 @@ class LabelConfig(BaseModel):
         output: the run folder to write.
         target: `q` is the paper's; `avg` and `reward` are its ablations; `mcts` is the value that
             a search found (StepQ).
-        gamma: discount per step, for `q`.
-        normalize: min-max per tree, for `q`; the paper does.
-        noop_cost_steps: cost in steps of a second action in a row that does nothing, for `q`; the
-            paper's is 1.
-        min_reward, max_reward: bounds of every action's reward; other trees are refused.
+        gamma: discount per step; for `q` only.
+        normalize: scale each tree's labels to [0, 1], as the paper does; for `q` only.
+        noop_cost_steps: number of steps that an action without effect counts as if it follows
+            another one; the paper's is 1. For `q` only.
+        min_reward, max_reward: bounds of every action's reward; a tree beyond them is refused.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,11 +55,11 @@ class LabelConfig(BaseModel):
 
 
 def run_label(config: LabelConfig) -> dict[str, object]:
-    """Write the label rows; returns the statistics that `metrics.jsonl` gets too.
+    """Write the label rows and return their statistics, as in `metrics.jsonl`.
 
     Raises:
         ConfigError: there is no tree with an action.
-        RecordError: a row is no tree, or a reward in it is out of bounds.
+        RecordError: a row is not a valid tree, or a reward in it is out of bounds.
     """
     with open_run(config.output, config, may_change=MAY_CHANGE) as run:
         return _label(config, run)
@@ -92,7 +93,7 @@ def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
 def label_rows(
     task: TreeRow, tree: Tree, labels: Mapping[int, float], *, target: Target
 ) -> Iterator[LabelRow]:
-    """The rows of one labelled tree, up to each leaf's action."""
+    """The rows of one labelled tree; each ends with its leaf's action."""
     before = () if task.system is None else (Message("system", task.system),)
     for path in labelled_paths(tree, labels):
         history = path_history(tree.first_observation, [node.step for node in path.nodes])
@@ -110,7 +111,7 @@ def label_rows(
 
 
 class _Statistics:
-    """Statistics of the labels; a choice can use the spread among siblings alone."""
+    """Statistics of the labels; only the spread among siblings can help to choose an action."""
 
     def __init__(self) -> None:
         self._labels: list[float] = []

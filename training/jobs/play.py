@@ -1,4 +1,4 @@
-"""Play one episode in the terminal against a running server, showing what it chooses among.
+"""Play one episode in the terminal against a running server, and show the candidates at each step.
 
 qguide play --generated 7
 qguide play --games DIR --task 3 --url http://127.0.0.1:8000
@@ -25,12 +25,12 @@ BAR_WIDTH = 20
 
 @dataclass(frozen=True, slots=True)
 class PlayConfig:
-    """One episode.
+    """Options of `qguide play`.
 
     Attributes:
-        task: which of the environment's tasks, counted from 0.
-        num_candidates: M.
-        seed: of the server's draws, a different one at every step.
+        task: number of the task in the environment, counted from 0.
+        num_candidates: M, the number of candidates per step.
+        seed: base seed of the server's draws; each step uses a different one.
     """
 
     environment: EnvironmentConfig
@@ -51,7 +51,10 @@ def run_play(config: PlayConfig, *, console: Console, client: httpx.Client | Non
     http = client or httpx.Client(base_url=config.url, timeout=120)
     with closing(build_selected_suite(config.environment)) as suite, http:
         if not 0 <= config.task < len(suite.tasks):
-            raise ConfigError(f"task is {config.task}; there are {len(suite.tasks)}, from 0")
+            raise ConfigError(
+                f"task is {config.task}, but the environment has tasks 0 to "
+                f"{len(suite.tasks) - 1}; name one of them"
+            )
         task = suite.tasks[config.task]
         with closing(suite.make(task)) as environment:
             observation = environment.reset()
@@ -87,18 +90,18 @@ def _ask(http: httpx.Client, config: PlayConfig, history: History, step: int) ->
             f"no server answers at {config.url} ({error}); start one with `make serve`"
         ) from error
     if response.is_error:
-        raise ScorerUnavailableError(f"the server refused: {_refusal(response)}")
+        raise ScorerUnavailableError(f"the server refused the request: {_refusal(response)}")
     try:
         answer: dict[str, Any] = response.json()
     except ValueError as error:
         raise ScorerUnavailableError(
-            f"what answers at {config.url} is no QGuide server; give its address with --url"
+            f"the answer from {config.url} is not a QGuide server's; name the server with --url"
         ) from error
     return answer
 
 
 def _refusal(response: httpx.Response) -> str:
-    """Message of an error; it need not be QGuide's, because a proxy may have answered."""
+    """The message of an error response, which may come from a proxy instead of QGuide."""
     try:
         return str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -123,6 +126,6 @@ def _candidates_table(decision: dict[str, Any], step: int) -> Table:
 
 
 def _bar(q: float, q_values: Sequence[float]) -> str:
-    """Longer for a higher Q; the lowest of the candidates still shows."""
+    """A bar whose length grows with Q; even the lowest Q gets one block."""
     low, high = min(0.0, *q_values), max(1.0, *q_values)
     return "█" * max(1, round(BAR_WIDTH * (q - low) / (high - low)))

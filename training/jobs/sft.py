@@ -43,7 +43,7 @@ from training.small_models.tokenizer import train_tokenizer
 
 
 class Demonstration(NamedTuple):
-    """An episode, and which of its actions, counted from 0, are not to be imitated."""
+    """An episode, and the indices of those of its actions that must not be imitated."""
 
     messages: Sequence[Message]
     mistakes: tuple[int, ...] = ()
@@ -55,9 +55,9 @@ class SftConfig(BaseModel):
     Attributes:
         trajectories: run folders of `collect` (or of finished episodes).
         base: a Hugging Face causal LM folder; None trains `architecture` from scratch.
-        observation_weight: loss weight of observation tokens; the papers' is 0. From scratch a
-            little of it teaches the world's language.
-        augmentation: consistent renamings per episode and epoch, drawn anew each time.
+        observation_weight: loss weight of observation tokens; the papers' is 0. A small weight
+            helps a model that is trained from scratch to learn the environment's language.
+        augmentation: consistent renaming of each episode, drawn anew in each epoch.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -142,7 +142,7 @@ def build_model(
 def sft_sequence(
     renderer: Renderer, episode: Demonstration, *, observation_weight: float
 ) -> Sequence1D:
-    """Tokens of one episode; the column `weight` is 1 on action tokens, 0 on mistaken ones."""
+    """Tokens of one episode; the column `weight` is 1 for action tokens, 0 for mistaken ones."""
     rendered = renderer.encode_episode(episode.messages)
     weight = [observation_weight] * len(rendered.token_ids)
     for number, (start, end) in enumerate(rendered.action_spans):
@@ -152,7 +152,7 @@ def sft_sequence(
 
 def sft_loss(model: PreTrainedModel, rows: Sequence[Sequence1D]) -> Loss:
     """Weighted sum of -log pi(token | all tokens before it), and the sum of the weights."""
-    # A vocabulary's logits are the largest tensor here, so only weighted positions get any.
+    # The logits are the largest tensor here, so only positions with a weight get any.
     ids_BT = pad_ids(rows)
     weight_BT = pad_column(rows, "weight")[:, 1:]
     hidden_BTD: Tensor = model.base_model(input_ids=ids_BT[:, :-1], use_cache=False)[0]
@@ -166,7 +166,7 @@ def sft_loss(model: PreTrainedModel, rows: Sequence[Sequence1D]) -> Loss:
 def _plan(
     config: SftConfig, renderer: Renderer, episodes: Sequence[Demonstration]
 ) -> tuple[list[Sequence1D], list[list[list[int]]]]:
-    """Sequences of all epochs, each epoch's augmented anew, and the steps over them."""
+    """The sequences of all epochs, augmented anew in each, and the training steps over them."""
     rng = random.Random(config.seed)
     augmenter = build_augmenter(config.augmentation)
     sequences: list[Sequence1D] = []

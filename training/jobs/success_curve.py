@@ -1,4 +1,4 @@
-"""Success against completion tokens over evaluations that differ in M (QLASS figure 3).
+"""Plot success against completion tokens for evaluations that differ in M (QLASS figure 3).
 
     qguide success-curve runs/m2 runs/m5 runs/m10 runs/m20 --output curve.png
 
@@ -27,7 +27,7 @@ class Point:
     """One method at one M.
 
     Attributes:
-        invalid_rate: share of its actions that meant nothing to the environment.
+        invalid_rate: share of its actions that the environment did not understand.
     """
 
     candidates: int
@@ -38,11 +38,11 @@ class Point:
 def run_success_curve(
     runs: Sequence[Path], output: Path, *, console: Console
 ) -> dict[MethodName, list[Point]]:
-    """Show and draw the curve of each method; returns its points in the order of tokens.
+    """Show and draw the curve of each method, and return its points in order of tokens.
 
     Raises:
         ConfigError: the evaluations differ in more than M and methods.
-        RecordError: a folder holds no results.
+        RecordError: a folder has no results.
     """
     results = [_read(run) for run in runs]
     _require_comparable(runs, results)
@@ -57,7 +57,7 @@ def _read(run: Path) -> Results:
     try:
         return Results.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise RecordError(f"{path} holds no results; run `qguide evaluate` first") from error
+        raise RecordError(f"{path} has no valid results; run `qguide evaluate` first") from error
 
 
 def _require_comparable(runs: Sequence[Path], results: Sequence[Results]) -> None:
@@ -66,8 +66,8 @@ def _require_comparable(runs: Sequence[Path], results: Sequence[Results]) -> Non
         for name in sorted(first.keys() | other.config.keys()):
             if name not in MAY_DIFFER and first.get(name) != other.config.get(name):
                 raise ConfigError(
-                    f"{run} was evaluated with {name} = {other.config.get(name)!r}, {runs[0]} with "
-                    f"{first.get(name)!r}; a curve needs evaluations that differ in candidates"
+                    f"{run} was evaluated with {name} = {other.config.get(name)!r}, but {runs[0]} "
+                    f"with {first.get(name)!r}; name evaluations that differ in candidates only"
                 )
 
 

@@ -2,8 +2,8 @@
 
     qguide train-qnet --config training/configs/alfworld/train_qnet.toml
 
-reads rows of `label`, of `groups`, or both; writes a QNet checkpoint. Before any episode is played,
-held-back tasks say whether the net can rank the actions that an agent chooses among:
+reads rows of `label`, of `groups`, or both; writes a QNet checkpoint. Held-back tasks show, before
+any episode is played, whether the net ranks the actions between which an agent chooses:
 `sibling_accuracy` over pairs in trees, and the figures of `choice_quality` over decision groups.
 """
 
@@ -38,13 +38,13 @@ class TrainQNetConfig(Examples, Objective):
     Attributes:
         trunk: the SFT policy's folder.
         head_features: "match-1" lets the value head read where a candidate's tokens occurred
-            before (`qnet.models.match_features`); "none" is the paper.
-        head_bins: 0 regresses Q, as in the paper; otherwise Q is the mean of a distribution over
-            so many bins, learnt by classification (HL-Gauss; 51 is a start).
+            before (`qnet.models.match_features`); "none" is the paper's head.
+        head_bins: 0 regresses Q, as in the paper. Otherwise Q is the mean of a distribution over
+            so many bins, trained by classification (HL-Gauss; 51 is a start).
         head_range: lowest and highest edge of the bins.
         keep: the epoch whose weights are written: the "last", or the one with the highest
             "spearman" or the lowest "regret_steps" on held-back decision groups.
-        optimization: of the weights.
+        optimization: options of the optimiser and the batches.
     """
 
     trunk: Path
@@ -65,8 +65,8 @@ class TrainQNetConfig(Examples, Objective):
         for name, default in (("head_features", "none"), ("read_at", "action")):
             if getattr(self, name) != default and self.loss_on != "last":
                 raise ValueError(
-                    f"loss_on is {self.loss_on!r}, but with {name} = {getattr(self, name)!r} one "
-                    "token alone has the label; set loss_on to 'last'"
+                    f"loss_on is {self.loss_on!r}, but with {name} = {getattr(self, name)!r} only "
+                    "one token of an action has the label; set loss_on to 'last'"
                 )
         return self
 
@@ -75,8 +75,8 @@ class TrainQNetConfig(Examples, Objective):
         low, high = self.head_range
         if self.head_bins == 1 or not low < high:
             raise ValueError(
-                f"head_bins is {self.head_bins} and head_range {low:g} to {high:g}; take 0 or at "
-                "least 2 bins, and a range from low to high"
+                f"head_bins is {self.head_bins} and head_range {low:g} to {high:g}; set head_bins "
+                "to 0, or to 2 or more with a range whose first edge is the lower one"
             )
         return self
 
@@ -84,13 +84,14 @@ class TrainQNetConfig(Examples, Objective):
     def _world_models_are_trained(self) -> Self:
         if self.models_world and self.freeze_trunk:
             raise ValueError(
-                "observation_weight and outcome_weight train the trunk, which freeze_trunk keeps "
-                "as it is; leave out either"
+                f"observation_weight is {self.observation_weight} and outcome_weight "
+                f"{self.outcome_weight}, which train the trunk, but freeze_trunk is true; set both "
+                "to 0, or freeze_trunk to false"
             )
         if self.outcome_weight and self.read_at == "observation":
             raise ValueError(
-                "outcome_weight predicts the observation where Q is read, but read_at is "
-                "'observation', after it; set outcome_weight to 0"
+                f"outcome_weight is {self.outcome_weight}, which predicts the observation where Q "
+                "is read, but read_at is 'observation', which is after it; set outcome_weight to 0"
             )
         return self
 
@@ -119,22 +120,10 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
     rows, held_back_rows = read_examples(config, seed=config.seed)
     held_back = packing.trees(held_back_rows), packing.groups(held_back_rows)
     training, epoch_steps = _plan(config, packing, rows)
-    if not training:
-        raise ConfigError(
-            f"no tree in {config.labels} and no decision in {config.groups} is left to train on; "
-            "explore more tasks"
-        )
-    qnet = QNet.from_trunk(
-        config.trunk,
-        head_width=config.head_width,
-        head_features=config.head_features,
-        head_bins=config.head_bins,
-        head_range=config.head_range,
-    )
+    qnet = _build_qnet(config)
     if config.head_bins:
         require_range(training, config.head_range)
     logits = output_embeddings(config.trunk, qnet) if config.models_world else None
-    qnet.trunk.requires_grad_(not config.freeze_trunk)
     require_packable(qnet, min(training, key=len))
     best = BestWeights(run.path, config.keep)
 
@@ -153,19 +142,30 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
         steps_per_epoch=len(epoch_steps[0]),
     )
     figures = best.figures if best.restore(qnet) else validate(qnet, *held_back)
-    manifest = _manifest(config, training, metrics=figures)
     return save_checkpoint(
         config.output / "checkpoint",
         model=qnet,
         tokenizer=packing.renderer.tokenizer,
-        manifest=manifest,
+        manifest=_manifest(config, training, metrics=figures),
     )
+
+
+def _build_qnet(config: TrainQNetConfig) -> QNet:
+    qnet = QNet.from_trunk(
+        config.trunk,
+        head_width=config.head_width,
+        head_features=config.head_features,
+        head_bins=config.head_bins,
+        head_range=config.head_range,
+    )
+    qnet.trunk.requires_grad_(not config.freeze_trunk)
+    return qnet
 
 
 def _plan(
     config: TrainQNetConfig, packing: Packing, rows: Rows
 ) -> tuple[list[PackedTree], list[list[list[list[int]]]]]:
-    """Every epoch's trees (renamed anew) and, epoch by epoch, the steps over them."""
+    """The trees of all epochs, renamed anew in each, and each epoch's training steps over them."""
     rng = random.Random(config.seed)
     trees: list[PackedTree] = []
     epochs: list[list[list[list[int]]]] = []
@@ -181,6 +181,11 @@ def _plan(
             rng=rng,
         )
         epochs.append([[[first + i for i in micro] for micro in step] for step in steps])
+    if not trees:
+        raise ConfigError(
+            f"no tree in {config.labels} and no decision in {config.groups} is left to train on; "
+            "explore more tasks, or lower validation_fraction"
+        )
     return trees, epochs
 
 
@@ -203,7 +208,7 @@ def _manifest(
 
 
 def _target(config: TrainQNetConfig) -> str:
-    """Name of the labels' computation, that of the trees and that of the groups."""
+    """Names of the methods by which the labels of trees and groups were computed."""
     targets: list[str] = []
     for folder in config.labels[:1]:
         rows = read_rows(RunFolder(folder).rows, LabelRow)

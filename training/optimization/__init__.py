@@ -1,1 +1,1 @@
-"""Training loop, optimisers, and batches padded or packed."""
+"""Training loop, optimisers, and padded or packed batches."""

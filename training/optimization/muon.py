@@ -1,7 +1,7 @@
 """Muon: momentum with orthogonalised matrix updates (Jordan and others, 2024).
 
 torch.optim.Muon does the same in bfloat16, which CPUs without bfloat16 units emulate slowly. This
-one computes in the gradient's own dtype.
+implementation computes in the gradient's own dtype.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Move every matrix that has a gradient; each process works out its share of the moves."""
+        """Update every matrix that has a gradient; each process computes its share of updates."""
         for group in self.param_groups:
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
             directions = [self._direction(matrix, group["momentum"]) for matrix in matrices]

@@ -1,9 +1,10 @@
 """Packed decision groups: an episode as a tree whose siblings are the candidates.
 
-The episode is the main path of the tree, and the candidates of each state branch off, so that one
-packed forward pass scores all of them (see `packed_trees`).
+The episode is the main path of the tree, and the candidates of each state branch off it, so that
+one packed forward pass scores all of them (see `packed_trees`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -30,12 +31,12 @@ def pack_groups(
     """Pack the decisions of an episode.
 
     Args:
-        max_length: longest path; decisions behind it are left out.
-        max_tokens: an episode with more tokens becomes several packed rows, each from its start;
-            the candidates of one state stay together.
+        max_length: longest path in tokens; the episode is cut off at a decision that exceeds it.
+        max_tokens: an episode with more tokens becomes several packed rows, each with the whole
+            path from the start; the candidates of one state stay together.
         with_features: add the match features of every candidate.
-        read_at: where Q is read. After observations, states with a single candidate are labelled,
-            too: their value is not the choice among siblings but the state that was reached.
+        read_at: where Q is read. After observations, states with a single candidate are labelled
+            too, because the value is that of the state that was reached, not of a choice.
         framing: add the observation after each candidate, for `observed` and `outcomes`.
     """
     packed: list[PackedTree] = []
@@ -53,16 +54,21 @@ def pack_groups(
             Place(position, label.value, label.steps, candidate.valid)
             for position, label, candidate in zip(read, found, candidates, strict=True)
         ]
-        for place in places:
-            tree.label(place)
-        if len(places) > 1:
-            tree.groups.append(tuple(places))
-        tree.pairs += [
-            (a, b) if a.q_value > b.q_value else (b, a)
-            for a, b in combinations(places, 2)
-            if abs(a.q_value - b.q_value) >= min_label_margin
-        ]
+        _label(tree, places, min_label_margin=min_label_margin)
     return packed
+
+
+def _label(tree: PackedTree, places: Sequence[Place], *, min_label_margin: float) -> None:
+    """Add the labels of one state's candidates, the group that they form and its pairs."""
+    for place in places:
+        tree.label(place)
+    if len(places) > 1:
+        tree.groups.append(tuple(places))
+    tree.pairs += [
+        (a, b) if a.q_value > b.q_value else (b, a)
+        for a, b in combinations(places, 2)
+        if abs(a.q_value - b.q_value) >= min_label_margin
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +76,8 @@ class _Rendered:
     """A decision as tokens.
 
     Attributes:
-        answers: what the environment said to each candidate, framed as a turn, with the prompt
-            after it; empty where it is not asked for.
+        answers: the environment's answer to each candidate, framed as a turn, with the prompt after
+            it; empty lists if answers are not needed.
     """
 
     state: RenderedEpisode
@@ -84,7 +90,7 @@ class _Rendered:
         return len(self.state.token_ids) + max(len(c) + len(a) for c, a in behind)
 
     def new_tokens(self, tree: PackedTree) -> int:
-        """An upper bound of what the decision adds to a tree."""
+        """Upper bound of the number of tokens that the decision adds to a tree."""
         behind = sum(map(len, self.candidates)) + sum(map(len, self.answers))
         return tree.new_tokens(self.state.token_ids) + behind
 
@@ -111,7 +117,7 @@ def _add(
     *,
     with_features: bool,
 ) -> list[int]:
-    """Add a decision's candidates; returns where the Q of each is read."""
+    """Add a decision's candidates, and return the positions where the Q of each is read."""
     history, spans = asked.state.token_ids, asked.state.action_spans
     stem = tree.add(history)[-1]
     ends = [tree.extend(stem, candidate)[-1] for candidate in asked.candidates]

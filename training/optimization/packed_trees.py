@@ -1,8 +1,8 @@
 """Packed trees: every distinct token of a labelled tree goes through the trunk once.
 
 The paths of a tree share their beginnings, and siblings differ in one action. A tree becomes one
-packed row, in which a token sees the tokens before it on its own path and no others. Q is the same
-as from each path alone, and the cost is that of the distinct tokens.
+packed row in which each token attends only to the tokens before it on its own path. Q is the same
+as for each path alone, and the cost is that of the distinct tokens.
 """
 
 from collections import defaultdict
@@ -34,10 +34,10 @@ class Place:
     """Position in a packed tree where an action's Q is read.
 
     Attributes:
-        position: of the action's last token, or of the last before the reply to its observation.
+        position: that of the action's last token, or of the last token before the next reply.
         q_value: the action's label.
-        steps: to the goal after it; None if only the label is known.
-        valid: False where the action meant nothing to the environment.
+        steps: number of steps to the goal after it; None if only the label is known.
+        valid: False if the environment did not understand the action.
     """
 
     position: int
@@ -63,7 +63,7 @@ class Framing:
 
     @classmethod
     def of(cls, renderer: Renderer) -> "Framing":
-        """Tokens at either end that two observations have in common, which differ in all else."""
+        """Measure the framing as the tokens that two quite different observations share."""
         history, action = (Message("user", "task"),), Message("assistant", "act")
         one, other = (
             renderer.encode_observation(history, action, (Message("user", said),))
@@ -73,7 +73,7 @@ class Framing:
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common beginning."""
+    """Length of the common beginning of two sequences."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
@@ -83,13 +83,14 @@ class PackedTree(TokenTrie):
     """Paths of one tree, with weights and targets of Q at their tokens.
 
     Attributes:
-        weight: (T,) of the squared error at each token.
+        weight: (T,) weight of the squared error at each token.
         weighted: (T,) target times weight.
-        pairs: the siblings with different labels.
+        pairs: pairs of siblings with different labels.
         groups: the candidates that a policy drew, state by state.
-        features: by position where Q is read, inputs of the head beside its state.
-        observed: positions of the tokens that the world, not the agent, wrote after actions.
-        outcomes: by position of an action's last token, the first token of what it was answered.
+        features: the head's inputs besides the hidden state, by position where Q is read.
+        observed: positions of the tokens that the environment wrote after actions.
+        outcomes: the first token of the answer to each action, by position of the action's last
+            token.
     """
 
     weight: list[float] = field(default_factory=list)
@@ -118,7 +119,7 @@ class PackedTree(TokenTrie):
     def add_labelled(
         self, token_ids: Sequence[int], weight: Sequence[float], target: Sequence[float]
     ) -> list[int]:
-        """Add a path with its weights and targets; returns each token's index."""
+        """Add a path with its weights and targets, and return each token's index."""
         indices = self.add(token_ids)
         for index, w, t in zip(indices, weight, target, strict=True):
             self.weight[index] += w
@@ -131,11 +132,12 @@ class PackedTree(TokenTrie):
         self.weighted[place.position] += place.q_value
 
     def add_answer(self, end: int, answer: Sequence[int], framing: "Framing") -> list[int]:
-        """Add what the world answered to an action; returns the index of each token of it.
+        """Add the environment's answer to an action, and return the index of each token.
 
         Args:
             end: index of the action's last token.
-            framing: which of the answer's tokens are the chat template's.
+            answer: tokens of the answer, the chat template's included.
+            framing: number of the chat template's tokens at either end.
         """
         indices = self.extend(end, answer)
         said = range(framing.front, len(answer) - framing.back)
@@ -147,7 +149,8 @@ class PackedTree(TokenTrie):
     def _append(self, before: int, token: int, depth: int) -> int:
         self.weight.append(0.0)
         self.weighted.append(0.0)
-        return TokenTrie._append(self, before, token, depth)  # super() knows no slots
+        # Not super(): with slots, dataclass makes a new class that a bare super() does not find.
+        return TokenTrie._append(self, before, token, depth)
 
 
 def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_label_margin: float) -> list[Pair]:
@@ -155,7 +158,7 @@ def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_label_margin: floa
 
     Args:
         places: (parent id, place) of every labelled action of a tree.
-        min_label_margin: smallest difference of labels that makes a pair.
+        min_label_margin: smallest difference between labels that makes a pair.
     """
     families: dict[int, list[Place]] = defaultdict(list)
     for parent, place in places:
@@ -186,9 +189,9 @@ def pack_tree(
     Args:
         rows: the paths; those of more than `max_length` tokens are left out.
         max_tokens: a tree with more distinct tokens becomes several packed rows; siblings in
-            different rows are no pair.
+            different rows do not form pairs.
         with_features: add the match features of every action.
-        read_at: where Q is read; after observations, its place alone has the label.
+        read_at: where Q is read; after observations, only that position has the label.
         framing: add `observed` and `outcomes`, with the observation after each leaf.
 
     Raises:
@@ -198,31 +201,44 @@ def pack_tree(
     places: list[list[tuple[int, Place]]] = []
     for row in rows:
         rendered = _render(renderer, row, whole=read_at == "observation" or framing is not None)
-        token_ids, spans = rendered.token_ids, rendered.action_spans
+        token_ids = rendered.token_ids
         if len(token_ids) > max_length:
             continue
         if not packed or len(packed[-1]) + packed[-1].new_tokens(token_ids) > max_tokens:
             packed.append(PackedTree())
             places.append([])
         tree, read = packed[-1], _read_places(rendered, read_at)
-        if read_at == "action":
-            columns = regression_columns(len(token_ids), spans, row.q_values, loss_on=loss_on)
-            indices = tree.add_labelled(token_ids, columns["weight"], columns["target"])
-        else:
-            indices = tree.add(token_ids)
-            for place, q in zip(read, row.q_values, strict=True):
-                if q is not None:
-                    tree.label(Place(indices[place], q))
+        indices = _add_path(tree, row, rendered, read_at, loss_on)
         if framing is not None:
             _add_answers(tree, rendered, indices, framing)
         if with_features:
             _add_features(tree, rendered, indices, read)
-        for parent, place, q in zip(row.parent_ids, read, row.q_values, strict=True):
-            if q is not None:
-                places[-1].append((parent, Place(indices[place], q)))
+        places[-1] += _labelled_places(row, read, indices)
     for tree, mine in zip(packed, places, strict=True):
         tree.pairs = sibling_pairs(mine, min_label_margin=min_label_margin)
     return packed
+
+
+def _add_path(
+    tree: PackedTree, row: LabelRow, rendered: RenderedEpisode, read_at: ReadAt, loss_on: LossOn
+) -> list[int]:
+    """Add a path and its labels, and return the index of each token."""
+    token_ids, spans = rendered.token_ids, rendered.action_spans
+    if read_at == "action":
+        columns = regression_columns(len(token_ids), spans, row.q_values, loss_on=loss_on)
+        return tree.add_labelled(token_ids, columns["weight"], columns["target"])
+    indices = tree.add(token_ids)
+    for _, place in _labelled_places(row, _read_places(rendered, read_at), indices):
+        tree.label(place)
+    return indices
+
+
+def _labelled_places(
+    row: LabelRow, read: Sequence[int], indices: Sequence[int]
+) -> list[tuple[int, Place]]:
+    """(parent id, place) of each action whose label is in this path."""
+    labelled = zip(row.parent_ids, read, row.q_values, strict=True)
+    return [(parent, Place(indices[i], q)) for parent, i, q in labelled if q is not None]
 
 
 def _render(renderer: Renderer, row: LabelRow, *, whole: bool) -> RenderedEpisode:
@@ -232,14 +248,14 @@ def _render(renderer: Renderer, row: LabelRow, *, whole: bool) -> RenderedEpisod
         return renderer.encode_episode(messages)
     if row.last_observation is None:
         raise RecordError(
-            f"the labels of {row.task_id} do not hold the observation after a path's last action, "
-            "which this training reads; run `qguide label` again"
+            f"the labels of {row.task_id} lack the observation after a path's last action, which "
+            "this training reads; run `qguide label` again"
         )
     return renderer.encode_state((*messages, Message("user", row.last_observation)))
 
 
 def _read_places(rendered: RenderedEpisode, read_at: ReadAt) -> list[int]:
-    """Place in a path's tokens where each action's Q is read."""
+    """Index of the token of a path at which each action's Q is read."""
     spans = rendered.action_spans
     if read_at == "action":
         return [end - 1 for _, end in spans]
@@ -249,7 +265,7 @@ def _read_places(rendered: RenderedEpisode, read_at: ReadAt) -> list[int]:
 def _add_answers(
     tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], framing: Framing
 ) -> None:
-    """Mark what a path's actions were answered."""
+    """Mark the answers to a path's actions."""
     last = _read_places(rendered, "observation")
     for (_, end), place in zip(rendered.action_spans, last, strict=True):
         tree.add_answer(indices[end - 1], rendered.token_ids[end : place + 1], framing)
@@ -258,7 +274,7 @@ def _add_answers(
 def _add_features(
     tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], read: Sequence[int]
 ) -> None:
-    """Add match features of a path's actions, where the tree does not have them yet."""
+    """Add the match features of a path's actions that the tree does not have yet."""
     token_ids, spans = rendered.token_ids, rendered.action_spans
     for number, ((start, end), place) in enumerate(zip(spans, read, strict=True)):
         if indices[place] in tree.features:

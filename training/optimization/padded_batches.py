@@ -1,7 +1,7 @@
 """Padded batches of token sequences of similar length.
 
 Padding is on the right, and causal attention never looks to the right, so no attention mask is
-needed. Lengths are not derived from pad ids.
+needed. Lengths are not inferred from pad ids.
 """
 
 import random
@@ -31,7 +31,7 @@ def plan_steps(
     """Indices of each step's micro-batches for one epoch, every index once.
 
     Sequences of similar length share a micro-batch, with some noise so that epochs differ. The
-    micro-batches are shuffled into steps of about `batch_tokens`.
+    micro-batches are shuffled into steps of at least `batch_tokens`, apart from the last.
     """
     order = sorted(
         range(len(lengths)), key=lambda i: lengths[i] * rng.uniform(1 - noise, 1 + noise)
@@ -68,17 +68,17 @@ def _group(
 
 
 def padded_tokens(lengths: Sequence[int]) -> int:
-    """Tokens that a micro-batch of these lengths puts through the model, padding included."""
+    """Number of tokens in a micro-batch of these lengths, padding included."""
     return max(lengths) * len(lengths)
 
 
 def pad_ids(rows: Sequence[Sequence1D]) -> Tensor:
-    """Token ids (B, T), zeros on the right."""
+    """(B, T) token ids, padded with zeros on the right."""
     return _pad([row.token_ids for row in rows], dtype=torch.long)
 
 
 def pad_column(rows: Sequence[Sequence1D], name: str) -> Tensor:
-    """One column (B, T) in float32, zeros on the right."""
+    """(B, T) one column in float32, padded with zeros on the right."""
     return _pad([row.columns[name] for row in rows], dtype=torch.float32)
 
 

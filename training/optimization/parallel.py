@@ -1,8 +1,9 @@
 """Data parallelism on one machine's CPU: forked processes that sum their gradients.
 
-Two processes with one thread each train a small model nearly twice as fast as one process with two,
-because its matrix products are too small to divide. Each process has the model and takes its part
-of a step's micro-batches. After the sum all make the same update, so their weights stay equal.
+Two processes with one thread each train a small model nearly twice as fast as one process with two
+threads, because its matrix products are too small to split. Each process has the model and computes
+its part of a step's micro-batches. After the sum all make the same update, so their weights stay
+equal.
 """
 
 import multiprocessing
@@ -27,7 +28,7 @@ def data_parallel(processes: int, work: Callable[[], None]) -> Iterator[None]:
     All of them have to call `all_reduce_sum` equally often.
 
     Raises:
-        ConfigError: torch has threads of its own, which do not survive a fork.
+        ConfigError: torch uses several threads, which do not survive a fork.
     """
     if processes == 1:
         yield
@@ -58,7 +59,7 @@ def data_parallel(processes: int, work: Callable[[], None]) -> Iterator[None]:
 
 
 def assign(items: Sequence[Item], *, size: Callable[[Item], int]) -> Sequence[Item]:
-    """This process's part of the items, about as much work as that of any other."""
+    """This process's part of the items; all processes get about the same amount of work."""
     if not distributed.is_initialized():
         return items
     parts = partition([size(item) for item in items], parts=distributed.get_world_size())
@@ -66,9 +67,10 @@ def assign(items: Sequence[Item], *, size: Callable[[Item], int]) -> Sequence[It
 
 
 def partition(sizes: Sequence[int], *, parts: int) -> list[list[int]]:
-    """Indices of each part, in order: the largest first, each to the part with the least so far.
+    """Divide items into parts of similar total size; returns each part's indices in order.
 
-    The largest part has at most 4/3 of its size in the best partition (Graham's LPT rule).
+    The largest item is assigned first, each to the part that is smallest so far (Graham's LPT
+    rule). The largest part has at most 4/3 of its size in the best partition.
     """
     indices: list[list[int]] = [[] for _ in range(parts)]
     loads = [0] * parts
@@ -90,7 +92,7 @@ def all_reduce_sum(tensors: Sequence[Tensor]) -> None:
 
 
 def shared_map(function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Map tensors by a function that keeps their shape; each process does its part of the work."""
+    """Map tensors by a function that keeps their shape, with the work divided among processes."""
     mine = set(assign(range(len(tensors)), size=lambda i: tensors[i].numel()))
     results = [
         function(tensor) if i in mine else torch.zeros_like(tensor)

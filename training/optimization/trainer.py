@@ -1,8 +1,8 @@
 """Training loop of the jobs: schedule, clipping, progress, metrics, resumption.
 
-A job brings a model, its batches in order and a loss; the loop does the rest. It can be killed at
-any time: its state is written every `save_every_s` seconds, and the next start goes on from there
-in the same order of batches.
+A job provides a model, its batches in order and a loss. The loop can be killed at any time: its
+state is saved every `save_every_s` seconds, and the next start resumes from there with the same
+order of batches.
 """
 
 import json
@@ -27,18 +27,20 @@ STATE = "training_state.pt"
 
 
 class Optimization(BaseModel):
-    """Options of the optimizer; the defaults are QLASS's for fine-tuning an LLM.
+    """Options of the optimizer and the batches; the defaults are QLASS's for fine-tuning an LLM.
 
     Attributes:
         optimizer: "muon" orthogonalises the updates of hidden matrices and leaves the rest to
             AdamW; it learns faster from scratch.
-        batch_tokens: least tokens of an optimizer step, which takes whole micro-batches. The
-            papers count sequences (64).
-        micro_batch_tokens: most tokens that go through the model at once, padding included.
-        average_last: share of the steps, at the end, whose weights are averaged; validation and
-            the result are those of the mean.
-        processes: number that divide each step's micro-batches among them, on a CPU. With more
-            than one, `threads` must be 1, and a step needs at least as many micro-batches.
+        batch_tokens: minimum number of tokens in an optimizer step, which consists of whole
+            micro-batches. The papers count sequences instead (64).
+        micro_batch_tokens: maximum number of tokens, padding included, that go through the model
+            at once.
+        average_last: share of the steps, at the end of the training, over which the weights are
+            averaged; validation and the result use the average.
+        processes: number of processes that divide each step's micro-batches among them, on a CPU.
+            With more than one, `threads` must be 1, and each step should have at least as many
+            micro-batches.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,14 +62,14 @@ class Optimization(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Summed loss of a micro-batch and its weight, so that a step's mean is exact."""
+    """Summed loss of a micro-batch and its total weight, from which a step's exact mean follows."""
 
     total: Tensor
     weight: float
 
 
 def cosine_with_warmup(step: int, *, steps: int, warmup_ratio: float) -> float:
-    """Factor of the learning rate at `step`: from 0 up to 1 and back to 0."""
+    """Factor of the learning rate at `step`: linear warm-up to 1, then a cosine down to 0."""
     warmup = max(1, round(steps * warmup_ratio))
     if step < warmup:
         return (step + 1) / warmup
@@ -106,7 +108,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 class Loop:
-    """Training of one model; `metrics.jsonl` and the saved state are in the run folder."""
+    """Training loop of one model; its metrics and saved state are in the run folder."""
 
     def __init__(self, model: nn.Module, optimization: Optimization, *, output: Path) -> None:
         self.model = model
@@ -133,12 +135,13 @@ class Loop:
         """Train on `steps`, each a list of micro-batches, from a saved state if there is one.
 
         Args:
-            steps: of the whole training, in order.
-            loss: of one micro-batch.
-            name: beside the progress bar.
-            size: tokens of a micro-batch, by which processes divide a step.
-            on_epoch: figures for `metrics.jsonl` after each epoch, whose number it gets.
-            steps_per_epoch: after so many steps `on_epoch` is called; 0 for never.
+            steps: all steps of the training, in order.
+            loss: computes the loss of one micro-batch.
+            name: shown beside the progress bar.
+            size: number of tokens in a micro-batch, by which processes divide a step.
+            on_epoch: called with an epoch's number at its end; returns figures for
+                `metrics.jsonl`.
+            steps_per_epoch: number of steps after which `on_epoch` is called; 0 for never.
         """
         self._resume()
         self.model.train()
@@ -149,14 +152,10 @@ class Loop:
             while self.step < len(steps):
                 started = time.monotonic()
                 mean = one_step(steps[self.step])
-                self.step += 1
-                if self.step > len(steps) * (1 - self.optimization.average_last):
-                    self._average.update(self.model)
+                self._count_step(len(steps))
                 row = {"step": self.step, "loss": mean, "step_s": time.monotonic() - started}
                 if on_epoch and steps_per_epoch and self.step % steps_per_epoch == 0:
-                    with self._average.applied(self.model):
-                        row |= on_epoch(self.step // steps_per_epoch)
-                    self.model.train()
+                    row |= self._epoch_figures(on_epoch, self.step // steps_per_epoch)
                 self._log(row)
                 progress.update(bar, completed=self.step, description=f"{name} loss {mean:.4f}")
                 if time.monotonic() - self._saved_at > self.optimization.save_every_s:
@@ -164,8 +163,22 @@ class Loop:
         self._save()
         self._average.copy_to(self.model)
 
+    def _count_step(self, total_steps: int) -> None:
+        self.step += 1
+        if self.step > total_steps * (1 - self.optimization.average_last):
+            self._average.update(self.model)
+
+    def _epoch_figures(
+        self, on_epoch: Callable[[int], dict[str, float]], epoch: int
+    ) -> dict[str, float]:
+        """Figures of the averaged weights; the model trains on afterwards."""
+        with self._average.applied(self.model):
+            figures = on_epoch(epoch)
+        self.model.train()
+        return figures
+
     def _help(self, steps: Sequence[Sequence[Any]], one_step: Callable[[Any], float]) -> None:
-        """Take part in every step, as the processes other than the first do."""
+        """Take part in every step, in a process other than the first."""
         for step in range(self.step, len(steps)):
             self.step = step
             one_step(steps[step])
@@ -230,7 +243,7 @@ class Loop:
         self._drop_metrics_after(self.step)
 
     def _drop_metrics_after(self, step: int) -> None:
-        """Keep the rows of saved steps alone: later steps are trained, and written, again."""
+        """Keep only the rows of saved steps; later steps are trained and logged again."""
         path = self.output / "metrics.jsonl"
         if path.is_file():
             rows = path.read_text().splitlines()[:step]

@@ -1,7 +1,7 @@
 """Running mean of a model's weights over the last part of a training.
 
-Two trainings of one recipe differ more than their data explains: the place where the last steps
-end is part of the noise. The mean over many steps has less of it, at a negligible cost.
+Two trainings of one recipe differ by more than their data explains, partly because of the last few
+steps. The mean over many steps has less of this noise, at a negligible cost.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """Mean of a model's trainable weights at several steps."""
+    """Mean of a model's trainable weights over several steps."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -20,7 +20,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Include the present weights in the mean."""
+        """Include the current weights in the mean."""
         self.count += 1
         for name, parameter in _trainable(model):
             if name in self._mean:
@@ -30,7 +30,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Give the model the mean for the block; an empty mean changes nothing."""
+        """Use the mean as the model's weights during the block; an empty mean changes nothing."""
         if not self.count:
             yield
             return
@@ -42,7 +42,7 @@ class WeightAverage:
             _copy(own, model)
 
     def copy_to(self, model: nn.Module) -> None:
-        """Give the model the mean for good; an empty mean changes nothing."""
+        """Replace the model's weights by the mean; an empty mean changes nothing."""
         _copy(self._mean, model)
 
     def state_dict(self) -> dict[str, object]:
@@ -50,7 +50,7 @@ class WeightAverage:
         return {"count": self.count, "mean": self._mean}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         count, mean = state["count"], state["mean"]
         assert isinstance(count, int)
         assert isinstance(mean, dict)

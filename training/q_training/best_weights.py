@@ -1,7 +1,7 @@
-"""Weights of the epoch that chooses best among held-back candidates.
+"""Weights of the epoch with the best choices among held-back candidates.
 
-A success rate is a poor criterion, because the difference of two nets on a hundred games is mostly
-luck. Rank correlation and regret are measured on thousands of held-back decisions.
+A success rate is a poor criterion, because the difference between two nets on a hundred games is
+mostly luck. Rank correlation and regret are measured on thousands of held-back decisions.
 """
 
 import json
@@ -18,11 +18,11 @@ FIGURES: Final = "best_figures.json"
 
 
 class BestWeights:
-    """The best epoch of a run so far, kept in its folder so that a resumed run knows it.
+    """The best epoch so far, saved in the run folder so that a resumed run knows it.
 
     Args:
-        folder: the run's.
-        criterion: what is compared; "last" keeps nothing.
+        folder: the run folder.
+        criterion: the figure by which epochs are compared; "last" saves nothing.
     """
 
     def __init__(self, folder: Path, criterion: Criterion) -> None:
@@ -41,7 +41,7 @@ class BestWeights:
         self._figures.write_text(json.dumps(figures))
 
     def restore(self, model: nn.Module) -> bool:
-        """Give the model the kept weights; False, and no change, if there are none."""
+        """Load the saved weights into the model; return False, and change nothing, without any."""
         if self._criterion == "last" or not self._figures.is_file():
             return False
         model.load_state_dict(torch.load(self._weights, weights_only=True))
@@ -49,7 +49,7 @@ class BestWeights:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures of the kept weights."""
+        """Figures of the saved weights."""
         figures: dict[str, Any] = json.loads(self._figures.read_text())
         return figures
 

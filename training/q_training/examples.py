@@ -1,4 +1,4 @@
-"""Training examples of a QNet: labelled trees, decision groups, or both, read and packed."""
+"""Training examples of a QNet: reading and packing of labelled trees and decision groups."""
 
 import random
 from collections import defaultdict
@@ -28,31 +28,32 @@ from training.optimization.packed_trees import (
 )
 
 TreeRows = Sequence[LabelRow]
-"""The paths of one tree."""
+"""The labelled paths of one tree."""
 
 
 class Examples(BaseModel):
-    """Options of the examples and their packing.
+    """Options for the examples and their packing.
 
     Attributes:
         labels: run folders of `label`.
         groups: run folders of `groups`.
-        held_back_groups: run folders of `groups` to validate on, beside the held-back tasks of
-            the others.
-        group_labels: computation of labels from continuations.
-        read_at: where Q is read: at the "action"'s last token, as in the paper, or after the
-            "observation" that followed it: a value of the state that the action led to, for agents
-            that may try before they choose.
-        loss_on: positions of a tree's actions that have the label; `all` is the paper's.
-        min_label_margin: siblings whose labels differ by less are no pair.
-        constant_trees: train on trees with equal labels, too, as the paper does. Without them
-            (ours), the many zeros of a policy that mostly fails do not outweigh the contrasts.
-        unbranched_suffixes: train on the actions below a path's last branching, too, as the paper
-            does. They have no siblings; without them (ours) the same time shows more that do.
+        held_back_groups: run folders of `groups` used for validation only, in addition to the
+            held-back tasks of `labels` and `groups`.
+        group_labels: how a candidate's label is computed from its continuations.
+        read_at: position at which Q is read: the last token of the "action", as in the paper, or
+            after the "observation" that followed it. The latter is the value of the state that the
+            action led to, for agents that may try actions before they choose.
+        loss_on: token positions of an action that carry its label; `all` is the paper's.
+        min_label_margin: siblings whose labels differ by less do not form a pair.
+        constant_trees: also train on trees whose labels are all equal, as the paper does. Without
+            them (ours), the many zeros of a policy that mostly fails do not outweigh the contrasts.
+        unbranched_suffixes: also train on the actions after a path's last branching, as the paper
+            does. They have no siblings; without them (ours), the same training time covers more
+            actions that do.
         max_length: longest path in tokens.
         validation_fraction: share of tasks held back.
-        augmentation: consistent renaming of trees, drawn anew in each epoch; decision groups keep
-            their names.
+        augmentation: consistent renaming of trees, drawn anew in each epoch; decision groups are
+            not renamed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,7 +74,7 @@ class Examples(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that were read: the paths of each tree, and episodes with their decisions."""
+    """The rows that were read: labelled trees, and episodes with their decisions."""
 
     trees: list[TreeRows]
     episodes: list[DecisionGroupsRow]
@@ -87,7 +88,7 @@ class Packing:
     """Packing of rows into packed trees.
 
     Attributes:
-        max_tokens: most distinct tokens of a packed tree.
+        max_tokens: maximum number of distinct tokens in a packed tree.
         with_features: add match features.
         with_answers: add what each action was answered, for the terms of a world model.
     """
@@ -105,7 +106,7 @@ class Packing:
 
     @property
     def changes(self) -> bool:
-        """True if each epoch's trees differ from those of the one before."""
+        """True if the trees are renamed anew in every epoch."""
         return bool(self.examples.labels) and self.examples.augmentation.probability > 0
 
     def trees(self, rows: Rows) -> list[PackedTree]:
@@ -117,7 +118,7 @@ class Packing:
         return [packed for row in rows.episodes for packed in self._episode(row)]
 
     def epoch(self, rows: Rows, rng: random.Random) -> list[PackedTree]:
-        """Pack all rows, the trees renamed anew."""
+        """Pack all rows for one epoch, with newly renamed trees."""
         augment = build_augmenter(self.examples.augmentation)
         renamed = [rename_tree(paths, augment, rng) for paths in rows.trees]
         return self.trees(Rows(renamed, [])) + self.groups(rows)
@@ -152,10 +153,10 @@ class Packing:
 
 
 def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
-    """Read training rows and held-back rows, disjoint by task.
+    """Read training rows and held-back rows, which have no task in common.
 
     Raises:
-        ConfigError: there is nothing to train on, or tasks of `held_back_groups` are trained on.
+        ConfigError: there is nothing to train on, or a task of `held_back_groups` is trained on.
     """
     trees = _read_trees(examples)
     episodes = [
@@ -186,7 +187,7 @@ def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[DecisionGr
         for row in read_rows(RunFolder(folder).rows, DecisionGroupsRow):
             if row.task_id in task_ids:
                 raise ConfigError(
-                    f"task {row.task_id} of held_back_groups {folder} is trained on too; "
+                    f"task {row.task_id} of held_back_groups {folder} is also trained on; "
                     "hold back groups of other tasks"
                 )
             rows.append(row)
@@ -205,12 +206,12 @@ def _read_trees(examples: Examples) -> list[tuple[str, TreeRows]]:
 
 
 def _require_one_target(targets: Mapping[str, Path]) -> None:
-    """Refuse labels that measure different quantities: their mean would be the value of nothing."""
+    """Refuse labels that measure different quantities: their mean would have no meaning."""
     if len(targets) > 1:
         listed = ", ".join(f"{target!r} in {folder}" for target, folder in targets.items())
         raise ConfigError(
-            f"labels have {len(targets)} targets: {listed}; train on those of one target, or run "
-            "`qguide label` again with the same"
+            f"labels have {len(targets)} targets: {listed}; train on labels of one target, or run "
+            "`qguide label` again with the same target for all"
         )
 
 
@@ -219,7 +220,7 @@ def _is_constant(paths: Sequence[LabelRow]) -> bool:
 
 
 def rename_tree(paths: TreeRows, augment: Augmenter, rng: random.Random) -> TreeRows:
-    """The paths of one tree, all under the same new names."""
+    """Rename all paths of one tree in the same way."""
     messages = iter(augment([m for row in paths for m in _messages_of(row)], rng))
     return [
         row.model_copy(

@@ -1,9 +1,9 @@
 """Loss of a packed tree: regression or classification, ranking among siblings, a world model.
 
-The regression is equation 11 of QLASS. An agent needs the order of a state's candidates, whose Q
-differ far less than those of states, so a term on the differences between siblings is added (ours).
-What an action will be answered says much of its value, so the same forward pass may also learn to
-predict it (ours).
+The regression is equation 11 of QLASS. An agent needs the right order of one state's candidates,
+whose Q-values differ far less than those of different states, so a term on the differences between
+siblings is added (ours). The answer to an action tells much about its value, so the same forward
+pass may also learn to predict the answer (ours).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,15 +25,17 @@ class Objective(BaseModel):
     """Options of the loss.
 
     Attributes:
-        ranking_weight: of softplus(-(Q(s, a) - Q(s, a')) / ranking_scale) over sibling pairs with
-            q(a) > q(a'); ours, 0 is the paper.
-        ranking: weight of a pair, ((q(a) - q(a')) / ranking_scale) to the power of 0 ("order": Q
-            learns which action is better more often), 1 ("regret": which is better on the whole)
-            or 1/2 ("root").
-        observation_weight: of -log p of each token of the observation after every action (0.05 is
-            a start); ours, 0 is the paper. As in SFT, a labelled Q weighs 1.
-        outcome_weight: of -log p of the observation's first token, predicted at the action's last
-            one, where Q is read (0.5 is a start); ours, 0 is the paper.
+        ranking_weight: weight of softplus(-(Q(s, a) - Q(s, a')) / ranking_scale), summed over
+            sibling pairs with labels q(a) > q(a'). It is ours; 0 gives the paper's loss.
+        ranking_scale: difference in Q at which a pair counts as well separated.
+        ranking: weight of a pair, ((q(a) - q(a')) / ranking_scale) to the power of 0 ("order": all
+            pairs count alike, so Q learns which action is better more often), 1 ("regret": a pair
+            counts by its difference, so Q learns which is better on average) or 1/2 ("root").
+        observation_weight: weight of -log p for each token of the observation after every action
+            (0.05 is a start). It is ours; 0 gives the paper's loss. A labelled Q has weight 1.
+        outcome_weight: weight of -log p for the observation's first token, predicted at the
+            action's last token, where Q is read (0.5 is a start). It is ours; 0 gives the paper's
+            loss.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,7 +48,7 @@ class Objective(BaseModel):
 
     @property
     def models_world(self) -> bool:
-        """True if observations are predicted, too."""
+        """True if the model also learns to predict observations."""
         return self.observation_weight > 0 or self.outcome_weight > 0
 
 
@@ -57,7 +59,7 @@ def tree_loss(
 
     Args:
         q_T: Q at every token of the tree.
-        error_T: of each token's label; None takes the squared error.
+        error_T: error at each token; None computes the squared error.
     """
     weight_T = torch.tensor(tree.weight)
     if error_T is None:
@@ -74,11 +76,13 @@ def tree_loss(
 def hl_gauss_error(logits_TK: Tensor, target_T: Tensor, edges: Tensor) -> Tensor:
     """(T,) cross-entropy with each target's Gaussian over the bins (Farebrother et al., 2024).
 
-    Its deviation is 3/4 of a bin's width, as in the paper; what falls outside the bins is cut off.
+    The Gaussian's standard deviation is 3/4 of a bin's width, as in the paper; its tails outside
+    the bins are cut off.
 
     Args:
-        logits_TK: of the bins.
-        edges: (K + 1,) of the bins, in order.
+        logits_TK: logits of the bins.
+        target_T: labels.
+        edges: (K + 1,) edges of the bins, in order.
     """
     sigma = 0.75 * (edges[1] - edges[0])
     below_TE = torch.special.ndtr((edges - target_T[:, None]) / sigma)
@@ -94,11 +98,13 @@ def world_loss(
     objective: Objective,
     vocabulary_logits: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Weighted -log p of the tokens that the world wrote after the tree's actions.
+    """Weighted -log p of the tokens that the environment wrote after the tree's actions.
 
     Args:
-        hidden_TD: the trunk's state at every token of the tree.
-        vocabulary_logits: from hidden states (N, D) to logits (N, V).
+        hidden_TD: the trunk's hidden state at every token of the tree.
+        tree: the packed tree.
+        objective: the weights.
+        vocabulary_logits: computes logits (N, V) from hidden states (N, D).
     """
     total = hidden_TD.new_zeros(())
     for weight, token_of_place in (

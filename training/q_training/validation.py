@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qnet.errors import ConfigError
 from qnet.models.qnet import QNet
-from training.algorithms.choice_quality import Group, choice_quality
+from training.algorithms.choice_quality import ScoredChoice, choice_quality
 from training.optimization.packed_trees import PackedTree, Place
 from training.q_training.objective import label_gaps, margins
 
@@ -38,10 +38,10 @@ def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
 
 @torch.no_grad()
 def require_packable(qnet: QNet, tree: PackedTree) -> None:
-    """Make sure that Q in a packed tree equals Q of its longest path alone.
+    """Check that Q in a packed tree equals Q of its longest path alone.
 
     Raises:
-        ConfigError: the trunk has a memory beside the attention mask.
+        ConfigError: they differ, because the trunk's layers ignore the attention mask.
     """
     path = tree.path_to(max(range(len(tree)), key=tree.depths.__getitem__))
     features_TF = tree.features_TF
@@ -61,8 +61,9 @@ def require_same(model: str, packed: Tensor, alone: Tensor) -> None:
     difference = float((packed - alone).abs().max())
     if not difference <= _PACKING_TOLERANCE * max(1.0, float(alone.abs().max())):
         raise ConfigError(
-            f"{model} gives values {difference:.2g} apart for a path alone and in its tree; its "
-            "layers see past the attention mask, so train another model"
+            f"{model} gives values that differ by {difference:.2g} between a path alone and the "
+            f"same path in its tree (at most {_PACKING_TOLERANCE:g} is allowed, relative to the "
+            "values); its layers ignore the attention mask, so train another model"
         )
 
 
@@ -70,7 +71,7 @@ def require_same(model: str, packed: Tensor, alone: Tensor) -> None:
 def validate(
     qnet: QNet, trees: Sequence[PackedTree], groups: Sequence[PackedTree]
 ) -> dict[str, float]:
-    """Figures of held-back trees and of held-back decision groups, where there are any."""
+    """Figures of held-back trees and held-back decision groups, if there are any."""
     qnet.eval()
     figures: dict[str, float] = {}
     if pairs := sum(len(tree.pairs) for tree in trees):
@@ -81,20 +82,21 @@ def validate(
             "sibling_pairs": pairs,
         }
     if groups:
-        judged = [
-            group_of(q_T, places)
-            for tree in groups
-            for q_T in (q_of_tree(qnet, tree),)
-            for places in tree.groups
-        ]
-        figures |= choice_quality(judged)
+        q_values = [q_of_tree(qnet, tree) for tree in groups]
+        figures |= choice_quality(
+            [
+                choice_of(q_T, places)
+                for q_T, tree in zip(q_values, groups, strict=True)
+                for places in tree.groups
+            ]
+        )
     return figures
 
 
-def group_of(q_T: Tensor, places: Sequence[Place]) -> Group:
-    """Q of one state's candidates, with their known steps and validity."""
+def choice_of(q_T: Tensor, places: Sequence[Place]) -> ScoredChoice:
+    """One state's candidates: their Q, known steps and validity."""
     assert all(place.steps is not None for place in places)
-    return Group(
+    return ScoredChoice(
         q_values=q_T[[place.position for place in places]].tolist(),
         steps=[place.steps or 0.0 for place in places],
         valid=[place.valid for place in places],
@@ -107,12 +109,12 @@ def sibling_accuracy(
     """Share of sibling pairs that Q puts in the right order; nan without pairs.
 
     Args:
-        q_values: (T,) of each tree.
-        trees: the same number.
+        q_values: for each tree, (T,) Q at every token.
+        trees: as many packed trees.
 
     Returns:
-        The share with all pairs counted alike, and with each counted by the difference of its
-        labels: how often an action is misjudged, and how much that costs.
+        The share of all pairs, and the share with each pair weighted by the difference of its
+        labels. The first shows how often actions are misjudged, the second how much it costs.
     """
     right, right_by_gap, pairs, gaps = 0.0, 0.0, 0, 0.0
     for q_T, tree in zip(q_values, trees, strict=True):

@@ -1,1 +1,1 @@
-"""Episodes of any agent, many at a time, with batched policies and scorers."""
+"""Episodes of any agent, many in parallel, with batched policies and scorers."""

@@ -1,7 +1,7 @@
-"""One episode with any agent, as a rollout task.
+"""One episode of any agent, as a rollout task.
 
-An agent gets the history and may ask the policy and the scorer, nothing else. It never holds the
-environment, so no reward can reach it before the episode is over.
+An agent gets the history and may ask the policy and the scorer, nothing else. It has no access to
+the environment, so no reward can reach it before the episode is over.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ class AgentStep:
     """An agent's reply and its cost.
 
     Attributes:
-        distinct_candidates: number of different replies that it chose among.
+        distinct_candidates: number of distinct replies between which it chose.
         scored_tokens: tokens that went through the Q model's trunk.
-        mistaken: a mistake made on purpose, not to be imitated.
-        decision: a guided agent's whole decision; None of any other.
+        mistaken: the reply is a mistake that must not be imitated.
+        decision: the whole decision of a guided agent; None for other agents.
     """
 
     reply: str
@@ -37,7 +37,7 @@ class AgentStep:
 
 
 Agent = Callable[[History, int], Generator[ModelRequest, Any, AgentStep]]
-"""From (history, index of the step) to the next reply."""
+"""Generator function from (history, index of the step) to the next reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Episode:
     """A played episode.
 
     Attributes:
-        steps: replayed ones included.
-        choices: the agent's steps; replayed steps have none.
-        invalid_actions: how many of the agent's actions meant nothing to the environment.
+        steps: all steps, including replayed ones.
+        choices: the agent's own steps, without replayed ones.
+        invalid_actions: number of the agent's actions that the environment did not understand.
         too_long: the history outgrew the context of the policy or the Q model, which ended it.
-        chat: the environment's.
+        chat: the environment's chat format.
     """
 
     first_observation: str
@@ -61,12 +61,12 @@ class Episode:
 
     @property
     def reward(self) -> float:
-        """The outcome reward; an episode that was cut off keeps that of its last step."""
+        """The outcome reward; if the episode was cut off, the reward of its last step."""
         return self.steps[-1].reward if self.steps else 0.0
 
     @property
     def terminated(self) -> bool:
-        """The environment ended it, not a limit."""
+        """True if the environment ended the episode, not a limit."""
         return bool(self.steps) and self.steps[-1].terminated
 
     @property
@@ -93,14 +93,14 @@ def play_episode(
     prefix: Sequence[str] = (),
     chat: ChatFormat = REACT,
 ) -> RolloutTask[Episode]:
-    """Play to the end, from the start or from the state that the replies of `prefix` lead to.
+    """Play to the end, from the start or from the state to which the replies of `prefix` lead.
 
     Args:
-        make: a fresh environment, which is closed at the end, however that comes.
-        choose: the agent; its step index counts the replayed steps too.
-        max_steps: most steps, replayed ones included.
+        make: makes a fresh environment, which is closed in any case.
+        choose: the agent; its step index also counts the replayed steps.
+        max_steps: maximum number of steps, including replayed ones.
         prefix: replies to replay first.
-        chat: the environment's.
+        chat: the environment's chat format.
 
     Raises:
         EnvironmentFailureError: the engine failed.
@@ -108,7 +108,7 @@ def play_episode(
     environment: Environment = yield EnvironmentCall(make)
     steps: list[Step] = []
     choices: list[AgentStep] = []
-    invalid_actions, too_long = 0, False
+    too_long = False
     try:
         first_observation: str = yield EnvironmentCall(environment.reset)
         for reply in prefix[:max_steps]:
@@ -117,14 +117,13 @@ def play_episode(
         while len(steps) < max_steps and not (steps and steps[-1].terminated):
             choice = yield from choose(history, len(steps))
             choices.append(choice)
-            step = yield from _act(environment, choice.reply, chat)
-            steps.append(step)
-            history += step_messages(step)
-            invalid_actions += not step.valid
+            steps.append((yield from _act(environment, choice.reply, chat)))
+            history += step_messages(steps[-1])
     except HistoryTooLongError:
         too_long = True
     finally:
         environment.close()
+    invalid_actions = sum(not step.valid for step in steps[len(prefix) :])
     return Episode(first_observation, tuple(steps), tuple(choices), invalid_actions, too_long, chat)
 
 
@@ -135,11 +134,11 @@ def _act(environment: Environment, reply: str, chat: ChatFormat) -> RolloutTask[
 
 
 def first_reply(sampling_at: Callable[[int], Sampling], *, role: DrawRole = "act") -> Agent:
-    """The plain agent: one candidate per step.
+    """The unguided agent, which draws one candidate per step and takes it.
 
     Args:
-        sampling_at: the sampling of step i; temperature 0 makes the agent greedy.
-        role: what its draws are for.
+        sampling_at: gives the sampling of step i; temperature 0 makes the agent greedy.
+        role: purpose of its draws.
     """
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
@@ -150,10 +149,10 @@ def first_reply(sampling_at: Callable[[int], Sampling], *, role: DrawRole = "act
 
 
 def guided_agent(guidance_at: Callable[[int], Guidance]) -> Agent:
-    """The agent that `/v1/act` serves: M candidates per step, the one of highest Q taken.
+    """The agent that `/v1/act` serves: it takes the one of highest Q of M candidates per step.
 
     Args:
-        guidance_at: how step i is guided.
+        guidance_at: gives the guidance of step i.
     """
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
@@ -170,13 +169,13 @@ def guided_agent(guidance_at: Callable[[int], Guidance]) -> Agent:
 
 
 def derived_seed(*parts: object) -> int:
-    """A seed below 2**63 that depends on the parts alone, not on the order of play."""
+    """A seed below 2**63 that depends only on the parts, not on the order of play."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
 def seeded(sampling: Sampling, *parts: object) -> Callable[[int], Sampling]:
-    """`sampling` with a seed of its own at every step, derived from `parts` and the step."""
+    """A function from the step to `sampling` with a seed derived from `parts` and the step."""
 
     def at(step: int) -> Sampling:
         return replace(sampling, seed=derived_seed(*parts, step))

@@ -1,12 +1,12 @@
 """Harness of the jobs that play: run folder, resumption, progress, failures and rows in one place.
 
-A job says what to play of each task, as a generator that writes its rows when it has them:
+A job plays each task in a generator, which writes its rows as soon as they are complete:
 
     with open_rollouts("explore", config, weights=hashes) as rollouts:
         rollouts.play(lambda task: grow_tree(task, rollouts), policy=policy)
 
-Many tasks are played at once, so that the models answer in batches. A task that has a row is not
-played again; one that failed has none, so a second run tries it again.
+Many tasks are played in parallel, so that the models answer in batches. A task that has a row is
+not played again; one that failed has none, so a resumed run tries it again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -34,13 +34,13 @@ MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 
 
 class RolloutConfig(BaseModel):
-    """Configuration that all jobs which play have in common.
+    """Configuration shared by all jobs that play.
 
     Attributes:
-        output: the run folder to write, or to resume.
+        output: the run folder to write or resume.
         environment: the tasks to play.
         inference: how the models run.
-        parallel: tasks played at the same time, and so the size of the models' batches.
+        parallel: number of tasks played in parallel, and so the size of the models' batches.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,11 +53,11 @@ class RolloutConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PlayableTask:
-    """A task and what it takes to play it, as often as a job likes.
+    """A task, with everything that a job needs to play it any number of times.
 
     Attributes:
-        make: a fresh, single-use episode of the task; the same one every time.
-        environment: that of the task.
+        make: makes a fresh, single-use episode of the task, the same one every time.
+        environment: bundle of the task's environment.
     """
 
     task: Task
@@ -75,12 +75,12 @@ class TaskFailure:
 
 @dataclass(slots=True)
 class Rollouts:
-    """One job's open run.
+    """The open run of a job.
 
     Attributes:
         folder: its files.
         suite: the tasks.
-        metrics: where figures go; failures are written there too.
+        metrics: writer of figures and failures.
         failures: tasks that this run could not play.
     """
 
@@ -108,12 +108,12 @@ class Rollouts:
         """Play every task that is not finished.
 
         Args:
-            rollout: what to play of a task; it calls `write` for each of its rows.
-            policy, scorer: answer what the rollouts ask for.
+            rollout: plays one task and calls `write` for each of its rows.
+            policy, scorer: models that answer the rollouts' requests.
             finished: ids of the tasks not to play; None leaves out those that have a row.
-            rows: the file of the rows.
-            rows_per_task: how many a task comes to, for the progress bar.
-            rows_written: how many there are already; None counts `rows_per_task` for each
+            rows: name of the rows file.
+            rows_per_task: number of rows of a task, for the progress bar.
+            rows_written: number of rows there already; None counts `rows_per_task` for each
                 finished task.
         """
         path = self.folder.path / rows
@@ -122,12 +122,8 @@ class Rollouts:
         total = rows_per_task * len(self.suite.tasks)
         if rows_written is None:
             rows_written = total - rows_per_task * len(waiting)
-        with (
-            JsonlWriter(path) as self._rows,
-            ProgressBar(
-                self.job, total=total, done=rows_written, console=self.console
-            ) as self._bar,
-        ):
+        bar = ProgressBar(self.job, total=total, done=rows_written, console=self.console)
+        with JsonlWriter(path) as self._rows, bar as self._bar:
             run_rollouts(
                 ((task.id, rollout(self._playable(task))) for task in waiting),
                 policy=policy,
@@ -139,34 +135,35 @@ class Rollouts:
             )
 
     def write(self, row: BaseModel | Mapping[str, object], *, note: str = "") -> None:
-        """Put a row on disk and move the progress bar on.
+        """Write a row and advance the progress bar.
 
         Args:
-            row: of the task that is being played.
+            row: a row of the task that is being played.
             note: the latest figures, shown beside the bar.
         """
-        assert self._rows is not None, "a row belongs to a task that is being played"
+        assert self._rows is not None, "rows are written while `play` runs"
         self._rows.write(row)
         self.advance(note)
 
     def advance(self, note: str = "") -> None:
-        """Move the progress bar on by one row, for one that went elsewhere or could not be had."""
-        assert self._bar is not None, "progress is that of tasks that are being played"
+        """Advance the progress bar by one row that was written elsewhere, or that failed."""
+        assert self._bar is not None, "the bar is shown while `play` runs"
         self._bar.advance(note)
 
     def require_some(self, written: int) -> None:
-        """Make sure that not everything failed.
+        """Check that at least one task was played.
 
         Args:
-            written: rows that this run wrote.
+            written: number of rows that this run wrote.
 
         Raises:
-            EnvironmentFailureError: there are failures and nothing else.
+            EnvironmentFailureError: all tasks failed.
         """
         if self.failures and not written:
             first = self.failures[0]
             raise EnvironmentFailureError(
-                f"all {len(self.failures)} tasks failed; the first: {first.task_id}: {first.error}"
+                f"all {len(self.failures)} tasks failed; the first was {first.task_id}: "
+                f"{first.error}"
             )
 
     def _playable(self, task: Task) -> PlayableTask:
@@ -175,7 +172,7 @@ class Rollouts:
     def _fail(self, task_id: str, error: QGuideError) -> None:
         self.failures.append(TaskFailure(task_id, str(error)))
         self.metrics.write({"task_id": task_id, "error": str(error)})
-        self.advance(f"{len(self.failures)} failed, the last one {task_id}")
+        self.advance(f"{len(self.failures)} failed, most recently {task_id}")
 
 
 @contextmanager
@@ -186,17 +183,17 @@ def open_rollouts(
     weights: Mapping[str, str] | None = None,
     console: Console | None = None,
 ) -> Iterator[Rollouts]:
-    """Start a job's run, or take it up where it was.
+    """Start or resume a job's run.
 
     Args:
-        job: its name, beside the progress bar.
-        config: of the job.
-        weights: hashes of the models that it runs, by their names in `config.json`: a model
-            trained again under the same name is another one.
-        console: where progress is shown; None takes stderr.
+        job: the job's name, shown beside the progress bar.
+        config: the job's configuration.
+        weights: hashes of its models, by the names under which `config.json` keeps them. A model
+            that was trained again under the same name has another hash.
+        console: shows the progress; None is stderr.
 
     Raises:
-        ConfigError: another job works in the folder, its run has another configuration or other
+        ConfigError: another job is using the folder, its run has another configuration or other
             models, or there is no task to play.
     """
     with (

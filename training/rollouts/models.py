@@ -1,4 +1,4 @@
-"""Policies and scorers from the model names of a job file, for many games at once."""
+"""Batched policies and scorers, built from the model names of a job file."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -16,14 +16,14 @@ EXPERT = "expert"
 
 
 class Inference(BaseModel):
-    """Device, precision and memory of a job's models; results depend on them by rounding alone.
+    """Device, precision and memory of a job's models; they change results only by rounding.
 
     Attributes:
         device: "cpu", "cuda", "cuda:1" …
-        dtype: of weights and activations.
-        cache_bytes: for the histories kept between steps. It should hold those of all episodes
-            played at the same time; otherwise steps compute their histories again.
-        threads: of torch; 0 leaves its own choice.
+        dtype: type of weights and activations.
+        cache_bytes: memory for the histories kept between steps. If it cannot hold those of all
+            episodes played in parallel, histories are computed again at each step.
+        threads: number of torch's threads; 0 leaves the choice to torch.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,13 +38,13 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
     """Build the policy of that name.
 
     Args:
-        name: "embedded" for the one that ships with QGuide, "expert" for the environment's expert
-            and its mistakes, or the folder of a checkpoint or of any Hugging Face causal LM.
+        name: "embedded" for the policy that ships with QGuide, "expert" for the environment's
+            expert and its mistakes, or the folder of a checkpoint or any Hugging Face causal LM.
         inference: how it runs.
-        environment: what it plays.
+        environment: the environment that it plays.
 
     Raises:
-        CheckpointError: the folder holds no policy.
+        CheckpointError: the folder is not a policy's.
         ConfigError: the environment has no expert.
     """
     if name == EXPERT:
@@ -63,7 +63,7 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
 
 
 def expert_builder(environment: EnvironmentConfig) -> ExpertBuilder:
-    """The function that makes a fresh expert for each episode.
+    """The environment's function that makes a fresh expert for each episode.
 
     Raises:
         ConfigError: the environment has no expert.
@@ -71,14 +71,14 @@ def expert_builder(environment: EnvironmentConfig) -> ExpertBuilder:
     build: ExpertBuilder | None = find_environment(environment.name).build_expert
     if build is None:
         raise ConfigError(
-            f"environment {environment.name!r} has no expert; name another, or a policy's folder "
-            "in the expert's place"
+            f"environment {environment.name!r} has no expert; name an environment that has one, or "
+            "a policy's folder instead of the expert"
         )
     return build
 
 
 def build_expert_policy(environment: EnvironmentConfig) -> BatchPolicy:
-    """The environment's expert as a policy: its reply at temperature 0, else a mistake.
+    """The environment's expert as a policy: its reply at temperature 0, otherwise a mistake.
 
     Raises:
         ConfigError: the environment has no expert.
@@ -86,7 +86,7 @@ def build_expert_policy(environment: EnvironmentConfig) -> BatchPolicy:
     bundle = find_environment(environment.name)
     if bundle.build_expert_policy is None:
         raise ConfigError(
-            f"environment {environment.name!r} has no expert; name a policy's folder in its place"
+            f"environment {environment.name!r} has no expert; name a policy's folder instead"
         )
     policy: BatchPolicy = bundle.build_expert_policy()
     return policy
@@ -96,11 +96,11 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
     """Build the fast scorer of the Q model of that name, a QNet or an implicit Q.
 
     Args:
-        name: "embedded" for the one that ships with QGuide, or a checkpoint's folder.
+        name: "embedded" for the Q model that ships with QGuide, or a checkpoint's folder.
         inference: how it runs.
 
     Raises:
-        CheckpointError: the folder holds no Q model.
+        CheckpointError: the folder is not a Q model's.
     """
     import torch
 
@@ -115,14 +115,14 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
 
 
 def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
-    """The log-probability under a policy as a score: the baseline for every Q model.
+    """Build a scorer whose score is a policy's log-probability, the baseline for every Q model.
 
     Args:
         name: "embedded" or the folder of a policy.
         inference: how it runs.
 
     Raises:
-        CheckpointError: the folder holds no policy.
+        CheckpointError: the folder is not a policy's.
     """
     import torch
 
@@ -144,17 +144,17 @@ def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
 
 
 def sha256_of_policy(name: str) -> str:
-    """One hash over the weights of the policy of that name; "" where there are none."""
+    """One hash over the weights of the policy of that name; "" if it has none."""
     return weights_sha256(model_folder(name, "policy"))
 
 
 def sha256_of_q_model(name: str) -> str:
-    """One hash over the weights of the Q model of that name; "" where there are none."""
+    """One hash over the weights of the Q model of that name; "" if it has none."""
     return weights_sha256(model_folder(name, "qnet")) if name else ""
 
 
 def weights_sha256(folder: Path) -> str:
-    """One hash over a model folder's weights; "" where there are none."""
+    """One hash over the weights in a model folder; "" if there are none."""
     from qnet.models.checkpoint import sha256_of
 
     hashes = [f"{path.name} {sha256_of(path)}" for path in sorted(folder.glob("*.safetensors"))]

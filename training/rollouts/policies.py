@@ -1,4 +1,4 @@
-"""Policies composed of others, for trees that no single policy would grow."""
+"""Policies composed of other policies, for trees that no single policy would grow."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,9 +11,9 @@ from training.rollouts.rollout import run_together
 class PolicyWithRollouts:
     """One policy for the agent's own actions and for branches, another for roll-outs.
 
-    A small policy proposes the mistakes that it makes; an expert plays on after each. So a tree
-    costs one drawn action per branch, and its Q says what a mistake costs an agent that knows the
-    way back, not how often the policy happens to find it.
+    For example, a small policy proposes the mistakes that it makes, and an expert plays on after
+    each. Then a tree costs one drawn action per branch, and its Q measures the cost of a mistake to
+    an agent that knows the way back, not how often the policy happens to find it.
     """
 
     def __init__(self, branching: BatchPolicy, rollouts: BatchPolicy) -> None:
@@ -38,12 +38,12 @@ class PolicyWithRollouts:
 class GuidedPolicy:
     """A policy whose own actions are guided: the argmax of Q over M candidates of another policy.
 
-    So a tree's paths lead through the states that the guided agent reaches, and its branches are
-    the candidates that the agent has to choose among there.
+    With it, the paths of a tree lead through states that the guided agent reaches, and the branches
+    are the candidates between which the agent must choose there.
     """
 
     def __init__(self, policy: BatchPolicy, scorer: Scorer, *, num_candidates: int) -> None:
-        """Guide `policy` by `scorer`, M being `num_candidates`."""
+        """Guide `policy` by `scorer` with `num_candidates` candidates per action."""
         self.name = policy.name
         self._policy = policy
         self._scorer = scorer
@@ -71,6 +71,6 @@ class GuidedPolicy:
 
     @staticmethod
     def _best(decision: Decision) -> Candidate:
-        """The chosen candidate; it has cost the tokens of all."""
+        """The chosen candidate, charged with the tokens of all candidates."""
         chosen = decision.candidates[decision.chosen]
         return replace(chosen, completion_tokens=decision.usage.completion_tokens)

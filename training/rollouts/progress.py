@@ -1,4 +1,4 @@
-"""Progress bar of the jobs."""
+"""Progress bar for jobs."""
 
 from types import TracebackType
 from typing import Self
@@ -15,12 +15,12 @@ from rich.progress import (
 
 
 class ProgressBar:
-    """A bar with the job's name, its count, times and a note; on stderr by default."""
+    """A bar with a job's name, count, times and a note, on stderr by default."""
 
     def __init__(
         self, name: str, *, total: int, done: int = 0, console: Console | None = None
     ) -> None:
-        """Show nothing yet; entering the context starts the bar at `done` of `total`."""
+        """Prepare a bar at `done` of `total`; entering the context shows it."""
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -47,5 +47,5 @@ class ProgressBar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop; the last state remains on the screen."""
+        """Stop; the last state stays on the screen."""
         self._progress.stop()

@@ -1,6 +1,6 @@
-"""Scheduler that plays many episodes at once, so that the models answer in batches.
+"""Scheduler that plays many episodes in parallel, so that the models answer in batches.
 
-A rollout task is a generator. It yields a request and is sent the answer:
+A rollout task is a generator that yields requests and receives the answers:
 
     candidates = yield SampleRequest(history, n, sampling)      list[Candidate]
     several = yield SampleRequests((request, request))          list[list[Candidate]]
@@ -8,9 +8,9 @@ A rollout task is a generator. It yields a request and is sent the answer:
     value = yield EnvironmentCall(lambda: environment.step(a))  what the function returned
     spent = yield TimingsRequest()                              Timings
 
-`run_rollouts` keeps many of them alive, and answers all that wait for the policy with one
-`sample_batch` and all that wait for the scorer with one `score`. The error of a request is raised
-inside the task that made it, and can be caught there.
+`run_rollouts` keeps many tasks running, and answers all that wait for the policy with one
+`sample_batch`, and all that wait for the scorer with one `score`. The error of a request is raised
+inside the task that made it, where it can be caught.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -27,21 +27,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentCall:
-    """A call of an environment. Some engines are slow, so it may run in a thread."""
+    """A call of an environment; it may run in a thread, because some engines are slow."""
 
     function: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TimingsRequest:
-    """Request for the task's own cost so far; the answer is a copy of its `Timings`."""
+    """Request for the task's own cost so far, answered by a copy of its `Timings`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRequests:
-    """Several draws at once, for example at two temperatures after one history.
+    """Several draws in one request, for example at two temperatures after one history.
 
-    They share a batch, and a policy that keeps prefixes reads a common history once.
+    They share a batch, and a policy with a prefix cache reads a common history once.
     """
 
     requests: tuple[SampleRequest, ...]
@@ -54,10 +54,10 @@ RolloutTask = Generator[RolloutRequest, Any, T]
 
 @dataclass(slots=True)
 class Timings:
-    """Seconds that a rollout task cost.
+    """Seconds spent on a rollout task.
 
-    A batch's time is divided among its requests by tokens: sampling by the tokens generated,
-    scoring by the tokens that went through the trunk. Environment calls are timed one by one; in
+    A batch's time is divided among its requests by tokens: for sampling, the tokens generated; for
+    scoring, the tokens that went through the trunk. Environment calls are timed one by one; in
     threads they overlap, so their sum may exceed the elapsed time.
     """
 
@@ -71,7 +71,7 @@ class Timings:
         return self.policy_s + self.scorer_s + self.environment_s
 
     def since(self, before: "Timings") -> "Timings":
-        """Difference to timings taken earlier."""
+        """Time spent since earlier timings."""
         return Timings(
             self.policy_s - before.policy_s,
             self.scorer_s - before.scorer_s,
@@ -89,24 +89,24 @@ def run_rollouts(
     on_done: Callable[[str, T, Timings], None],
     on_failure: Callable[[str, QGuideError], None],
 ) -> None:
-    """Run every task to its end, up to `parallel` at the same time.
+    """Run every task to its end, up to `parallel` of them at the same time.
 
     Args:
-        tasks: (name, task) pairs, taken one by one as places become free.
-        policy: answers sample requests; an expert's episodes make none.
-        scorer: answers score requests; None where no task makes any.
-        parallel: most tasks alive at the same time.
-        environment_threads: environment calls that run beside each other; 0 runs them inline,
+        tasks: (name, task) pairs, taken one by one as others finish.
+        policy: answers sample requests; None if no task makes any.
+        scorer: answers score requests; None if no task makes any.
+        parallel: maximum number of tasks running at the same time.
+        environment_threads: number of environment calls that run in parallel; 0 runs them inline,
             which is right for engines that take microseconds.
-        on_done: gets a task's name, result and cost.
-        on_failure: gets a task's name and the `QGuideError` that it raised; the other tasks go
-            on. Any other exception is a bug and ends the run.
+        on_done: called with a task's name, result and cost.
+        on_failure: called with a task's name and the `QGuideError` that it raised; the other tasks
+            continue. Any other exception is a bug and ends the run.
 
     Raises:
-        ConfigError: `parallel` is below 1, or a task asks for a model that there is none of.
+        ConfigError: `parallel` is below 1, or a task needs a model that was not given.
     """
     if parallel < 1:
-        raise ConfigError(f"parallel is {parallel}; at least one episode must be played at a time")
+        raise ConfigError(f"parallel is {parallel}; set it to 1 or more")
     rounds = _Rounds(policy, scorer, environment_threads, on_done, on_failure)
     rounds.run(iter(tasks), parallel)
 
@@ -114,10 +114,10 @@ def run_rollouts(
 def run_together(
     tasks: Sequence[RolloutTask[T]], *, policy: BatchPolicy, scorer: Scorer | None = None
 ) -> list[T]:
-    """Results of tasks that all run at the same time, in their order.
+    """Run all tasks at the same time, and return their results in order.
 
     Raises:
-        QGuideError: of the first task that failed.
+        QGuideError: raised by the first task that failed.
     """
     results: dict[int, T] = {}
 
@@ -150,7 +150,7 @@ class _Answer:
 
 
 class _Rounds(Generic[T]):
-    """The running tasks, by what they wait for: a draw, a score or an environment."""
+    """The running tasks, queued by what they wait for: a draw, a score or an environment."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class _Rounds(Generic[T]):
                 running.task.close()
 
     def _start(self, tasks: Iterator[tuple[str, RolloutTask[T]]], parallel: int) -> bool:
-        """Fill the free places; False once nothing runs and nothing is left."""
+        """Start tasks up to `parallel`; return False once all are finished."""
         while len(self._running) < parallel:
             following = next(tasks, None)
             if following is None:
@@ -194,7 +194,7 @@ class _Rounds(Generic[T]):
         return bool(self._running)
 
     def _advance(self, running: _Running[T], answer: _Answer) -> None:
-        """Let a task run until it waits for a batch or a thread."""
+        """Run a task until it waits for a batch or a thread."""
         waits = False
         while not waits:
             try:
@@ -231,7 +231,7 @@ class _Rounds(Generic[T]):
         if not waiting:
             return
         if self._policy is None:
-            raise ConfigError("a task asks for candidates, but the run has no policy; name one")
+            raise ConfigError("a task needs candidates, but the run has no policy; name one")
         start = perf_counter()
         requests = [_requests(request) for _, request in waiting]
         each = iter(_answer_all([r for own in requests for r in own], self._policy.sample_batch))
@@ -249,7 +249,7 @@ class _Rounds(Generic[T]):
         if not waiting:
             return
         if self._scorer is None:
-            raise ConfigError("a task asks for Q-values, but the run has no scorer; name a QNet")
+            raise ConfigError("a task needs Q-values, but the run has no scorer; name a Q model")
         start = perf_counter()
         answers = _answer_all([request for _, request in waiting], self._scorer.score)
         shares = _shares(perf_counter() - start, [_computed_tokens(a) for a in answers])
@@ -258,7 +258,7 @@ class _Rounds(Generic[T]):
             self._advance(running, answer)
 
     def _answer_actions(self) -> None:
-        """Pass on finished environment calls; wait for one only if nothing else can go on."""
+        """Answer finished environment calls; wait for one only if nothing else can proceed."""
         if not self._acting:
             return
         idle = not self._sampling and not self._scoring
@@ -290,7 +290,7 @@ def _answer_all(
     requests: Sequence[R], model: Callable[[Sequence[R]], Sequence[Any]]
 ) -> list[_Answer]:
     """One answer per request, from one batched call."""
-    # One bad request fails the whole batch: ask one by one then, so that only its task fails.
+    # One bad request fails the whole batch, so ask again one by one: then only its task fails.
     try:
         return [_Answer(value) for value in model(requests)]
     except QGuideError as error:
@@ -304,7 +304,7 @@ def _requests(request: SampleRequest | SampleRequests) -> tuple[SampleRequest, .
 
 
 def _gathered(request: SampleRequest | SampleRequests, answers: Sequence[_Answer]) -> _Answer:
-    """One answer to several draws; the first error is that of all."""
+    """One answer to several draws: their candidates, or the first error."""
     if isinstance(request, SampleRequest):
         return answers[0]
     error = next((answer.error for answer in answers if answer.error is not None), None)

@@ -1,1 +1,1 @@
-"""Architectures and tokenizers trained from scratch."""
+"""Small models and tokenizers for training from scratch."""

@@ -1,12 +1,12 @@
 """Small Llama for training from scratch.
 
-An agent mostly recalls: it looks for the object that it needs in the last observation and copies
-the object's name. A transformer takes long to learn this by gradient alone, too long on a CPU. Two
-initialisations shorten the way:
+An agent mostly copies: it finds the object that it needs in the last observation and repeats the
+object's name. Learning this by gradient descent alone takes a transformer too long on a CPU. Two
+initialisations give it a head start:
 
-- The vector of a numbered name, " cabinet 13" as one token, begins as the sum of its word and its
-  number, so that the names of one kind are close together from the start.
-- Some heads begin by attending to tokens equal to their own and copying them: W_Q = W_K and
+- The vector of a numbered name that is one token, such as " cabinet 13", starts as the sum of its
+  word's and its number's vectors, so that names of one kind are close together from the start.
+- Some heads start by attending to tokens equal to their own and copying them: W_Q = W_K and
   W_O = W_V^T with orthogonal rows (after Trockman and Kolter's mimetic initialization, 2023).
 """
 
@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 COPIED = 0.2
-"""Scale of a copying head's W_V and W_O: small beside the residual stream that they add to."""
+"""Scale of a copying head's W_V and W_O, small compared to the residual stream to which it adds."""
 
 NUMBERED_WORD = re.compile(r"( [^\W\d_]+)( \d+)")
 
@@ -29,9 +29,9 @@ class Architecture(BaseModel):
     """Shape of a Llama and of its tokenizer.
 
     Attributes:
-        copy_heads: number of each layer's heads that begin as copying heads.
-        phrases: phrases of the environment that become one token each.
-        numbered_words: names such as "cabinet 13" may be one token.
+        copy_heads: number of heads in each layer that start as copying heads.
+        phrases: phrases of the environment that may become one token each.
+        numbered_words: names such as "cabinet 13" may become one token.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,7 +57,7 @@ class Architecture(BaseModel):
 
 
 def build_llama(shape: Architecture, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
-    """A model with fresh weights, drawn from torch's generator."""
+    """Build a model with new weights, drawn from torch's generator."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,
@@ -80,7 +80,7 @@ def build_llama(shape: Architecture, tokenizer: PreTrainedTokenizerBase) -> Llam
 
 
 def compose_numbered_words(embedding_VD: Tensor, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Make the vector of each token " word 7" the sum of those of " word" and " 7", in place."""
+    """Set the vector of each token like " word 7" to the sum of those of " word" and " 7"."""
     for token_id in range(len(tokenizer)):
         name = NUMBERED_WORD.fullmatch(str(tokenizer.decode([token_id])))
         if name:

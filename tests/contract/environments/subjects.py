@@ -1,4 +1,4 @@
-"""One line per environment and engine: what the contract plays, and two actions that it knows."""
+"""Subjects of the environment contract, one line per environment and engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Subject:
 
 
 def real_games(request: pytest.FixtureRequest) -> EnvironmentConfig:
-    """Two real ALFWorld games in the Python engine, where the games are at hand."""
+    """Two real ALFWorld games in the Python engine, if the games are available."""
     return AlfWorldConfig(games=request.getfixturevalue("real_games_dir"), limit=2)
 
 
@@ -45,7 +45,7 @@ def real_engine(request: pytest.FixtureRequest) -> EnvironmentConfig:
 
 
 def real_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:
-    """Two of InterCode-SQL's tasks, where its data is at hand."""
+    """Two of InterCode-SQL's tasks, if its data is available."""
     tasks, databases = request.getfixturevalue("intercode_sql_data")
     return InterCodeSqlConfig(tasks=tasks, databases=databases, limit=2)
 

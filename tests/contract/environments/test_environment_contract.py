@@ -1,4 +1,4 @@
-"""The promises of every environment, its suite and its bundle, whichever engine plays."""
+"""Contract of every environment, its suite and its bundle, on any engine."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What every store of episodes keeps to; add yours to STORES."""
+"""Contract of every episode store; add yours to STORES."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whoever writes a tree row, `qguide label` reads the same tree from it; add yours to WRITERS."""
+"""`qguide label` reads the same tree from the rows of every writer; add yours to WRITERS."""
 
 from collections.abc import Callable
 

@@ -13,7 +13,7 @@ texts = st.lists(st.sampled_from(FRAGMENTS), max_size=10).map("".join)
 
 @st.composite
 def candidates(draw: st.DrawFn) -> tuple[Message, ...]:
-    """Up to five: any length from the end-of-turn token alone, beginnings of others, equals."""
+    """Up to five candidates: of any length, some equal, some the beginnings of others."""
     said = draw(st.lists(texts, min_size=1, max_size=3))
     whole = draw(st.sampled_from(said))
     if draw(st.booleans()):
@@ -25,7 +25,7 @@ def candidates(draw: st.DrawFn) -> tuple[Message, ...]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """From the bare generation prompt to a few turns, most after one instruction."""
+    """Histories from the bare generation prompt to a few turns, most with the same instruction."""
     if draw(st.integers(0, 5)) == 0:
         return ()
     turns = [draw(st.sampled_from([INSTRUCTION, INSTRUCTION, Message("user", "go")]))]

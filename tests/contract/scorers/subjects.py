@@ -1,4 +1,4 @@
-"""What the contract is about: each kind of Q model with its plain and its fast scorer."""
+"""Subjects of the contract: each kind of Q model with its naive and its fast scorer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,7 +74,7 @@ class Subject:
     _known: dict[ScoreRequest, float] = field(default_factory=dict)
 
     def q_values(self, request: ScoreRequest) -> list[float]:
-        """What the reference says; it is slow, so each sequence is asked for once."""
+        """Reference values; each sequence is computed once, because that is slow."""
         alone = one_by_one(self.naive.asked(request))
         for one in alone:
             if one not in self._known:
@@ -82,7 +82,7 @@ class Subject:
         return [self._known[one] for one in alone]
 
     def tokens(self, request: ScoreRequest) -> int:
-        """What a scorer without a cache has to compute at least."""
+        """Minimum number of tokens that a scorer without a cache has to compute."""
         history = renderer().encode_history(request.history)
         paths = [behind(one) for one in one_by_one(self.naive.asked(request))]
         return self.passes * (len(history) + distinct_beginnings(paths))
@@ -151,7 +151,7 @@ def build_subject(
 def load_implicit_q(
     folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> LoadedImplicitQ:
-    """What `folder` holds, which has to be an implicit Q."""
+    """Load an implicit Q from `folder`."""
     loaded = load_q_model(folder, dtype=dtype, device=device)
     assert isinstance(loaded, LoadedImplicitQ)
     return loaded

@@ -1,4 +1,4 @@
-"""On every trunk, whatever was scored before, Q is that of the full sequence alone."""
+"""On every trunk, Q equals that of the full sequence alone, whatever was scored before."""
 
 from typing import Any
 
@@ -38,7 +38,6 @@ EVERY = [
 # a draw to decide whether a build is red.
 the_same_on_every_run = settings(
     max_examples=10,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -1,4 +1,4 @@
-"""What every scorer promises, and what the fast one of each kind of Q model adds to it."""
+"""Contract of every scorer, with additions for the fast scorer of each kind of Q model."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -102,7 +102,7 @@ def said(*texts: str) -> tuple[Message, ...]:
 
 
 def equals_the_reference(subject: Subject, fast: Scorer, *requests: ScoreRequest) -> list[int]:
-    """Asserts it for one batch; how many tokens of each request came from the cache."""
+    """Check one batch, and return how many tokens of each request came from the cache."""
     results = fast.score(requests)
     for request, result in zip(requests, results, strict=True):
         assert result.q_values == close_to(subject.q_values(request))

@@ -49,7 +49,7 @@ SCORER = ScriptedScorer({"desk": 0.75, "onerror": 0.5, "look": 0.25})
 
 
 class Page:
-    """A tab of the browser, by what a person sees in it."""
+    """A browser tab, addressed by what a person sees in it."""
 
     def __init__(self, driver: Any, root: str) -> None:
         self.driver = driver
@@ -95,7 +95,7 @@ class Page:
         return str(self.all("#answer input:checked")[0].get_property("value"))
 
     def curl(self) -> str:
-        """What "Copy as curl" makes of the fields."""
+        """The command that "Copy as curl" makes from the fields."""
         self["act-curl"].click()
         self.until(lambda: self["curl"].is_displayed())
         return str(self["curl"].get_property("value"))

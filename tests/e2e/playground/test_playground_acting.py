@@ -1,4 +1,4 @@
-"""What people do with candidates in the playground, to the end."""
+"""Drawing, choosing and scoring candidates in the playground."""
 
 from urllib.parse import urlsplit
 

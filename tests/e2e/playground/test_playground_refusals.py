@@ -1,4 +1,4 @@
-"""What the playground says where guidance or a key is missing."""
+"""Messages of the playground when guidance or a key is missing."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -24,7 +24,7 @@ SECRET = re.compile("PASSWORD|TOKEN$|SECRET|API_KEY")
 
 
 def active(profile: str) -> set[str]:
-    """What starts with a profile."""
+    """Names of the services that start with a profile."""
     return {
         name for name, service in SERVICES.items() if profile in service.get("profiles", [profile])
     }
@@ -128,7 +128,7 @@ def test_every_setting_of_the_server_exists() -> None:
 
 
 def test_a_hosted_model_can_draw_from_the_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands in .env.example, its comment signs taken away, is what the server reads."""
+    """The server reads every setting in .env.example once it is uncommented."""
     example = re.findall(r"^#?(QGUIDE_\w+)=(.*)$", (DOCKER / ".env.example").read_text(), re.M)
     passed_on = SERVICES["server"]["environment"]
     for name, value in example:

@@ -7,12 +7,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from server.access.keys import KeyFile, create_key, revoke_key
 from tests.support.helm_chart import CASES, KEYS, environment, needs_helm, pods, rendered, server_of
 
-WAIT_S = 20
+WAIT_S = 60
 
 pytestmark = needs_helm
 
@@ -39,6 +40,14 @@ def test_a_key_in_a_mounted_secret_counts_as_soon_as_the_secret_changes(tmp_path
     assert found.find(keys[1])
 
 
+def until_it_sleeps(pid: int) -> None:
+    """Return once the shell runs a command of its loop, behind its `trap`."""
+    deadline = time.monotonic() + WAIT_S
+    while not psutil.Process(pid).children():
+        assert time.monotonic() < deadline, "the loop did not start"
+        time.sleep(0.01)
+
+
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh on PATH")
 def test_the_first_pod_waits_for_a_key_and_goes_when_told(tmp_path: Path) -> None:
     (container,) = pods(rendered(*CASES["volume"]))["qguide"]["spec"]["initContainers"]
@@ -56,9 +65,10 @@ def test_the_first_pod_waits_for_a_key_and_goes_when_told(tmp_path: Path) -> Non
         subprocess.Popen(command, env=given, stderr=subprocess.PIPE) as told,
         subprocess.Popen(command, env=given) as waits,
     ):
-        time.sleep(0.5)
+        until_it_sleeps(told.pid)  # only then is it ready for a signal
+        until_it_sleeps(waits.pid)
         file.write_text(left_over)
-        time.sleep(0.5)
+        time.sleep(0.5)  # several rounds of both, on an idle machine
         assert (told.poll(), waits.poll()) == (None, None)
         told.terminate()
         assert told.communicate(timeout=WAIT_S)[1] == b""

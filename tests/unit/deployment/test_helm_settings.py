@@ -32,7 +32,7 @@ pytestmark = needs_helm
 
 
 def settings_of(documents: Documents, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """What the server would read."""
+    """The settings as the server would read them."""
     for name in os.environ:
         if name.startswith("QGUIDE_"):
             monkeypatch.delenv(name)

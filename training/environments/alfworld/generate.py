@@ -1,8 +1,8 @@
-"""Generated games as files, for other programs that play ALFWorld's.
+"""Generated games as files, for other programs that play ALFWorld games.
 
     qguide generate --count 100 --seed 0 --output DIR
 
-writes them under names like those of the real games; a second run writes only the missing ones:
+writes them under names like those of the real games; a second run writes only missing ones:
 
     pick_heat_then_place_in_recep-Apple-None-Fridge-12/trial_seed00000011/game.tw-pddl
 """
@@ -23,7 +23,7 @@ from training.rollouts.progress import ProgressBar
 _TRIAL = re.compile(r"trial_seed(\d+)")
 _FIRST_SCENES = {"kitchen": 1, "living room": 201, "bedroom": 301, "bathroom": 401}
 _SCENES = 30
-"""ALFWorld's number of scenes for each kind of room; the seed tells the files of a scene apart."""
+"""Number of ALFWorld's scenes for each kind of room; games of one scene differ in their seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Generated:
     """Result of a run.
 
     Attributes:
-        written: games that it wrote.
-        kept: games that existed before.
+        written: number of games that it wrote.
+        kept: number of games that were there before.
     """
 
     written: int
@@ -42,7 +42,7 @@ class Generated:
 def generate_games(
     output: Path, *, count: int, first_seed: int = 0, console: Console | None = None
 ) -> Generated:
-    """Write the games of `count` seeds from `first_seed` that `output` does not have yet."""
+    """Write those games of `count` seeds, from `first_seed` on, that `output` lacks."""
     wanted = range(first_seed, first_seed + count)
     there = set(_seeds_in(output)) & set(wanted)
     with ProgressBar("generate", total=count, done=len(there), console=console) as bar:

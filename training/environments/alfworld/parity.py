@@ -2,9 +2,9 @@
 
     qguide parity alfworld --games DIR --episodes 40 --seed 0
 
-Random walks (one action in ten is not admissible) and the expert's episodes take turns. Games are
-drawn without replacement; an episode ends when it is won or after `max_steps`. Both engines get the
-same actions, which depend on the real one's observations.
+Random walks (in which one action in ten is made inadmissible) alternate with the expert's episodes.
+Games are drawn without replacement; an episode ends when it is won or after `max_steps`. Both
+engines get the same actions, which are chosen from the real engine's observations.
 """
 
 import random
@@ -27,12 +27,12 @@ REQUIRED_OBSERVATIONS = 0.995
 _INVALID_SHARE = 0.1
 
 Choose = Callable[[str, list[str]], str]
-"""The next action, from the last observation and the admissible actions."""
+"""Function from the last observation and the admissible actions to the next action."""
 
 
 @dataclass(slots=True)
 class Agreement:
-    """Count of equal answers of the engines to one question."""
+    """Number of equal answers of the two engines."""
 
     same: int = 0
     total: int = 0
@@ -53,8 +53,8 @@ class ParityReport:
     """Result of a parity run.
 
     Attributes:
-        observations, admissible_sets, won_flags: agreement, at resets and steps alike.
-        episodes, steps, won: what was played.
+        observations, admissible_sets, won_flags: agreement after resets and steps.
+        episodes, steps, won: number of episodes, of their steps, and of won episodes.
         mismatches: a description of each difference.
     """
 
@@ -84,17 +84,17 @@ class ParityReport:
 def run_parity(
     games_dir: Path, *, episodes: int, seed: int, max_steps: int = 30, console: Console
 ) -> ParityReport:
-    """Compare the engines over `episodes` games and print mismatches and a table.
+    """Compare the engines over `episodes` games, and print mismatches and a table.
 
     Args:
         games_dir: any folder above the game files.
-        episodes: how many games; random and expert walks take turns.
-        seed: draws the games and the random walks.
-        max_steps: longest walk.
-        console: where to print.
+        episodes: number of games; random walks and expert's episodes alternate.
+        seed: seed of the games and the random walks.
+        max_steps: maximum number of actions in an episode.
+        console: shows mismatches and table.
 
     Raises:
-        ConfigError: no games are there.
+        ConfigError: there are no games.
         InvalidGameError: a game file is malformed.
         EnvironmentFailureError: the real engine failed, or is not installed.
     """
@@ -117,9 +117,9 @@ def run_parity(
 
 
 def random_walk(rng: random.Random) -> Choose:
-    """Draw a verb, then one of its actions; sometimes an action that means nothing.
+    """Draw a verb, then one of its actions; sometimes make the action inadmissible.
 
-    Most admissible actions go somewhere, so a draw among actions would hardly do anything else.
+    Most admissible actions are `go to`, so a draw among all actions would hardly do anything else.
     """
 
     def choose(_: str, admissible: list[str]) -> str:
@@ -134,7 +134,7 @@ def random_walk(rng: random.Random) -> Choose:
 
 
 def expert_walk() -> Choose:
-    """The expert's actions."""
+    """Play as the expert does."""
     from training.environments.alfworld.expert.expert import Expert
 
     expert = Expert()

@@ -1,8 +1,8 @@
-"""Read pairs: one reply in two histories, the thing that it takes being there in one of them only.
+"""Read pairs: one reply in two histories, of which only one shows the object that it takes.
 
-The two differ in one name of the last list ("you see a book 2, and a pen 1"), so a Q model that
-gives the reply the same value in both has not compared what it says with what was read. No
-environment is asked: that the thing is not there is the whole difference.
+The two histories differ in one name of the last list ("you see a book 2, and a pen 1"). A Q model
+that gives the reply the same value in both has not compared the reply with the list. The second
+history is edited text; no environment is needed for it.
 """
 
 import re
@@ -37,7 +37,7 @@ def read_pairs(history: History, replies: Sequence[str], rng: Random) -> list[Re
 
 
 def _exchange(history: History, action: str, rng: Random) -> tuple[bool, History] | None:
-    """True if the thing is in the last list, and the history in which that is otherwise."""
+    """Whether the last list shows the object, and the history in which it is the other way."""
     take = _TAKE.fullmatch(action)
     scene = read_scene(history[-1].content)
     if take is None or take[2] != scene.receptacle or not scene.contents:
@@ -56,6 +56,6 @@ def _exchange(history: History, action: str, rng: Random) -> tuple[bool, History
 
 @cache
 def _kinds() -> tuple[str, ...]:
-    """Kinds of things that houses hold."""
+    """All kinds of objects in ALFWorld's houses."""
     rooms = load_statistics().rooms.values()
     return tuple(sorted({kind for room in rooms for kind in room.item_numbers}))

@@ -1,4 +1,4 @@
-"""ALFWorld's tasks: game files below a folder, or games that a generator draws."""
+"""Suites of ALFWorld tasks: game files below a folder, or generated games."""
 
 import threading
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ CACHED_GAMES = 512
 
 
 class AlfWorldSuite:
-    """See `training.environment.Suite`."""
+    """ALFWorld games and the engine that plays them; see `training.environment.Suite`."""
 
     def __init__(
         self, name: str, tasks: Sequence[Task], engine: EngineName = "python", *, processes: int = 2
     ) -> None:
-        """Start nothing yet.
+        """Prepare the suite; engines are started when they are needed.
 
         Args:
-            name: of the suite, in results.
-            tasks: their sources are paths of game files, or "generated:SEED".
-            engine: the Python twin, or the real one.
-            processes: worker processes of the real engine.
+            name: name of the suite in results.
+            tasks: tasks whose sources are paths of game files, or "generated:SEED".
+            engine: the Python engine, or the real one.
+            processes: number of worker processes of the real engine.
         """
         self.name = name
         self.tasks = tasks
@@ -55,7 +55,7 @@ class AlfWorldSuite:
         return TextWorldEnvironment(self._pool, self._file(task.source))
 
     def _file(self, source: str) -> Path:
-        """File of a game; that of a generated game is written when it is first played."""
+        """The file of a game; a generated game is written to a file when it is first played."""
         if not source.startswith(GENERATED):
             return Path(source)
         with self._writing:
@@ -67,7 +67,7 @@ class AlfWorldSuite:
         return path
 
     def close(self) -> None:
-        """Stop worker processes, remove written games; safe to call twice."""
+        """Stop worker processes and remove written games; safe to call twice."""
         self._pool.close()
         with self._writing:
             written, self._written = self._written, None
@@ -76,34 +76,41 @@ class AlfWorldSuite:
 
 
 def build_alfworld_suite(
-    games_dir: Path, engine: EngineName = "python", limit: int | None = None, *, processes: int = 2
+    games_dir: Path, engine: EngineName = "python", *, processes: int = 2
 ) -> AlfWorldSuite:
-    """The solvable games anywhere below a folder, sorted by id.
+    """Build the suite of the solvable games anywhere below a folder, sorted by id.
+
+    Ids start with the goal type, so tasks that are spread evenly over them are spread over the goal
+    types too.
 
     Args:
-        games_dir: a split, a folder of splits, one task's folder or one trial's.
+        games_dir: a split, a folder of splits, or the folder of a task or a trial.
         engine: "python" or "textworld".
-        limit: at most so many, spread evenly over the sorted list (and so over the
-            goal types, by which ids begin); None takes all.
-        processes: worker processes of the real engine.
+        processes: number of worker processes of the real engine.
 
     Raises:
-        ConfigError: no solvable game is there, or two have the same id.
+        ConfigError: there is no solvable game, or two games have the same id.
         InvalidGameError: a game file is malformed.
     """
     tasks = sorted(_scan(games_dir), key=lambda task: task.id)
     if not tasks:
-        raise ConfigError(f"no solvable {GAME_FILE} below {games_dir}; unpack the games there")
+        raise ConfigError(
+            f"no solvable {GAME_FILE} below {games_dir}; unpack the games there, or name another "
+            "folder"
+        )
     for first, second in pairwise(tasks):
         if first.id == second.id:
-            raise ConfigError(f"{first.source} and {second.source} are one task; name one's folder")
-    return AlfWorldSuite(games_dir.name, _spread(tasks, limit), engine, processes=processes)
+            raise ConfigError(
+                f"{first.source} and {second.source} are the same task; name a folder that has "
+                "only one of them"
+            )
+    return AlfWorldSuite(games_dir.name, tasks, engine, processes=processes)
 
 
 def build_generated_suite(
     first_seed: int, count: int, engine: EngineName = "python", *, processes: int = 2
 ) -> AlfWorldSuite:
-    """Games of the seeds `first_seed` … `first_seed + count - 1`."""
+    """Build the suite of the games with seeds `first_seed` to `first_seed + count - 1`."""
     tasks = [_generated_task(seed) for seed in range(first_seed, first_seed + count)]
     name = f"generated-{first_seed}-{count}"
     return AlfWorldSuite(name, tasks, engine, processes=processes)
@@ -116,12 +123,6 @@ def _scan(games_dir: Path) -> list[Task]:
         if solvable:
             tasks.append(Task("/".join(path.resolve().parts[-3:-1]), kind, str(path)))
     return tasks
-
-
-def _spread(tasks: list[Task], limit: int | None) -> list[Task]:
-    if limit is None or limit >= len(tasks):
-        return tasks
-    return [tasks[index * len(tasks) // limit] for index in range(limit)]
 
 
 def _generated_task(seed: int) -> Task:

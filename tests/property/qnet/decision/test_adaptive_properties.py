@@ -15,7 +15,7 @@ Q = st.floats(-10, 10)
 
 
 class Drawn:
-    """Draws what its list says, in order, and remembers how it was asked."""
+    """Draws from its list in order, and records how it was asked."""
 
     name = "drawn"
 
@@ -33,7 +33,7 @@ class Drawn:
 
 
 class Known:
-    """Knows the Q of every reply and what it was asked."""
+    """Knows the Q of every reply, and records what it was asked."""
 
     name = "known"
 

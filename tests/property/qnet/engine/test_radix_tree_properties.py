@@ -1,4 +1,4 @@
-"""A radix tree finds what comparing every sequence would find."""
+"""A radix tree finds the same prefixes as a comparison with every sequence."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ SEQUENCES = st.lists(st.integers(0, 2), max_size=8)
 
 
 class Held(RuleBasedStateMachine):
-    """Sequences come and go; the list of all of them is the model."""
+    """A radix tree with changing sequences, checked against a plain list of them."""
 
     held = Bundle("held")
 

@@ -1,4 +1,4 @@
-"""What holds for every tree and every label."""
+"""Properties of every tree and every label."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What holds in every generated game, whatever is done in it."""
+"""Properties of every generated game, whatever actions are taken."""
 
 import random
 
@@ -25,14 +25,14 @@ def walk(seed: int, steps: int = 25) -> PythonEnvironment:
     return environment
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS, choice=st.randoms(use_true_random=False))
 def test_every_admissible_action_is_valid(seed: int, choice: random.Random) -> None:
     environment = walk(seed)
     assert environment.step(choice.choice(environment.admissible_actions())).valid
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS, other_seed=SEEDS)
 def test_an_action_from_elsewhere_is_valid_exactly_where_it_is_admissible(
     seed: int, other_seed: int
@@ -45,7 +45,7 @@ def test_an_action_from_elsewhere_is_valid_exactly_where_it_is_admissible(
         assert environment.step(action).valid == admissible
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS)
 def test_an_invalid_action_leaves_everything_as_it_was(seed: int) -> None:
     environment = walk(seed)

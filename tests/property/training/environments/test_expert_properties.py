@@ -1,4 +1,4 @@
-"""Wherever another agent led it, the expert still wins."""
+"""The expert wins from every state to which another agent leads it."""
 
 from dataclasses import replace
 from random import Random

@@ -1,4 +1,4 @@
-"""What holds in the game of any seed."""
+"""Properties of the game of any seed."""
 
 from collections import Counter
 from dataclasses import replace
@@ -16,19 +16,19 @@ seeds = st.integers(0, 2**40)
 
 
 def kinds_in(game: Game, receptacle_kind: str | None) -> Counter[str]:
-    """How many items of each kind lie in the receptacles of one kind."""
+    """Number of items of each kind in the receptacles of one kind."""
     kinds = {item.name: item.kind for item in game.items}
     receptacles = [r for r in game.receptacles if r.kind == receptacle_kind]
     return Counter(kinds[name] for receptacle in receptacles for name in receptacle.contents)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seeds)
 def test_a_seed_gives_one_game(seed: int) -> None:
     assert generate_game(seed) == generate_game(seed)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(games)
 def test_what_the_goal_needs_is_there_and_not_yet_done(game: Game) -> None:
     goal, kinds = game.goal, Counter(item.kind for item in game.items)
@@ -45,7 +45,7 @@ def test_what_the_goal_needs_is_there_and_not_yet_done(game: Game) -> None:
     assert not environment.won
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(games)
 def test_everything_lies_in_exactly_one_place_and_is_numbered_without_gaps(game: Game) -> None:
     held = [(name, r.location) for r in game.receptacles for name in r.contents]
@@ -56,7 +56,7 @@ def test_everything_lies_in_exactly_one_place_and_is_numbered_without_gaps(game:
         assert names == [f"{k} {n}" for k in sorted(kinds) for n in range(kinds[k], 0, -1)]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(games)
 def test_a_game_survives_its_file_but_for_the_number_of_its_start(game: Game) -> None:
     written = parse_game(game_data(game))

@@ -1,4 +1,4 @@
-"""What of vLLM the benchmark uses, with a tiny trunk run by transformers. Sees no real vLLM."""
+"""The part of vLLM that the benchmark uses, with a tiny trunk in transformers and no real vLLM."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace

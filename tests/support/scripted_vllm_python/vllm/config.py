@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass
 class PoolerConfig:
-    """How hidden states become an answer."""
+    """Options for turning hidden states into an answer."""
 
     pooling_type: str
     use_activation: bool

@@ -103,7 +103,7 @@ async def test_a_fallback_takes_the_first_candidate_and_says_why(
         num_candidates=3,
         sampling=Sampling(),
         fallback="first",
-        deadline=Deadline.after(1.0),
+        deadline=Deadline.after(1.0) if error is None else NO_DEADLINE,
     )
     assert (decision.chosen, decision.reason, decision.q_values) == (0, "fallback", None)
     assert decision.unguided == why
@@ -119,7 +119,7 @@ async def test_without_a_fallback_there_is_no_action(error: Exception | None) ->
             _FailingScorer(error),
             num_candidates=2,
             sampling=Sampling(),
-            deadline=Deadline.after(1.0),
+            deadline=Deadline.after(1.0) if error is None else NO_DEADLINE,
         )
 
 

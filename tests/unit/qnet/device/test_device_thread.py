@@ -377,7 +377,7 @@ async def test_a_request_that_is_too_large_alone_fails_alone_and_leaves_nothing(
 
 
 def lost(*_: object) -> list[int]:
-    """What CUDA says to everything, once it is of no more use."""
+    """The error that CUDA raises for every call once the device is lost."""
     raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
 
@@ -463,7 +463,7 @@ async def test_an_idle_thread_holds_on_to_nothing(thread: DeviceThread) -> None:
 
 
 async def together(worker: DeviceWorker[int, int], gated: Gated, *numbers: int) -> list[object]:
-    """What becomes of these numbers in one batch."""
+    """Results or exceptions of these numbers in one batch."""
     busy = asyncio.create_task(DeviceWorker(worker.thread, gated).submit(0))
     await gated.is_busy()
     tasks = [asyncio.create_task(worker.submit(n)) for n in numbers]

@@ -1,4 +1,4 @@
-"""What was scored before is not new, whatever goes on after it."""
+"""Estimates of uncached tokens: text that was scored before is not counted again."""
 
 import pytest
 

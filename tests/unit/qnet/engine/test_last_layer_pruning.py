@@ -25,7 +25,7 @@ def packed_of(model: Any) -> PackedModel:
 
 
 def mlp_rows(trunk: nn.Module) -> list[int]:
-    """How many tokens go through each layer's MLP, layer by layer, from now on."""
+    """Record how many tokens go through each layer's MLP from now on."""
     seen: list[int] = []
 
     def count(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:

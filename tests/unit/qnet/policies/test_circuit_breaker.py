@@ -109,6 +109,12 @@ async def test_an_older_call_speaks_neither_for_the_probe_nor_of_now(
     assert breaker.wait_s == 0
 
 
+async def let_others_run() -> None:
+    """Let every other task run as far as it can; counted in turns of the loop, not in seconds."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 class Draw:
     """Concurrent calls of one decision; the first to be admitted waits for its outcome."""
 
@@ -134,14 +140,14 @@ async def test_calls_that_are_drawn_with_the_probe_wait_for_it(
     clock.now_s += 10
     draw = Draw(breaker)
     running = asyncio.create_task(draw.run(nested=nested))
-    await asyncio.sleep(0.01)
+    await let_others_run()
     [probe] = draw.admitted
     with pytest.raises(CircuitOpenError):
         await breaker.admit()  # of another caller, who is not made to wait
     clock.now_s += 10
     other = await breaker.admit()
     breaker.abandon(other)
-    await asyncio.sleep(0.01)
+    await let_others_run()
     assert draw.admitted == [probe], "they wait for their own probe, however long it takes"
     breaker.succeed(probe)
     draw.outcome.set_result(None)
@@ -156,7 +162,7 @@ async def test_calls_that_wait_for_a_failing_probe_are_refused(
     clock.now_s += 10
     draw = Draw(breaker)
     running = asyncio.create_task(draw.run())
-    await asyncio.sleep(0.01)
+    await let_others_run()
     breaker.fail(draw.admitted[0])
     with pytest.raises(CircuitOpenError):
         await running
@@ -169,7 +175,7 @@ async def test_a_draw_that_is_cancelled_gives_the_probe_to_the_next_caller(
     clock.now_s += 10
     draw = Draw(breaker)
     running = asyncio.create_task(draw.run())
-    await asyncio.sleep(0.01)
+    await let_others_run()
     running.cancel()
     breaker.abandon(draw.admitted[0])
     await asyncio.gather(running, return_exceptions=True)

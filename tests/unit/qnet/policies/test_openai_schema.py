@@ -1,4 +1,4 @@
-"""What is read of OpenAI's shapes, and that the rest is handed on."""
+"""Fields that are read from OpenAI's formats; the others are passed on."""
 
 import json
 from typing import Any

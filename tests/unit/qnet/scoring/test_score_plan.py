@@ -1,4 +1,4 @@
-"""What a score request needs computed: each token once, and few that are masked from others."""
+"""Score plans: each token is computed once, with few masked pairs."""
 
 import torch
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What is remembered stays within its size, the latest used longest."""
+"""The LRU cache: it stays within its size and evicts the least recently used entry."""
 
 from hypothesis import given
 from hypothesis import strategies as st

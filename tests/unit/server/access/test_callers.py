@@ -1,4 +1,4 @@
-"""What keys, limits and budgets mean to the routes of other people's clients, and to episodes."""
+"""Keys, limits and budgets on the routes of third-party clients, and on episodes."""
 
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def test_what_is_said_to_server_or_proxy_is_no_option_of_chat_completions(
 
 
 def tokens_of(answer: dict[str, Any]) -> int:
-    """What a chat completion says that it cost."""
+    """The cost that a chat completion reports."""
     usage = answer["qguide"]["usage"]
     paraphrased: int = sum(usage["paraphrase"].values())
     total: int = answer["usage"]["total_tokens"] + usage["score"]["scored_tokens"]

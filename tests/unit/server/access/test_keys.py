@@ -1,4 +1,4 @@
-"""Who may call: keys, binding, the operator's routes, origins."""
+"""Access: keys, bind address, the operator's routes, origins."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""How much a caller may ask for, and what the answer to more says."""
+"""Limits of a caller, and the answers to requests beyond them."""
 
 import asyncio
 from pathlib import Path

@@ -93,7 +93,7 @@ def test_where_all_connections_are_busy_the_caller_may_come_back(
 ) -> None:
     upstream.fault = "hang"
     served = {"url": address[1], "model": "m", "n": "parallel", "max_connections": 1}
-    patient = Upstream.model_validate(served | {"connect_timeout_s": 0.1, "retries": 2})
+    patient = Upstream.model_validate(served | {"connect_timeout_s": 2.0, "retries": 2})
     client = serve(settings_of(address[1], upstreams={"demo": patient}))
     body = {"messages": [USER], "qguide": {"num_candidates": 2}}
     answer = client.post("/v1/chat/completions", json=body)

@@ -1,4 +1,4 @@
-"""What is written of episodes where writing fails, is cut off, or happens twice at once."""
+"""Recording of episodes when a write fails, is cut off, or happens twice at once."""
 
 import asyncio
 import errno
@@ -277,7 +277,7 @@ async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> N
             first = asyncio.create_task(one.close("e", Outcome(reward=1.0)))
             await redactor.entered.wait()
             second = asyncio.create_task(two.close("e", Outcome(reward=1.0)))
-            done, _ = await asyncio.wait({second}, timeout=10)
+            done, _ = await asyncio.wait({second}, timeout=60)
             redactor.gate.set()
             assert done, "the second waits to write, too"
             told: list[Closed] = [

@@ -295,7 +295,7 @@ def test_a_lost_device_is_a_dead_one(serve: Serve, monkeypatch: pytest.MonkeyPat
     assert client.get("/healthz").status_code == 200
     response = act(client, [USER])
     assert (response.status_code, response.json()["error"]["code"]) == (503, "scorer_unavailable")
-    patience = monotonic() + 10
+    patience = monotonic() + 60
     while client.get("/healthz").status_code == 200 and monotonic() < patience:
         sleep(0.01)
     assert [client.get(path).status_code for path in ("/healthz", "/readyz")] == [503, 503]
@@ -303,13 +303,13 @@ def test_a_lost_device_is_a_dead_one(serve: Serve, monkeypatch: pytest.MonkeyPat
 
 def test_a_decision_that_takes_too_long_is_503(serve: Serve) -> None:
     scorer = StuckScorer()
-    client = serve(FAKES.model_copy(update={"timeout_s": 0.05}), served(scorer))
+    client = serve(FAKES.model_copy(update={"timeout_s": 3.0}), served(scorer))
     try:
         response = act(client, [USER])
     finally:
         scorer.go.set()
     assert response.status_code == 503
-    assert "0.05 s" in response.json()["error"]["message"]
+    assert "within 3" in response.json()["error"]["message"]
     assert act(client, [USER]).status_code == 200
 
 

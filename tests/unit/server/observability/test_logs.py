@@ -36,7 +36,7 @@ BODY = {
 
 @pytest.fixture
 def written(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
-    """What the server logs; the parameter is the level, INFO by default."""
+    """The server's log lines; the parameter is the level, INFO by default."""
     root, hook = logging.getLogger(), threading.excepthook
     handlers, level = list(root.handlers), root.level
     with redirect_stderr(io.StringIO()) as written:
@@ -74,7 +74,7 @@ class DyingScorer(ScriptedScorer):
 
 
 class Death(BaseException):
-    """What no worker survives."""
+    """An exception that no worker survives."""
 
 
 def served(scorer: ScriptedScorer) -> Any:

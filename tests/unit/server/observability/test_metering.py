@@ -1,4 +1,4 @@
-"""What is spent is counted and charged, whatever becomes of the request that spent it."""
+"""Tokens are counted and charged, whatever becomes of the request that used them."""
 
 import asyncio
 from collections.abc import Sequence

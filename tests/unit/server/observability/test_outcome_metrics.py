@@ -1,4 +1,4 @@
-"""Which arm of a split wins, and what paraphrases cost, is told to Prometheus."""
+"""Metrics of the arms of a split and of the cost of paraphrases."""
 
 import re
 from typing import Any

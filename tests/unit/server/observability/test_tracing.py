@@ -22,7 +22,7 @@ BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candid
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Where the spans of servers go that are started afterwards."""
+    """Exporter of the spans of all servers that are started afterwards."""
     exporter = InMemorySpanExporter()
     tracing = OtelTracing(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(server.q_models.build, "build_tracing", lambda _: tracing)

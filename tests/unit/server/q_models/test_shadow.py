@@ -196,7 +196,7 @@ async def test_a_slow_shadow_keeps_nobody_waiting_and_is_closed_when_it_ends() -
     async with shadowed(lambda: Slow({"look": 1.0})) as (models, runtime):
         assert (await ask(models)).q_values == (1.0, 0.0)
         await asyncio.to_thread(entered.wait, 30)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             for _ in range(10):
                 assert (await ask(models)).q_values == (1.0, 0.0)
         models.shadow("first", None)

@@ -1,4 +1,4 @@
-"""A Q model whose trunk is elsewhere is served like any other, and stalls no other."""
+"""A Q model whose trunk runs elsewhere is served like any other and delays no other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,4 +1,4 @@
-"""What surrounds the answers: models, health, metrics, request ids, logs, settings."""
+"""Routes and headers beside the answers: models, health, metrics, request ids, logs, settings."""
 
 from pathlib import Path
 

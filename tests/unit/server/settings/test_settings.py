@@ -1,4 +1,4 @@
-"""What an operator configures is refused at the start, not at the first request."""
+"""Wrong settings are refused when the server starts, not at the first request."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is known of upstreams between requests."""
+"""Health of upstreams between requests."""
 
 import asyncio
 import socket

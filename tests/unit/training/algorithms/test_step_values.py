@@ -1,4 +1,4 @@
-"""From how episodes ended to what an action is worth."""
+"""Values of actions from the endings of their continuations."""
 
 import pytest
 from hypothesis import given

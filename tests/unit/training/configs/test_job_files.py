@@ -1,4 +1,4 @@
-"""Job files: what is right becomes a configuration, what is wrong is explained."""
+"""Job files become configurations, and mistakes in them are explained."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def test_a_file_says_only_where_it_differs_from_another(
     ("base", "message"),
     [
         ('"job.toml"', "extend each other"),
-        ("3", "name a file by its path from this one"),
+        ("3", "name a file, relative to this one"),
         ('"none.toml"', "existing file"),
     ],
 )
@@ -94,12 +94,12 @@ def test_options_win_over_the_file_and_overrides_over_options(job_file: Path) ->
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["stepz=1"], "stepz: there is no such field; the fields are: inner, output, steps"),
-        (["inner.rat=1"], "inner.rat: there is no such field; the fields are: names, rate"),
+        (["stepz=1"], "stepz: there is no such field; the fields are inner, output, steps"),
+        (["inner.rat=1"], "inner.rat: there is no such field; the fields are names, rate"),
         (["inner.rate=-1"], r"inner.rate = -1: .*greater than 0; .*--set inner.rate="),
         (["inner.names=[1]"], r"inner.names.0 = 1: .*--set inner.names="),
         (["steps"], "'steps' has no value"),
-        (["inner..rate=1"], "a part of the name is empty"),
+        (["inner..rate=1"], "part of the name is empty"),
         (["steps.rate=1"], "steps is 5, not a table"),
     ],
 )
@@ -120,20 +120,20 @@ def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
         load_config(Job, tmp_path / "no.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("steps = = 3")
-    with pytest.raises(ConfigError, match=r"broken\.toml is no TOML"):
+    with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
         load_config(Job, broken)
 
 
 @pytest.mark.parametrize(
     ("kind", "override", "message"),
     [
-        (TrainQNetConfig, "tails=false", "tails: is called unbranched_suffixes now"),
+        (TrainQNetConfig, "tails=false", "tails: is now called unbranched_suffixes"),
         (
             ExploreConfig,
             "exploration.own_steps=3",
-            "exploration.own_steps: is called exploration.policy_prefix_steps now",
+            "exploration.own_steps: is now called exploration.policy_prefix_steps",
         ),
-        (SftConfig, "architecture.recall_heads=1", "is called architecture.copy_heads now"),
+        (SftConfig, "architecture.recall_heads=1", "is now called architecture.copy_heads"),
         (LabelConfig, "judge=expert", "judge: there is no such field"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Decision groups are refused where they do not fit, and give the states that were chosen in."""
+"""Decision group rows: validation, and the state of each decision."""
 
 from typing import Any
 
@@ -13,7 +13,6 @@ from training.data.decision_groups import (
     DecisionRow,
 )
 
-LOST = ContinuationRow(outcome_reward=0.0, steps=5, terminated=False)
 WON = ContinuationRow(outcome_reward=1.0, steps=2, terminated=True)
 
 
@@ -67,11 +66,6 @@ def test_a_system_message_comes_before_every_state() -> None:
 def test_the_outcome_is_that_of_the_last_taken_action() -> None:
     assert groups().outcome_reward == 1.0
     assert groups(decisions=(FIRST,)).outcome_reward == 0.0
-
-
-def test_the_value_of_a_candidate_is_the_mean_over_its_continuations() -> None:
-    valued = candidate("look", continuations=(WON, LOST, LOST, LOST))
-    assert (valued.outcome, valued.steps_to_end) == (0.25, 4.25)
 
 
 @pytest.mark.parametrize(

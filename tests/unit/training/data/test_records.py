@@ -1,4 +1,4 @@
-"""Rows are refused where they do not fit, and come back as they went."""
+"""Rows are validated, and read back as they were written."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is on disk after a kill, and what a second run makes of it."""
+"""Run folders after a kill, and their resumption."""
 
 import json
 import subprocess
@@ -77,7 +77,7 @@ def test_a_whole_last_line_without_its_newline_is_kept(tmp_path: Path) -> None:
 def test_a_wrong_row_names_its_file_line_and_field(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"task_id": "one"}\n{"task_id": "two", "reward": "much"}\n')
-    with pytest.raises(RecordError, match=r"rows\.jsonl, line 2: reward: .*Row was expected"):
+    with pytest.raises(RecordError, match=r"rows\.jsonl, line 2: reward: .*expected a .*Row"):
         list(read_rows(path, Row))
 
 
@@ -95,7 +95,7 @@ def test_a_missing_file_holds_no_finished_task_but_cannot_be_read(tmp_path: Path
 
 
 def enter(folder: Path, config: BaseModel, **options: Any) -> RunFolder:
-    """Open a run and leave it again."""
+    """Open a run and close it again."""
     with open_run(folder, config, **options) as run:
         return run
 
@@ -151,7 +151,7 @@ def test_a_resume_may_change_what_does_not_change_the_rows(tmp_path: Path) -> No
 
 def test_a_resume_under_another_config_names_the_field_and_both_values(tmp_path: Path) -> None:
     enter(tmp_path, Config(output=tmp_path))
-    with pytest.raises(ConfigError, match=r"inner\.width = 2 then, 3 now"):
+    with pytest.raises(ConfigError, match=r"inner\.width was 2 and is 3"):
         enter(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
 
 

@@ -1,4 +1,4 @@
-"""The corridor is a real, small game."""
+"""The corridor as a small but complete game."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A name becomes a suite, or the error says which names there are."""
+"""Names of environments become suites, or the error lists the names."""
 
 import sys
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_an_environment_elsewhere_is_found_by_its_import_path(
     for name, message in (
         ("shops:BAKERY", "cannot be imported.*BAKERY"),
         ("nowhere.shops:SHOP", "cannot be imported.*nowhere"),
-        ("shops:STREET", "is a int; name an EnvironmentBundle"),
+        ("shops:STREET", "is of type int; name an EnvironmentBundle"),
     ):
         with pytest.raises(ConfigError, match=message):
             environment_config({"name": name})

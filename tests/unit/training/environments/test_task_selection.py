@@ -53,7 +53,7 @@ def test_an_id_that_names_no_task_is_refused() -> None:
 
 
 def test_a_slice_that_leaves_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'50:60' leaves none of 20 tasks"):
+    with pytest.raises(ConfigError, match="'50:60' selects none of 20 tasks"):
         select_tasks(TASKS, cut="50:60")
 
 

@@ -1,4 +1,4 @@
-"""Figures are what one counts by hand."""
+"""Scored decisions of an episode, their figures by task, and the figures of read pairs."""
 
 from typing import Any
 
@@ -11,7 +11,6 @@ from training.data.decision_groups import (
     DecisionRow,
 )
 from training.evaluation.choice_regret import (
-    ScoredDecisionRow,
     ScoredEpisodeRow,
     candidate_steps,
     choice_figures,
@@ -81,70 +80,28 @@ def test_a_decision_keeps_what_the_scorer_and_the_continuations_say() -> None:
     ],
 )
 def test_steps_of_a_candidate(ends: list[tuple[float, int]], steps: float) -> None:
-    assert candidate("a", *ends).continuations
-    assert candidate_steps(candidate("a", *ends), most=50) == pytest.approx(steps)
+    assert candidate_steps(candidate("a", *ends), horizon=50) == pytest.approx(steps)
 
 
-FIRST = ScoredDecisionRow(
-    step=1,
-    after_invalid=True,
-    replies=("a", "b", "c"),
-    draws=(3, 1, 1),
-    q_values=(0.1, 0.3, 0.1),
-    steps=(4, 9, 4),
-    valid=(True, False, True),
-    greedy=0,
-    chosen=1,
-)
-SECOND = FIRST.model_copy(
-    update={"after_invalid": False, "steps": (3, 1, 2), "q_values": (0, 2, 1), "greedy": None}
-)
+def test_regret_by_task_is_the_mean_over_tasks_of_their_decisions() -> None:
+    row = scored_episode(GROUPS, [[0.9, 0.3, 0.3], [0.0], [0.5, 0.7]], most_steps=30)
+    other = row.model_copy(update={"task_id": "y", "decisions": row.decisions[:1]})
+    empty = row.model_copy(update={"task_id": "z", "decisions": ()})
+    figures = choice_figures([row, other, empty])
+    assert (figures["episodes"], figures["decisions"]) == (3, 3)
+    assert figures["regret_steps"] == pytest.approx((4 + 0 + 4) / 3)
+    assert figures["regret_steps_of_greedy"] == pytest.approx((4 + 4) / 2)
+    assert figures["regret_steps_of_random_draw"] == pytest.approx((7.4 + 0 + 7.4) / 3)
+    assert figures["regret_steps_by_task"] == pytest.approx((2 + 4) / 2)
+    assert figures["regret_steps_by_task_low"] == 2
+    assert figures["regret_steps_by_task_high"] == 4
 
 
-def test_figures_of_two_decisions() -> None:
-    rows = [
-        ScoredEpisodeRow(task_id="x", kind="k", reward=1.0, decisions=(FIRST, SECOND)),
-        ScoredEpisodeRow(task_id="y", kind="k", reward=0.0, decisions=()),
-    ]
-    assert choice_figures(rows) == pytest.approx(
-        {
-            "episodes": 2,
-            "decisions": 2,
-            "regret": (5 + 0) / 2,
-            "regret_of_greedy": 0.0,
-            "regret_of_random_distinct": (5 / 3 + 1) / 2,
-            "regret_of_random_draw": (1.0 + 1.4) / 2,
-            "pairs": 5,
-            "pair_accuracy": 3 / 5,
-            "pair_accuracy_by_gap": (1 + 2 + 1) / (5 + 5 + 1 + 2 + 1),
-            "validity_pairs": 4,
-            "valid_above_invalid": 0.0,
-            "spearman": (-1.0 + 1.0) / 2,
-            "invalid_rate": 1.0,
-            "invalid_rate_of_greedy": 0.0,
-            "invalid_rate_of_random_distinct": 1 / 3,
-            "invalid_rate_of_random_draw": 0.2,
-            "invalid_after_invalid": 1.0,
-            "invalid_after_invalid_of_random_distinct": 1 / 3,
-            "regret_by_task": 2.5,
-            "regret_by_task_low": 2.5,
-            "regret_by_task_high": 2.5,
-        }
-    )
-
-
-def test_values_that_are_all_alike_order_nothing() -> None:
-    alike = SECOND.model_copy(update={"q_values": (1.0, 1.0, 1.0), "chosen": 0})
-    rows = [ScoredEpisodeRow(task_id="x", kind="k", reward=1.0, decisions=(alike,))]
-    figures = choice_figures(rows)
-    assert figures["pair_accuracy"] == figures["pair_accuracy_by_gap"] == 0.5
-    assert figures["spearman"] == 0.0
-
-
-def test_without_a_decision_there_is_nothing_to_say() -> None:
+def test_an_episode_without_a_choice_has_no_regret() -> None:
     row = ScoredEpisodeRow(task_id="x", kind="k", reward=1.0, decisions=())
     figures = choice_figures([row])
-    assert "regret" not in figures
+    assert "regret_steps" not in figures
+    assert "regret_steps_by_task" not in figures
     assert figures["decisions"] == 0
 
 

@@ -1,4 +1,4 @@
-"""How a method chooses, one step at a time."""
+"""Choices of each method, one step at a time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -134,16 +134,16 @@ def test_self_consistency_counts_actions_and_not_thoughts() -> None:
     assert ask(self_consistency(PLAY, 0, "t"), candidates)[0].reply == "B\nAction: y"
 
 
-def test_likeliest_needs_a_policy_that_says_how_likely() -> None:
+def test_likeliest_needs_a_policy_that_reports_log_probabilities() -> None:
     candidates = drawn("a", "b", "c", logprobs=[-3.0, -1.0, -2.0])
     choice, _ = ask(likeliest(PLAY, 0, "t"), candidates)
     assert (choice.reply, choice.completion_tokens) == ("b", 30)
-    with pytest.raises(ConfigError, match="how likely"):
+    with pytest.raises(ConfigError, match="no log-probabilities"):
         ask(likeliest(PLAY, 0, "t"), drawn("a", "b"))
 
 
 def replies_after(*turns: str, candidates: Sequence[str]) -> set[str]:
-    """What `no-repeat` may say after these replies and observations."""
+    """The replies that `no-repeat` may choose after these replies and observations."""
     roles: tuple[Role, Role] = ("user", "assistant")
     history = tuple(Message(roles[i % 2], text) for i, text in enumerate(("a task", *turns)))
     said = set()

@@ -62,7 +62,7 @@ def test_no_difference_at_all_has_p_1() -> None:
     assert sign_flip_p_value([0.0] * 9, rng()) == 1.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
 def test_a_p_value_is_never_0_and_does_not_depend_on_who_is_called_first(
     differences: list[float],

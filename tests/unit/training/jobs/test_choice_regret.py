@@ -30,7 +30,7 @@ from training.jobs.groups import GroupsConfig, run_groups
 
 
 class LikesTheLast:
-    """Q rises with a candidate's place."""
+    """A scorer whose Q rises with a candidate's index."""
 
     name = "likes-the-last"
 
@@ -67,7 +67,7 @@ def test_a_scorers_choices_are_compared_with_what_the_expert_found(
     for decision in decisions:
         assert decision.chosen == len(decision.replies) - 1  # what the scorer likes
         assert sum(decision.draws) == 5
-    assert figures["regret"] > 0
+    assert figures["regret_steps"] > 0
     assert figures["read_pair_accuracy"] == 0.5  # it reads nothing
     again = run_choice_regret(configure(tmp_path, groups), scorer=LikesTheLast())
     assert again == figures
@@ -110,7 +110,7 @@ def test_a_policys_own_log_probability_is_a_score(tmp_path: Path) -> None:
 def test_groups_without_a_choice_are_refused(tmp_path: Path, groups: Path) -> None:
     with JsonlWriter(tmp_path / "none" / "rows.jsonl"):
         pass
-    with pytest.raises(ConfigError, match="no decision among several candidates"):
+    with pytest.raises(ConfigError, match="no decision between several candidates"):
         run_choice_regret(configure(tmp_path / "out", tmp_path / "none"), scorer=LikesTheLast())
 
 
@@ -118,7 +118,7 @@ def test_groups_without_a_choice_are_refused(tmp_path: Path, groups: Path) -> No
 def test_exactly_one_scorer_is_named(
     tmp_path: Path, groups: Path, changes: dict[str, object]
 ) -> None:
-    with pytest.raises(ValidationError, match="name one of them"):
+    with pytest.raises(ValidationError, match="name exactly one of them"):
         configure(tmp_path, groups, **changes)
 
 

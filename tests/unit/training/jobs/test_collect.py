@@ -38,7 +38,7 @@ def rows_of(config: CollectConfig) -> list[TrajectoryRow]:
 
 @pytest.fixture(params=["generated", "real"])
 def games(request: pytest.FixtureRequest) -> Path | None:
-    """None for generated games, the folder of the real ones else."""
+    """None for generated games, otherwise the folder of the real ones."""
     if request.param == "generated":
         return None
     folder: Path = request.getfixturevalue("real_games_dir")

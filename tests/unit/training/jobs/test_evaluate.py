@@ -45,7 +45,7 @@ class Wanderer:
 
 
 class Patient:
-    """Likes what changes something: keys and doors first, then away from the last wall."""
+    """Prefers actions with an effect: keys and doors first, then away from the last wall."""
 
     name = "patient"
 

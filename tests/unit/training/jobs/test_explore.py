@@ -30,7 +30,7 @@ ACTIONS = ("go left", "go right", "take key", "open door")
 
 
 class Wanderer:
-    """Any action, whatever it sees; the seed decides."""
+    """Draws any action, decided only by the seed."""
 
     name = "wanderer"
 
@@ -154,7 +154,7 @@ def test_a_finished_run_draws_nothing_more(tmp_path: Path) -> None:
 
 def test_a_resume_with_another_tree_shape_is_refused(tmp_path: Path) -> None:
     explore(configure(tmp_path))
-    with pytest.raises(ConfigError, match=r"exploration\.width = 2 then, 3 now"):
+    with pytest.raises(ConfigError, match=r"exploration\.width was 2 and is 3"):
         explore(configure(tmp_path, exploration=Exploration(width=3, max_steps=12, max_draws=12)))
 
 
@@ -189,7 +189,7 @@ def test_an_expert_of_other_games_fails_its_tasks_and_says_so(tmp_path: Path) ->
     with JsonlWriter(tmp_path / "expert" / "rows.jsonl") as writer:
         writer.write(foreign)
     config = configure(tmp_path / "trees", expert=(tmp_path / "expert",), count=1)
-    with pytest.raises(EnvironmentFailureError, match="all 1 tasks failed; the first: corridor:0"):
+    with pytest.raises(EnvironmentFailureError, match=r"all 1 tasks failed; .* corridor:0"):
         explore(config)
 
 
@@ -281,7 +281,7 @@ def test_rollouts_by_another_policy_have_to_be_greedy(tmp_path: Path) -> None:
 
 
 def test_a_guide_needs_something_to_choose_among(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="at least 2"):
+    with pytest.raises(ValueError, match="set candidates to 2 or more"):
         configure(tmp_path, guide="embedded", exploration=Exploration(candidates=1))
 
 

@@ -25,7 +25,7 @@ ACTIONS = ("go left", "go right", "take key", "open door")
 
 
 class Wanderer:
-    """Any action under any thought, whatever it sees; the seed decides."""
+    """Draws any action with any thought, decided only by the seed."""
 
     name = "wanderer"
 
@@ -52,7 +52,7 @@ class Wanderer:
 
 
 class Speechless:
-    """No history leaves room for a reply."""
+    """A policy for which every history is too long."""
 
     name = "speechless"
 
@@ -152,7 +152,7 @@ def test_a_killed_run_is_resumed_without_losing_or_repeating_a_task(tmp_path: Pa
     with (tmp_path / "killed" / "rows.jsonl").open("ab") as file:
         file.write(b'{"task_id": "corr')
     assert play(config) == whole
-    with pytest.raises(ConfigError, match=r"continuation\.repetitions = 2 then, 3 now"):
+    with pytest.raises(ConfigError, match=r"continuation\.repetitions was 2 and is 3"):
         play(configure(tmp_path / "killed", continuation=Continuation(by="policy", repetitions=3)))
 
 
@@ -188,10 +188,11 @@ def test_an_expert_values_mistakes_by_the_way_back_from_them(tmp_path: Path) -> 
     rows = list(read_rows(tmp_path / "rows.jsonl", DecisionGroupsRow))
     decisions = [decision for row in rows for decision in row.decisions]
     assert {row.continuation for row in rows} == {"expert"}
-    won = [c for d in decisions for c in d.candidates if c.outcome == 1.0]
+    played = [c for d in decisions for c in d.candidates]
+    won = [c for c in played if c.continuations[0].outcome_reward == 1.0]
     assert len(won) > len(decisions)  # the expert finds the way back from most mistakes
-    assert any(not candidate.valid for d in decisions for candidate in d.candidates)
-    assert max(len({c.steps_to_end for c in d.candidates}) for d in decisions) > 1
+    assert any(not candidate.valid for candidate in played)
+    assert max(len({c.continuations[0].steps for c in d.candidates}) for d in decisions) > 1
 
 
 def test_a_corridor_has_no_expert(tmp_path: Path) -> None:
@@ -207,12 +208,12 @@ def test_a_run_in_which_no_task_can_be_played_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"qnet": "embedded"}, "name a qnet if, and only if"),
-        ({"continuation": {"by": "guided"}}, "name a qnet if, and only if"),
-        ({"continuation": {"by": "expert", "repetitions": 2}}, "all would be alike"),
+        ({"qnet": "embedded"}, "name a qnet if one of the two"),
+        ({"continuation": {"by": "guided"}}, "name a qnet if one of the two"),
+        ({"continuation": {"by": "expert", "repetitions": 2}}, "all of them would be equal"),
         (
             {"continuation": {"by": "policy", "temperature": 0, "repetitions": 2}},
-            "all would be alike",
+            "all of them would be equal",
         ),
     ],
 )

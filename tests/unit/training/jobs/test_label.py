@@ -1,4 +1,4 @@
-"""Trees in, labelled paths out."""
+"""The label job: from trees to labelled paths."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An environment from outside plays through every job: its chat, its credit, its criterion."""
+"""An environment from another package in every job: its chat format, rewards and criterion."""
 
 from pathlib import Path
 
@@ -88,4 +88,4 @@ def test_choice_regret_and_groups_speak_its_format(tmp_path: Path) -> None:
     figures = run_choice_regret(regret, scorer=LikesProgress())
     rows = list(read_rows(tmp_path / "regret" / "rows.jsonl", ScoredEpisodeRow))
     assert any(False in decision.valid for row in rows for decision in row.decisions)
-    assert figures["regret"] == 0  # the highest number is the right one
+    assert figures["regret_steps"] == 0  # the highest number is the right one

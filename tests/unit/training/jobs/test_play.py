@@ -1,4 +1,4 @@
-"""Play shows what the server chose among, and explains a server that does not answer."""
+"""The play command shows the candidates, and explains a server that does not answer."""
 
 import io
 import json
@@ -72,11 +72,14 @@ def test_a_bar_is_longer_for_a_higher_q() -> None:
     [
         (
             httpx.Response(404, json={"error": {"message": "there is no Q model 'x'"}}),
-            "the server refused: there is no Q model 'x'",
+            "the server refused the request: there is no Q model 'x'",
         ),
         (httpx.Response(502, text="<html>Bad Gateway</html>"), "HTTP 502 Bad Gateway"),
         (httpx.Response(500, json={"detail": "no"}), "HTTP 500 Internal Server Error"),
-        (httpx.Response(200, text="<html>Welcome</html>"), "is no QGuide server; give its address"),
+        (
+            httpx.Response(200, text="<html>Welcome</html>"),
+            "is not a QGuide server's; name the server",
+        ),
     ],
 )
 def test_an_answer_that_is_no_decision_is_explained(response: httpx.Response, said: str) -> None:

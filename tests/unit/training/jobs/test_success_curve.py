@@ -1,4 +1,4 @@
-"""Evaluations at several M become one curve, if nothing else sets them apart."""
+"""Evaluations that differ only in M become one curve."""
 
 from pathlib import Path
 
@@ -34,5 +34,5 @@ def test_evaluations_of_different_tasks_make_no_curve(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"results\.json holds no results"):
+    with pytest.raises(RecordError, match=r"results\.json has no valid results"):
         run_success_curve([tmp_path], tmp_path / "c.png", console=QUIET)

@@ -1,4 +1,4 @@
-"""The files that ship with the jobs say what the paper says, and all of them can be read."""
+"""The job files that ship can be read, and have the papers' values."""
 
 from itertools import pairwise
 from pathlib import Path

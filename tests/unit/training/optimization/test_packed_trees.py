@@ -37,7 +37,7 @@ QNETS = {config.model_type: qnet_of(config) for config in (LLAMA, GPT2)}
 
 @pytest.mark.parametrize("model_type", QNETS)
 @given(paths=PATHS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_q_in_a_tree_is_q_of_each_path_alone(model_type: str, paths: list[list[int]]) -> None:
     qnet = QNETS[model_type]
     tree = PackedTree()

@@ -1,4 +1,4 @@
-"""Work is dealt by size, and to everyone."""
+"""Work is divided among processes by size."""
 
 import torch
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The best epoch's weights are what a run ends with."""
+"""A run ends with the weights of its best epoch."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Examples come from labels that measure the same, and no task is both trained on and held back."""
+"""Examples have labels of one target, and no task is both trained on and held back."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def write_labels(folder: Path, target: Target, *, tasks: int = 4) -> Path:
 
 def test_labels_of_different_targets_are_refused(tmp_path: Path) -> None:
     folders = (write_labels(tmp_path / "a", "q"), write_labels(tmp_path / "b", "avg"))
-    with pytest.raises(ConfigError, match=r"2 targets: 'q' in .*a, 'avg' in .*b; train on those"):
+    with pytest.raises(ConfigError, match=r"2 targets: 'q' in .*a, 'avg' in .*b; train on labels"):
         read_examples(Examples(labels=folders), seed=0)
 
 

@@ -1,4 +1,4 @@
-"""The harness plays what has no row, keeps failures apart and locks the folder."""
+"""The harness plays tasks without a row, keeps failures apart and locks the folder."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_a_task_that_failed_is_tried_again_and_one_with_a_row_is_not(tmp_path: P
 def test_a_run_is_not_resumed_with_other_models(tmp_path: Path) -> None:
     play(tmp_path, weights={"policy_sha256": "a"})
     play(tmp_path, weights={"policy_sha256": "a"})
-    with pytest.raises(ConfigError, match="policy_sha256 = 'a' then, 'b' now"):
+    with pytest.raises(ConfigError, match="policy_sha256 was 'a' and is 'b'"):
         play(tmp_path, weights={"policy_sha256": "b"})
 
 

@@ -1,4 +1,4 @@
-"""A job takes the Q models that the server takes, and knows one from another by its weights."""
+"""Jobs accept the server's Q models, and distinguish them by their weights."""
 
 from pathlib import Path
 

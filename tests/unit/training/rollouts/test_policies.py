@@ -1,4 +1,4 @@
-"""Policies that are made of others answer every request, in order."""
+"""Policies composed of others answer every request, in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Processes are answered in batches, and one process's failure stays its own."""
+"""Rollout tasks are answered in batches, and the failure of one does not affect others."""
 
 import threading
 from collections.abc import Sequence
@@ -166,7 +166,7 @@ def test_a_bug_ends_the_run_and_closes_what_was_open(threads: int) -> None:
 
 
 def test_environment_calls_run_beside_each_other_in_threads() -> None:
-    meeting = threading.Barrier(3, timeout=10)
+    meeting = threading.Barrier(3, timeout=60)
 
     def process() -> RolloutTask[int]:
         place: int = yield EnvironmentCall(meeting.wait)
@@ -205,7 +205,7 @@ def test_scoring_without_a_scorer_says_what_is_missing() -> None:
     def process() -> RolloutTask[None]:
         yield ScoreRequest((), (Message("assistant", "a"),))
 
-    with pytest.raises(ConfigError, match="name a QNet"):
+    with pytest.raises(ConfigError, match="name a Q model"):
         run_rollouts(
             [("a", process())],
             policy=Obedient(),

@@ -1,4 +1,4 @@
-"""A fresh Llama that begins with half of what recall takes."""
+"""A new Llama whose copy heads and numbered names are initialised."""
 
 import pytest
 import torch

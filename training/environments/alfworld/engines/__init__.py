@@ -1,1 +1,1 @@
-"""ALFWorld engines: pure Python, and TextWorld in processes of its own."""
+"""ALFWorld engines: one in pure Python, and TextWorld in worker processes."""

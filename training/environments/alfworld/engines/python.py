@@ -1,12 +1,12 @@
-"""Pure-Python twin of ALFWorld's text engine.
+"""Pure-Python reimplementation of ALFWorld's text engine.
 
 It plays the same games word for word (`qguide parity alfworld` checks it) about a thousand times
 faster, because it keeps a few sets instead of a planner's state.
 
-Three properties of the real engine look like bugs and are kept: an object may lie in two
-receptacles at once; an object that was taken from one receptacle and put into another at the same
-location is seen "next to" them from then on; and only a held object can be examined (a comma in
-the games' PDDL types voids the other case).
+Three properties of the real engine look like bugs and are kept: an object may be in two receptacles
+at once; an object that was taken from one receptacle and put into another at the same location is
+seen "next to" them from then on; and only a held object can be examined (because of a comma in the
+PDDL types of the games).
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from qnet.errors import EnvironmentFailureError
 from training.environment import StepResult
 from training.environments.alfworld.game.game import Game, Item, ItemState, Receptacle
+from training.environments.alfworld.game.observation import NOTHING_HAPPENS
 
-NOTHING_HAPPENS = "Nothing happens."
 _KNIVES = ("knife", "butterknife")
 _STATE_OF_VERB: dict[str, ItemState] = {"clean": "clean", "heat": "hot", "cool": "cool"}
 
@@ -33,7 +33,7 @@ class PythonEnvironment:
         self.won = False
 
     def reset(self) -> str:
-        """The room and the task."""
+        """Start the episode and describe the room and the task."""
         game = self._game
         self._started = True
         self.won = False
@@ -50,10 +50,10 @@ class PythonEnvironment:
         return f"{room}\n\n{game.task}"
 
     def step(self, action: str) -> StepResult:
-        """Take one action; one that is not admissible changes nothing.
+        """Take one action; an inadmissible action changes nothing.
 
         Raises:
-            EnvironmentFailureError: the episode has not begun or is over.
+            EnvironmentFailureError: the episode has not started or is over.
         """
         if not self._started or self.won:
             state = "is over" if self._started else "was not reset"
@@ -65,10 +65,10 @@ class PythonEnvironment:
         return StepResult(observation, float(self.won), terminated=self.won)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def admissible_actions(self) -> list[str]:
-        """Every action that does something now, sorted. The agent never sees it."""
+        """Every action that has an effect now, sorted; the agent never sees this list."""
         actions = {"look", "inventory"}
         here = self._location
         actions.update(f"go to {r.name}" for r in self._game.receptacles if r.location != here)
@@ -183,7 +183,7 @@ class PythonEnvironment:
             return None
         if not any(item_name in self._contents[receptacle.name] for receptacle in self._here):
             return None
-        # The grammar asks whether it was ever toggled, so a lamp never reads as turned off.
+        # The grammar asks whether it was ever toggled, so a lamp is never described as turned off.
         self._states[item_name].add("toggled")
         return f"You turn on the {item_name}."
 

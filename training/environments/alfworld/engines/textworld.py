@@ -1,8 +1,9 @@
 """ALFWorld's own TextWorld engine behind the Environment protocol, in worker processes.
 
 Every episode is a session in one of a few workers (`textworld_worker`). A game always goes to the
-same slot of the pool, so playing it again takes a reset instead of a load: 0.03 s if the engine
-still has it loaded, 0.15 s if only its translation is cached, 0.4 to 2 s the first time.
+same slot of the pool, so playing it again needs a reset instead of a load. Starting an episode
+takes 0.03 s if the engine still has the game loaded, 0.15 s if only its translation is cached, and
+0.4 to 2 s the first time.
 """
 
 import contextlib
@@ -25,11 +26,11 @@ _EXIT_TIMEOUT_S = 5.0
 
 
 class WorkerProcess:
-    """One worker process, which answers the requests of all threads one at a time."""
+    """One worker process, which answers the requests of all threads one by one."""
 
     def __init__(self, *, timeout_s: float) -> None:
         """Start the process; the first answer waits for its imports."""
-        # -P keeps this folder, and with it this module's name, off the worker's path.
+        # Without -P, `import textworld` in the worker would find this module.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_WORKER)],
             stdin=subprocess.PIPE,
@@ -73,8 +74,9 @@ class WorkerProcess:
             self._process.kill()
             self.stop()
             raise EnvironmentFailureError(
-                f"the TextWorld worker gave no answer within {self._timeout_s:g} s (exit status"
-                f" {self._process.returncode}); it needs pip install alfworld textworld[pddl]"
+                f"the TextWorld worker did not answer within {self._timeout_s:g} s (exit status"
+                f" {self._process.returncode}); check that it is installed: pip install alfworld"
+                " textworld[pddl]"
             )
         reply: dict[str, Any] = json.loads(answer)
         return reply
@@ -84,7 +86,7 @@ class WorkerProcess:
         return bool(ready)
 
     def stop(self) -> None:
-        """End the process, first by end of input, then by a kill. Safe to call twice."""
+        """End the process by closing its input, or kill it; safe to call twice."""
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is not None and not stdin.closed:
             with contextlib.suppress(BrokenPipeError):
@@ -110,7 +112,7 @@ class TextWorldEnvironment:
         self.won = False
 
     def reset(self) -> str:
-        """The room and the task, without TextWorld's banner."""
+        """Start the episode and describe the room and the task, without TextWorld's banner."""
         if self._worker is None:
             self._worker = self._pool.acquire(self._game)
         reply = self._worker.ask(op="reset", session=self._session, game=self._game)
@@ -118,10 +120,10 @@ class TextWorldEnvironment:
         return str(reply["observation"]).removeprefix(BANNER)
 
     def step(self, action: str) -> StepResult:
-        """Take one action; one that is not admissible changes nothing.
+        """Take one action; an inadmissible action changes nothing.
 
         Raises:
-            EnvironmentFailureError: the engine failed, or the episode has not begun or is over.
+            EnvironmentFailureError: the engine failed, or the episode has not started or is over.
         """
         if self._worker is None or self.won:
             state = "is over" if self.won else "was not reset"
@@ -131,13 +133,13 @@ class TextWorldEnvironment:
         return StepResult(reply["observation"], float(self.won), self.won, valid=reply["valid"])
 
     def admissible_actions(self) -> list[str]:
-        """Every action that has an effect now, sorted. The agent never sees it."""
+        """Every action that has an effect now, sorted; the agent never sees this list."""
         if self._worker is None:
             raise EnvironmentFailureError("the episode was not reset; call reset first")
         return list(self._worker.ask(op="admissible", session=self._session)["actions"])
 
     def close(self) -> None:
-        """Leave the loaded engine to the game's next episode."""
+        """Leave the loaded engine to the next episode of the game."""
         worker, self._worker = self._worker, None
         if worker is not None:
             self._pool.release(worker, self._session)
@@ -146,19 +148,19 @@ class TextWorldEnvironment:
 class EnginePool:
     """A few worker processes that many episodes share.
 
-    The number of sessions is not limited; a process takes one step at a time.
+    The number of sessions is unlimited; each process takes one step at a time.
     """
 
     def __init__(
         self, *, processes: int = 2, games_per_process: int = 200, timeout_s: float = 120.0
     ) -> None:
-        """Start nothing yet: a worker starts with its first game.
+        """Prepare the pool; each worker starts with its first game.
 
         Args:
-            processes: number of workers, and so of steps at the same time.
-            games_per_process: distinct games (about 5 MB each) after which a worker is replaced,
-                once its last episode has ended.
-            timeout_s: longest wait for one answer; after it the worker is killed.
+            processes: number of workers, and so of steps taken at the same time.
+            games_per_process: number of distinct games (about 5 MB each) after which a worker is
+                replaced, once its last episode has ended.
+            timeout_s: longest wait for one answer, after which the worker is killed.
         """
         self._slots: list[WorkerProcess | None] = [None] * processes
         self._retired: list[WorkerProcess] = []
@@ -172,7 +174,7 @@ class EnginePool:
         return next(self._sessions)
 
     def acquire(self, game: str) -> WorkerProcess:
-        """Take the worker for one episode of `game`; it is in use until `release`."""
+        """The worker for one episode of `game`, which must be released afterwards."""
         slot = zlib.crc32(game.encode()) % len(self._slots)
         with self._lock:
             worker = self._slots[slot]

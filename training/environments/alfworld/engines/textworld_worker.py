@@ -1,20 +1,20 @@
 """Worker process of the TextWorld engine.
 
 `textworld.EnginePool` runs it; it is never imported. The planner library rewrites `sys.argv`, may
-call `sys.exit` on a bad game and leaks memory, so the pool replaces the process from time to time.
-Requests and replies are JSON lines on stdin and stdout. End of input ends the process, also when
-its parent has died.
+call `sys.exit` on a bad game, and leaks memory, so the pool replaces the process from time to time.
+Requests and replies are JSON lines on stdin and stdout. The process ends when its input ends, and
+so also when its parent dies.
 
     {"op": "reset", "session": 1, "game": "…/game.tw-pddl"}  -> {"observation", "won"}
     {"op": "step", "session": 1, "action": "look"}    -> {"observation", "won", "valid"}
     {"op": "admissible", "session": 1}                       -> {"actions"}
     {"op": "close", "session": 1}                            -> {}
 
-The engine is TextWorld's own `PddlEnv` under alfworld's own names, without its repeated work: a
-game's translation (TextWorld makes four before the first step), parsed grammar texts and the
-wording of each command are cached, and data that never changes is shared instead of copied. A
-planner library is never unloaded, because unloading sometimes crashes the process; the next game is
-loaded into it.
+The engine is TextWorld's own `PddlEnv` with alfworld's own names, but without repeated work: each
+game's translation (of which TextWorld makes four before the first step), parsed grammar texts and
+the wording of each command are cached, and data that never changes is shared instead of copied. A
+planner library is never unloaded, because that sometimes crashes the process; the next game uses it
+again.
 """
 
 import json
@@ -35,27 +35,27 @@ IDLE_ENGINES = 8
 
 
 _FREE_LIBRARIES: list[Any] = []
-"""Loaded copies of the planner library that no engine uses; each runs one game at a time."""
+"""Loaded copies of the planner library that no engine is using; each runs one game at a time."""
 
 
 class _MemoisedParser:
-    """A grammar parser that parses each text once; nobody changes its results."""
+    """A grammar parser that parses each text once, which is safe because no one changes results."""
 
     def __init__(self, parser: Any) -> None:
         self.parse = cache(parser.parse)
 
 
 def _copy_context(context: dict[str, Any]) -> dict[str, Any]:
-    """Copy a context without its entities, which TextWorld copies for every symbol, unchanged."""
+    """Copy a context, but share its entities, which never change."""
     shallow = {name: dict(context[name]) for name in ("variables", "mapping")}
     return {**context, **shallow}
 
 
 def remember_repeated_work() -> None:
-    """Cache this process's translations and parsed texts, and share its contexts.
+    """Patch the libraries to cache translations and parsed texts, and to share contexts.
 
-    The second translation of `PddlState` is for plan search alone, which is not used here, so it
-    may be the first one again.
+    `PddlState` translates a game twice. The second translation is for plan search, which is not
+    used here, so the first one can serve as the second too.
     """
     translate = lru_cache(REMEMBERED_TRANSLATIONS)(fast_downward.pddl2sas)
 
@@ -71,10 +71,10 @@ def remember_repeated_work() -> None:
 
 
 class Engine:
-    """One PddlEnv with a library of its own, loaded with one game."""
+    """One `PddlEnv` with its own planner library, loaded with one game."""
 
     def __init__(self, game: str) -> None:
-        """Load the game; `reset` begins an episode."""
+        """Load the game; `reset` starts an episode."""
         self.game = game
         self._pddl = PddlEnv(EnvInfos(won=True, admissible_commands=True))
         self._env = AlfredDemangler(self._pddl)
@@ -82,7 +82,7 @@ class Engine:
         self._remember_commands()
 
     def _remember_commands(self) -> None:
-        """Cache the words of each command, which depend on its arguments, never on the state."""
+        """Cache the wording of each command, which depends only on its arguments."""
         grammar = self._pddl._logic.grammar
         templates = {action.template for action in self._pddl._logic.actions.values()}
         derive: Callable[..., str] = grammar.derive
@@ -99,7 +99,7 @@ class Engine:
         grammar.derive = remembered
 
     def reset(self) -> dict[str, Any]:
-        """Begin an episode."""
+        """Start an episode."""
         self._state = self._env.reset()
         return {"observation": self._state.feedback, "won": bool(self._state["won"])}
 
@@ -117,7 +117,7 @@ class Engine:
         return {"actions": self._state["admissible_commands"]}
 
     def close(self) -> None:
-        """Leave the library to another game."""
+        """Give the planner library back for another game."""
         _FREE_LIBRARIES.append(self._pddl.downward_lib)
 
 
@@ -125,7 +125,7 @@ class Sessions:
     """Running episodes by number, and idle engines that keep their game loaded."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without any."""
         self._running: dict[int, Engine] = {}
         self._idle: OrderedDict[int, Engine] = OrderedDict()
 
@@ -148,7 +148,7 @@ class Sessions:
         raise ValueError(f"unknown op {request['op']!r}")
 
     def close(self, session: int) -> None:
-        """End an episode and keep its engine for the next one of the game."""
+        """End an episode, and keep its engine for the next episode of the game."""
         engine = self._running.pop(session, None)
         if engine is None:
             return
@@ -164,18 +164,18 @@ class Sessions:
 
 
 def serve(read: Callable[[], str], write: Callable[[str], object]) -> None:
-    """Answer requests until the input ends; an engine's failure is answered, too."""
+    """Answer requests until the input ends; a failure of an engine is answered as an error."""
     sessions = Sessions()
     while line := read():
         try:
             reply = sessions.answer(json.loads(line))
-        except (Exception, SystemExit) as error:  # the planner exits on games it dislikes
+        except (Exception, SystemExit) as error:  # the planner exits on a bad game
             reply = {"error": f"{type(error).__name__}: {error}"}
         write(json.dumps(reply) + "\n")
 
 
 def main() -> None:
-    """Serve on stdin and stdout, without anything that the planner prints."""
+    """Serve on stdin and stdout; whatever the planner prints is discarded."""
     replies = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     remember_repeated_work()

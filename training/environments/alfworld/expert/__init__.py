@@ -1,1 +1,1 @@
-"""The observation-only ALFWorld expert, its memory, search order and mistakes."""
+"""ALFWorld expert that sees only observations: its memory, search order and mistakes."""

@@ -1,14 +1,14 @@
 """Expert that plays ALFWorld from its texts alone, in words that a small model can learn.
 
-It knows no more than an agent does: the observations, and how often each kind of object lies in
-each kind of receptacle (`statistics`). Its replies are a deterministic function of the history,
-short, and of a closed vocabulary. The thought before an action names it.
+It knows no more than an agent could: the observations, and how often each kind of object is in each
+kind of receptacle (`statistics`). Its replies are short, use a closed vocabulary, and are a
+deterministic function of the history. The thought before an action announces the action.
 
-The words are chosen for a small model. A thought begins with what the last observation decides:
-"plate 2 is here" or "Not here". An object's name is likely if it is needed and likely if it was
-just read, and only both together make it the likeliest word, so no comparison has to be learnt.
-Then follows what is needed and for what, always in the same words, so that each step depends on
-nothing but the last few lines: a small model forgets what only the first message says.
+The words are chosen for a small model. A thought starts with the conclusion from the last
+observation: "plate 2 is here" or "Not here". A name is more likely if the object is needed, and
+more likely if it was just read; the name for which both hold becomes the most likely word, so the
+model need not learn to compare. Then the thought repeats the need, always in the same words, so
+that each step depends only on the last few lines: a small model forgets the first message.
 """
 
 from copy import copy
@@ -25,16 +25,16 @@ from training.trajectory import parse_action, react_reply
 
 
 class Expert:
-    """Plays one episode; a new one is needed for the next."""
+    """The expert of one episode; each episode needs a new one."""
 
     def __init__(self, statistics: Statistics | None = None, *, forgetful: bool = False) -> None:
-        """Prepare an episode; the first observation comes with `reply`.
+        """Prepare an episode; `reply` gets the first observation.
 
         Args:
-            statistics: frequencies of objects in receptacles; None takes those of QGuide.
-            forgetful: forget what an agent that it follows has overlooked. An expert that
-                remembers it shows the agent the way back, but values the oversight as cheap,
-                which it is not for an agent that never comes back.
+            statistics: frequencies of objects in receptacles; None uses those of QGuide.
+            forgetful: forget everything that an agent which it follows has overlooked. An expert
+                that remembers can show the agent the way back, but makes the oversight look cheap,
+                which it is not for an agent that never goes back.
         """
         self._statistics = statistics or load_statistics()
         self._forgetful = forgetful
@@ -44,16 +44,16 @@ class Expert:
         self._plans: dict[str, tuple[str, ...]] = {}
 
     def copy(self) -> "Expert":
-        """A copy that goes its own way from here."""
+        """An independent copy in the present state."""
         twin = copy(self)
         twin._memory = self._memory and self._memory.copy()
         return twin
 
     def reply(self, observation: str) -> str:
-        """The next ReAct reply; the first observation carries the task.
+        """The next ReAct reply; the first observation states the task.
 
         Raises:
-            EnvironmentFailureError: the first observation has no task of a known form.
+            EnvironmentFailureError: the first observation has no task in a known form.
         """
         if self._memory is None:
             self._memory = HouseMemory(observation)
@@ -64,23 +64,24 @@ class Expert:
         return self._say(self._memory, decision, deliberate=True)
 
     def deviate(self, rng: Random, *, misreadings: float = 0.0) -> str:
-        """A plausible mistake in place of the last reply; the next reply recovers from it.
+        """A plausible mistake instead of the last reply; the next reply recovers from it.
 
-        A cloned policy that has never seen a mistake does not know how to go on after one.
+        A cloned policy that has never seen a mistake cannot recover from one.
 
         Args:
-            rng: draws it.
+            rng: draws the mistake.
             misreadings: share of the mistakes that are misreadings.
         """
-        assert self._memory is not None, "there is no reply yet to deviate from"
+        assert self._memory is not None, "call reply first: there is nothing to deviate from"
         misread = misreadings > 0 and rng.random() < misreadings
         kind = misreading if misread else mistake
         return self._say(self._memory, kind(self._memory, rng), deliberate=False)
 
     def follow(self, reply: str) -> None:
-        """Take note of a reply that was given in place of the last one of `self.reply`.
+        """Take note of a reply that was given instead of the expert's last one.
 
-        The next reply goes on from there, so the expert can advise a policy in its own states.
+        The next reply continues from there, so the expert can advise a policy in states that the
+        policy reached.
         """
         action = parse_action(reply)
         self._deliberate = action == self._action
@@ -90,7 +91,7 @@ class Expert:
         self._action = action
 
     def _overlook(self, memory: HouseMemory) -> None:
-        """Forget what the agent did not take or use before it went elsewhere."""
+        """Forget the object that the agent neither took nor used before it went elsewhere."""
         verb, _, rest = self._action.partition(" ")
         if verb == "go" and memory.held is None:
             memory.overlook(rest.removeprefix("to "), memory.task.item)
@@ -156,7 +157,7 @@ class Expert:
         home: str | None = None,
         plan: tuple[str, ...] = (),
     ) -> Decision:
-        """Go to where an object of the kind was seen, but for `home`; else to the next place."""
+        """Go where an object of the kind was seen, except `home`; otherwise to the next place."""
         for place in memory.contents:
             item = memory.seen_at(place, kind)
             if item and place not in (home, memory.at):
@@ -172,14 +173,14 @@ class Expert:
         if kind not in self._plans:
             plan = search_plan(kind, memory.receptacles, self._statistics)
             if memory.task.kind == "pick_and_place_simple":
-                # An object in the target would have won the game before it began.
+                # An object in the target would have won the game before it started.
                 plan = tuple(place for place in plan if place != memory.task.target)
             self._plans[kind] = plan
         return self._plans[kind]
 
 
 def _need(memory: HouseMemory) -> str:
-    """The task in the names of this house; the object to look for comes last."""
+    """The task in this house's own names; the object to look for comes last."""
     task, held = memory.task, memory.held
     if task.kind == "look_at_obj_in_light":
         if held is not None and kind_of(held) == task.item:
@@ -208,7 +209,7 @@ def _deliver(memory: HouseMemory, held: str) -> Decision:
 
 
 def _target(memory: HouseMemory) -> str:
-    """The receptacle to deliver to; for two objects, the one that already holds the first."""
+    """The target receptacle; for two objects, the one that already holds the first."""
     task = memory.task
     if task.kind == "pick_two_obj_and_place":
         for place in memory.all_of(task.target):
@@ -218,10 +219,10 @@ def _target(memory: HouseMemory) -> str:
 
 
 def _first(memory: HouseMemory, kind: str) -> str:
-    """The receptacle of a kind with the lowest number that has not failed yet.
+    """The receptacle of a kind with the lowest number at which no action has failed yet.
 
     Number 1 exists whenever the kind does, so a model can name it without reading. The first one
-    listed has the highest number, which a small model would guess, and would not unlearn to.
+    listed has the highest number; a small model would learn to guess it, and keep guessing.
     """
     places = memory.all_of(kind)[::-1] or [f"{kind} 1"]
     return next((place for place in places if place not in memory.refused), places[0])

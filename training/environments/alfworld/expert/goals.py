@@ -1,4 +1,4 @@
-"""Treatments that goals ask for, and the parts of a reply: shared by expert and mistakes."""
+"""Treatments of objects and parts of replies, shared by the expert and its mistakes."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ TREATMENTS: dict[str, tuple[str, str, str]] = {
     "pick_heat_then_place_in_recep": ("heat", "hot", "microwave"),
     "pick_cool_then_place_in_recep": ("cool", "cool", "fridge"),
 }
-"""Goal kind -> verb, resulting state, appliance."""
+"""Verb, resulting state and appliance of each goal kind that has a treatment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One reply in parts.
+    """The parts of one reply.
 
     Attributes:
-        seen: the part of the last observation that matters; empty at the start.
-        intent: the next thing to do.
-        action: the action alone.
+        seen: conclusion from the last observation; empty at the start.
+        intent: announcement of the action.
+        action: the bare action.
     """
 
     seen: str

@@ -1,4 +1,4 @@
-"""Knowledge of an agent in a house, from the texts that it has read so far."""
+"""An agent's knowledge of a house, from the texts that it has read so far."""
 
 from copy import copy
 
@@ -15,18 +15,18 @@ _UNDONE_BY = {"heat": "cool", "cool": "heat"}
 
 
 class HouseMemory:
-    """Facts of one episode, kept up to date by `read`.
+    """Facts about one episode, updated by `read`.
 
     Attributes:
-        task: from the first observation.
-        receptacles: all of them, in the order of the first observation.
-        contents: receptacle -> objects last seen in it, for those that were looked into.
+        task: the task in the first observation.
+        receptacles: all receptacles, in the order of the first observation.
+        contents: objects last seen in each receptacle that the agent has looked into.
         closed: receptacles that were found closed.
         refused: receptacles at which an action failed that should have worked.
         at: the receptacle in front of the agent.
-        unclear: a receptacle at the agent's location that was not described yet.
+        unclear: a receptacle at the agent's location that has not been described yet.
         held: the object in hand.
-        treated: (verb, object) of what was cleaned, heated or cooled and still is.
+        treated: (verb, object) of each object that was cleaned, heated or cooled, and still is.
     """
 
     def __init__(self, observation: str) -> None:
@@ -42,7 +42,7 @@ class HouseMemory:
         self.treated: set[tuple[str, str]] = set()
 
     def copy(self) -> "HouseMemory":
-        """A copy that changes on its own from here."""
+        """An independent copy in the present state."""
         twin = copy(self)
         twin.contents = self.contents.copy()
         twin.closed, twin.refused = self.closed.copy(), self.refused.copy()
@@ -52,7 +52,7 @@ class HouseMemory:
     def read(self, action: str, observation: str, *, deliberate: bool) -> None:
         """Learn from the observation after an action.
 
-        A `deliberate` action was expected to work, so its failure corrects what is remembered.
+        A `deliberate` action was expected to work, so its failure corrects the memory.
         """
         if observation.strip() == NOTHING_HAPPENS:
             self._read_failure(action, deliberate=deliberate)
@@ -75,7 +75,7 @@ class HouseMemory:
             self.closed.add(action.removeprefix("close "))
 
     def forget_contents(self) -> None:
-        """Forget all contents, so that the search begins again."""
+        """Forget all contents, so that the search starts again."""
         self.contents.clear()
         self.refused.clear()
 
@@ -86,16 +86,16 @@ class HouseMemory:
             self.contents[receptacle] = tuple(item for item in seen if kind_of(item) != kind)
 
     def is_shut(self, receptacle: str, kind: str) -> bool:
-        """True if a receptacle must be opened to look for, or take, a kind of object."""
+        """True if a receptacle must be opened before a kind of object is looked for or taken."""
         unseen = receptacle not in self.contents
         return receptacle in self.closed and (unseen or bool(self.seen_at(receptacle, kind)))
 
     def all_of(self, kind: str) -> list[str]:
-        """The receptacles of a kind in the room's order."""
+        """The receptacles of a kind, in the room's order."""
         return [name for name in self.receptacles if kind_of(name) == kind]
 
     def seen_at(self, receptacle: str | None, kind: str) -> str | None:
-        """The object of a kind that was listed last when a receptacle was last seen."""
+        """The last object of a kind in the list of a receptacle's contents, as last seen."""
         items = self.contents.get(receptacle, ()) if receptacle else ()
         return next((item for item in reversed(items) if kind_of(item) == kind), None)
 
@@ -115,7 +115,7 @@ class HouseMemory:
         verb, _, rest = action.partition(" ")
         if verb == "go":
             place = rest.removeprefix("to ")
-            # Going to where one already stands does nothing: several receptacles may share it.
+            # `go to` fails at the agent's own location, which several receptacles may share.
             if place in self.receptacles and place != self.at:
                 self.unclear = place
         elif not deliberate:

@@ -1,4 +1,4 @@
-"""Mistakes like those of a half-trained policy, for an expert to recover from."""
+"""Mistakes like those of a half-trained policy, from which an expert recovers."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from training.environments.alfworld.game.observation import kind_of
 
 
 def mistake(memory: HouseMemory, rng: Random) -> Decision:
-    """A random decision among objects and places of the house; it need not be wrong."""
+    """A random decision about objects and places of the house; it may happen to be right."""
     choices = [_go_astray(memory, rng)]
     if memory.at is not None:
         choices += _misread(memory, memory.at, rng)
@@ -20,14 +20,14 @@ def mistake(memory: HouseMemory, rng: Random) -> Decision:
 
 
 def misreading(memory: HouseMemory, rng: Random) -> Decision:
-    """Claim an object that is not here, or overlook one that is: a small policy's main mistake."""
+    """Claim an object that is not here, or overlook one that is: small policies' main mistake."""
     if memory.at is None or memory.held is not None or memory.seen_at(memory.at, memory.task.item):
         return _go_astray(memory, rng)
     return _misread(memory, memory.at, rng)[0]
 
 
 def _go_astray(memory: HouseMemory, rng: Random) -> Decision:
-    """Go to any place: one seen before, the target too early, or the present one."""
+    """Go to any place, such as one seen before, the target too early, or the present one."""
     targets = memory.all_of(memory.task.target)
     place = rng.choice([*targets[-1:], *memory.receptacles]) if memory.receptacles else ""
     return Decision("Not here.", f"Next is {place}.", f"go to {place}")
@@ -42,7 +42,7 @@ def _take(memory: HouseMemory, at: str) -> list[Decision]:
 
 
 def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Decision]:
-    """Put the object down here, or apply a treatment that is not asked for or not possible."""
+    """Put the object down here, or apply a treatment that is unwanted or impossible."""
     verb, _, appliance = rng.choice([*TREATMENTS.values()])
     place = next(iter(memory.all_of(appliance)), at)
     return [

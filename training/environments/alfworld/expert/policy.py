@@ -1,4 +1,4 @@
-"""The expert as a policy, so that trees can be explored with its mistakes."""
+"""The expert as a policy, for exploration of trees from its mistakes."""
 
 from collections.abc import Sequence
 from random import Random
@@ -9,20 +9,21 @@ from qnet.types import Candidate, Message, SampleRequest
 from training.environments.alfworld.expert.expert import Expert
 
 MISREADINGS = 0.6
-"""Share of misreadings. A Q model that has seen few believes "it is here", and argmax finds it."""
+"""Share of misreadings among the mistakes. A Q model that has seen few of them believes a false "it
+is here", and the argmax then picks that reply."""
 
 MOST_EXPERTS = 8192
-"""Most histories whose expert is kept for the next step, a few kilobytes each."""
+"""Number of histories whose expert is kept for the next step, at a few kilobytes each."""
 
 Texts = tuple[str, ...]
-"""A history's observations and replies in turn."""
+"""A history's alternating observations and replies."""
 
 
 class ExpertPolicy:
-    """The expert's reply at temperature 0; at any other temperature a mistake in its place.
+    """The expert's reply at temperature 0; at any other temperature, a mistake instead.
 
     A tree with drawn branches and greedy roll-outs measures the cost of each mistake to an agent
-    that recovers from it. It grows hundreds of trees a minute, because no model is asked.
+    that recovers from it. Hundreds of trees grow per minute, because no model is asked.
     """
 
     name = "expert"
@@ -32,7 +33,7 @@ class ExpertPolicy:
         self._experts = LRUCache[Texts, tuple[Expert, str]](MOST_EXPERTS)
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        """Candidates of each request, which depend on its history and its seed alone."""
+        """Candidates of each request, which depend only on its history and seed."""
         return [self._draw(request) for request in requests]
 
     def _draw(self, request: SampleRequest) -> list[Candidate]:
@@ -45,7 +46,7 @@ class ExpertPolicy:
         return [Candidate(Message("assistant", reply), completion_tokens=0) for reply in replies]
 
     def _after(self, texts: Texts) -> tuple[Expert, str]:
-        """An expert that has followed the history, and its reply; callers must copy it."""
+        """An expert that has followed the history, and its reply; callers must copy the expert."""
         known = len(texts)
         while known > 0 and texts[:known] not in self._experts:
             known -= 2

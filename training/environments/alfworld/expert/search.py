@@ -1,4 +1,4 @@
-"""Order of search: receptacle kinds by how often train games have an object there."""
+"""Search order: receptacle kinds by how often an object is there in the train games."""
 
 import math
 from collections.abc import Iterable
@@ -7,21 +7,21 @@ from training.environments.alfworld.game.observation import kind_of
 from training.environments.alfworld.game.statistics import Statistics
 
 OPENING_COST = 2.0
-"""Actions to look into a closed receptacle; an open one takes one."""
+"""Number of actions to look into a closed receptacle; an open one needs one action."""
 
 LEAST_RATE = 0.01
 """Kinds that hold the wanted object less often come last, in the room's order."""
 
 GRADE_BASE = 3.0
-"""Rates within this factor count as equal: 500 train games take 7.69 steps with it and without."""
+"""Factor within which rates count as equal; 500 train games take 7.69 steps with and without it."""
 
 
 def search_plan(item: str, receptacles: Iterable[str], statistics: Statistics) -> tuple[str, ...]:
-    """Receptacle kinds that may hold `item`, the most likely per action first.
+    """Receptacle kinds that may hold `item`, starting with the most likely per action.
 
-    A small model has to learn the order by heart, so it is simple: it depends on the item kind
-    alone (a room only leaves kinds out), and kinds of about equal rate have the same order for all
-    items.
+    A small model has to memorise the order, so it is simple: it depends only on the item kind (a
+    room leaves kinds out, but does not change their order), and kinds with about equal rates have
+    the same order for all items.
     """
     kinds = {kind_of(name) for name in receptacles}
     found = [kind for kind in kinds if statistics.find_rate(item, kind) >= LEAST_RATE]
@@ -37,9 +37,9 @@ def search_plan(item: str, receptacles: Iterable[str], statistics: Statistics) -
 def next_receptacle(
     plan: Iterable[str], receptacles: Iterable[str], done: Iterable[str]
 ) -> str | None:
-    """The first receptacle of the plan that is not done, in the room's order within a kind.
+    """The first receptacle of the plan that is not done, in the room's order within each kind.
 
-    Receptacles that are not in the plan come after it; None if all are done.
+    Receptacles that are not in the plan come last; None if all are done.
     """
     passed = set(done)
     left = [name for name in receptacles if name not in passed]

@@ -1,7 +1,7 @@
 """One ALFWorld game as plain data, read from `game.tw-pddl` or built directly.
 
-A `Game` has what the text engine needs and nothing else: the room's receptacles and objects under
-their textual names, which objects fit where, the task sentence and the goal.
+A `Game` has only what the text engine needs: the room's receptacles and objects by their textual
+names, the receptacles into which objects fit, the task sentence and the goal.
 """
 
 import json
@@ -33,12 +33,12 @@ _REQUIRED_KEYS = ("pddl_domain", "grammar", "pddl_problem")
 
 @dataclass(frozen=True, slots=True)
 class Receptacle:
-    """A place that objects lie in or on.
+    """A place in or on which objects lie.
 
     Attributes:
-        name: for example "cabinet 4"; unique in the game, objects included.
-        kind: for example "cabinet", as in `Goal` and `Game.can_contain`.
-        location: of the agent in front of it ("loc 12"); may be shared.
+        name: a name such as "cabinet 4", unique among the game's receptacles and objects.
+        kind: a kind such as "cabinet", as in `Goal` and `Game.can_contain`.
+        location: the agent's location in front of it, such as "loc 12"; it may be shared.
         contents: names of the objects in it at the start.
     """
 
@@ -55,11 +55,11 @@ class Item:
     """An object.
 
     Attributes:
-        name: for example "apple 1".
-        kind: for example "apple".
-        location: where it can be sliced, usually its receptacle's; None for nowhere.
-        inner: names of the objects inside it, or None if it cannot hold any.
-        states: at the start.
+        name: a name such as "apple 1".
+        kind: a kind such as "apple".
+        location: location at which it can be sliced, usually its receptacle's, or None.
+        inner: names of the objects inside it; None if it cannot hold any.
+        states: its states at the start.
     """
 
     name: str
@@ -81,9 +81,9 @@ class Goal:
 
     Attributes:
         kind: one of the six goal types.
-        item_kind: the kind of object to place or to look at.
-        receptacle_kind: to place it in or on; None for `look_at_obj_in_light`.
-        lamp_kind: to use; None for all other goals.
+        item_kind: kind of the object to place or look at.
+        receptacle_kind: kind of the target receptacle; None for `look_at_obj_in_light`.
+        lamp_kind: kind of the lamp to use; None for all other goals.
     """
 
     kind: GoalKind
@@ -98,11 +98,11 @@ class Game:
 
     Attributes:
         task: the whole sentence, "Your task is to: put some apple on desk."
-        start: the location where the agent begins.
-        receptacles: in the order in which the engine lists them.
-        items: likewise; contents are always listed in this order.
-        can_contain: pairs (receptacle kind, item kind) that may be put together.
-        cleaners, heaters, coolers: receptacle kinds that serve as such.
+        start: the agent's location at the start.
+        receptacles: all receptacles, in the engine's order.
+        items: all objects, in the engine's order, in which contents are always listed.
+        can_contain: pairs (receptacle kind, item kind) that fit together.
+        cleaners, heaters, coolers: receptacle kinds that clean, heat or cool.
     """
 
     task: str
@@ -120,21 +120,23 @@ class Game:
         names = [r.name for r in self.receptacles] + [item.name for item in self.items]
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise InvalidGameError(f"names used twice: {', '.join(twice)}; number them apart")
+            raise InvalidGameError(
+                f"names used twice: {', '.join(twice)}; give them different numbers"
+            )
         known = {item.name for item in self.items}
         for receptacle in self.receptacles:
             if unknown := set(receptacle.contents) - known:
                 raise InvalidGameError(
-                    f"{receptacle.name} contains {sorted(unknown)}, which are no items of the"
-                    " game; add them to items"
+                    f"{receptacle.name} contains {sorted(unknown)}, which are not among the game's"
+                    " items; add them to items"
                 )
 
 
 def load_game(path: Path) -> Game:
-    """The game in a `game.tw-pddl` file.
+    """Read the game in a `game.tw-pddl` file.
 
     Raises:
-        InvalidGameError: the file is not such a game, or is written for another grammar.
+        InvalidGameError: the file is not such a game, or uses another grammar.
     """
     data = _read_json(path)
     try:
@@ -163,12 +165,14 @@ def _read_json(path: Path) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise InvalidGameError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(data, dict):
-        raise InvalidGameError(f"{path} holds a {type(data).__name__}, not a JSON object")
+        raise InvalidGameError(
+            f"{path} contains a {type(data).__name__}, not a JSON object; unpack the game again"
+        )
     return data
 
 
 def parse_game(data: Mapping[str, object]) -> Game:
-    """The game in the decoded JSON of a `game.tw-pddl` file.
+    """Build the game from the decoded JSON of a `game.tw-pddl` file.
 
     Raises:
         InvalidGameError: a part is missing, or the engine cannot play it.
@@ -180,7 +184,9 @@ def parse_game(data: Mapping[str, object]) -> Game:
         raise InvalidGameError(f"{error}; unpack the game again") from error
     names = pddl.entity_names(facts)
     if facts["holds"]:
-        raise InvalidGameError("the agent starts with something in hand; play it with textworld")
+        raise InvalidGameError(
+            "the agent starts with an object in hand; play the game with engine=textworld"
+        )
     try:
         return Game(
             task=_task(grammar),
@@ -203,7 +209,8 @@ def _text(data: Mapping[str, object], key: str) -> str:
     value = data.get(key)
     if not isinstance(value, str):
         raise InvalidGameError(
-            f"{key} is {type(value).__name__}, not text; a game needs {', '.join(_REQUIRED_KEYS)}"
+            f"{key} is {type(value).__name__}, but a game needs texts for"
+            f" {', '.join(_REQUIRED_KEYS)}; unpack the game again"
         )
     return value
 
@@ -211,11 +218,13 @@ def _text(data: Mapping[str, object], key: str) -> str:
 def _task(grammar: str) -> str:
     match = _TASK.search(grammar)
     if match is None:
-        raise InvalidGameError("the grammar has no 'Your task is to: …' sentence")
+        raise InvalidGameError(
+            "the grammar has no 'Your task is to: …' sentence; unpack the game again"
+        )
     if f'"{PUT_TEMPLATE}"' not in grammar:
         raise InvalidGameError(
-            f"the grammar does not say '{PUT_TEMPLATE}', the only dialect that the Python engine"
-            " mirrors; play the game with engine=textworld"
+            f"the grammar lacks '{PUT_TEMPLATE}', and the Python engine supports only grammars"
+            " with it; play the game with engine=textworld"
         )
     return match[1]
 
@@ -223,7 +232,9 @@ def _task(grammar: str) -> str:
 def _single(facts: pddl.Facts, predicate: str) -> tuple[str, ...]:
     rows = facts[predicate]
     if len(rows) != 1:
-        raise InvalidGameError(f"{len(rows)} facts of {predicate}, there must be exactly 1")
+        raise InvalidGameError(
+            f"there are {len(rows)} facts of {predicate} instead of 1; unpack the game again"
+        )
     return next(iter(rows))
 
 
@@ -239,8 +250,8 @@ def _goal(atoms: pddl.Facts) -> Goal:
     elif len(item_kinds) == len(receptacle_kinds) == 1:
         return Goal(_placing_kind(atoms), item_kinds.pop(), receptacle_kinds.pop())
     raise InvalidGameError(
-        f"the goal mentions items {sorted(item_kinds)} and receptacles {sorted(receptacle_kinds)};"
-        f" it is none of {', '.join(GOAL_KINDS)}; play it with textworld"
+        f"the goal with items {sorted(item_kinds)} and receptacles {sorted(receptacle_kinds)}"
+        f" is none of {', '.join(GOAL_KINDS)}; play the game with engine=textworld"
     )
 
 

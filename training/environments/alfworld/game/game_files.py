@@ -1,7 +1,7 @@
 """Writer of `game.tw-pddl`, the file that TextWorld and `game.load_game` read.
 
-Names are not in the file: alfworld's demangler sorts the entities' ids and numbers each base name
-downwards. The ids written here are chosen so that this gives back the game's own names.
+The file has no names: alfworld's demangler sorts the ids of the entities and numbers each base name
+downwards. The ids written here are chosen so that the result is the game's own names.
 """
 
 import json
@@ -28,7 +28,7 @@ _TREATED = {
 _ITEM_TRAITS = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable")
 
 Ids = dict[str, str]
-"""The id of every receptacle, item and location, by name."""
+"""Ids of receptacles, items and locations by name."""
 
 
 def write_game(game: Game, path: Path) -> None:
@@ -46,8 +46,8 @@ def write_game(game: Game, path: Path) -> None:
 def game_data(game: Game) -> dict[str, object]:
     """Content of a game's file, from which `parse_game` reads an equal game.
 
-    Only the start "loc 0" becomes another, the highest number, because a file's numbers begin at 1.
-    No observation shows it.
+    There is one difference: the start "loc 0" gets the highest number instead, because numbers in
+    files start at 1. No observation shows it.
 
     Raises:
         InvalidGameError: the file format cannot express the game.
@@ -63,8 +63,8 @@ def game_data(game: Game) -> dict[str, object]:
     wrong = [f.name for f in fields(Game) if getattr(written, f.name) != getattr(game, f.name)]
     if wrong:
         raise InvalidGameError(
-            f"the file would have another {', '.join(wrong)} than the game; list receptacles and"
-            " items by kind, number each kind from its count down to 1 and keep the appliances"
+            f"the file cannot express the game's {', '.join(wrong)}; list receptacles and items by"
+            " kind, number each kind from its count down to 1, and keep the default appliances"
         )
     return data
 
@@ -88,7 +88,9 @@ def _places(game: Game) -> set[str]:
 def _split(name: str) -> tuple[str, int]:
     match = _NAME.fullmatch(name)
     if match is None:
-        raise InvalidGameError(f"{name!r} is no kind with a number to {LAST_NUMBER}, as in 'cup 2'")
+        raise InvalidGameError(
+            f"{name!r} is not a kind and a number up to {LAST_NUMBER}; name it like 'cup 2'"
+        )
     return match[1], int(match[2])
 
 
@@ -97,9 +99,9 @@ def _ids(names: Iterable[str]) -> Ids:
 
 
 def _id(base: str, number: int) -> str:
-    """Ids in alphabetical order give numbers in descending order."""
+    """The id of a name; ids in alphabetical order belong to numbers in descending order."""
     sorted_first = f"{base.removesuffix('basin')}_bar_{LAST_NUMBER - number:03d}"
-    # The demangler tells a sink from its basin by this suffix alone.
+    # Only this suffix lets the demangler distinguish a basin from its sink.
     return f"{sorted_first}_bar_{base}" if base.endswith("basin") else sorted_first
 
 
@@ -137,7 +139,7 @@ def _types(game: Game) -> Iterator[str]:
     if goal.receptacle_kind is not None:
         receptacle_kinds.add(goal.receptacle_kind)
     yield from (f"{kind}Type - otype" for kind in sorted(item_kinds))
-    # A sink is an object whose basin is a receptacle; the domain takes its type for either.
+    # A sink is an object, and its basin is a receptacle; the domain accepts its type for both.
     yield from (f"{kind}Type - rtype" for kind in sorted(receptacle_kinds - item_kinds))
 
 

@@ -1,8 +1,8 @@
-"""Generator of ALFWorld games, with rooms, objects and goals in the proportions of real ones.
+"""Generator of ALFWorld games whose rooms, objects and goals are distributed as in the real games.
 
-A room's receptacles, its objects and a goal that can be reached are drawn from counts over the real
-train games (`statistics`), never copied from one. A game is a function of its seed, so only the
-seed has to be stored.
+A room's receptacles, its objects and a reachable goal are drawn from counts over the real train
+games (`statistics`), never copied from one game. A game is a function of its seed, so only the seed
+has to be stored.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,8 @@ from training.environments.alfworld.game.statistics import (
 )
 
 NOVELTY = 0.3
-"""Share of games whose target may be any receptacle that can hold the item, also an unseen pair."""
+"""Share of games whose target may be any receptacle that can hold the item, even in a combination
+that no real game has."""
 
 APPLIANCES = {
     "pick_clean_then_place_in_recep": "sinkbasin",
@@ -25,14 +26,14 @@ APPLIANCES = {
     "pick_cool_then_place_in_recep": "fridge",
 }
 START = "loc 0"
-"""The middle of the room. No receptacle is there, so no text names it."""
+"""The middle of the room. There is no receptacle, so no text names it."""
 
 _TRIES = 200
 _JITTER = 0.15
 
 
 def generate_game(seed: int) -> Game:
-    """The game of a seed: solvable, not yet won."""
+    """The game of a seed, which is solvable and not won at the start."""
     return draw_game(seed)[1]
 
 
@@ -41,10 +42,10 @@ def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, 
 
     Args:
         seed: the same seed gives the same game.
-        statistics: counts to draw from; None takes those of QGuide.
+        statistics: counts to draw from; None uses those of QGuide.
 
     Raises:
-        EnvironmentFailureError: the statistics hardly ever allow the goals that they count.
+        EnvironmentFailureError: with these statistics, rooms hardly ever allow their goals.
     """
     known = statistics or load_statistics()
     rng = Random(f"alfworld {seed}")
@@ -54,8 +55,8 @@ def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, 
         if game is not None:
             return draft.room_kind, game
     raise EnvironmentFailureError(
-        f"seed {seed}: none of {_TRIES} drafts has room for its goal; count the statistics again"
-        " on games that are solvable"
+        f"seed {seed}: none of {_TRIES} drafted rooms allows its goal; count the statistics again"
+        " on solvable games"
     )
 
 
@@ -68,7 +69,7 @@ def _pick(rng: Random, counts: Mapping[str, int]) -> str:
 
 
 class _Draft:
-    """One attempt at a game; `game` is None if the goal does not fit the room."""
+    """One attempt to draw a game; `game` returns None if the room does not allow the goal."""
 
     def __init__(self, rng: Random, statistics: Statistics) -> None:
         self.rng = rng

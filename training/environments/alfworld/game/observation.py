@@ -1,4 +1,4 @@
-"""Parser of ALFWorld's texts: task sentence, list of receptacles, observations."""
+"""Parser of ALFWorld's texts: task sentences, lists of receptacles, and observations."""
 
 import re
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ _BEFORE_TASK = f"{TASK_OPENING} "
 
 @dataclass(frozen=True, slots=True)
 class HouseTask:
-    """The task, read from its sentence.
+    """The task as its sentence states it.
 
     Attributes:
-        item: the kind of object.
-        target: the receptacle kind to put it in, or the lamp kind to use.
+        item: kind of the object.
+        target: kind of the receptacle to put it in, or of the lamp to use.
     """
 
     kind: GoalKind
@@ -49,7 +49,7 @@ class HouseTask:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Facts in one observation; those that it does not mention are None.
+    """Facts in one observation; None for those that it does not mention.
 
     Attributes:
         receptacle: the receptacle that is described.
@@ -66,9 +66,9 @@ class Scene:
     treated: tuple[str, str] | None = None
 
 
-@lru_cache(maxsize=1 << 14)  # an expert asks for the same few hundred names all the time
+@lru_cache(maxsize=1 << 14)  # an expert needs the same few hundred names again and again
 def kind_of(name: str) -> str:
-    """The kind in a name: "soapbar" of "soapbar 2"."""
+    """The kind in a name, such as "soapbar" in "soapbar 2"."""
     return name.rpartition(" ")[0]
 
 
@@ -76,7 +76,7 @@ def read_task(observation: str) -> HouseTask:
     """The task in the first observation.
 
     Raises:
-        EnvironmentFailureError: no sentence of a known form is there.
+        EnvironmentFailureError: it has no sentence in a known form.
     """
     _, _, sentence = observation.partition(_BEFORE_TASK)
     for kind, pattern in _TASKS:
@@ -89,7 +89,7 @@ def read_task(observation: str) -> HouseTask:
 
 
 def read_receptacles(observation: str) -> tuple[str, ...]:
-    """The receptacles that the first observation lists, in its order."""
+    """The receptacles that the first observation lists, in order."""
     room, _, _ = observation.partition(_BEFORE_TASK)
     return tuple(_NAMED.findall(room))
 

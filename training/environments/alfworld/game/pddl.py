@@ -1,7 +1,7 @@
 """Facts, names and goal of an ALFWorld game, from its PDDL text.
 
-Only flat facts matter, so three regular expressions replace a planner's parser. Identifiers are in
-lower case, as the planner has them when it sorts and names entities.
+Only flat facts matter, so three regular expressions replace a planner's parser. Identifiers are
+converted to lower case, as the planner does before it sorts and names entities.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 Facts = dict[str, set[tuple[str, ...]]]
-"""Arguments of each predicate's true facts; predicates and arguments in lower case."""
+"""Arguments of the true facts of each predicate; predicates and arguments are in lower case."""
 
 _COMMENT = re.compile(r";[^\n]*")
 _ATOM = re.compile(r"\(\s*([a-z]\w*)((?:\s+[\w?]+)+)\s*\)")
@@ -52,7 +52,7 @@ def _atoms(text: str) -> Facts:
 
 
 def appliance_kinds(domain: str, action: str) -> frozenset[str]:
-    """Receptacle kinds that an action's precondition asks for ("CleanObject": sinks)."""
+    """Receptacle kinds in an action's precondition, such as sinks for "CleanObject"."""
     text = _COMMENT.sub("", domain).lower()
     _, _, body = text.partition(f"(:action {action.lower()}\n")
     precondition = body.partition(":effect")[0]
@@ -60,15 +60,15 @@ def appliance_kinds(domain: str, action: str) -> frozenset[str]:
 
 
 def kind(type_name: str) -> str:
-    """The bare kind of a PDDL type: "desklamptype" is a "desklamp"."""
+    """The kind that a PDDL type stands for, such as "desklamp" for "desklamptype"."""
     return type_name.removesuffix(_TYPE_SUFFIX)
 
 
 def entity_names(facts: Facts) -> dict[str, str]:
-    """Textual names of all entities, as alfworld's `Demangler` gives them.
+    """Textual names of all entities, as alfworld's `Demangler` assigns them.
 
-    Ids are sorted and each base name counts down, so the first "drawer" has the highest number.
-    Objects, receptacles and locations are in one order.
+    Ids are sorted and the numbers of each base name count down, so the first "drawer" has the
+    highest number. Objects, receptacles and locations are sorted together.
     """
     ids = {argument for rows in facts.values() for row in rows for argument in row}
     return _numbered(sorted(entity for entity in ids if "_bar_" in entity))

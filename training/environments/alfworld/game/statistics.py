@@ -1,9 +1,9 @@
-"""Statistics of ALFWorld's train games: where objects lie, what rooms contain.
+"""Statistics of ALFWorld's train games: the places of objects and the contents of rooms.
 
     python -m training.environments.alfworld.game.statistics TRAIN_GAMES_DIR
 
-counts them and writes `statistics.json` beside this module. The expert's order of search and the
-generator's rooms come from these numbers. Only train games are counted.
+counts the games and writes `statistics.json` beside this module. The expert's search order and the
+generator's rooms are based on these numbers. Only train games are counted.
 """
 
 import json
@@ -43,7 +43,7 @@ class RoomStatistics:
         receptacle_numbers: receptacle kind -> number in a room -> games.
         layouts: ({kind: number}, games) for each exact set of receptacles.
         item_numbers: item kind -> number in a room -> games.
-        placements: item kind -> receptacle kind -> items that lie there; "" is nowhere.
+        placements: item kind -> receptacle kind -> number of items there; "" for no receptacle.
         shared_locations: kinds of the receptacles at one location, joined by "+" -> times seen;
             single receptacles are included, so that shares can be computed.
     """
@@ -62,13 +62,13 @@ class Statistics:
 
     Attributes:
         source: description of the games counted.
-        games: their number.
-        rooms: by room kind.
-        receptacles: receptacle kind -> number of "all", of "openable", of "opened".
-        items: item kind -> number of "all" and of those with each property.
-        inside: item kind -> item kind -> times that the second starts inside the first.
-        finds: item kind -> receptacle kind -> (receptacles that hold at least one, receptacles),
-            over the games that have such an item in some receptacle.
+        games: number of games counted.
+        rooms: counts for each room kind.
+        receptacles: receptacle kind -> number of "all", of "openable" and of "opened" ones.
+        items: item kind -> number of "all", and of those with each property.
+        inside: item kind -> item kind -> how often the second starts inside the first.
+        finds: item kind -> receptacle kind -> (receptacles with at least one such item, all
+            receptacles), over the games that have such an item in some receptacle.
         can_contain: receptacle kind -> item kinds that may be put there.
         goals: goal kind -> room kind -> item kind -> target -> games; the target is a
             receptacle kind, or the lamp kind of `look_at_obj_in_light`.
@@ -87,23 +87,23 @@ class Statistics:
     wordings: dict[str, Counts]
 
     def find_rate(self, item: str, receptacle: str) -> float:
-        """Probability that a receptacle of this kind holds such an item."""
+        """Probability that a receptacle of this kind contains such an item."""
         holding, total = self.finds.get(item, {}).get(receptacle, (0, 0))
         return holding / total if total else 0.0
 
     def fullness(self, receptacle: str) -> float:
-        """Mean number of item kinds in a receptacle of this kind, over the items' games."""
+        """Sum of the find rates of all item kinds: about the number of kinds in a receptacle."""
         return sum(self.find_rate(item, receptacle) for item in self.finds)
 
     def is_openable(self, receptacle: str) -> bool:
-        """True if most receptacles of this kind have to be opened."""
+        """True if most receptacles of this kind can be opened and closed."""
         counts = self.receptacles.get(receptacle, {})
         return 2 * counts.get("openable", 0) > counts.get("all", 0)
 
 
 @cache
 def load_statistics(path: Path = STATISTICS_FILE) -> Statistics:
-    """The statistics that ship with QGuide; read once."""
+    """Read the statistics that ship with QGuide, once."""
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     data["rooms"] = {kind: _room(room) for kind, room in data["rooms"].items()}
     data["finds"] = {
@@ -119,7 +119,7 @@ def _room(data: dict[str, Any]) -> RoomStatistics:
 
 
 def write_statistics(statistics: Statistics, path: Path = STATISTICS_FILE) -> None:
-    """Write the statistics, one key of the top two levels per line for readable diffs."""
+    """Write the statistics with each key of the top two levels on its own line, for diffs."""
     data = asdict(statistics)
     lines = ",\n".join(f"{json.dumps(key)}: {_text(value)}" for key, value in data.items())
     path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
@@ -139,19 +139,22 @@ def _compact(value: object) -> str:
 
 
 def room_kind(game_path: Path) -> RoomKind:
-    """The kind of room, from the scene number that ends the task's folder name.
+    """The kind of room, from the scene number at the end of the name of the task's folder.
 
     Raises:
-        InvalidGameError: the folder is not named as ALFWorld names them.
+        InvalidGameError: the folder's name does not have ALFWorld's form.
     """
     scene = game_path.parent.parent.name.rpartition("-")[2]
     if not scene.isdecimal() or int(scene) // 100 not in _ROOM_OF_HUNDRED:
-        raise InvalidGameError(f"{game_path}: no scene number from 1 to 430 ends its task's folder")
+        raise InvalidGameError(
+            f"{game_path}: its task's folder does not end with a scene number from 1 to 430; keep "
+            "the names of ALFWorld's folders"
+        )
     return _ROOM_OF_HUNDRED[int(scene) // 100]
 
 
 def count_statistics(games_dir: Path) -> Statistics:
-    """Counts over every game file below a folder of train games.
+    """Count every game file below a folder of train games.
 
     Raises:
         InvalidGameError: a game cannot be read, or there is none.
@@ -163,7 +166,7 @@ def count_statistics(games_dir: Path) -> Statistics:
 
 
 def tally(games: Iterable[tuple[RoomKind, Game]]) -> Statistics:
-    """Count over games and their kinds of rooms."""
+    """Count games, each given with its kind of room."""
     counter = _Counter()
     for room, game in games:
         counter.add(room, game)
@@ -171,7 +174,7 @@ def tally(games: Iterable[tuple[RoomKind, Game]]) -> Statistics:
 
 
 class _Counter:
-    """Flat counters, whose keys become the nested tables at the end."""
+    """Flat counters whose keys become nested tables at the end."""
 
     def __init__(self) -> None:
         self.games: Counter[tuple[str, ...]] = Counter()
@@ -237,7 +240,7 @@ class _Counter:
                 self.holding[item, receptacle] += item in held
 
     def statistics(self) -> Statistics:
-        """The tables."""
+        """The counts as nested tables."""
         games = sum(self.games.values())
         return Statistics(
             source=SOURCE.format(games=games),

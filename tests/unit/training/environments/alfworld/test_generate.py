@@ -1,4 +1,4 @@
-"""Generated games lie in a folder as the real ones do, and are never written twice."""
+"""Generated games have the folders of real ones, and are never written twice."""
 
 from io import StringIO
 from pathlib import Path
@@ -17,12 +17,12 @@ from training.environments.alfworld.suite import GAME_FILE, build_alfworld_suite
 
 @pytest.fixture
 def console() -> Console:
-    """A terminal that nobody sees."""
+    """A console without a terminal."""
     return Console(file=StringIO())
 
 
 def times(folder: Path) -> dict[Path, int]:
-    """When each game was written."""
+    """Modification time of each game file."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob(GAME_FILE)}
 
 

@@ -1,4 +1,4 @@
-"""Suites find games wherever they lie below a folder."""
+"""Suites of ALFWorld games: files below any folder, and generated games."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ import pytest
 
 from qnet.errors import ConfigError
 from training.environments.alfworld.suite import build_alfworld_suite, build_generated_suite
+from training.environments.task_selection import select_tasks
 
 
 def test_ids_are_the_same_from_every_level(real_games_dir: Path) -> None:
@@ -20,13 +21,13 @@ def test_ids_are_the_same_from_every_level(real_games_dir: Path) -> None:
 
 
 def test_a_limit_spreads_over_the_goal_types(real_games_dir: Path) -> None:
-    tasks = build_alfworld_suite(real_games_dir, limit=20).tasks
+    tasks = select_tasks(build_alfworld_suite(real_games_dir).tasks, limit=20)
     assert len(tasks) == 20
     assert len({task.kind for task in tasks}) == 6
 
 
 def test_unsolvable_games_are_left_out(real_games_dir: Path, tmp_path: Path) -> None:
-    source = build_alfworld_suite(real_games_dir, limit=1).tasks[0].source
+    source = build_alfworld_suite(real_games_dir).tasks[0].source
     for name, solvable in (("a", True), ("b", False)):
         path = tmp_path / name / "trial" / "game.tw-pddl"
         path.parent.mkdir(parents=True)
@@ -37,11 +38,11 @@ def test_unsolvable_games_are_left_out(real_games_dir: Path, tmp_path: Path) -> 
 def test_an_empty_folder_and_twins_are_refused(real_games_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no solvable"):
         build_alfworld_suite(tmp_path)
-    source = Path(build_alfworld_suite(real_games_dir, limit=1).tasks[0].source)
+    source = Path(build_alfworld_suite(real_games_dir).tasks[0].source)
     for split in ("one", "two"):
         (tmp_path / split / "task" / "trial").mkdir(parents=True)
         shutil.copy(source, tmp_path / split / "task" / "trial" / source.name)
-    with pytest.raises(ConfigError, match="are one task"):
+    with pytest.raises(ConfigError, match="are the same task"):
         build_alfworld_suite(tmp_path)
 
 

@@ -46,7 +46,7 @@ def test_a_constant_result_has_no_order() -> None:
 
 
 def test_recorded_rewards_are_computed_again(recorded_sql_episodes: Path) -> None:
-    """What runs that earned 1 were shown is the right result, and so rewards all others.
+    """The result of a run that earned 1 is right, and so determines the rewards of all others.
 
     Most of the recorded runs were rewarded before order counted: there the IoU alone is right.
     """

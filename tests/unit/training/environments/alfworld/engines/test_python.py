@@ -1,4 +1,4 @@
-"""The Python engine speaks as ALFWorld does."""
+"""The Python engine's texts are ALFWorld's."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,8 +7,9 @@ import pytest
 
 from qnet.errors import EnvironmentFailureError
 from training.environment import StepResult
-from training.environments.alfworld.engines.python import NOTHING_HAPPENS, PythonEnvironment
+from training.environments.alfworld.engines.python import PythonEnvironment
 from training.environments.alfworld.game.game import Game, Goal, Item, Receptacle
+from training.environments.alfworld.game.observation import NOTHING_HAPPENS
 
 
 def item(name: str, location: str | None, **properties: Any) -> Item:

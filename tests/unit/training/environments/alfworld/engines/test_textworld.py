@@ -1,4 +1,4 @@
-"""The real engine in its processes: unchanged in what it says, and clean in how it ends."""
+"""The real engine in worker processes: the same texts, and a clean end."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The expert plays from texts alone, in words that name each action beforehand."""
+"""The expert plays from texts alone, and its thoughts announce each action."""
 
 from pathlib import Path
 from random import Random

@@ -1,4 +1,4 @@
-"""The expert behind the policy's protocol: right when cold, wrong when hot, always the same."""
+"""The expert as a policy: right at temperature 0, mistaken above it, always deterministic."""
 
 from dataclasses import replace
 from random import Random

@@ -1,4 +1,4 @@
-"""The search begins where things mostly lie."""
+"""The search starts where objects are most likely."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Game files become games, or say what is wrong with them."""
+"""Game files become games, or their mistakes are explained."""
 
 import json
 from pathlib import Path
@@ -95,7 +95,10 @@ def test_appliances_are_those_that_the_domain_names() -> None:
         ({"grammar": "{}"}, "no 'Your task is to"),
         ({"grammar": GRAMMAR.replace("put {o} in/on {r}", "move {o} to {r}")}, "engine=textworld"),
         ({"pddl_problem": "(define)"}, "lacks"),
-        ({"pddl_problem": PROBLEM.replace("(atLocation", "(near")}, "0 facts of atlocation"),
+        (
+            {"pddl_problem": PROBLEM.replace("(atLocation", "(near")},
+            "0 facts of atlocation",
+        ),
         ({"pddl_problem": PROBLEM.partition("(:goal")[0] + "(:goal (and))"}, "none of pick_and"),
         ({"pddl_problem": PROBLEM.replace("(openable", "(holds a")}, "in hand"),
         (

@@ -50,7 +50,7 @@ def test_the_expert_wins(games: list[Game]) -> None:
 
 
 def wins(game: Game) -> bool:
-    """Whether the expert wins the game in the Python engine."""
+    """True if the expert wins the game in the Python engine."""
     environment, expert = PythonEnvironment(game), Expert()
     observation = environment.reset()
     for _ in range(MAX_STEPS):

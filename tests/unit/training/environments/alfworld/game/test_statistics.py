@@ -81,7 +81,7 @@ def test_the_scene_number_tells_the_room(scene: int, kind: str) -> None:
 
 
 def test_folders_that_say_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidGameError, match="no scene number"):
+    with pytest.raises(InvalidGameError, match="does not end with a scene number"):
         room_kind(Path("task-150/trial/game.tw-pddl"))
     with pytest.raises(InvalidGameError, match=r"no game\.tw-pddl below"):
         count_statistics(tmp_path)
