@@ -1,8 +1,8 @@
 """Perturbation: candidates drawn under paraphrases of the task (Q*Agent-I-aug, A.5).
 
-The paper has WebShop's task descriptions paraphrased by another model. Here any task is: it is
-found in the first user message, and nothing else of the history changes. Paraphrases are for
-drawing alone; candidates are scored after the true history.
+The paper has WebShop's task descriptions paraphrased by another model. Here this is done for any
+environment: the task is found in the first user message, and nothing else of the history changes.
+Paraphrases are for drawing alone; candidates are scored after the true history.
 """
 
 import asyncio

@@ -6,9 +6,9 @@ import torch
 def is_lost(error: Exception) -> bool:
     """True if the device itself failed, rather than what it was asked for.
 
-    After an illegal memory access, a failed assertion or a fault of the hardware CUDA refuses all
-    that this process asks for later. What it only would not launch leaves it sound; so does a lack
-    of memory, which is an `OutOfMemoryError` besides.
+    After an illegal memory access, a failed assertion or a hardware fault, CUDA refuses everything
+    that this process asks for later. A launch that was merely refused leaves the device usable, and
+    so does a lack of memory, which is an `OutOfMemoryError`.
     """
     if not isinstance(error, torch.AcceleratorError):
         return False

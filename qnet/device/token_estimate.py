@@ -19,7 +19,7 @@ _REMEMBERED = 65_536
 class UncachedTokenEstimator:
     """Estimates new tokens by remembering the histories that were scored.
 
-    Safe for several threads. What the scorer has evicted since counts as known all the same.
+    Safe for several threads. Histories that the scorer has evicted since still count as known.
     """
 
     def __init__(self) -> None:

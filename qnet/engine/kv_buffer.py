@@ -15,9 +15,8 @@ Part = tuple[Tensor, Tensor]
 class KVBuffer:
     """Keys and values of one conversation, (heads, columns, head size) per layer.
 
-    Columns are written in place; a column says nothing about its position, which the keys
-    already carry. The first columns may be those of a `base` that several buffers begin with and
-    none writes to.
+    Columns are written in place, in any order of positions: a key carries its position. The first
+    columns may be those of a `base`, which several buffers share and none writes to.
 
     Attributes:
         keys: the buffer's own columns, which come after the base's.
@@ -85,8 +84,8 @@ class KVBuffer:
     def fork(self, columns: int, *, copied: int) -> "KVBuffer":
         """A buffer that begins with the first `columns` of this one.
 
-        What both hold already is shared, the rest copied; where that would be more than `copied`
-        columns, they become a base of both.
+        Columns of the present base are shared, the others copied. Where those are more than
+        `copied`, all of the columns become a new base of both buffers.
         """
         if columns - self._shared > copied:
             self._share(columns)

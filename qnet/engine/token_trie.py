@@ -1,7 +1,7 @@
 """A trie of token sequences: each distinct prefix once.
 
-As one packed row in which a token sees the tokens before it on its own path and no others, they
-cost their distinct tokens and give what each gives alone.
+Packed into one row, in which each token sees only the tokens before it on its own path, the
+sequences cost their distinct tokens, and each has the outputs that it has alone.
 """
 
 from collections.abc import Iterator, Sequence

@@ -199,8 +199,7 @@ class QNet(PreTrainedModel):
     ) -> Tensor:
         """q at every position: token ids (B, T) and, where the head reads them, features (B, T, F).
 
-        Match features are those of an action at its last token; elsewhere they, and so q, mean
-        nothing.
+        Match features are those of an action, at its last token; q of other tokens means nothing.
         """
         hidden_BTD = self.hidden_states(input_ids, attention_mask, position_ids)
         q_BT: Tensor = self.head(hidden_BTD, features)

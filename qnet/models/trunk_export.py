@@ -1,7 +1,7 @@
 """A QNet in two parts: the trunk for a server of its own, the value head for this process.
 
 `export_trunk` writes the trunk as any Hugging Face folder; `load_head` reads everything else. Both
-name the trunk after the checkpoint's own weights, so that a head never meets another trunk.
+name the trunk by a hash of the checkpoint, so that a head is never used with another trunk.
 """
 
 import hashlib

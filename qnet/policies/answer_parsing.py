@@ -32,9 +32,9 @@ def _parse_large(read: Callable[[bytes], Parsed], answer: bytes) -> Parsed:
 def _gc_paused() -> Iterator[None]:
     """No garbage collection in this process; pauses of several threads may overlap.
 
-    JSON has no cycles, yet every hundred thousand new lists set off a collection of all the
-    models' objects, with the interpreter's lock held: 1.8 s of the 2.1 s that an answer of
-    500,000 lists took.
+    JSON has no cycles to collect. But new lists set off collections, which visit all objects of the
+    models with the interpreter's lock held: 1.8 s of the 2.1 s that an answer of 500,000 lists
+    took.
     """
     global _pauses
     with _lock:

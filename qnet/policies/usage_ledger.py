@@ -1,7 +1,7 @@
 """Collects token usage per upstream request, including requests whose draw later fails.
 
-A draw may take several requests. If one of them fails, the candidates of the others are lost and
-the usage noted on them too, but they were paid for.
+A draw may take several requests. If one of them fails, the candidates of the others are dropped,
+and with them the usage that they carry, though it was paid for. Here it is collected all the same.
 """
 
 from collections.abc import Iterator

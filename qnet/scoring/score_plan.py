@@ -248,8 +248,8 @@ def _blocks(
 ) -> Iterator[tuple[range, Columns]]:
     """Branches that follow one token, cut so that no block is both large and branched.
 
-    Small branches side by side share a block. Of a large one what comes before its first fork is
-    a block, which those behind it see.
+    Small branches side by side share a block. A large one is cut at its first fork: the tokens
+    before it are a block, which the blocks after it see.
 
     Args:
         tokens: the branches', one after the other.

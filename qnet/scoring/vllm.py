@@ -35,9 +35,9 @@ PROBE_TOKENS = 1024
 class VllmScorer:
     """One request to vLLM for each batch; the value head in float32 on what it answers.
 
-    vLLM counts cached tokens for the whole server, not for a prompt. Of a batch of several
-    requests with one cache salt each is therefore told a share by its tokens; the shares add up to
-    what was counted. Where others use the same server, it is what at least was found.
+    vLLM counts cached tokens for the whole server, not for a prompt. So the requests of a batch
+    with one cache salt get shares of the count in proportion to their tokens. Where others use the
+    same server, the count is a lower bound.
 
     Args:
         loaded: the Q model without its trunk.

@@ -50,7 +50,7 @@ class CacheCounters:
     def hits_of(self, tokens: int, *, since: "CacheCounters") -> int:
         """Number of cached ones among `tokens` sent since then, at least.
 
-        Exact where nobody else used the server; what others looked up counts as found by them.
+        Exact where nobody else used the server; otherwise all lookups of others are taken for hits.
         """
         queried = self.queried_tokens - since.queried_tokens
         hits = self.hit_tokens - since.hit_tokens
@@ -158,7 +158,7 @@ class VllmServer:
     def hidden_states(self, sequences: Sequence[list[int]], *, cache_salt: str = "") -> Tensor:
         """The hidden state at each sequence's last token, float32 (sequences, D).
 
-        It may hold what is not finite: one sequence's overflow is no fault of the others.
+        Values may be infinite or NaN: an overflow in one sequence must not fail the others.
 
         Args:
             cache_salt: vLLM finds in its prefix cache only what was sent with the same one.
@@ -200,8 +200,8 @@ class VllmServer:
     def _ask(self, method: str, path: str, *, json: object = None) -> httpx.Response:
         """The server's answer with status 200.
 
-        Asking changes nothing there, so what a lost connection left open is asked once more; a
-        server that is merely slow would only be given more to do.
+        Requests change nothing on the server, so one whose connection was lost is sent once more.
+        After a timeout it is not: a slow server would only get more to do.
         """
         try:
             try:

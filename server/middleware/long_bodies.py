@@ -16,6 +16,8 @@ LONG_BYTES: Final = 65_536
 
 _REST: Final = 3.0
 """Times its own length that the loop is left to others after a turn."""
+_LONGEST_REST_S: Final = 0.1
+"""Where the machine itself stood still for seconds, long bodies need not wait as long again."""
 
 
 class LongBodyTurns:
@@ -56,7 +58,7 @@ class LongBodyTurns:
         """Charge the turn, and call the next one after the rest."""
         used_s = self._clock() - began_s
         self._queue.charge({caller: used_s})
-        asyncio.get_running_loop().call_later(_REST * used_s, self._call_next)
+        asyncio.get_running_loop().call_later(min(_REST * used_s, _LONGEST_REST_S), self._call_next)
 
     def _call_next(self) -> None:
         live = [called for _, called in self._queue if not called.done()]
