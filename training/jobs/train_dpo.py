@@ -119,6 +119,7 @@ def _optimize(
 ) -> dict[str, float]:
     """Train the policy in place; figures of the weights that it ends with."""
     best = BestWeights(run.path, config.keep)
+    of_last_epoch: dict[str, float] = {}
 
     def figures_now() -> dict[str, float]:
         return validate(
@@ -130,9 +131,9 @@ def _optimize(
         )
 
     def on_epoch(_: int) -> dict[str, float]:
-        figures = figures_now()
-        best.offer(policy, figures)
-        return figures
+        of_last_epoch.update(figures_now())
+        best.offer(policy, of_last_epoch)
+        return dict(of_last_epoch)
 
     epochs = _plan(config, data.training.trees)
     Loop(policy, config.optimization, output=run.path).run(
@@ -143,7 +144,10 @@ def _optimize(
         on_epoch=on_epoch,
         steps_per_epoch=len(epochs[0]),
     )
-    return best.figures if best.restore(policy) else figures_now()
+    if best.restore(policy):
+        return best.figures
+    # A run that had ended before has seen no epoch now.
+    return of_last_epoch or figures_now()
 
 
 def _loss(

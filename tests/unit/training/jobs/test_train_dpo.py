@@ -145,6 +145,10 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert run_train_dpo(killed).files["model.safetensors"] == whole.files["model.safetensors"]
 
 
+def test_a_finished_run_is_written_again_as_it_was(config: TrainDpoConfig) -> None:
+    assert run_train_dpo(config) == run_train_dpo(config)
+
+
 def test_two_jobs_do_not_share_a_folder(config: TrainDpoConfig) -> None:
     with open_run(config.output, config), pytest.raises(ConfigError, match="another job is"):
         run_train_dpo(config)
