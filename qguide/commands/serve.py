@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 _SWITCH_INTERVAL_S = 0.0005
-"""Longest wait of a thread for another that runs Python. torch lets go of the interpreter at every
-operation of the device's thread, and has to get it back from the event loop's; with Python's own
-5 ms a pass of a few ms took several times as long on a busy event loop."""
+"""Interval at which Python threads give up the GIL. torch releases the GIL at every operation of
+the device thread and must get it back from the event loop; with Python's default of 5 ms, a
+forward pass of a few ms took several times as long on a busy event loop."""
 
 
 @app.command()

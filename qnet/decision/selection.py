@@ -9,7 +9,7 @@ from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
 from qnet.types import Message
 
 Reason = Literal["highest_q", "tied_highest_q", "only_candidate", "unanimous", "fallback"]
-"""Why a candidate was taken; the last two are those of a decision that no Q was read for."""
+"""Reason for the choice of a candidate; the last two occur only if no Q was read."""
 
 TieBreak = Literal["first", "most-drawn", "logprob"]
 """Order among candidates of equal Q: drawn first, drawn most often, or likeliest by the policy."""

@@ -10,7 +10,7 @@ from qnet.types import Message
 Thinking = Literal["kept", "dropped"]
 System = Literal["own turn", "first user turn", "folded"]
 CallShape = tuple[bool, bool]
-"""Whether an assistant's message with calls says something too, and whether it has several."""
+"""Form of an assistant message with calls: (it also has a text, it has several calls)."""
 
 
 @dataclass(frozen=True, slots=True)

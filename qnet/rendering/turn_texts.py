@@ -34,7 +34,7 @@ _ANSWERED: Final = Message("user", "three")
 _RESULT: Final = "done"
 
 _Frame = tuple[bool, tuple[str, ...]]
-"""Whether a reply says something, and the names that it calls; all else leaves its frame alone."""
+"""Features of a reply that determine its frame: if it has a text, and the names that it calls."""
 _PLAIN: Final[_Frame] = (True, ())
 
 

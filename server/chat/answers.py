@@ -1,8 +1,8 @@
-"""Shapes of a chat completion's answer, whole and in chunks; documentation for clients.
+"""Response schemas of a chat completion, whole and in chunks, for the OpenAPI document.
 
-The answers themselves are plain JSON (see `translation` and `chunks`), because fields of an
-upstream's own pass through them. These models put their shape into the OpenAPI document, which the
-clients' types are generated from, and tests/e2e/test_openapi.py holds real answers against it.
+The responses themselves are plain JSON (see `translation` and `chunks`), because an upstream's own
+fields are passed through. The clients' types are generated from these schemas, and
+tests/e2e/test_openapi.py validates real responses against them.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from server.chat.schemas import ChatCustomCall, ChatToolCall
 from server.messages.schemas import ScoreUsage, Timings
 
 Absent = SkipJsonSchema[None]
-"""For a field that may be missing, but that is never null."""
+"""Type of a field that may be missing but is never null."""
 
 
 class ChatReply(BaseModel):
@@ -86,13 +86,13 @@ class ChatCandidate(BaseModel):
 class ChatGuidance(BaseModel):
     """The chosen candidate, the reason for it and what it cost."""
 
-    guided: bool = Field(description="false if there was a choice but no Q could be given")
-    unguided_reason: str | None = Field(description="why there is no guidance")
+    guided: bool = Field(description="false if there was a choice but no Q was available")
+    unguided_reason: str | None = Field(description="why no Q was available")
     reason: Reason
     chosen: int = Field(description="index of the chosen candidate")
     returned: list[int] = Field(description="indices of the returned candidates, the best first")
     q_values: list[float] | None = Field(
-        description="Q of every candidate; null if none could be given"
+        description="Q of every candidate; null if no Q was available"
     )
     q_model: str
     q_model_version: str
@@ -101,7 +101,7 @@ class ChatGuidance(BaseModel):
     distinct_candidates: int = Field(description="number of different candidates")
     draws_saved: int = Field(description="candidates that adaptive M did not need")
     perturbed: int = Field(description="candidates drawn under a paraphrase")
-    warnings: list[str] = Field(description="what was asked for but could not be done")
+    warnings: list[str] = Field(description="options that could not be applied, and why")
     usage: StageUsage
     timings_ms: Timings
     episode_id: str | Absent = Field(default=None, description="present if the request named one")

@@ -1,11 +1,11 @@
-"""A budget of Redis' memory for episodes, shared by keys.
+"""Memory budget for episodes in Redis, shared between keys.
 
     qguide:episode-index:of:<owner>      episodes of a key, by the time of their last step
     qguide:episode-index:bytes:<owner>   their sizes
     qguide:episode-index:owners          keys, by the size of their episodes together
 
-It works as the budget in a server's memory does: where all together are too large, the key that
-holds most loses its episode untouched for longest.
+It works like the budget of a server's memory: when it is exceeded, the key that holds most loses
+its least recently used episode.
 """
 
 from hashlib import sha256
@@ -18,9 +18,10 @@ from server.redis.client import NAMESPACE
 
 _INDEX: Final = f"{NAMESPACE}:episode-index"
 
-# In Redis itself, so that no two servers count at once. Episodes that have expired are still in
-# the index: they are dropped first. The clock is Redis' own, because servers' clocks differ. What
-# somebody else wrote under these names is removed: no request may fail of it.
+# A script runs atomically in Redis, so that replicas do not count at the same time. Expired
+# episodes are still in the index and are dropped first. The clock is Redis' own, because those of
+# the replicas differ. Values of another type under these names are deleted, so that no request
+# fails because of them.
 _SCRIPT: Final = """
 local prefix, owner, episode = ARGV[1], ARGV[2], ARGV[3]
 local size, most, ttl_ms = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -74,11 +75,11 @@ end
 
 
 class RedisEpisodeBudget:
-    """Counts the episodes of all servers, and removes those beyond the budget.
+    """Counts the episodes of all replicas, and removes those beyond the budget.
 
     Args:
-        max_bytes: of all together.
-        ttl_s: an episode untouched for longer is gone.
+        max_bytes: memory for all episodes.
+        ttl_s: time without a step after which an episode expires.
     """
 
     def __init__(self, *, max_bytes: int, ttl_s: float) -> None:
@@ -86,11 +87,11 @@ class RedisEpisodeBudget:
         self._ttl_ms = max(1, round(ttl_s * 1e3))
 
     def count(self, pipe: Pipeline, episode_id: str, *, name: str, size: int) -> None:
-        """Add to a transaction that writes an episode what keeps it within the budget.
+        """Add the counting of an episode to the transaction that writes it.
 
         Args:
-            name: the episode's in Redis.
-            size: its bytes there.
+            name: key of the episode in Redis.
+            size: size of the episode in bytes.
         """
         owner = sha256(owner_of(episode_id).encode()).hexdigest()
         pipe.eval(_SCRIPT, 0, _INDEX, owner, name, size, self._max_bytes, self._ttl_ms)

@@ -1,7 +1,7 @@
-"""Turns at the event loop for long bodies.
+"""Fair turns at the event loop for parsing long bodies.
 
-A body of a megabyte is parsed and checked in one go of some milliseconds, in which the event loop
-serves nobody else; several in a row keep every short request waiting at each of its steps.
+Parsing and validating a body of a megabyte blocks the event loop for some milliseconds; several in
+a row would delay every short request at each of its steps.
 """
 
 import asyncio
@@ -12,23 +12,23 @@ from typing import Final
 from qnet.device.fair_queue import FairQueue
 
 LONG_BYTES: Final = 65_536
-"""A body of more is a long one: parsing and checking takes longer than the rest of its request."""
+"""Size from which a body is long: parsing it takes longer than the rest of its request."""
 
 _REST: Final = 3.0
-"""Times its own length that the loop is left to others after a turn."""
+"""Pause after a turn, as a multiple of its duration, in which the loop serves others."""
 _LONGEST_REST_S: Final = 0.1
-"""Where the machine itself stood still for seconds, long bodies need not wait as long again."""
+"""Limit of the pause, for when the machine itself stood still during a turn."""
 
 
 class LongBodyTurns:
-    """Lets one long body at a time be parsed, each key's in turn, with a rest after each.
+    """Lets one long body be parsed at a time, fairly between keys, with a pause after each.
 
-    A turn ends where its task first waits for something. The key that has had the least of the
-    event loop is next. The rest holds whether others are waiting or not: long bodies have at most a
-    quarter of the loop, which is hundreds of megabytes in a second.
+    A turn ends when its task first awaits something. The key that has used the event loop least is
+    next. The pause applies even if nobody is waiting: long bodies get at most a quarter of the
+    loop, which is hundreds of megabytes per second.
 
     Args:
-        clock: seconds that never go back.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = perf_counter) -> None:
@@ -37,7 +37,7 @@ class LongBodyTurns:
         self._taken = False
 
     async def take(self, caller: str) -> None:
-        """Wait for a turn; what follows, up to the task's next wait, is within it."""
+        """Wait for a turn, which lasts until the task awaits something again."""
         if self._taken:
             await self._wait(caller)
         self._taken = True
@@ -50,12 +50,12 @@ class LongBodyTurns:
         try:
             await called
         except asyncio.CancelledError:
-            if not called.cancelled():  # its turn had just begun
+            if not called.cancelled():  # cancelled just after its turn had begun
                 self._call_next()
             raise
 
     def _end(self, caller: str, began_s: float) -> None:
-        """Charge the turn, and call the next one after the rest."""
+        """Charge the turn to its caller, and start the next one after the pause."""
         used_s = self._clock() - began_s
         self._queue.charge({caller: used_s})
         asyncio.get_running_loop().call_later(min(_REST * used_s, _LONGEST_REST_S), self._call_next)

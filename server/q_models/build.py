@@ -67,7 +67,7 @@ class ServedPolicy:
 
     @property
     def task_markers(self) -> tuple[TaskMarker, ...]:
-        """How the environment that it was trained in states a task, where that is known."""
+        """Markers of the task in a first user message, if its checkpoint has any."""
         return self.manifest.task_markers if self.manifest else ()
 
 

@@ -1,4 +1,4 @@
-"""The Python client's types: pydantic models of answers, `TypedDict`s of options."""
+"""Generator of the Python client's types: pydantic models of responses, `TypedDict`s of options."""
 
 import json
 import re
@@ -32,7 +32,7 @@ _BASES: Final = {
     "ScoredItem": "ScoredItemBase",
     "ToolCall": "ToolCallBase",
 }
-"""Base class of each answer that has properties or validators beside its fields."""
+"""Base class of each response that has properties or validators besides its fields."""
 
 _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
     "ChatChunk": {"created": 0},
@@ -62,14 +62,14 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
     "Timings": {"paraphrase": 0.0},
     "Usage": {"cached_prompt_tokens": 0, "paraphrase_tokens": 0},
 }
-"""Values of fields that an older server, or a proxy in front of one, leaves out."""
+"""Defaults of fields that an older server, or a proxy, may leave out."""
 
 _ANY: Final[Schema] = {"type": "object", "additionalProperties": True}
 _PLAIN: Final = {
     ("ChatChunkChoice", "delta"): _ANY,
     ("ChatGuidance", "candidates"): {"type": "array", "items": _ANY},
 }
-"""Fields that are read as they come, because what they hold varies."""
+"""Fields that are not parsed, because their content varies."""
 
 _DEADLINE: Final[Schema] = {
     "type": "number",
@@ -102,7 +102,7 @@ _WIDTH: Final = 92
 
 
 def python_files(document: Mapping[str, Any]) -> dict[str, str]:
-    """Text by path below the repository's root."""
+    """Text of each generated file by its path in the repository."""
     models = _generated(
         "Answers of the server.",
         _answers(document),
@@ -110,7 +110,7 @@ def python_files(document: Mapping[str, Any]) -> dict[str, str]:
         f"--base-class={_ANSWER}.Answer",
         f"--base-class-map={json.dumps({k: f'{_ANSWER}.{base}' for k, base in _BASES.items()})}",
     )
-    # Answers cannot be changed, so their lists are tuples.
+    # Responses are immutable, so their lists are tuples.
     models = _EMPTY.sub(" = ()", _LIST.sub(r"tuple[\1, ...]", models))
     options = _generated(
         "Options of the client's methods.",
@@ -128,7 +128,7 @@ def _answers(document: Mapping[str, Any]) -> Schemas:
     schemas = bodies_view(document, ANSWERS, _NAMES)
     for name, schema in schemas.items():
         own = schema["allOf"][1] if "allOf" in schema else schema
-        own["properties"].pop("object", None)  # says no more than the class does
+        own["properties"].pop("object", None)  # redundant, as the class identifies the type
         for field, part in own["properties"].items():
             own["properties"][field] = _PLAIN.get((name, field)) or _open(part)
         for field, value in _DEFAULTS.get(name, {}).items():
@@ -142,7 +142,7 @@ def _answers(document: Mapping[str, Any]) -> Schemas:
 
 
 def _open(part: Schema) -> Schema:
-    """Any text in place of an enumeration: a newer server may say more."""
+    """Replace an enumeration by any text, because a newer server may have more values."""
     return {key: value for key, value in part.items() if key != "enum"}
 
 
@@ -163,7 +163,7 @@ def _options(document: Mapping[str, Any]) -> Schemas:
 
 
 def _generated(title: str, schemas: Schemas, kind: str, *more: str) -> str:
-    """The text of a module with the types."""
+    """Generate the text of a module with the types."""
     document = {"openapi": "3.1.0", "paths": {}, "components": {"schemas": _wrapped(schemas)}}
     header = _HEADER.format(title=title)
     with tempfile.TemporaryDirectory() as folder:
@@ -181,7 +181,7 @@ def _generated(title: str, schemas: Schemas, kind: str, *more: str) -> str:
 
 
 def _wrapped(schema: Any) -> Any:
-    """A schema whose fields' descriptions have lines that fit."""
+    """Wrap the descriptions of a schema's fields to the line length."""
     if isinstance(schema, list):
         return [_wrapped(part) for part in schema]
     if not isinstance(schema, dict):
@@ -200,7 +200,7 @@ def _formatted(text: str) -> str:
 
 
 def _run(module: str, *options: str, text: str = "") -> str:
-    """What a tool of this environment prints."""
+    """Run a Python module of this environment; returns its output."""
     command = [sys.executable, "-m", module, *options]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:

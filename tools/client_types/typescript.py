@@ -1,4 +1,4 @@
-"""The TypeScript client's types, written by a script of its package with openapi-typescript."""
+"""Generator of the TypeScript client's types, by a script of its package (openapi-typescript)."""
 
 import json
 import subprocess
@@ -13,11 +13,11 @@ SCHEMAS: Final = "src/schemas.ts"
 SCRIPT: Final = "scripts/schemas.mjs"
 _NAMES: Final = NAMES | {"ChatMessage": "Message"}
 _SENT: Final = ("ScoreItem", "ChatTurn")
-"""Bodies, and parts of bodies, that callers write themselves."""
+"""Bodies and parts of bodies that callers construct."""
 
 
 def typescript_document(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The OpenAPI document that the script reads: schemas alone, by the client's names."""
+    """OpenAPI document for the script: only schemas, by the client's names."""
     schemas: Schemas = bodies_view(document, (*ANSWERS, *_SENT), _NAMES)
     schemas = dict(sorted((schemas | options_view(document, _NAMES)).items()))
     return {
@@ -29,7 +29,7 @@ def typescript_document(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def typescript_schemas(document: Mapping[str, Any], package: Path) -> str:
-    """The text of `SCHEMAS`.
+    """Generate the text of `SCHEMAS`.
 
     Args:
         package: the client's folder, with its development dependencies installed.

@@ -1,7 +1,7 @@
-"""The schemas of the OpenAPI document as a client names and groups them. Pure.
+"""View of the OpenAPI schemas with the names and groups of the clients. Pure.
 
-A client's method takes some fields of a body as arguments and the rest as options; answers have
-shorter names than the server's bodies. Everything else is the document's.
+A client's method takes some fields of a body as arguments and the rest as options, and responses
+have shorter names than on the server. Everything else is unchanged.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ NAMES: Final = {
     "ChatReply": "ChatMessage",
     "ToolCallDelta": "ToolCallPiece",
 }
-"""Client's name by the server's; two of the server's may be one where their fields are equal."""
+"""Client's name by the server's; two server schemas with equal fields may share a name."""
 
 PARENTS: Final = {
     "Scores": "ScoredItem",
@@ -39,12 +39,12 @@ PARENTS: Final = {
     "ActOptions": "ModelOptions",
     "RerankOptions": "ModelOptions",
 }
-"""Types that extend another; the document repeats the inherited fields."""
+"""Types that extend another; the OpenAPI document repeats the inherited fields."""
 
 _KEPT: Final = frozenset(
     ("$ref", "anyOf", "const", "default", "description", "enum", "items", "oneOf", "type")
 )
-"""Keywords that a type is made of; limits are the server's to check."""
+"""Keywords that define a type; limits are left out, because the server checks them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Options:
     """A body without the fields that a client's method takes as arguments.
 
     Attributes:
-        text: the type's description.
-        body: the server's name of the body.
-        arguments: fields that are left out.
-        renamed: the client's name of a field by the server's.
+        text: description of the type.
+        body: name of the body on the server.
+        arguments: fields to leave out.
+        renamed: the client's name by the server's, for fields that are renamed.
     """
 
     text: str
@@ -102,16 +102,16 @@ ANSWERS: Final = (
     "ChatCompletion",
     "ChatChunk",
 )
-"""Bodies that a client reads, by the server's names."""
+"""Response bodies that the clients read, by the server's names."""
 
 _TEXTS: Final = {
     "RankedDocument": "A document's place and its Q.",
     "Ranking": "The documents from the highest Q to the lowest.",
 }
-"""Descriptions of types whose own speak of what the clients leave out."""
+"""Descriptions of types whose own mention fields that the clients leave out."""
 
 _NOT_ASKED_FOR: Final = {"RankedDocument": "document"}
-"""A field that an answer has only for a parameter that the clients never send."""
+"""Fields that a response has only for a parameter that the clients never send."""
 
 
 def options_view(document: Mapping[str, Any], names: Mapping[str, str] = NAMES) -> Schemas:
@@ -123,17 +123,17 @@ def options_view(document: Mapping[str, Any], names: Mapping[str, str] = NAMES) 
 def bodies_view(
     document: Mapping[str, Any], roots: Iterable[str], names: Mapping[str, str] = NAMES
 ) -> Schemas:
-    """Bodies and all that they are made of, by the clients' names.
+    """Bodies and the schemas they refer to, by the clients' names.
 
     Args:
-        roots: the server's names of the bodies.
+        roots: names of the bodies on the server.
     """
     schemas: Schemas = document["components"]["schemas"]
     return _view(schemas, {root: schemas[root] for root in roots}, names)
 
 
 def named_by(schemas: Schemas, roots: Iterable[str]) -> Schemas:
-    """The schemas that some roots need, themselves included, in alphabetical order."""
+    """The given roots and all schemas that they refer to, in alphabetical order."""
     needed = dict(_reachable(schemas, {root: schemas[root] for root in roots}))
     return dict(sorted(needed.items()))
 
@@ -141,7 +141,7 @@ def named_by(schemas: Schemas, roots: Iterable[str]) -> Schemas:
 def _without(schemas: Schemas, options: Options) -> Schema:
     body = schemas[options.body]
     if missing := options.arguments - body["properties"].keys():
-        raise KeyError(f"{options.body} has no {sorted(missing)}; mend OPTIONS in {__name__}")
+        raise KeyError(f"{options.body} has no {sorted(missing)}; update OPTIONS in {__name__}")
     kept = {
         options.renamed.get(name, name): part
         for name, part in body["properties"].items()
@@ -156,7 +156,9 @@ def _view(schemas: Schemas, roots: Schemas, names: Mapping[str, str]) -> Schemas
         name = names.get(server_name, server_name)
         object_ = _object(name, schema, names)
         if name in found and _shape(found[name]) != _shape(object_):
-            raise ValueError(f"{server_name} is {name}, too, but has other fields; mend NAMES")
+            raise ValueError(
+                f"{server_name} is also named {name} but has other fields; update NAMES"
+            )
         found.setdefault(name, object_)
     for child, parent in PARENTS.items():
         if child in found:
@@ -202,7 +204,7 @@ def _object(name: str, schema: Schema, names: Mapping[str, str]) -> Schema:
 
 
 def _type(part: Schema, names: Mapping[str, str]) -> Schema:
-    """A field's type without what only a validator needs."""
+    """Schema of a field's type without the keywords for validation."""
     kept: Schema = {key: value for key, value in part.items() if key in _KEPT}
     if "$ref" in kept:
         kept["$ref"] = reference(names.get(_target(kept["$ref"]), _target(kept["$ref"])))
@@ -235,7 +237,9 @@ def _shape(schema: object) -> object:
 def _extending(child: Schema, parent_name: str, parent: Schema) -> Schema:
     inherited = parent["properties"]
     if missing := inherited.keys() - child["properties"].keys():
-        raise ValueError(f"{parent_name} has {sorted(missing)}, its child not; mend PARENTS")
+        raise ValueError(
+            f"{parent_name} has {sorted(missing)}, which its child lacks; update PARENTS"
+        )
     own = {name: part for name, part in child["properties"].items() if name not in inherited}
     return {
         "description": child["description"],

@@ -1,4 +1,4 @@
-"""The page of the chat templates that the renderer's contract suite covers."""
+"""Reference page of the chat templates covered by the renderer's contract suite."""
 
 from typing import Final
 
@@ -37,7 +37,7 @@ _SPOKEN: Final = (
 
 
 def templates_page() -> str:
-    """One row per family."""
+    """Table of the template families."""
     header = ("family", "renders", "system", "thinking", "tools")
     of_trl = [_row(name, template) for name, template in trl_templates().items()]
     own = [_row(name, template) for name, template in OWN_TEMPLATES.items()]

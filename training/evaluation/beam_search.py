@@ -149,7 +149,7 @@ class BeamSearch:
         return beams
 
     def _tried(self, beam: _Beam, reply: str) -> RolloutTask[Step]:
-        """What a reply does after a beam, in a replayed episode.
+        """Effect of a reply after a beam, in a replayed episode.
 
         Raises:
             EnvironmentFailureError: the episode replayed differently.
