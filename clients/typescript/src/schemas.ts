@@ -147,9 +147,9 @@ export interface ChatDelta {
 
 /** @description The chosen candidate, the reason for it and what it cost. */
 export interface ChatGuidance {
-    /** @description false if there was a choice but no Q could be given */
+    /** @description false if there was a choice but no Q was available */
     guided: boolean;
-    /** @description why there is no guidance */
+    /** @description why no Q was available */
     unguided_reason: string | null;
     /** @enum {string} */
     reason: "highest_q" | "tied_highest_q" | "only_candidate" | "unanimous" | "fallback";
@@ -157,7 +157,7 @@ export interface ChatGuidance {
     chosen: number;
     /** @description indices of the returned candidates, the best first */
     returned: readonly number[];
-    /** @description Q of every candidate; null if none could be given */
+    /** @description Q of every candidate; null if no Q was available */
     q_values: readonly number[] | null;
     q_model: string;
     q_model_version: string;
@@ -170,7 +170,7 @@ export interface ChatGuidance {
     draws_saved: number;
     /** @description candidates drawn under a paraphrase */
     perturbed: number;
-    /** @description what was asked for but could not be done */
+    /** @description options that could not be applied, and why */
     warnings: readonly string[];
     usage: StageUsage;
     timings_ms: Timings;

@@ -234,16 +234,16 @@ class ChatGuidance(Answer):
     """The chosen candidate, the reason for it and what it cost."""
 
     guided: bool
-    """false if there was a choice but no Q could be given"""
+    """false if there was a choice but no Q was available"""
     unguided_reason: str | None = None
-    """why there is no guidance"""
+    """why no Q was available"""
     reason: str | None = None
     chosen: int
     """index of the chosen candidate"""
     returned: tuple[int, ...] = ()
     """indices of the returned candidates, the best first"""
     q_values: tuple[float, ...] | None
-    """Q of every candidate; null if none could be given"""
+    """Q of every candidate; null if no Q was available"""
     q_model: str
     q_model_version: str
     policy: str = ""
@@ -256,7 +256,7 @@ class ChatGuidance(Answer):
     perturbed: int = 0
     """candidates drawn under a paraphrase"""
     warnings: tuple[str, ...] = ()
-    """what was asked for but could not be done"""
+    """options that could not be applied, and why"""
     usage: StageUsage | None = None
     timings_ms: Timings | None = None
     episode_id: str | None = None
