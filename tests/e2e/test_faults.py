@@ -159,7 +159,7 @@ def test_redis_killed_and_back(tmp_path: Path) -> None:
             for _ in range(5):
                 answer = client.post("/v1/score", json=SCORE)
                 assert (answer.status_code, answer.elapsed.total_seconds() < 10) == (200, True)
-            wait_for("gone", 0)
+            wait_for("down", 0)
             steps(3)
             redis.start()
             wait_for("ok", 1)
@@ -283,7 +283,7 @@ def test_sigterm_under_load_loses_no_request(tmp_path: Path) -> None:
         stop.set()
         # The light is red and the door still open; health is the last that answers.
         ready = httpx.get(f"{server.url}/readyz", timeout=END_S)
-        assert (ready.status_code, "about to end" in ready.text) == (503, True)
+        assert (ready.status_code, "shutting down" in ready.text) == (503, True)
         assert httpx.get(f"{server.url}/healthz", timeout=END_S).status_code == 200
         assert server.process.wait(END_S) in (0, -signal.SIGTERM)
     assert lost == []
