@@ -29,6 +29,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "choice_regret": ChoiceRegretConfig,
     "label": LabelConfig,
     "train_qnet": TrainQNetConfig,
+    "train_value": TrainQNetConfig,
     "pairs": PairsConfig,
     "train_dpo": TrainDpoConfig,
 }
