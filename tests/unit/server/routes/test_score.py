@@ -126,15 +126,15 @@ def test_tools_results_are_an_observation(observing_client: TestClient) -> None:
     ("candidates", "message"),
     [
         (["go", tried("look", "you see")], "candidates[0] has no observation, but others have one"),
-        ([tried("go", []), tried("look", [])], "candidates[0].observation is empty; give a text"),
+        ([tried("go", []), tried("look", [])], "candidates[0].observation is empty; send a text"),
         (
             [tried("go", [{"role": "assistant", "content": "no"}])],
-            "candidates[0].observation has the role 'assistant'; give a text, or messages",
+            "candidates[0].observation has the role 'assistant'; send a text, or messages",
         ),
-        ([tried("go", "you see"), tried("go", "you see")], "are equal; send each once"),
+        ([tried("go", "you see"), tried("go", "you see")], "are equal; send each candidate once"),
         (
             [tried("go", [{"role": "tool", "content": "a", "tool_call_id": "c"}])],
-            "candidates[0] and its observation, as messages of their own: messages[1] is the",
+            "candidates[0] and its observation are malformed as messages: messages[1] is the",
         ),
         (["go", "look"], "give what trying each one answered as candidates[].observation"),
     ],
