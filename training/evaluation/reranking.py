@@ -52,7 +52,8 @@ def method_rewards(tasks: Sequence[RankedTask]) -> dict[str, list[float]]:
         `majority-by-text`, `majority-by-result`: the most frequent action, or result of those that
         ran without an error. `likeliest`: by the policy's log-probability. `q`: the highest Q.
         `majority-then-q`: among the most frequent results, the highest Q. `q-weighted-majority`:
-        the result with the greatest sum of Q over the runs. `oracle`: the best.
+        the result with the greatest sum of Q over the runs. The same with `-of-mean`: by the mean
+        Q of several models. `oracle`: the best.
     """
     best_runs = {fold: _best_run(tasks, fold) for fold in {task.fold for task in tasks}}
     rewards = {
@@ -66,7 +67,13 @@ def method_rewards(tasks: Sequence[RankedTask]) -> dict[str, list[float]]:
     if all(task.q_values for task in tasks):
         for name, choose in zip(Q_METHODS, (_most, _tie_break, _weighted_majority), strict=True):
             rewards[name] = [fmean(choose(task, q) for q in task.q_values) for task in tasks]
+            if all(len(task.q_values) > 1 for task in tasks):
+                rewards[f"{name}-of-mean"] = [choose(task, _mean_q(task)) for task in tasks]
     return rewards | {"oracle": [max(task.rewards) for task in tasks]}
+
+
+def _mean_q(task: RankedTask) -> list[float]:
+    return [fmean(values) for values in zip(*task.q_values, strict=True)]
 
 
 def _random(task: RankedTask) -> float:

@@ -50,6 +50,7 @@ class RecordedGroupsConfig(BaseModel):
         output: the run folder to write.
         runs: patterns of the names of the runs to take ("*_handicap").
         turns: take each run's "first" action, or "all".
+        only_valid: leave out actions that raised an error.
         most_candidates: at most so many of a task's distinct actions, drawn at random.
         rows: "groups" for `train-qnet`, or "trajectories" for `sft`.
         min_reward: of an action that becomes a trajectory.
@@ -63,6 +64,7 @@ class RecordedGroupsConfig(BaseModel):
     output: Path
     runs: tuple[str, ...] = Field(default=("*",), min_length=1)
     turns: Literal["first", "all"] = "first"
+    only_valid: bool = False
     most_candidates: int | None = Field(default=None, ge=2)
     rows: Literal["groups", "trajectories"] = "groups"
     min_reward: FiniteFloat = 1.0
@@ -121,15 +123,16 @@ def _proposals(config: RecordedGroupsConfig) -> dict[str, Proposals]:
     by_task: dict[str, Proposals] = defaultdict(lambda: defaultdict(list))
     for episode in read_recorded(config.episodes):
         if any(fnmatch(episode.run, pattern) for pattern in config.runs):
-            for turn in _turns(episode, config.turns):
+            for turn in _turns(episode, config):
                 found = by_task[task_id_of(episode.db, episode.task_id)][parse_sql(turn.action)]
                 found.append((episode.run, turn))
     return by_task
 
 
-def _turns(episode: RecordedEpisode, which: str) -> Iterable[RecordedTurn]:
+def _turns(episode: RecordedEpisode, config: RecordedGroupsConfig) -> Iterable[RecordedTurn]:
     acted = [turn for turn in episode.turns if parse_sql(turn.action)]
-    return acted[:1] if which == "first" else acted
+    taken = acted[:1] if config.turns == "first" else acted
+    return [turn for turn in taken if turn.valid or not config.only_valid]
 
 
 def _groups_row(

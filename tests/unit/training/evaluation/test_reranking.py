@@ -70,8 +70,11 @@ def test_every_method_on_two_tasks() -> None:
         "majority-by-text": [1.0, 0.375],
         "majority-by-result": [1.0, 0.5],
         "q": pytest.approx([0.6, 0.0]),
+        "q-of-mean": pytest.approx([0.2, 0.0]),
         "majority-then-q": pytest.approx([1.0, 0.75]),
+        "majority-then-q-of-mean": [1.0, 1.0],
         "q-weighted-majority": pytest.approx([0.6, 0.0]),
+        "q-weighted-majority-of-mean": pytest.approx([0.2, 0.0]),
         "oracle": [1.0, 1.0],
     }
 

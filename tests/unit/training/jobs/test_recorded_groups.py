@@ -75,6 +75,11 @@ def test_all_turns_may_stand_in_the_first_state(tmp_path: Path) -> None:
     ]
 
 
+def test_errors_may_be_left_out(tmp_path: Path) -> None:
+    row = decide(configure(tmp_path, turns="all", only_valid=True))
+    assert [c.action for c in row.decisions[0].candidates] == ["SELECT 1", "SELECT 3"]
+
+
 def test_candidates_are_drawn_where_there_are_too_many(tmp_path: Path) -> None:
     drawn = [
         decide(
