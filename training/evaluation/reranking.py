@@ -18,6 +18,10 @@ Q_METHODS = ("q", "majority-then-q", "q-weighted-majority")
 """Methods that read Q: alone, to break ties of the majority, and as the weight of each vote."""
 
 
+BASELINES = ("random", "majority-by-result", "majority-then-best-run")
+"""Methods that every other is compared with, task by task."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankedTask:
     """One task's candidates with their values.
@@ -50,17 +54,21 @@ def method_rewards(tasks: Sequence[RankedTask]) -> dict[str, list[float]]:
     Returns:
         `random`: of the runs' actions. `best-run`: the run that is best on the other folds.
         `majority-by-text`, `majority-by-result`: the most frequent action, or result of those that
-        ran without an error. `likeliest`: by the policy's log-probability. `q`: the highest Q.
-        `majority-then-q`: among the most frequent results, the highest Q. `q-weighted-majority`:
-        the result with the greatest sum of Q over the runs. The same with `-of-mean`: by the mean
-        Q of several models. `oracle`: the best.
+        ran without an error. `majority-then-best-run`: among the most frequent results, that of
+        the run which is best on the other folds. `likeliest`: by the policy's log-probability.
+        `q`: the highest Q. `majority-then-q`: among the most frequent results, the highest Q.
+        `q-weighted-majority`: the result with the greatest sum of Q over the runs. The same with
+        `-of-mean`: by the mean Q of several models. `oracle`: the best.
     """
-    best_runs = {fold: _best_run(tasks, fold) for fold in {task.fold for task in tasks}}
+    by_run = {fold: _rewards_by_run(tasks, fold) for fold in {task.fold for task in tasks}}
     rewards = {
         "random": [_random(task) for task in tasks],
-        "best-run": [_reward_of_run(task, best_runs[task.fold]) for task in tasks],
+        "best-run": [_most(task, _run_scores(task, by_run[task.fold])) for task in tasks],
         "majority-by-text": [_most(task, _votes(task, _text)) for task in tasks],
         "majority-by-result": [_most(task, _votes(task, _result)) for task in tasks],
+        "majority-then-best-run": [
+            _tie_break(task, _run_scores(task, by_run[task.fold])) for task in tasks
+        ],
     }
     if all(task.logprobs for task in tasks):
         rewards["likeliest"] = [_most(task, task.logprobs) for task in tasks]
@@ -81,21 +89,20 @@ def _random(task: RankedTask) -> float:
     return float(np.average(task.rewards, weights=counts))
 
 
-def _best_run(tasks: Sequence[RankedTask], fold: int) -> str:
-    """The run with the highest mean reward outside a fold."""
+def _rewards_by_run(tasks: Sequence[RankedTask], fold: int) -> dict[str, float]:
+    """Mean reward of each run outside a fold."""
     rewards: dict[str, list[float]] = defaultdict(list)
     for task in tasks:
         if task.fold != fold:
             for candidate in task.candidates:
                 for run in candidate.sources:
                     rewards[run].append(candidate.outcome)
-    return max(sorted(rewards), key=lambda run: fmean(rewards[run]), default="")
+    return {run: fmean(values) for run, values in rewards.items()}
 
 
-def _reward_of_run(task: RankedTask, run: str) -> float:
-    """Reward of one run's action; a random one where the run took none."""
-    own = [candidate.outcome for candidate in task.candidates if run in candidate.sources]
-    return own[0] if own else _random(task)
+def _run_scores(task: RankedTask, by_run: Mapping[str, float]) -> list[float]:
+    """Each candidate's score by the best of the runs that took it."""
+    return [max((by_run.get(run, 0.0) for run in c.sources), default=0.0) for c in task.candidates]
 
 
 def _text(candidate: CandidateRow) -> Hashable:
@@ -140,8 +147,8 @@ def rerank_figures(tasks: Sequence[RankedTask], *, seed: int = 0) -> dict[str, M
 
     Returns:
         By method: `reward`, the mean over tasks, with its 95 % interval; `over_folds`, the mean of
-        the folds' means; and the paired differences to `random` and `majority-by-result` with their
-        intervals over tasks and the p-values of sign flips.
+        the folds' means; and the paired differences to each of `BASELINES` with their intervals
+        over tasks and the p-values of sign flips.
     """
     rewards = method_rewards(tasks)
     return {name: _figures(tasks, rewards, name, seed) for name in rewards}
@@ -158,7 +165,7 @@ def _figures(
         for fold in folds
     ]
     figures = {"reward": fmean(own), "low": low, "high": high, "over_folds": fmean(by_fold)}
-    for baseline in ("random", "majority-by-result"):
+    for baseline in BASELINES:
         if baseline != name:
             gains = [a - b for a, b in zip(own, rewards[baseline], strict=True)]
             low, high = bootstrap_interval(gains, np.random.default_rng(seed))

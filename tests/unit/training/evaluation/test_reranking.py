@@ -65,10 +65,11 @@ def test_every_method_on_two_tasks() -> None:
     rewards = method_rewards([TWO_AGREE, ALL_DIFFER])
     assert rewards == {
         "random": pytest.approx([0.55, 0.375]),
-        # On the other task alone "fair" is best for the first and "fair" and "good" for the second.
-        "best-run": [1.0, 1.0],
+        # By the second task alone "fair" is best; by the first alone "fair" and "good" are.
+        "best-run": [1.0, 0.5],
         "majority-by-text": [1.0, 0.375],
         "majority-by-result": [1.0, 0.5],
+        "majority-then-best-run": [1.0, 0.5],
         "q": pytest.approx([0.6, 0.0]),
         "q-of-mean": pytest.approx([0.2, 0.0]),
         "majority-then-q": pytest.approx([1.0, 0.75]),
@@ -98,6 +99,7 @@ def test_without_q_models_there_are_baselines_alone() -> None:
         "best-run",
         "majority-by-text",
         "majority-by-result",
+        "majority-then-best-run",
         "oracle",
     }
 
