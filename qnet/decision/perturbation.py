@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from cachetools import LRUCache
 
 from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
-from qnet.policies.openai_schema import reworded
+from qnet.openai_messages import reworded
 from qnet.policies.usage_ledger import collect_usage
 from qnet.support.concurrency import all_of
 from qnet.tenant import current_tenant

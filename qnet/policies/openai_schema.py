@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -11,8 +11,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from qnet.openai_messages import (
+    CustomCall,
+    Function,
+    FunctionCall,
+    Shape,
+    calls_of,
+    text_of,
+    wire_message,
+)
 from qnet.support.json_depth import exceeds_max_depth
-from qnet.types import NOTHING, Candidate, History, Message, Sampling, TokenUsage, ToolCall
+from qnet.types import NOTHING, Candidate, History, Message, Sampling, TokenUsage
 
 _SHOWN_CHARACTERS = 500
 _MOST_DIGITS = 300
@@ -26,12 +35,6 @@ _NOT_PASSED_ON = frozenset(("id", "object", "created", "model"))
 MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
 """Parameter for the longest completion; OpenAI's reasoning models take only the second."""
 
-PART_END = "\n"
-"""Separates the texts of a turn that has several parts."""
-
-Content = str | Sequence[Mapping[str, Any]]
-"""Content of a turn: a text, or parts of which some are texts."""
-
 
 class _Shape(BaseModel):
     """A part of an answer; fields that it does not name are ignored."""
@@ -39,10 +42,8 @@ class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class _Whole(BaseModel):
-    """A part of an answer that is handed on; fields that it does not name are kept."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
+class _Whole(Shape):
+    """A part of an answer that is handed on."""
 
     @property
     def rest(self) -> dict[str, object]:
@@ -51,46 +52,16 @@ class _Whole(BaseModel):
         return {name: value for name, value in rest.items() if value is not None}
 
 
-class _Function(_Whole):
-    name: str
-    arguments: Annotated[str, BeforeValidator(lambda said: said or "")] = ""
-
-
-class _FunctionCall(_Whole):
-    id: str | None = None
-    type: str = "function"
-    function: _Function
-
-    def to_call(self) -> ToolCall:
-        return ToolCall(self.function.name, self.function.arguments, self.id or "")
-
-
-class _Custom(_Whole):
-    name: str
-    input: str = ""
-
-
-class _CustomCall(_Whole):
-    id: str | None = None
-    type: str = "custom"
-    custom: _Custom
-
-    def to_call(self) -> ToolCall:
-        return ToolCall(self.custom.name, self.custom.input, self.id or "", "custom")
-
-
 class _Said(_Whole):
     role: str = "assistant"
     content: str | list[dict[str, Any]] | None = None
-    tool_calls: list[_FunctionCall | _CustomCall] | None = None
-    function_call: _Function | None = None
+    tool_calls: list[FunctionCall | CustomCall] | None = None
+    function_call: Function | None = None
 
     @property
     def text(self) -> str:
-        """The text; of several parts, those that are text."""
-        if isinstance(self.content, list):
-            return "".join(said for part in self.content if (said := part_text(part)) is not None)
-        return self.content or ""
+        """The text; parts of an answer follow each other without a separator."""
+        return text_of(self.content, separator="")
 
 
 class _Choice(_Whole):
@@ -168,63 +139,6 @@ def request_body(
         "messages": [wire_message(message) for message in history],
         **{name: value for name, value in known.items() if value is not None},
     }
-
-
-def wire_message(message: Message) -> dict[str, Any]:
-    """A turn in OpenAI's shape; unchanged if it came in that shape."""
-    if message.wire is not None:
-        return dict(message.wire)
-    row: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        row["content"] = message.content or None
-        row["tool_calls"] = [_wire_call(call) for call in message.tool_calls]
-    if message.role == "tool":
-        row["tool_call_id"] = message.tool_call_id
-    return row
-
-
-def reworded(content: Content, start: int, end: int, text: str) -> Content:
-    """A turn's content with the text from `start` to `end` replaced; positions as in `text_of`.
-
-    Parts that lose all their text are dropped; other fields of a part stay.
-    """
-    if isinstance(content, str):
-        return content[:start] + text + content[end:]
-    parts: list[Mapping[str, Any]] = []
-    at = 0
-    for part in content:
-        said = part_text(part)
-        if said is None:
-            parts.append(part)
-            continue
-        first = at <= start <= at + len(said) and bool(text)
-        left = said[: max(0, start - at)] + (text if first else "") + said[max(0, end - at) :]
-        text = "" if first else text
-        if left or not said:
-            parts.append({**part, "text": left})
-        at += len(said) + len(PART_END)
-    return parts
-
-
-def text_of(content: Content | None) -> str:
-    """The text of a turn's content, without its parts that are not text."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    return PART_END.join(said for part in content if (said := part_text(part)) is not None)
-
-
-def part_text(part: Mapping[str, Any]) -> str | None:
-    """The text of a part; None if it is not text."""
-    said = part.get("text") if part.get("type") == "text" else None
-    return said if isinstance(said, str) else None
-
-
-def _wire_call(call: ToolCall) -> dict[str, Any]:
-    if call.kind == "custom":
-        said = {"name": call.name, "input": call.arguments}
-    else:
-        said = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": call.kind, call.kind: said}
 
 
 def _loaded(answer: bytes) -> object:
@@ -348,9 +262,7 @@ def retry_after_s(header: str | None) -> float | None:
 
 
 def _message(said: _Said) -> Message:
-    calls = tuple(call.to_call() for call in said.tool_calls or ())
-    if said.function_call:  # OpenAI's shape before there were tools
-        calls += (ToolCall(said.function_call.name, said.function_call.arguments),)
+    calls = calls_of(said.tool_calls, said.function_call)
     wire = {name: value for name, value in said.model_dump().items() if value is not None}
     wire["content"] = said.text or (None if calls else "")
     if not said.tool_calls:

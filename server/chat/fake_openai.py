@@ -15,7 +15,7 @@ import typer
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from qnet.policies.openai_schema import text_of
+from qnet.openai_messages import text_of
 from server.chat.chunks import DONE, Json, chunks_of, event
 
 DEFAULT_REPLIES = (

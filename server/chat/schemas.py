@@ -7,9 +7,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 
 from qnet.errors import InvalidRequestError
-from qnet.policies.openai_schema import text_of
+from qnet.openai_messages import (
+    CustomCall,
+    CustomTool,
+    Function,
+    FunctionCall,
+    calls_of,
+    text_of,
+)
 from qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
-from qnet.types import Message, Role, ToolCall
+from qnet.types import Message, Role
 from server.messages.schemas import (
     AT_LEAST_ONE,
     NOT_EMPTY,
@@ -49,42 +56,32 @@ class _Whole(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
-class ChatFunction(_Whole):
+class ChatFunction(Function, _Whole):
     """Name and arguments of a called function."""
 
-    name: str
     arguments: str = Field(description="JSON, as the model wrote it")
 
 
-class ChatToolCall(_Whole):
+class ChatToolCall(FunctionCall, _Whole):
     """One tool call of an assistant message."""
 
     id: str
     type: Literal["function"] = "function"
     function: ChatFunction
 
-    def to_call(self) -> ToolCall:
-        """Convert to `qnet`'s tool call."""
-        return ToolCall(self.function.name, self.function.arguments, self.id)
 
-
-class ChatTool(_Whole):
+class ChatTool(CustomTool, _Whole):
     """Name and input of a called custom tool."""
 
-    name: str
     input: str = Field(description="any text")
 
 
-class ChatCustomCall(_Whole):
+class ChatCustomCall(CustomCall, _Whole):
     """One call of a custom tool in an assistant message."""
 
     id: str
     type: Literal["custom"]
     custom: ChatTool
-
-    def to_call(self) -> ToolCall:
-        """Convert to `qnet`'s tool call."""
-        return ToolCall(self.custom.name, self.custom.input, self.id, "custom")
 
 
 class ChatTurn(_Whole):
@@ -100,16 +97,14 @@ class ChatTurn(_Whole):
 
     def to_message(self) -> Message:
         """Convert to `qnet`'s message; parts that are not text are kept only in its `wire`."""
-        calls = [call.to_call() for call in self.tool_calls or ()]
-        if self.function_call:
-            calls.append(ToolCall(self.function_call.name, self.function_call.arguments))
+        calls = calls_of(self.tool_calls, self.function_call)
         given = self.model_dump(exclude_unset=True)
         wire = {name: value for name, value in given.items() if value is not None}
         if "content" in given:
             wire["content"] = given["content"]
         role: Role = "tool" if self.role == "function" else self.role
         text = text_of(wire.get("content"))
-        return Message(role, text, tuple(calls), self.tool_call_id or "", wire)
+        return Message(role, text, calls, self.tool_call_id or "", wire)
 
 
 class StreamOptions(_Whole):

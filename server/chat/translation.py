@@ -9,7 +9,7 @@ from typing import Any, Final
 from qnet.decision.decide import Decision, StepUsage
 from qnet.decision.selection import ranking
 from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
-from qnet.policies.openai_schema import wire_message
+from qnet.openai_messages import wire_message
 from qnet.types import Candidate, Sampling, spent_on
 from server.chat.history import to_chat_history
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions

@@ -8,8 +8,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from qnet.decision.decide import Fallback
 from qnet.decision.selection import Reason
 from qnet.errors import MalformedHistoryError
-from qnet.policies.openai_schema import PART_END
-from qnet.types import Message, Role, ToolCall
+from qnet.openai_messages import (
+    PART_END,
+    CustomCall,
+    CustomTool,
+    Function,
+    FunctionCall,
+    calls_of,
+    plain_message,
+)
+from qnet.types import Message, Role
 
 OUR_SHAPE: Final = "(ours)"
 VLLM_SHAPE: Final = "(vLLM's)"
@@ -80,14 +88,13 @@ class ContentPart(BaseModel):
     text: str | None = None
 
 
-class CalledFunction(Body):
+class CalledFunction(Function, Body):
     """Name and arguments of a called function."""
 
-    name: str
     arguments: str = Field(description="JSON, as the model wrote it")
 
 
-class ToolCallBody(Body):
+class ToolCallBody(FunctionCall, Body):
     """One tool call of an assistant message."""
 
     id: str
@@ -95,14 +102,13 @@ class ToolCallBody(Body):
     function: CalledFunction
 
 
-class CalledTool(Body):
+class CalledTool(CustomTool, Body):
     """Name and input of a called custom tool."""
 
-    name: str
     input: str = Field(description="any text")
 
 
-class CustomCallBody(Body):
+class CustomCallBody(CustomCall, Body):
     """One call of a custom tool in an assistant message."""
 
     id: str
@@ -125,9 +131,7 @@ class ChatMessage(Body):
     @classmethod
     def of(cls, message: Message) -> Self:
         """Convert from `qnet`'s message."""
-        calls = [_call_body(call) for call in message.tool_calls]
-        content = message.content or None if calls else message.content
-        return cls(role=message.role, content=content, tool_calls=calls or None)
+        return cls.model_validate(plain_message(message))
 
     def to_message(self) -> Message:
         """Convert to `qnet`'s message.
@@ -135,7 +139,7 @@ class ChatMessage(Body):
         Raises:
             MalformedHistoryError: the content has a part that is not text.
         """
-        calls = tuple(_call_of(body) for body in self.tool_calls or ())
+        calls = calls_of(self.tool_calls)
         return Message(self.role, text_in(self.role, self.content), calls, self.tool_call_id or "")
 
 
@@ -154,21 +158,6 @@ def text_in(role: str, content: str | Sequence[ContentPart] | None) -> str:
                 "only text, so send parts of type 'text' with their text"
             )
     return PART_END.join(part.text or "" for part in content)
-
-
-def _call_body(call: ToolCall) -> ToolCallBody | CustomCallBody:
-    if call.kind == "custom":
-        custom = CalledTool(name=call.name, input=call.arguments)
-        return CustomCallBody(id=call.id, type="custom", custom=custom)
-    return ToolCallBody(
-        id=call.id, function=CalledFunction(name=call.name, arguments=call.arguments)
-    )
-
-
-def _call_of(body: ToolCallBody | CustomCallBody) -> ToolCall:
-    if isinstance(body, CustomCallBody):
-        return ToolCall(body.custom.name, body.custom.input, body.id, "custom")
-    return ToolCall(body.function.name, body.function.arguments, body.id)
 
 
 class StepOptions(Body):

@@ -6,12 +6,8 @@ from typing import Any
 import pytest
 
 from qnet.decision.selection import distinct
-from qnet.policies.openai_schema import (
-    read_completion,
-    reworded,
-    text_of,
-    wire_message,
-)
+from qnet.openai_messages import reworded, text_of, wire_message
+from qnet.policies.openai_schema import read_completion
 from qnet.types import NOTHING, TokenUsage, spent_on
 
 CACHED: Any = {"cache_control": {"type": "ephemeral"}}
