@@ -1,0 +1,124 @@
+"""Redis and the thread that scores are lost: what callers see, and that nobody else is hurt."""
+
+import asyncio
+import json
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from qnet.device.device_thread import DeviceThread
+from server.access.keys import create_key
+from tests.support.gated_scorer import (
+    END_S,
+    SCORE,
+    USER,
+    GatedScorer,
+    entered,
+    say,
+)
+from tests.support.queues import until_waiting
+from tests.support.redis_server import RedisServer, require_redis
+from tests.support.serving import serving_process
+
+
+def test_redis_killed_and_back(tmp_path: Path) -> None:
+    require_redis()
+    redis = RedisServer(tmp_path)
+    redis.start()
+    keys_file = tmp_path / "keys.json"
+    mine, others = ({"X-API-Key": create_key(keys_file, name)} for name in ("ada", "bob"))
+    variables = {
+        "QGUIDE_REDIS_URL": redis.url,
+        "QGUIDE_REQUESTS_PER_MINUTE": "1000",
+        "QGUIDE_KEYS_FILE": str(keys_file),
+        "QGUIDE_PUBLIC_METRICS": "true",
+        "QGUIDE_PARAPHRASER": "scripted",
+    }
+    try:
+        with (
+            serving_process(tmp_path, environment=variables) as server,
+            httpx.Client(base_url=server.url, timeout=END_S, headers=mine) as client,
+            httpx.Client(base_url=server.url, timeout=END_S, headers=others) as other,
+        ):
+
+            def steps(turns: int) -> None:
+                """Continue both callers' episodes, which have the same id."""
+                said = [USER, *([{"role": "assistant", "content": "go"}, USER] * (turns - 1))]
+                for caller in (client, other):
+                    asked = {"messages": said, "episode_id": "e", "num_candidates": 3}
+                    answer = caller.post("/v1/act", json=asked | {"perturb": True})
+                    assert answer.status_code == 200, answer.text
+                    assert answer.elapsed.total_seconds() < 10
+                    assert (answer.json()["guided"], answer.json()["warnings"]) == (True, [])
+                    paraphrased = answer.json()["usage"]["paraphrase_tokens"]
+                    # Known of each caller's first step, also while Redis is gone.
+                    assert (paraphrased > 0) == (turns == 1)
+
+            def redis_is() -> str:
+                ready = client.get("/readyz")
+                assert ready.status_code == 200
+                return str(ready.json()["details"]["redis"])
+
+            def wait_for(state: str, gauge: int) -> None:
+                deadline = time.monotonic() + END_S
+                while not redis_is().startswith(state):
+                    assert client.post("/v1/score", json=SCORE).status_code == 200
+                    assert time.monotonic() < deadline, redis_is()
+                    time.sleep(0.05)
+                assert f"qguide_redis_up {float(gauge)}" in client.get("/metrics").text
+
+            left = client.post("/v1/score", json=SCORE).headers["ratelimit-remaining"]
+            assert (redis_is(), left) == ("ok", "999")
+            steps(1)
+            redis.kill()
+            steps(2)
+            for _ in range(5):
+                answer = client.post("/v1/score", json=SCORE)
+                assert (answer.status_code, answer.elapsed.total_seconds() < 10) == (200, True)
+            wait_for("down", 0)
+            steps(3)
+            redis.start()
+            wait_for("ok", 1)
+            # Counted in the new Redis, which knows nothing of before.
+            assert int(client.post("/v1/score", json=SCORE).headers["ratelimit-remaining"]) >= 990
+            left = other.post("/v1/score", json=SCORE).headers["ratelimit-remaining"]
+            assert left == "999", "another caller pays for its own requests alone"
+            steps(4)
+            for caller in (client, other):
+                ended = caller.post("/v1/episodes/e/outcome", json={"reward": 1.0})
+                assert (ended.status_code, ended.json()["steps"]) == (200, 4)
+    finally:
+        redis.kill()
+    events = [json.loads(line)["event"] for line in server.log.read_text().splitlines()[1:]]
+    assert events.count("redis_gone") == events.count("redis_back") == 1
+
+
+async def test_the_scorers_thread_dies(url: str, scorer: GatedScorer, thread: DeviceThread) -> None:
+    async with httpx.AsyncClient(base_url=url, timeout=END_S) as client:
+        dies = asyncio.create_task(client.post("/v1/score", json=say("die")))
+        await entered(scorer)
+        others = [
+            asyncio.create_task(client.post("/v1/score", json=say(f"wait {n}"))) for n in range(3)
+        ]
+        await until_waiting(thread, 3)
+        # The death is the thread's own; pytest would take it for this test's.
+        hook, threading.excepthook = threading.excepthook, lambda _: None
+        try:
+            scorer.gate.set()
+            async with asyncio.timeout(END_S):  # nobody hangs
+                answers = [await task for task in (dies, *others)]
+                answers.append(await client.post("/v1/score", json=SCORE))
+        finally:
+            threading.excepthook = hook
+        assert [answer.status_code for answer in answers] == [503] * 5
+        for answer in answers:
+            assert answer.json()["error"]["code"] == "scorer_unavailable"
+            assert "died" in answer.text or "dead" in answer.text
+            assert int(answer.headers["retry-after"]) >= 1
+        for path in ("/readyz", "/healthz"):  # only another process helps, so it is not alive
+            red = await client.get(path)
+            assert (red.status_code, red.json()["status"]) == (503, "unavailable")
+            assert "restart the server" in red.json()["reason"]
+        assert (await client.get("/v1/models")).status_code == 200

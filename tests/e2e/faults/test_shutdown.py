@@ -1,0 +1,154 @@
+"""The end of a server: no request is lost, and what its time limit cuts off is told."""
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import psutil
+
+from server.app import create_app
+from server.chat.fake_openai import FakeUpstream
+from server.settings.settings import Upstream
+from tests.support.gated_scorer import (
+    CHAT,
+    END_S,
+    USER,
+    stream_of,
+)
+from tests.support.serving import Serving, serving_app, serving_process
+from tests.unit.server.conftest import FAKES
+
+
+def test_sigterm_under_load_loses_no_request(tmp_path: Path) -> None:
+    statuses: list[int] = []
+    refused: list[httpx.Response] = []
+    lost: list[str] = []
+    stop = threading.Event()
+
+    def ask(url: str) -> None:
+        with httpx.Client(base_url=url, timeout=END_S) as client:
+            while not stop.is_set():
+                try:
+                    answer = client.post("/v1/act", json={"messages": [USER], "num_candidates": 3})
+                except httpx.ConnectError:
+                    return  # the door is closed, and it was said before
+                except httpx.TransportError as error:
+                    lost.append(repr(error))
+                    return
+                statuses.append(answer.status_code)
+                if answer.status_code != 200:
+                    refused.append(answer)
+                    return
+
+    variables = {"QGUIDE_DRAIN_DELAY_S": "3"}
+    with serving_process(tmp_path, environment=variables) as server:
+        callers = [threading.Thread(target=ask, args=(server.url,)) for _ in range(8)]
+        for caller in callers:
+            caller.start()
+        deadline = time.monotonic() + END_S
+        while len(statuses) < 40 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        server.process.send_signal(signal.SIGTERM)
+        for caller in callers:
+            caller.join(END_S)
+        stop.set()
+        # The light is red and the door still open; health is the last that answers.
+        ready = httpx.get(f"{server.url}/readyz", timeout=END_S)
+        assert (ready.status_code, "shutting down" in ready.text) == (503, True)
+        assert httpx.get(f"{server.url}/healthz", timeout=END_S).status_code == 200
+        assert server.process.wait(END_S) in (0, -signal.SIGTERM)
+    assert lost == []
+    assert statuses.count(200) >= 40
+    assert set(statuses) == {200, 503}
+    for answer in refused:
+        assert answer.json()["error"]["code"] == "draining"
+        assert int(answer.headers["retry-after"]) >= 1
+    assert "Traceback" not in server.log.read_text()
+
+
+def cpu_s(server: Serving) -> float:
+    """CPU time of a server so far; it grows while the server works on a request."""
+    times = psutil.Process(server.process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+async def test_sigterm_lets_a_slow_request_end(tmp_path: Path) -> None:
+    # The embedded policy is slow enough to be caught in the middle.
+    arguments = ("--policy", "embedded")
+    variables = {"QGUIDE_DRAIN_DELAY_S": "0"}
+    body = {"messages": [USER], "num_candidates": 64, "max_tokens": 400, "temperature": 3}
+    with serving_process(tmp_path, *arguments, environment=variables) as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=END_S) as client:
+            idle_s = cpu_s(server)
+            slow = asyncio.create_task(client.post("/v1/act", json=body))
+            while cpu_s(server) < idle_s + 0.5:
+                await asyncio.sleep(0.02)
+            assert not slow.done()
+            server.process.send_signal(signal.SIGTERM)
+            answer = await slow
+        assert answer.status_code == 200
+        assert len(answer.json()["candidates"]) == 64
+        assert server.process.wait(END_S) in (0, -signal.SIGTERM)
+
+
+async def test_sigterm_lets_a_stream_end(tmp_path: Path) -> None:
+    arguments = ("--policy", "embedded")
+    variables = {"QGUIDE_DRAIN_DELAY_S": "0", "QGUIDE_HEARTBEAT_S": "0.05"}
+    body = stream_of("look") | {"max_tokens": 400, "temperature": 3}
+    body["qguide"] = {"num_candidates": 64}
+    with serving_process(tmp_path, *arguments, environment=variables) as server:
+        async with (
+            httpx.AsyncClient(base_url=server.url, timeout=END_S) as client,
+            client.stream("POST", CHAT, json=body) as answer,
+        ):
+            lines = answer.aiter_lines()
+            assert await anext(lines) == ": still working"
+            server.process.send_signal(signal.SIGTERM)
+            said = [line async for line in lines if line.startswith("data: ")]
+        assert answer.status_code == 200
+        assert said[-1] == "data: [DONE]"
+        assert len(json.loads(said[-2][len("data: ") :])["qguide"]["q_values"]) == 64
+        assert server.process.wait(END_S) in (0, -signal.SIGTERM)
+
+
+Answer = TypeVar("Answer")
+
+
+def cut_off(ask: Callable[[str], Answer]) -> Answer:
+    """The answer of a server that shuts down while an upstream is silent."""
+    fake = FakeUpstream(fault="hang")
+    with serving_app(fake.app()) as behind, ThreadPoolExecutor() as pool:
+        slow = Upstream.model_validate({"url": f"{behind}/v1", "model": "m"})
+        more = {"upstreams": {"slow": slow}, "shutdown_timeout_s": 1, "heartbeat_s": 0.1}
+        app = create_app(FAKES.model_copy(update=more))
+        with serving_app(app) as url:
+            waiting = pool.submit(ask, url)
+            patience = time.monotonic() + END_S
+            while not fake.asked and time.monotonic() < patience:
+                time.sleep(0.05)
+            app.state.drain.draining = True  # as SIGTERM does
+        return waiting.result(END_S)
+
+
+def test_a_request_cut_off_by_the_shutdown_is_503() -> None:
+    body = {"messages": [USER], "policy": "slow"}
+    answer = cut_off(lambda url: httpx.post(f"{url}/v1/act", json=body, timeout=END_S))
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["error"]["code"] == "draining"
+    assert answer.headers["retry-after"] == "1"
+    assert answer.headers["x-request-id"] == answer.json()["error"]["request_id"]
+
+
+def test_a_stream_cut_off_by_the_shutdown_ends_with_an_error() -> None:
+    body = stream_of("look") | {"model": "slow"}
+    answer = cut_off(lambda url: httpx.post(f"{url}{CHAT}", json=body, timeout=END_S))
+    assert answer.status_code == 200
+    *_, last = [line for line in answer.text.splitlines() if line]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "draining"

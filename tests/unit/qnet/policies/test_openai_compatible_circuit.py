@@ -1,0 +1,94 @@
+"""The circuit breaker in front of an upstream."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from qnet.errors import (
+    UpstreamError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+)
+from qnet.policies.openai_compatible import UpstreamLimits
+from qnet.types import Sampling
+from server.chat.fake_openai import FakeUpstream
+from tests.support.upstream_policy import HISTORY
+
+
+async def test_an_upstream_that_keeps_failing_is_left_alone_then_tried_once(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "500"
+    limits = UpstreamLimits(breaker_failures=2, breaker_open_s=2.0)
+    async with connect(limits=limits) as policy:
+        for _ in range(2):
+            with pytest.raises(UpstreamError, match="500"):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+        with pytest.raises(UpstreamUnavailableError, match="failed 2 times in a row") as raised:
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert raised.value.retry_after_s == pytest.approx(1.0, abs=1.0)
+        assert len(upstream.asked) == 2
+        upstream.fault = ""
+        await asyncio.sleep(2.1)
+        assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+@pytest.mark.parametrize(
+    ("takes_n", "sampling"),
+    [
+        pytest.param(True, Sampling(first_greedy=True), id="a greedy candidate of its own"),
+        pytest.param(False, Sampling(), id="n: parallel"),
+        pytest.param(False, Sampling(first_greedy=True), id="both"),
+    ],
+)
+async def test_a_draw_of_several_requests_closes_the_circuit_of_an_upstream_that_is_well_again(
+    connect: Any, upstream: FakeUpstream, takes_n: bool, sampling: Sampling
+) -> None:
+    upstream.fault = "500"
+    limits = UpstreamLimits(breaker_failures=2, breaker_open_s=2.0)
+    async with connect(limits=limits, takes_n=takes_n) as policy:
+        for _ in range(2):
+            with pytest.raises(UpstreamError, match="500"):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+        upstream.fault = ""
+        await asyncio.sleep(2.1)
+        assert policy.circuit_open
+        assert len(await policy.sample(HISTORY, n=3, sampling=sampling)) == 3
+        assert not policy.circuit_open
+
+
+async def test_completions_that_are_too_long_shut_nobody_out_while_others_are_answered(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault, upstream.faults_left = "hang", 3
+    async with connect(limits=UpstreamLimits(timeout_s=3.0, breaker_failures=2)) as policy:
+        long = [policy.sample(HISTORY, n=1, sampling=Sampling()) for _ in range(3)]
+        hanging = [asyncio.ensure_future(draw) for draw in long]
+        while len(upstream.asked) < 3:
+            await asyncio.sleep(0.01)
+        assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+        for draw in hanging:
+            with pytest.raises(UpstreamTimeoutError):
+                await draw
+        assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_an_answer_that_makes_no_sense_to_one_shuts_nobody_out(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    async with connect(limits=UpstreamLimits(breaker_failures=2)) as policy:
+        upstream.fault = "empty"
+        for _ in range(3):
+            with pytest.raises(UpstreamError, match="did not answer with a chat completion"):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+        upstream.fault = ""
+        assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_garbage_shuts_an_upstream(connect: Any, upstream: FakeUpstream) -> None:
+    upstream.fault = "garbage"
+    async with connect(limits=UpstreamLimits(breaker_failures=1)) as policy:
+        for said in ("did not answer with a chat completion", "failed 1 times in a row"):
+            with pytest.raises(UpstreamError, match=said):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())

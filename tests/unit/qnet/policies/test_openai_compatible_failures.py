@@ -1,0 +1,193 @@
+"""Failures of an upstream: retries, refusals, and what the caller is told."""
+
+import asyncio
+import socket
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+import stamina
+
+from qnet.errors import (
+    UpstreamError,
+    UpstreamRefusedError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+)
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qnet.types import Sampling
+from server.chat.fake_openai import FakeUpstream
+from tests.support.upstream_policy import HISTORY, QUICK, Body, answering, said
+
+
+@pytest.mark.parametrize("fault", ["429", "503"])
+async def test_what_passes_is_asked_again(connect: Any, upstream: FakeUpstream, fault: Any) -> None:
+    upstream.fault, upstream.faults_left = fault, 1
+    async with connect() as policy:
+        started = asyncio.get_running_loop().time()
+        assert len(await policy.sample(HISTORY, n=2, sampling=Sampling())) == 2
+        waited_s = asyncio.get_running_loop().time() - started
+    assert len(upstream.asked) == 2
+    assert waited_s >= (1.0 if fault == "429" else 0.0)
+
+
+async def test_retries_of_many_callers_do_not_come_at_once(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "503"
+    waits: list[float] = []
+    hooks = stamina.instrumentation.get_on_retry_hooks()
+    stamina.instrumentation.set_on_retry_hooks([lambda details: waits.append(details.wait_for)])
+    try:
+        async with connect(limits=UpstreamLimits(retries=1, breaker_failures=99)) as policy:
+            drawing = [policy.sample(HISTORY, n=1, sampling=Sampling()) for _ in range(6)]
+            await asyncio.gather(*drawing, return_exceptions=True)
+    finally:
+        stamina.instrumentation.set_on_retry_hooks(hooks)
+    assert len(waits) == len(set(waits)) == 6
+    assert all(0.1 <= wait_s <= 0.2 for wait_s in waits)
+
+
+async def test_an_answer_that_is_lost_half_way_is_asked_for_again() -> None:
+    whole = b'{"choices": [{"message": {"role": "assistant", "content": "go"}}]}'
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        said = whole if len(asked) > 1 else whole[:20]
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(whole), said))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        policy = OpenAICompatiblePolicy(
+            "demo", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK
+        )
+        drawn = await policy.sample(HISTORY, n=1, sampling=Sampling())
+        await policy.close()
+    assert said(drawn) == ["go"]
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "requests", "message"),
+    [
+        ("429", UpstreamUnavailableError, 2, "takes no more requests now"),
+        ("503", UpstreamError, 2, "answered with 503"),
+        ("500", UpstreamError, 1, "answered with 500"),
+        ("401", UpstreamError, 1, "refused this server's key with 401"),
+        ("garbage", UpstreamError, 1, "did not answer with a chat completion"),
+        ("hang", UpstreamTimeoutError, 1, "was silent for 2 s"),
+    ],
+)
+async def test_failures_name_the_upstream_and_no_secret(
+    connect: Any, upstream: FakeUpstream, fault: Any, kind: Any, requests: int, message: str
+) -> None:
+    upstream.fault = fault
+    async with connect() as policy:
+        with pytest.raises(UpstreamError, match=message) as raised:
+            await policy.sample(HISTORY, n=2, sampling=Sampling())
+    assert type(raised.value) is kind
+    assert "upstream demo" in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert len(upstream.asked) == requests
+
+
+async def test_a_longer_wait_than_allowed_is_handed_to_the_caller(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "429"
+    limits = UpstreamLimits(longest_wait_s=0.5)
+    async with connect(limits=limits) as policy:
+        with pytest.raises(UpstreamUnavailableError) as raised:
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
+    assert raised.value.retry_after_s == 1.0
+    assert len(upstream.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "least_s", "most_s"),
+    [
+        pytest.param("7", 7.0, 7.0, id="seconds"),
+        pytest.param("0.5", 0.5, 0.5, id="a part of a second"),
+        pytest.param("9" * 400, 86_400.0, 86_400.0, id="more than a float holds"),
+        pytest.param("1e999", None, None, id="an exponent"),
+        pytest.param("-3", None, None, id="negative"),
+        pytest.param("nan", None, None, id="NaN"),
+        pytest.param("inf", None, None, id="infinity"),
+        pytest.param("soon", None, None, id="a word"),
+        pytest.param("\u0663", None, None, id="a digit beyond ASCII"),
+        pytest.param("Sat, 01 Jan 2000 00:00:00 GMT", 0.0, 0.0, id="a date in the past"),
+        pytest.param("Fri, 31 Dec 9999 23:59:59 GMT", 86_400.0, 86_400.0, id="a far date"),
+        pytest.param("Fri, 31 Dec 99999 23:59:59 GMT", None, None, id="a year too far"),
+        pytest.param("Fri, 31 Dec 2026 23:59:59 +9999999999", None, None, id="a zone too far"),
+        pytest.param(f"Fri, {'9' * 30} Dec 2026 23:59:59", None, None, id="a day too far"),
+        pytest.param(
+            format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True),
+            60.0,
+            3600.0,
+            id="a date",
+        ),
+    ],
+)
+async def test_retry_after_is_read_in_every_shape_and_is_never_too_large_to_answer(
+    header: str, least_s: float | None, most_s: float | None
+) -> None:
+    policy = answering(Body([b"{}"]), {"Retry-After": header}, status=429)
+    with pytest.raises(UpstreamUnavailableError) as raised:
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+    wait_s = raised.value.retry_after_s
+    if least_s is None or most_s is None:
+        assert wait_s is None
+    else:
+        assert wait_s is not None
+        assert least_s <= wait_s <= most_s
+
+
+async def test_a_wrong_request_is_the_callers_with_the_upstreams_reason(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    async with connect() as policy:
+        with pytest.raises(UpstreamRefusedError, match="demo refused: messages is empty"):
+            await policy.sample((), n=2, sampling=Sampling())
+
+
+async def test_nobody_there_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    policy = OpenAICompatiblePolicy(
+        "gone", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK
+    )
+    with pytest.raises(UpstreamUnavailableError, match="gone cannot be reached") as raised:
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    assert str(port) not in str(raised.value)
+    await policy.close()
+
+
+async def test_a_busy_upstream_is_not_a_broken_one(connect: Any, upstream: FakeUpstream) -> None:
+    upstream.fault = "429"
+    async with connect(limits=UpstreamLimits(retries=0, breaker_failures=1)) as policy:
+        for _ in range(3):
+            with pytest.raises(UpstreamUnavailableError, match="takes no more requests"):
+                await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+async def test_a_full_pool_is_said_to_be_full(connect: Any, upstream: FakeUpstream) -> None:
+    upstream.fault = "hang"
+    limits = UpstreamLimits(
+        max_connections=1, connect_timeout_s=2.0, timeout_s=600.0, retries=3, breaker_failures=1
+    )
+    async with connect(limits=limits) as policy:
+        hanging = asyncio.create_task(policy.sample(HISTORY, n=1, sampling=Sampling()))
+        while not upstream.asked:
+            await asyncio.sleep(0.01)
+        with pytest.raises(UpstreamUnavailableError, match="all 1 connections"):
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert len(upstream.asked) == 1, "it is not asked again"
+        assert not policy.circuit_open, "a full pool says nothing of the upstream"
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)

@@ -1,0 +1,106 @@
+"""Limits of the size of an upstream's answers."""
+
+import asyncio
+import gzip
+import itertools
+import threading
+import zlib
+
+import pytest
+
+from qnet.errors import (
+    UpstreamError,
+)
+from qnet.policies.openai_schema import Completion, read_completion
+from qnet.types import Sampling
+from tests.support.upstream_policy import HISTORY, MIB, Body, answering
+
+
+def gzipped(size: int) -> bytes:
+    """A gzip stream of so many zeros; a thousandth of them in size."""
+    packer = zlib.compressobj(wbits=31)
+    return b"".join([*(packer.compress(bytes(MIB)) for _ in range(size // MIB)), packer.flush()])
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_an_answer_above_the_limit_is_given_up_long_before_its_end(encoding: str) -> None:
+    piece = bytes(MIB // 16) if encoding == "identity" else gzipped(64 * MIB)
+    body = Body(itertools.repeat(piece, 1000))
+    policy = answering(body, {"Content-Encoding": encoding})
+    with pytest.raises(UpstreamError, match=r"than 1,048,576 bytes.*max_answer_bytes"):
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+    assert body.sent < 2 * MIB
+    assert not policy.circuit_open, "the answer to one request shuts nobody out"
+
+
+async def test_an_answer_of_very_many_values_is_not_parsed() -> None:
+    policy = answering(Body([b'{"choices": [', b"[]," * (MIB // 8), b"0]}"]))
+    with pytest.raises(UpstreamError, match="more than 131,072 JSON values; ask for fewer"):
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+
+
+async def test_decompressing_an_answer_lets_others_go_on() -> None:
+    completion = b'{"choices": [{"message": {"content": "go"}}]}'
+    body = Body([gzip.compress(b" " * (MIB - 100) + completion)])
+    policy = answering(body, {"Content-Encoding": "gzip"})
+    others, done = 0, False
+
+    async def go_on() -> None:
+        nonlocal others
+        while not done:
+            others += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(go_on())
+    [drawn] = await policy.sample(HISTORY, n=1, sampling=Sampling())
+    done = True
+    await running
+    await policy.close()
+    assert drawn.message.content == "go"
+    assert others >= MIB // (64 * 1024)
+
+
+async def test_a_large_answer_is_parsed_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def read(answer: bytes) -> Completion:
+        threads.append(threading.get_ident())
+        return read_completion(answer)
+
+    monkeypatch.setattr("qnet.policies.openai_compatible.read_completion", read)
+    for padding in (0, MIB // 2):
+        policy = answering(Body([b" " * padding, b'{"choices": [{"message": {"content": "go"}}]}']))
+        assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+        await policy.close()
+    small, large = threads
+    assert small == threading.get_ident() != large
+
+
+@pytest.mark.parametrize(
+    ("sent", "headers", "said"),
+    [
+        pytest.param(b"{}", {"Content-Encoding": "br"}, "encoding 'br'; only gzip", id="unknown"),
+        pytest.param(b"{}", {"Content-Encoding": "gzip"}, "cannot be reached", id="broken"),
+        pytest.param(
+            gzip.compress(b"{}" * 99)[:-9],
+            {"Content-Encoding": "gzip"},
+            "cannot be reached",
+            id="cut off",
+        ),
+    ],
+)
+async def test_an_answer_that_cannot_be_decompressed_says_so(
+    sent: bytes, headers: dict[str, str], said: str
+) -> None:
+    policy = answering(Body([sent]), headers)
+    with pytest.raises(UpstreamError, match=said):
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    await policy.close()
+
+
+async def test_the_list_of_models_has_a_limit_too() -> None:
+    policy = answering(Body(itertools.repeat(bytes(MIB // 16), 1000)))
+    assert await policy.health_problem() == "answered with more than 1,048,576 bytes"
+    await policy.close()
