@@ -43,4 +43,4 @@ def test_coheres_sdk_hands_on_why_it_was_refused(url: str) -> None:
     ):
         client.rerank(model="unknown", query=TASK, documents=ACTIONS)
     assert refused.value.status_code == 404
-    assert "served are default, demo, rerank-v3.5" in refused.value.body["error"]["message"]
+    assert "this server has default, demo, rerank-v3.5" in refused.value.body["error"]["message"]

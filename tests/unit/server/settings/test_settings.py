@@ -31,6 +31,6 @@ def test_a_map_that_is_no_json_is_told_with_what_breaks_it(monkeypatch: pytest.M
     said = " ".join(done.output.split())
     assert done.exit_code == 2
     assert '"upstreams"' in said
-    assert "no text in them holds a line's end" in said
+    assert "without line breaks in strings" in said
     assert "Traceback" not in said
     assert "secret" not in said
