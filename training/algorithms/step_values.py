@@ -13,7 +13,7 @@ ValueScale = Literal["linear", "discounted"]
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How one continuation ended.
+    """Outcome of one continuation.
 
     Attributes:
         outcome_reward: in [0, 1].

@@ -37,7 +37,7 @@ def read_pairs(history: History, replies: Sequence[str], rng: Random) -> list[Re
 
 
 def _exchange(history: History, action: str, rng: Random) -> tuple[bool, History] | None:
-    """Whether the last list shows the object, and the history in which it is the other way."""
+    """Presence of the object in the last list, and the history with the opposite list."""
     take = _TAKE.fullmatch(action)
     scene = read_scene(history[-1].content)
     if take is None or take[2] != scene.receptacle or not scene.contents:
