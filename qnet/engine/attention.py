@@ -6,7 +6,7 @@ reaches this function through the model's keyword arguments, so any transformers
 pluggable attention works.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
@@ -17,21 +17,20 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from qnet.engine.kv_buffer import KVBuffer, Part
+from qnet.engine.attention_kernels import (
+    Scoring,
+    dense_attention,
+    plain_attention,
+    tiled_attention,
+)
+from qnet.engine.kv_buffer import KVBuffer
+from qnet.engine.windows import Columns, WindowView, hide_behind, view
 
 PACKED_ATTENTION = "qguide_packed"
 _ROWS_AT_ONCE = {"cpu": 64}
 _ROWS_ELSEWHERE = 256
 FEWEST_TILED_ROWS = 32
 FEWEST_TILED_COLUMNS = 256
-
-PartialAttention = tuple[Tensor, Tensor]
-"""Attention of T rows over some columns, (heads, T, head size), and the log of the sum of
-their exponentiated scores, (heads, T)."""
-
-
-Columns = tuple[range, ...]
-"""Columns of a buffer, in order; no two ranges touch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +83,14 @@ class Chunk:
     Attributes:
         rows: how many.
         columns: those they may see beside the ones that all see.
-        bias: (rows, B), what hides the last B of these.
+        bias: (rows, B), what hides the last B of these, or of `partly` and these.
+        partly: columns before, which some of the group's rows see.
     """
 
     rows: int
     columns: range
     bias: Tensor | None
+    partly: Columns = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,11 @@ class Group:
         return self.start + sum(len(segment.token_ids) for segment in self.segments)
 
     @property
+    def positions(self) -> list[int]:
+        """Positions of its tokens."""
+        return [position for segment in self.segments for position in segment.positions]
+
+    @property
     def read_rows(self) -> list[int]:
         """The rows that are read, counted from the group's first one; each once, in order."""
         starts = accumulate((len(segment.token_ids) for segment in self.segments), initial=0)
@@ -114,11 +120,15 @@ class Group:
             for row in sorted(set(segment.read))
         ]
 
-    def chunks(self, like: Tensor, *, only_read: bool) -> list[Chunk]:
+    def chunks(
+        self, like: Tensor, *, only_read: bool, window: int | None, partly: Columns
+    ) -> list[Chunk]:
         """Its rows in chunks.
 
         Args:
             only_read: leave out the rows that nobody reads.
+            window: hide what is so far from a row.
+            partly: columns before its own that lie behind some rows' windows.
         """
         at_once = _ROWS_AT_ONCE.get(like.device.type, _ROWS_ELSEWHERE)
         found = []
@@ -127,7 +137,17 @@ class Group:
             for start in range(0, len(rows), at_once):
                 mine = rows[start : start + at_once]
                 columns = segment.columns(mine[-1] + 1)
-                found.append(Chunk(len(mine), columns, _hiding(segment, mine, len(columns), like)))
+                bias = _hiding(segment, mine, len(columns), like)
+                if window is not None:
+                    bias = hide_behind(
+                        segment.buffer,
+                        (*partly, columns),
+                        [segment.positions[row] for row in mine],
+                        window,
+                        bias_RB=bias,
+                        like=like,
+                    )
+                found.append(Chunk(len(mine), columns, bias, partly))
         return found
 
 
@@ -136,11 +156,16 @@ class AttentionMetadata:
 
     Args:
         last_layer: where only the tokens that are read look back; None lets all of them.
+        window: the longest that a layer's window may be, for trunks that have any; 0 for others,
+            and for those whose windows are longer than their context.
     """
 
-    def __init__(self, segments: list[PackedSegment], *, last_layer: int | None = None) -> None:
+    def __init__(
+        self, segments: list[PackedSegment], *, last_layer: int | None = None, window: int = 0
+    ) -> None:
         self.segments = segments
         self.last_layer = last_layer
+        self.window = window
         self.groups: list[Group] = []
         start = 0
         for _, alike in groupby(segments, key=lambda segment: (id(segment.buffer), segment.seen)):
@@ -148,7 +173,10 @@ class AttentionMetadata:
             start = self.groups[-1].end
         for segment in segments:
             segment.buffer.reserve(segment.columns().stop)
-        self._chunks: dict[tuple[int, bool], list[Chunk]] = {}
+            if window:
+                segment.buffer.place(segment.column, segment.positions)
+        self._chunks: dict[tuple[int, bool, int | None], list[Chunk]] = {}
+        self._views: dict[tuple[int, int | None], WindowView] = {}
 
     @property
     def spans(self) -> Iterator[tuple[PackedSegment, slice]]:
@@ -163,11 +191,31 @@ class AttentionMetadata:
         """The rows of the packed batch whose outputs are wanted."""
         return [rows.start + row for segment, rows in self.spans for row in segment.read]
 
-    def chunks(self, group: Group, like: Tensor, *, only_read: bool) -> list[Chunk]:
-        """The chunks of a group, made once for all layers."""
-        key = (group.start, only_read)
+    def view(self, group: Group, window: int | None) -> tuple[WindowView, int | None]:
+        """What a group's rows see of earlier columns, and the window if it hides any from them."""
+        buffer, seen = group.segments[0].buffer, group.segments[0].seen
+        if window is None or not self.window or max(group.positions) < window:
+            return WindowView(seen), None
+        key = (group.start, window)
+        if key not in self._views:
+            self._views[key] = view(buffer, seen, group.positions, window)
+        return self._views[key], window
+
+    def chunks(
+        self,
+        group: Group,
+        like: Tensor,
+        *,
+        only_read: bool,
+        window: int | None = None,
+        partly: Columns = (),
+    ) -> list[Chunk]:
+        """The chunks of a group, made once for all layers with the same window."""
+        key = (group.start, only_read, window)
         if key not in self._chunks:
-            self._chunks[key] = group.chunks(like, only_read=only_read)
+            self._chunks[key] = group.chunks(
+                like, only_read=only_read, window=window, partly=partly
+            )
         return self._chunks[key]
 
 
@@ -202,12 +250,19 @@ def packed_attention(
     Returns:
         (1, N, H, D) and no weights.
     """
+    _refuse_unknown(kwargs)
+    softcap, sinks_H = kwargs.get("softcap"), kwargs.get("s_aux")
     if metadata is None:
+        if softcap is not None or sinks_H is not None:
+            return plain_attention(query, key, value, attention_mask, scaling, softcap, sinks_H)
         stock: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
         return stock
-    _refuse_unknown(kwargs)
+    window = kwargs.get("sliding_window")
+    if window is not None and metadata.window:
+        window = min(int(window), metadata.window)
+    scoring = Scoring(window, softcap, sinks_H)
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     query_HND = query[0] * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     out_NHD = query.new_empty((query.shape[2], query.shape[1], value.shape[-1]))
@@ -215,27 +270,46 @@ def packed_attention(
         segment.buffer.write(layer, segment.column, key[0, :, rows], value[0, :, rows])
     for group in metadata.groups:
         rows = slice(group.start, group.end)
-        out_NHD[rows] = _look_back(metadata, group, layer, query_HND[:, rows], value.shape[-1])
+        out_NHD[rows] = _look_back(
+            metadata, group, layer, query_HND[:, rows], value.shape[-1], scoring
+        )
     return out_NHD.unsqueeze(0), None
 
 
 def _look_back(
-    metadata: AttentionMetadata, group: Group, layer: int, query_HTD: Tensor, value_size: int
+    metadata: AttentionMetadata,
+    group: Group,
+    layer: int,
+    query_HTD: Tensor,
+    value_size: int,
+    scoring: Scoring,
 ) -> Tensor:
     """Attention of a group's rows, (T, H, D); in the last layer the unread ones become zeros."""
+    seen, window = metadata.view(group, scoring.window)
     read = group.read_rows if layer == metadata.last_layer else None
-    if read is None or len(read) == query_HTD.shape[1]:
-        chunks = metadata.chunks(group, query_HTD, only_read=False)
-        return _attend(group, layer, query_HTD, chunks, value_size)
+    only_read = read is not None and len(read) < query_HTD.shape[1]
+    chunks = metadata.chunks(
+        group, query_HTD, only_read=only_read, window=window, partly=seen.partly
+    )
+    buffer = group.segments[0].buffer
+    if not only_read:
+        return _attend(buffer, layer, query_HTD, chunks, seen.whole, value_size, scoring)
     rows_R = torch.tensor(read, dtype=torch.long, device=query_HTD.device)
-    chunks = metadata.chunks(group, query_HTD, only_read=True)
     out_THD = query_HTD.new_zeros((query_HTD.shape[1], query_HTD.shape[0], value_size))
-    out_THD[rows_R] = _attend(group, layer, query_HTD[:, rows_R], chunks, value_size)
+    out_THD[rows_R] = _attend(
+        buffer, layer, query_HTD[:, rows_R], chunks, seen.whole, value_size, scoring
+    )
     return out_THD
 
 
 def _attend(
-    group: Group, layer: int, query_HRD: Tensor, chunks: list[Chunk], value_size: int
+    buffer: KVBuffer,
+    layer: int,
+    query_HRD: Tensor,
+    chunks: list[Chunk],
+    seen: Columns,
+    value_size: int,
+    scoring: Scoring,
 ) -> Tensor:
     """Attention of R rows of a group, (R, H, D), one chunk of rows after the other.
 
@@ -246,20 +320,22 @@ def _attend(
     # attention spends its time on. It knows no mask but the causal one, so only columns that every
     # row sees go through it; it returns the log of the sum of their scores, and with that the whole
     # history enters the softmax over the remaining columns as one column more.
-    buffer, seen = group.segments[0].buffer, group.segments[0].seen
-    tiled = [c for c in seen if value_size == query_HRD.shape[-1] and _tiles_pay(query_HRD, c)]
+    fits = value_size == query_HRD.shape[-1] and scoring.softcap is None
+    tiled = [c for c in seen if fits and _tiles_pay(query_HRD, c)]
     rest = tuple(columns for columns in seen if columns not in tiled)
     parts = [part for columns in tiled for part in buffer.seen(layer, columns)]
-    partials = [_tiled_attention(query_HRD, part) for part in parts]
+    partials = [tiled_attention(query_HRD, part) for part in parts]
     out_RHD = query_HRD.new_empty((query_HRD.shape[1], query_HRD.shape[0], value_size))
     start = 0
     for chunk in chunks:
         rows = slice(start, start + chunk.rows)
-        out_RHD[rows] = _dense(
+        columns = joined((*rest, *chunk.partly), chunk.columns)
+        out_RHD[rows] = dense_attention(
             query_HRD[:, rows],
-            [p for columns in joined(rest, chunk.columns) for p in buffer.seen(layer, columns)],
+            [part for some in columns for part in buffer.seen(layer, some)],
             chunk.bias,
             [(mixed[:, rows], score[:, rows]) for mixed, score in partials],
+            scoring,
         )
         start = rows.stop
     return out_RHD
@@ -275,63 +351,9 @@ def _tiles_pay(query_HTD: Tensor, columns: range) -> bool:
     )
 
 
-def _tiled_attention(query_HTD: Tensor, part: Part) -> PartialAttention:
-    """Attention over columns that all rows see, by torch's tiled kernel."""
-    keys, values = (t.unsqueeze(0) for t in part)
-    folded = _folded(query_HTD, keys.shape[1]).unsqueeze(0)
-    mixed, score = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        folded, keys, values, scale=1.0
-    )
-    return mixed.reshape(*query_HTD.shape[:2], -1), score.reshape(query_HTD.shape[:2])
-
-
-def _dense(
-    query_HTD: Tensor,
-    parts: list[Part],
-    bias_TB: Tensor | None,
-    partials: Sequence[PartialAttention] = (),
-) -> Tensor:
-    """Attention of T rows over columns, the query heads of a KV head folded into the rows.
-
-    Args:
-        parts: the columns; a base's and the buffer's own are never joined.
-        bias_TB: added to the scores of the last B columns.
-        partials: of other columns. Each counts as one column more, with its own score and, for
-            each row, its own value.
-
-    Returns:
-        (T, H, D).
-    """
-    heads, rows, _ = query_HTD.shape
-    kv_heads = parts[0][0].shape[0]
-    folded = _folded(query_HTD, kv_heads)
-    seen = [torch.bmm(folded, keys.transpose(1, 2)) for keys, _ in parts]
-    scores = seen[0] if len(seen) == 1 else torch.cat(seen, dim=-1)
-    if bias_TB is not None:
-        scores.view(kv_heads, -1, rows, scores.shape[-1])[..., -bias_TB.shape[1] :] += bias_TB
-    if partials:
-        partial_scores = [score.reshape(kv_heads, -1, 1) for _, score in partials]
-        scores = torch.cat([*partial_scores, scores], dim=-1)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query_HTD.dtype)
-    weights_of = weights.split([1] * len(partials) + [keys.shape[1] for keys, _ in parts], dim=-1)
-    of_partials, of_parts = weights_of[: len(partials)], weights_of[len(partials) :]
-    mixed = torch.bmm(of_parts[0], parts[0][1])
-    for weight, (_, values) in zip(of_parts[1:], parts[1:], strict=True):
-        mixed = torch.baddbmm(mixed, weight, values)
-    for weight, (value, _) in zip(of_partials, partials, strict=True):
-        mixed.addcmul_(weight, value.reshape(mixed.shape))
-    return mixed.view(heads, rows, mixed.shape[-1]).transpose(0, 1)
-
-
-def _folded(query_HTD: Tensor, kv_heads: int) -> Tensor:
-    """The query heads of each KV head folded into the rows, (KV heads, H / KV heads * T, D)."""
-    return query_HTD.reshape(kv_heads, -1, query_HTD.shape[-1])
-
-
 def _refuse_unknown(kwargs: dict[str, Any]) -> None:
-    for name in ("softcap", "s_aux", "position_bias"):
-        if kwargs.get(name) is not None:
-            raise NotImplementedError(f"packed attention knows no {name}")
+    if kwargs.get("position_bias") is not None:
+        raise NotImplementedError("packed attention knows no position_bias")
 
 
 def register() -> None:

@@ -20,13 +20,15 @@ class KVBuffer:
 
     Attributes:
         keys: the buffer's own columns, which come after the base's.
+        positions: of their tokens, as one (1, columns, 1) tensor; none where no layer has a window.
     """
 
-    __slots__ = ("_capacity", "_shared", "base", "keys", "values")
+    __slots__ = ("_capacity", "_shared", "base", "keys", "positions", "values")
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
+        self.positions: list[Tensor] = []
         self.base: KVBuffer | None = None
         self._shared = 0
         self._capacity = 0
@@ -34,7 +36,7 @@ class KVBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes allocated for its own columns, the spare ones included."""
-        return sum(t.nbytes for t in (*self.keys, *self.values))
+        return sum(t.nbytes for t in (*self.keys, *self.values, *self.positions))
 
     def seen(self, layer: int, columns: range) -> list[Part]:
         """A layer's keys and values of these columns, in two parts where some are the base's."""
@@ -55,6 +57,7 @@ class KVBuffer:
         self._capacity = -(-columns // _GROWTH) * _GROWTH
         self.keys = [self._grown(t) for t in self.keys]
         self.values = [self._grown(t) for t in self.values]
+        self.positions = [self._grown(t) for t in self.positions]
 
     def write(self, layer: int, column: int, key_HTD: Tensor, value_HTD: Tensor) -> None:
         """Write a layer's new keys and values from `column` on.
@@ -72,14 +75,29 @@ class KVBuffer:
         self.keys[layer][:, start:end] = key_HTD
         self.values[layer][:, start:end] = value_HTD
 
+    def place(self, column: int, positions: list[int]) -> None:
+        """Note the positions of new tokens, whose columns begin at `column`."""
+        if not self.positions:
+            self.positions.append(self._empty(torch.empty((1, 0, 1), dtype=torch.long)))
+        start = self._own(column)
+        self.positions[0][0, start : start + len(positions), 0] = torch.tensor(positions)
+
+    def positions_of(self, columns: range) -> Tensor:
+        """Positions of the tokens in these columns, (columns,), on the CPU."""
+        split = min(max(columns.start, self._shared), columns.stop)
+        own = self.positions[0][0, split - self._shared : columns.stop - self._shared, 0]
+        if self.base is None or split == columns.start:
+            return own
+        return torch.cat([self.base.positions[0][0, columns.start : split, 0], own])
+
     def move(self, columns: list[int], to: int) -> None:
         """Copy scattered columns to those from `to` on."""
         if not columns:
             return
         source = torch.tensor(columns, device=self.keys[0].device) - self._shared
         start = self._own(to)
-        for tensor in (*self.keys, *self.values):
-            tensor[:, start : start + len(columns)] = tensor[:, source]
+        for tensor in (*self.keys, *self.values, *self.positions):
+            tensor[:, start : start + len(columns)] = tensor[:, source.to(tensor.device)]
 
     def fork(self, columns: int, *, copied: int) -> "KVBuffer":
         """A buffer that begins with the first `columns` of this one.
@@ -94,7 +112,7 @@ class KVBuffer:
         fork.base = self.base if fork._shared else None
         fork.reserve(columns)
         rest = columns - fork._shared
-        for mine, theirs in ((self.keys, fork.keys), (self.values, fork.values)):
+        for mine, theirs in zip(self._kinds, fork._kinds, strict=True):
             for tensor in mine:
                 theirs.append(fork._empty(tensor))
                 theirs[-1][:, :rest] = tensor[:, :rest]
@@ -105,7 +123,7 @@ class KVBuffer:
         base, shared = self.base, self._shared
         if base is None or column >= shared:
             return
-        for mine, theirs in ((self.keys, base.keys), (self.values, base.values)):
+        for mine, theirs in zip(self._kinds, base._kinds, strict=True):
             copied = [tensor[:, column:shared] for tensor in theirs]
             mine[:] = [torch.cat(both, dim=1) for both in zip(copied, mine, strict=True)]
         self._shared = column
@@ -120,10 +138,16 @@ class KVBuffer:
             keys, values = zip(*self.seen(layer, range(columns)), strict=True)
             base.keys.append(torch.cat(keys, dim=1))
             base.values.append(torch.cat(values, dim=1))
+        if self.positions:
+            base.positions.append(self.positions_of(range(columns))[None, :, None].clone())
         own = self._own(columns)
-        rest = [[tensor[:, own:].clone() for tensor in kind] for kind in (self.keys, self.values)]
-        self.keys, self.values = rest
+        rest = [[tensor[:, own:].clone() for tensor in kind] for kind in self._kinds]
+        self.keys, self.values, self.positions = rest
         self.base, self._shared = base, columns
+
+    @property
+    def _kinds(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        return self.keys, self.values, self.positions
 
     def _own(self, column: int) -> int:
         """Index of a column among the buffer's own ones."""

@@ -27,6 +27,7 @@ from qnet.engine.forward_passes import Passes, pack
 from qnet.engine.last_layer_pruning import LastLayerPruning
 from qnet.engine.prefix_cache import Entry, PrefixCache
 from qnet.engine.radix_tree import common_prefix
+from qnet.engine.windows import shortened, window_of
 from qnet.errors import CheckpointError
 from qnet.support.slices import finish
 from qnet.types import CacheUse
@@ -43,6 +44,7 @@ DEFAULT_TOKENS_PER_FORWARD = 2048
 _UNBOUNDED = 2**31
 _LIMITS = ("max_position_embeddings", "attention_chunk_size")
 _PROBE_TOKENS = 12
+_PROBED_WINDOW = 4
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 _HALF_TOLERANCE = 0.1
 
@@ -55,6 +57,9 @@ class PackedModel:
         trunk: the module whose attention is packed.
         cache_bytes: budget of the prefixes kept between calls.
         tokens_per_forward: longest packed row of one forward pass.
+
+    Attributes:
+        context: most tokens of a sequence; a window, where it is not known which layers have it.
 
     Raises:
         CheckpointError: the architecture's packed outputs differ from its ordinary ones.
@@ -74,6 +79,7 @@ class PackedModel:
         self._read = read
         self._device = trunk.device
         self._tokens_per_forward = tokens_per_forward
+        self._window = window_of(trunk.config) or 0
         self._pruning = LastLayerPruning()
         # The hooks live as long as the trunk, which may outlive this and serve another.
         weakref.finalize(self, self._pruning.remove)
@@ -164,7 +170,7 @@ class PackedModel:
         """The outputs at the `read` tokens of the segments of one forward pass."""
         # One row of all tokens, without padding: sessions differ in length, and a rectangle would
         # compute its longest row for each. Which token sees which is left to the attention.
-        metadata = AttentionMetadata(batch, last_layer=self._pruning.layer)
+        metadata = AttentionMetadata(batch, last_layer=self._pruning.layer, window=self._window)
         inputs = self._inputs(batch)
         read, tokens = metadata.read_rows, inputs["input_ids"].shape[1]
         rows = torch.tensor(read, dtype=torch.long, device=self._device)
@@ -184,14 +190,39 @@ class PackedModel:
     def _adopt(self, trunk: PreTrainedModel) -> None:
         """Replace the trunk's attention by the packed one, and verify that no output changes."""
         _refuse_shifting_positions(trunk.config)
+        ordinary = trunk.config._attn_implementation
+        try:
+            self._replace_attention(trunk)
+        except CheckpointError:
+            trunk.set_attn_implementation(ordinary)
+            raise
+        self._prune_last_layer(trunk)
+
+    def _replace_attention(self, trunk: PreTrainedModel) -> None:
         try:
             trunk.set_attn_implementation(PACKED_ATTENTION)
+            if self._window and not self._packs_windows(trunk):
+                self.context, self._window = min(self.context, self._window), 0
             difference = self._probe(trunk)
         except Exception as error:  # a foreign architecture can fail in any way
             raise CheckpointError(_unsupported(trunk, str(error))) from error
         if not difference <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE):
             raise CheckpointError(_unsupported(trunk, f"outputs differ by {difference:.2g}"))
-        self._prune_last_layer(trunk)
+
+    def _packs_windows(self, trunk: PreTrainedModel) -> bool:
+        """True if windows do to packed outputs what they do to ordinary ones.
+
+        The probe is shorter than any model's window, so it is made with a shorter one.
+        """
+        window = self._window
+        self._window = min(_PROBED_WINDOW, window)
+        try:
+            with shortened(trunk.config, self._window):
+                return self._probe(trunk) <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE)
+        except Exception:  # windows that only the masks know; a history within one is as before
+            return False
+        finally:
+            self._window = window
 
     def _prune_last_layer(self, trunk: PreTrainedModel) -> None:
         """Skip the last layer's work on unread tokens, unless this architecture needs it."""
@@ -267,19 +298,19 @@ def _read_every(step: int, segment: PackedSegment) -> PackedSegment:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """Most tokens that the packed path takes: the positions, or a layer's window if smaller."""
+    """Most tokens that the model takes."""
     limits = [getattr(config, name, None) for name in _LIMITS]
-    if getattr(config, "use_sliding_window", True):
-        limits.append(getattr(config, "sliding_window", None))
     return min((int(limit) for limit in limits if limit), default=_UNBOUNDED)
 
 
 def _refuse_shifting_positions(config: PretrainedConfig) -> None:
     """Refuse rope types whose angles depend on the longest sequence: cached keys would be wrong."""
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("dynamic", "longrope"):
+    of_layers = [kind for kind in rope.values() if isinstance(kind, dict)]
+    kinds = {str(one.get("rope_type")) for one in (rope, *of_layers)}
+    if shifting := kinds & {"dynamic", "longrope"}:
         raise CheckpointError(
-            f"rope_type is {rope['rope_type']!r}, whose angles change with the length, so keys "
+            f"rope_type is {min(shifting)!r}, whose angles change with the length, so keys "
             "cannot be kept between steps; serve this model through an OpenAI-compatible server"
         )
 

@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from qnet.errors import CheckpointError, QGuideError
+from qnet.models.hub import model_folder, short_name
 from qnet.models.implicit_q import ImplicitQ
 from qnet.models.qnet import QNet
 from qnet.rendering.renderer import FIRST_RENDERER_VERSION, RENDERER_VERSION, Renderer
@@ -57,6 +58,7 @@ class Manifest(BaseModel):
         task_markers: how the environment's first user message states the task; a policy's.
         target: what Q was regressed on: q, avg or reward.
         label_range: lowest and highest label seen in training.
+        trunk: hub name and commit of the model that training started from; empty for a folder.
         trunk_sha256: hash of the weights that the trunk started from.
         data_sha256: hash of the training rows.
         metrics: what training measured.
@@ -76,6 +78,7 @@ class Manifest(BaseModel):
     read_at: ReadAt = ""
     target: str = ""
     label_range: tuple[float, float] | None = None
+    trunk: str = ""
     trunk_sha256: str = ""
     data_sha256: str = ""
     metrics: dict[str, float] = Field(default_factory=dict)
@@ -187,10 +190,11 @@ def load_policy(
         CheckpointError: see `read_manifest`; also a manifest of another kind, weights that do
             not fit the configuration or are not finite.
     """
+    directory = model_folder(directory)
     manifest = read_manifest(directory)
     _expect_kind(directory, manifest, "policy")
     model = _load_model(AutoModelForCausalLM, directory, dtype)
-    name = manifest.name if manifest else directory.name
+    name = manifest.name if manifest else short_name(directory)
     renderer = load_fitting_renderer(directory, int(model.config.vocab_size), manifest)
     return LoadedPolicy(name, model.to(device).eval(), renderer, manifest)
 
@@ -224,6 +228,7 @@ def load_q_model(
         CheckpointError: see `load_policy`; a Q model without a manifest is refused, and so is one
             whose Q is read elsewhere or whose file holds weights that the model lacks.
     """
+    directory = model_folder(directory)
     manifest = read_manifest(directory)
     if manifest is None:
         raise CheckpointError(f"{directory} has no {MANIFEST}; a Q model needs one: train it again")
@@ -241,7 +246,7 @@ def load_q_model(
 def load_renderer(directory: Path) -> Renderer:
     """The renderer of a checkpoint's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(
-        directory, local_files_only=True, trust_remote_code=False
+        model_folder(directory), local_files_only=True, trust_remote_code=False
     )
     return Renderer(tokenizer)
 
@@ -341,6 +346,7 @@ def _load_model(
             dtype=dtype,
             local_files_only=True,
             use_safetensors=True,
+            trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are refused below, by name
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from qnet.errors import CheckpointError
+from qnet.models.hub import model_folder
 from qnet.models.qnet import nested_config
 
 PAPER_BETA = 0.1
@@ -69,7 +70,11 @@ class ImplicitQ(PreTrainedModel):
         """
         models = [
             AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, dtype=torch.float32
+                model_folder(folder),
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
             )
             for folder in (policy, reference)
         ]

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
+from qnet.engine.windows import masks_of_layers
 from qnet.errors import CheckpointError
+from qnet.models.hub import model_folder
 from qnet.models.match_features import MATCH_FEATURES
 
 PAPER_HEAD_WIDTH = 1024
@@ -176,7 +178,11 @@ class QNet(PreTrainedModel):
     ) -> "QNet":
         """A new head on the trunk of any Hugging Face causal LM folder."""
         loaded = AutoModel.from_pretrained(
-            trunk, local_files_only=True, use_safetensors=True, dtype=torch.float32
+            model_folder(trunk),
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
         )
         trunk_fields = {k: v for k, v in loaded.config.to_dict().items() if k[0] != "_"}
         config = QNetConfig(
@@ -214,7 +220,7 @@ class QNet(PreTrainedModel):
         """The trunk's last hidden state at every position, (B, T, D)."""
         hidden_BTD: Tensor = self.trunk(
             input_ids=input_ids,
-            attention_mask=attention_mask,
+            attention_mask=masks_of_layers(self.trunk.config, attention_mask, position_ids),
             position_ids=position_ids,
             use_cache=False,
         ).last_hidden_state

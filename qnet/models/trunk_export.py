@@ -31,6 +31,7 @@ from qnet.models.checkpoint import (
     require_fit,
     require_read_at,
 )
+from qnet.models.hub import model_folder
 from qnet.models.qnet import QNet, QNetConfig, ValueHead, nested_config
 from qnet.rendering.renderer import Renderer
 
@@ -66,6 +67,7 @@ def load_head(directory: Path) -> LoadedHead:
     Raises:
         CheckpointError: see `load_qnet`; also a Q model of another kind.
     """
+    directory = model_folder(directory)
     manifest = _qnet_manifest(directory)
     qnet = _empty_qnet(directory)
     renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size), manifest)
@@ -92,6 +94,7 @@ def export_trunk(directory: Path, output: Path) -> str:
     """
     if output.exists():
         raise CheckpointError(f"{output} exists; remove it or name another folder")
+    directory = model_folder(directory)
     manifest = load_head(directory).manifest
     partial = output.with_name(f"{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -146,6 +146,11 @@ class LocalPolicy:
             passes.close()
 
     @property
+    def context(self) -> int:
+        """Most tokens of a history with the reply."""
+        return self._packed.context
+
+    @property
     def cached_bytes(self) -> int:
         """Bytes of keys and values kept for later steps."""
         return self._packed.store.nbytes

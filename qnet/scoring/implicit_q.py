@@ -41,10 +41,15 @@ class NaiveImplicitScorer:
             InvalidCandidatesError: a request has no candidates.
             MalformedHistoryError: a history without tokens, after which nothing has a probability.
         """
-        return [self._score(request) for request in requests]
+        return [self.score_rendered(self.prepare(request)) for request in requests]
 
-    def _score(self, request: ScoreRequest) -> ScoreResult:
-        rendered = _render(self._loaded, request, self.context)
+    def prepare(self, request: ScoreRequest) -> RenderedRequest:
+        """The request's tokens; raises what `score` does."""
+        return _render(self._loaded, request, self.context)
+
+    @torch.inference_mode()
+    def score_rendered(self, rendered: RenderedRequest) -> ScoreResult:
+        """Q of each candidate of one request."""
         sequences = list(rendered.sequences)
         start = len(rendered.history)
         q_values = tuple(self._q(token_ids, start) for token_ids in sequences)
@@ -72,7 +77,6 @@ class SharedPrefixImplicitScorer:
         tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
     ) -> None:
         self.name = loaded.name
-        self.context = _context(loaded)
         self._loaded = loaded
         self._policy, self._reference = (
             LogprobReader(
@@ -80,6 +84,7 @@ class SharedPrefixImplicitScorer:
             )
             for model in (loaded.model.policy, loaded.model.reference)
         )
+        self.context = min(self._policy.context, self._reference.context)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate, in the requests' order; tokens are counted once for each model.

@@ -19,7 +19,6 @@ from qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
-    context_length,
     logits_of,
 )
 from qnet.engine.prefix_cache import Entry
@@ -59,11 +58,11 @@ class SharedPrefixLogprobScorer:
         tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
     ) -> None:
         self.name = loaded.name
-        self.context = context_length(loaded.model.config)
         self._renderer = loaded.renderer
         self._reader = LogprobReader(
             loaded.model, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
         )
+        self.context = self._reader.context
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """log pi of each candidate, in the requests' order.
@@ -108,6 +107,7 @@ class LogprobReader:
             cache_bytes=cache_bytes,
             tokens_per_forward=tokens_per_forward,
         )
+        self.context = self._packed.context
 
     @property
     def cache(self) -> CacheUse:

@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qnet.engine.attention import Columns, PackedSegment, joined
+from qnet.engine.attention import PackedSegment, joined
 from qnet.engine.packed_model import Salted
 from qnet.engine.prefix_cache import Branch, Entry
 from qnet.engine.token_trie import TokenTrie
+from qnet.engine.windows import Columns
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qnet.models.match_features import match_features, observed_features, turns_of
 from qnet.models.qnet import HeadFeatures

@@ -55,10 +55,11 @@ class NaiveScorer:
             InvalidCandidatesError: a request has no candidates, or they bring observations where
                 Q is read at the action, or none where it is read after them.
         """
-        return [self._score(request) for request in requests]
+        return [self.score_rendered(self.prepare(request)) for request in requests]
 
-    def _score(self, request: ScoreRequest) -> ScoreResult:
-        rendered = render_request(
+    def prepare(self, request: ScoreRequest) -> RenderedRequest:
+        """The request's tokens; raises what `score` does."""
+        return render_request(
             self._loaded.renderer,
             request,
             name=self.name,
@@ -66,6 +67,10 @@ class NaiveScorer:
             reads_observation=self.reads_observation,
             features=self._loaded.model.head.features,
         )
+
+    @torch.inference_mode()
+    def score_rendered(self, rendered: RenderedRequest) -> ScoreResult:
+        """Q of each candidate of one request."""
         sequences = list(rendered.sequences)
         features_RF = head_features([rendered])
         q_values = tuple(

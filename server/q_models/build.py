@@ -13,7 +13,6 @@ import torch
 
 from qnet.device.device_loss import is_lost
 from qnet.device.device_thread import DeviceThread
-from qnet.engine.packed_model import context_length
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
 from qnet.models.checkpoint import (
     MANIFEST,
@@ -23,10 +22,11 @@ from qnet.models.checkpoint import (
     load_q_model,
     sha256_of,
 )
+from qnet.models.hub import model_folder
 from qnet.policies.local import LocalPolicy
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
-from qnet.scoring.build import build_shared_prefix_scorer
+from qnet.scoring.build import build_serving_scorer
 from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import CachingScorer, Policy, TaskMarker
 from server.observability.metrics import Metrics
@@ -272,7 +272,7 @@ def _origin(settings: Settings, source: str, name: str) -> tuple[str, ScorerSour
     """Default version of a source, by its content, and the builder of its scorer."""
     if source == SCRIPTED:
         return _FAKE_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
-    folder = embedded_path("qnet") if source == EMBEDDED else Path(source)
+    folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
     trunk = trunk_of(settings, name)
     if trunk:
         origin = build_remote_origin(settings, folder, trunk)
@@ -286,10 +286,11 @@ def _local_origin(settings: Settings, source: str, folder: Path) -> ScorerSource
 
     def build() -> CachingScorer:
         torch.nn.Module.to(loaded.model, settings.device)
-        return build_shared_prefix_scorer(
+        return build_serving_scorer(
             loaded,
             cache_bytes=settings.cache_bytes,
             tokens_per_forward=settings.tokens_per_forward,
+            full_sequences=settings.full_sequences,
         )
 
     return ScorerSource(build, _source(source), loaded.manifest, precision=settings.dtype)
@@ -328,10 +329,9 @@ def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> Serve
         cache_bytes=settings.cache_bytes,
         tokens_per_forward=settings.tokens_per_forward,
     )
-    context = context_length(loaded.model.config)
     source = _source(named)
     name = EMBEDDED if source == EMBEDDED else loaded.name
-    return ServedPolicy(name, policy, source, context, loaded.manifest)
+    return ServedPolicy(name, policy, source, policy.context, loaded.manifest)
 
 
 def _build_paraphraser(

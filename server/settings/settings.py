@@ -110,8 +110,8 @@ class Settings(BaseSettings):
         host: address to bind; any address but loopback needs API keys or `insecure`.
         port: port to bind; 0 picks a free one.
         policy: the policy that draws candidates: "embedded", "scripted" (a fake for demos), a
-            checkpoint folder, a Hugging Face folder of any causal language model, or the name of
-            an upstream.
+            checkpoint folder, a Hugging Face folder or hub name of any causal language model, or
+            the name of an upstream.
         upstreams: name -> an OpenAI-compatible server; requests may select it by this name.
         vllm: a model to serve with vLLM in a child process; it becomes the upstream `vllm`.
         vllm_python: Python interpreter that has vLLM installed.
@@ -165,6 +165,9 @@ class Settings(BaseSettings):
         concurrent_requests: maximum concurrent requests of each key in this process; 0 is no limit.
         device: "cpu", "cuda", "cuda:1" and so on, for the models in this process.
         dtype: data type of weights and activations.
+        full_sequences: run Q models whose architecture cannot be packed (hybrids with a memory
+            beside attention) on every full sequence, which costs the whole history per candidate;
+            false refuses them.
         threads: number of torch threads; 0 is torch's default.
         num_candidates: default M of a chat completion.
         max_candidates: maximum number of candidates per request.
@@ -251,6 +254,7 @@ class Settings(BaseSettings):
     concurrent_requests: int = Field(default=64, ge=0)
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
+    full_sequences: bool = False
     threads: int = Field(default=0, ge=0)
     num_candidates: int = Field(default=5, ge=1)
     max_candidates: int = Field(default=64, ge=1)

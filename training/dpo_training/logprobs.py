@@ -10,6 +10,7 @@ from rich.progress import track
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from qnet.engine.windows import masks_of_layers
 from qnet.models.implicit_q import token_logprobs
 from training.optimization.packed_replies import PackedReplies, ReplyPath
 from training.q_training.validation import require_same
@@ -22,10 +23,11 @@ def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
     # A vocabulary's logits are the largest tensor here: only where a scored token follows.
     scored = sorted({token for reply in tree.replies for token in reply})
     row_of = {before: row for row, before in enumerate(sorted({tree.before[t] for t in scored}))}
+    depths_BT = torch.tensor([tree.depths])
     logits_RV = model(
         input_ids=torch.tensor([tree.token_ids]),
-        attention_mask=tree.visible()[None, None],
-        position_ids=torch.tensor([tree.depths]),
+        attention_mask=masks_of_layers(model.config, tree.visible()[None, None], depths_BT),
+        position_ids=depths_BT,
         use_cache=False,
         logits_to_keep=torch.tensor(list(row_of)),
     ).logits[0]

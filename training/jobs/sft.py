@@ -23,6 +23,7 @@ from transformers import (
 
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import Manifest, save_checkpoint
+from qnet.models.hub import hub_name, model_folder
 from qnet.rendering.renderer import Renderer
 from qnet.types import Message
 from training.data.augmentation import Augmentation, build_augmenter
@@ -54,7 +55,7 @@ class SftConfig(BaseModel):
 
     Attributes:
         trajectories: run folders of `collect` (or of finished episodes).
-        base: a Hugging Face causal LM folder; None trains `architecture` from scratch.
+        base: a Hugging Face causal LM, folder or hub name; None trains `architecture` from scratch.
         observation_weight: loss weight of observation tokens; the papers' is 0. A small weight
             helps a model that is trained from scratch to learn the environment's language.
         augmentation: consistent renaming of each episode, drawn anew in each epoch.
@@ -96,6 +97,8 @@ def _train(config: SftConfig, run: RunFolder) -> Manifest:
     ]
     if not episodes:
         raise ConfigError(f"no trajectories in {config.trajectories}; run `qguide collect` first")
+    if config.base is not None:
+        config = config.model_copy(update={"base": model_folder(config.base)})
     model, tokenizer = build_model(config, [episode.messages for episode in episodes])
     renderer = Renderer(tokenizer)
     sequences, steps = _plan(config, renderer, episodes)
@@ -110,6 +113,7 @@ def _train(config: SftConfig, run: RunFolder) -> Manifest:
         kind="policy",
         name=config.name,
         environment=config.environment,
+        trunk=hub_name(config.base) if config.base else "",
         task_markers=task_markers_of(config.environment),
         data_sha256=sha256_of_rows(config.trajectories),
         metrics={"episodes": len(episodes), "steps": len(steps)},
@@ -125,7 +129,11 @@ def build_model(
     """The model to train and its tokenizer: `config.base`, or a fresh Llama."""
     if config.base is not None:
         model = AutoModelForCausalLM.from_pretrained(
-            config.base, local_files_only=True, use_safetensors=True, dtype=torch.float32
+            config.base,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
         )
         return model, AutoTokenizer.from_pretrained(config.base, local_files_only=True)
     shape = config.architecture

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
+from qnet.models.hub import hub_name, model_folder
 from qnet.models.implicit_q import ImplicitQ
 from qnet.rendering.renderer import Renderer
 from training.data.runs import RunFolder, open_run, sha256_of_rows
@@ -95,6 +96,10 @@ def _train(config: TrainDpoConfig, run: RunFolder) -> Manifest:
     torch.manual_seed(config.seed)
     if config.optimization.threads:
         torch.set_num_threads(config.optimization.threads)
+    local = {"policy": model_folder(config.policy)}
+    if config.reference:
+        local["reference"] = model_folder(config.reference)
+    config = config.model_copy(update=local)
     renderer = load_renderer(config.policy)
     examples = read_pair_examples(
         config, renderer, max_tokens=config.optimization.micro_batch_tokens, seed=config.seed
@@ -188,6 +193,7 @@ def _save(
         task_markers=task_markers_of(config.environment),
         read_at="action_tokens",
         target="dpo",
+        trunk=hub_name(config.policy),
         trunk_sha256=sha256_of(weights) if weights.is_file() else "",
         data_sha256=sha256_of_rows(config.pairs),
         metrics=figures,

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
+from qnet.models.hub import hub_name, model_folder
 from qnet.models.qnet import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, QNet
 from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
@@ -110,6 +111,7 @@ def run_train_qnet(config: TrainQNetConfig) -> Manifest:
 
 def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
     torch.manual_seed(config.seed)
+    config = config.model_copy(update={"trunk": model_folder(config.trunk)})
     packing = Packing(
         load_renderer(config.trunk),
         config,
@@ -201,6 +203,7 @@ def _manifest(
         read_at="observation" if config.read_at == "observation" else "last_token",
         target=_target(config),
         label_range=(min(labels), max(labels)),
+        trunk=hub_name(config.trunk),
         trunk_sha256=sha256_of(weights) if weights.is_file() else "",
         data_sha256=sha256_of_rows([*config.labels, *config.groups]),
         metrics=metrics,

@@ -28,7 +28,11 @@ def output_embeddings(trunk: Path, qnet: QNet) -> VocabularyLogits:
         trunk: the policy's folder.
     """
     policy = AutoModelForCausalLM.from_pretrained(
-        trunk, local_files_only=True, use_safetensors=True, dtype=torch.float32
+        trunk,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+        dtype=torch.float32,
     )
     layer = policy.get_output_embeddings()
     if layer.weight is policy.get_input_embeddings().weight:

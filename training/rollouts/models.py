@@ -138,9 +138,10 @@ def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
 
 def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
     """Folder of the model of that name."""
+    from qnet.models import hub
     from qnet.models.checkpoint import embedded_path
 
-    return embedded_path(kind) if name == EMBEDDED else Path(name)
+    return embedded_path(kind) if name == EMBEDDED else hub.model_folder(name)
 
 
 def sha256_of_policy(name: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import Gemma2Config, GPTNeoConfig, Lfm2Config, Llama4TextConfig, PretrainedConfig
+from transformers import GPTNeoConfig, Lfm2Config, Llama4TextConfig, PretrainedConfig
 
 from qnet.engine import attention
 from qnet.engine import prefix_cache as kvstore
@@ -116,7 +116,6 @@ SHAPE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("trunk", "reason"),
     [
-        (Gemma2Config(**SHAPE, head_dim=8), "softcap"),
         (
             GPTNeoConfig(
                 vocab_size=300,
@@ -132,7 +131,7 @@ SHAPE: dict[str, Any] = {
         (Lfm2Config(**SHAPE, layer_types=["full_attention", "conv"]), "1 of its 2 layers"),
         (Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]), "layer 1 has attention"),
     ],
-    ids=["softcap", "attention-of-its-own", "convolution-last", "convolution-first"],
+    ids=["attention-of-its-own", "convolution-last", "convolution-first"],
 )
 def test_a_trunk_that_would_score_wrongly_is_refused_at_load(
     trunk: PretrainedConfig, reason: str

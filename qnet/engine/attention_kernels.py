@@ -1,0 +1,122 @@
+"""Scores, weights and values of attention, over columns as they lie in KV buffers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qnet.engine.kv_buffer import Part
+
+PartialAttention = tuple[Tensor, Tensor]
+"""Attention of T rows over some columns, (heads, T, head size), and the log of the sum of
+their exponentiated scores, (heads, T)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Attributes of a layer's attention beside what its rows see.
+
+    Attributes:
+        window: positions that a token sees, its own included; None is all of them.
+        softcap: scores are squashed between minus and plus this.
+        sinks_H: score of each head's sink, a column without a value.
+    """
+
+    window: int | None = None
+    softcap: float | None = None
+    sinks_H: Tensor | None = None
+
+
+def tiled_attention(query_HTD: Tensor, part: Part) -> PartialAttention:
+    """Attention over columns that all rows see, by torch's tiled kernel."""
+    keys, values = (t.unsqueeze(0) for t in part)
+    folded = _folded(query_HTD, keys.shape[1]).unsqueeze(0)
+    mixed, score = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        folded, keys, values, scale=1.0
+    )
+    return mixed.reshape(*query_HTD.shape[:2], -1), score.reshape(query_HTD.shape[:2])
+
+
+def dense_attention(
+    query_HTD: Tensor,
+    parts: list[Part],
+    bias_TB: Tensor | None,
+    partials: Sequence[PartialAttention],
+    scoring: Scoring,
+) -> Tensor:
+    """Attention of T rows over columns, the query heads of a KV head folded into the rows.
+
+    Args:
+        parts: the columns; a base's and the buffer's own are never joined.
+        bias_TB: added to the scores of the last B columns.
+        partials: of other columns. Each counts as one column more, with its own score and, for
+            each row, its own value.
+
+    Returns:
+        (T, H, D).
+    """
+    heads, rows, _ = query_HTD.shape
+    kv_heads = parts[0][0].shape[0]
+    folded = _folded(query_HTD, kv_heads)
+    seen = [torch.bmm(folded, keys.transpose(1, 2)) for keys, _ in parts]
+    scores = seen[0] if len(seen) == 1 else torch.cat(seen, dim=-1)
+    if scoring.softcap is not None:
+        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+    if bias_TB is not None:
+        scores.view(kv_heads, -1, rows, scores.shape[-1])[..., -bias_TB.shape[1] :] += bias_TB
+    if partials:
+        partial_scores = [score.reshape(kv_heads, -1, 1) for _, score in partials]
+        scores = torch.cat([*partial_scores, scores], dim=-1)
+    if scoring.sinks_H is not None:
+        sinks = scoring.sinks_H.view(kv_heads, -1, 1).repeat_interleave(rows, dim=1)
+        scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query_HTD.dtype)
+    if scoring.sinks_H is not None:
+        weights = weights[..., :-1]
+    weights_of = weights.split([1] * len(partials) + [keys.shape[1] for keys, _ in parts], dim=-1)
+    of_partials, of_parts = weights_of[: len(partials)], weights_of[len(partials) :]
+    mixed = torch.bmm(of_parts[0], parts[0][1])
+    for weight, (_, values) in zip(of_parts[1:], parts[1:], strict=True):
+        mixed = torch.baddbmm(mixed, weight, values)
+    for weight, (value, _) in zip(of_partials, partials, strict=True):
+        mixed.addcmul_(weight, value.reshape(mixed.shape))
+    return mixed.view(heads, rows, mixed.shape[-1]).transpose(0, 1)
+
+
+def _folded(query_HTD: Tensor, kv_heads: int) -> Tensor:
+    """The query heads of each KV head folded into the rows, (KV heads, H / KV heads * T, D)."""
+    return query_HTD.reshape(kv_heads, -1, query_HTD.shape[-1])
+
+
+def plain_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    sinks_H: Tensor | None,
+) -> tuple[Tensor, None]:
+    """Attention of ordinary batches, (B, T, H, D), where torch's kernels know no softcap or sinks.
+
+    Args:
+        mask: true or 0 where a token sees another; None is causal.
+    """
+    repeats = query.shape[1] // key.shape[1]
+    key, value = (t.repeat_interleave(repeats, dim=1) for t in (key, value))
+    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if mask is None:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    else:
+        scores = scores + mask
+    if sinks_H is not None:
+        sinks = sinks_H.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    mixed = weights[..., : key.shape[2]] @ value
+    return mixed.transpose(1, 2), None

@@ -1,0 +1,108 @@
+"""Sliding windows: what a layer's rows still see of the columns before them.
+
+A window hides from a token whatever lies as many positions before it as the window is long. Columns
+are not positions (candidates lie side by side), so buffers note the positions of their tokens.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from qnet.engine.kv_buffer import KVBuffer
+
+Columns = tuple[range, ...]
+"""Columns of a buffer, in order; no two ranges touch."""
+
+_SLIDING = "sliding_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """Columns before a group's own, as far as its rows see them.
+
+    Attributes:
+        whole: columns that every row sees.
+        partly: columns that some rows see.
+    """
+
+    whole: Columns
+    partly: Columns = ()
+
+
+def view(buffer: KVBuffer, seen: Columns, positions: list[int], window: int) -> WindowView:
+    """What rows at these positions see of `seen`, whose positions grow within each range."""
+    whole, partly = [], []
+    edges = torch.tensor([min(positions) - window + 1, max(positions) - window + 1])
+    for columns in seen:
+        first, every = torch.searchsorted(buffer.positions_of(columns), edges).tolist()
+        if first < every:
+            partly.append(range(columns.start + first, columns.start + every))
+        if columns.start + every < columns.stop:
+            whole.append(range(columns.start + every, columns.stop))
+    return WindowView(tuple(whole), tuple(partly))
+
+
+def hide_behind(
+    buffer: KVBuffer,
+    columns: Columns,
+    positions: list[int],
+    window: int,
+    *,
+    bias_RB: Tensor | None,
+    like: Tensor,
+) -> Tensor:
+    """Bias, 0 or -inf, (rows, columns): -inf behind each row's window.
+
+    Args:
+        bias_RB: what hides the last B columns already.
+    """
+    columns_C = torch.cat([buffer.positions_of(some) for some in columns])
+    hidden_RC = columns_C <= torch.tensor(positions)[:, None] - window
+    bias_RC = like.new_zeros(hidden_RC.shape)
+    if bias_RB is not None:
+        bias_RC[:, -bias_RB.shape[1] :] += bias_RB
+    return bias_RC.masked_fill_(hidden_RC.to(like.device), float("-inf"))
+
+
+def window_of(config: PretrainedConfig) -> int | None:
+    """Length of the windows that some layers have; None where every layer sees everything."""
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or not getattr(config, "use_sliding_window", True):
+        return None
+    kinds = getattr(config, "layer_types", None)
+    return None if kinds and _SLIDING not in kinds else window
+
+
+@contextmanager
+def shortened(config: PretrainedConfig, window: int) -> Iterator[None]:
+    """Within this, the masks that transformers makes for the model have a window so long."""
+    length = config.sliding_window
+    config.sliding_window = window
+    try:
+        yield
+    finally:
+        config.sliding_window = length
+
+
+def masks_of_layers(
+    config: PretrainedConfig, mask_BHTT: Tensor | None, position_ids: Tensor | None
+) -> Tensor | dict[str, Tensor] | None:
+    """A mask of trees as a trunk with windows takes it; for others the mask itself.
+
+    Args:
+        mask_BHTT: true where a token sees another, 4D; others are returned as they are.
+        position_ids: (B, T).
+    """
+    window = window_of(config)
+    if window is None or mask_BHTT is None or mask_BHTT.ndim != 4 or position_ids is None:
+        return mask_BHTT
+    distance_BTT = position_ids[:, :, None] - position_ids[:, None, :]
+    near_BHTT = mask_BHTT & (distance_BTT < window)[:, None]
+    kinds = set(getattr(config, "layer_types", None) or (_SLIDING,))
+    if kinds == {_SLIDING}:
+        return near_BHTT
+    return dict.fromkeys(kinds, mask_BHTT) | {_SLIDING: near_BHTT}

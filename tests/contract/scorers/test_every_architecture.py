@@ -1,0 +1,24 @@
+"""Every causal architecture of transformers: Q is that of the full sequence, or it is refused."""
+
+import pytest
+
+from tests.support.architectures import MODEL_TYPES, PACKED, is_tiny, refusal_of, tiny_config
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.filterwarnings("ignore")
+def test_its_q_are_those_of_full_sequences_or_it_is_refused_with_the_reason(
+    model_type: str,
+) -> None:
+    try:
+        config = tiny_config(model_type)
+        tiny = is_tiny(config)
+    except Exception as error:  # each configuration has rules of its own
+        assert model_type not in PACKED
+        pytest.skip(f"no tiny model: {error}")
+    if not tiny:
+        pytest.skip("no tiny model: its configuration holds others")
+    refusal = refusal_of(config)
+    assert (refusal is None) == (model_type in PACKED)
+    if refusal is not None:
+        assert "does not run on packed tokens" in refusal or "rope_type" in refusal

@@ -1,0 +1,125 @@
+"""Models by their hub name: the commit is pinned, nothing that can run is downloaded."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qnet.errors import CheckpointError
+from qnet.models.checkpoint import MANIFEST
+from qnet.models.hub import hub_name, model_folder, short_name
+from tests.support.loopback_hub import LoopbackHub, running_hub
+from tests.support.tiny_models import save_policy, save_qnet
+
+ROOT = Path(__file__).parents[4]
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from qnet.errors import CheckpointError
+from qnet.models.checkpoint import Manifest, load_policy, load_q_model, load_renderer
+from qnet.models.checkpoint import save_checkpoint
+from qnet.models.hub import hub_name, model_folder
+from qnet.models.qnet import QNet
+
+found = {}
+for name in sys.argv[2:]:
+    try:
+        load = load_q_model if name.endswith("qnet") else load_policy
+        served = load(Path(name)).name
+    except CheckpointError as error:
+        found[name] = {"refused": str(error)}
+    else:
+        folder = model_folder(name)
+        files = sorted(file.name for file in folder.iterdir())
+        found[name] = {"served": served, "pinned": hub_name(folder), "files": files}
+        if name.endswith("policy"):
+            save_checkpoint(
+                Path(sys.argv[1]),
+                model=QNet.from_trunk(Path(name), head_width=16),
+                tokenizer=load_renderer(Path(name)).tokenizer,
+                manifest=Manifest(
+                    kind="qnet", name="t", read_at="last_token", trunk=hub_name(folder)
+                ),
+            )
+print(json.dumps(found))
+"""
+
+
+def run_with(hub: LoopbackHub, home: Path, *names: str, offline: bool = False) -> dict[str, Any]:
+    """Outcome by name in a program for which the hub is on loopback: its address is read once."""
+    place = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": str(int(offline))}
+    direct = {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(home / "trained"), *names],
+        env=os.environ | place | direct,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.server
+def test_models_are_downloaded_by_name_and_pinned_to_a_commit(tmp_path: Path) -> None:
+    policy = save_policy(tmp_path / "policy")
+    (policy / "modeling_tiny.py").write_text("raise SystemExit('remote code ran')\n")
+    (policy / "pytorch_model.bin").write_bytes(b"a pickle")
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    (pickled / "config.json").write_text("{}")
+    (pickled / "pytorch_model.bin").write_bytes(b"a pickle")
+    with running_hub() as hub:
+        commit = hub.publish("tiny/policy", policy)
+        other = hub.publish("tiny/policy", save_policy(tmp_path / "v2", seed=1), revision="v2")
+        hub.publish("tiny/qnet", save_qnet(tmp_path / "qnet", policy))
+        hub.publish("tiny/pickled", pickled)
+        names = ("tiny/policy", "tiny/policy@v2", f"tiny/policy@{other}", "tiny/qnet")
+        found = run_with(hub, tmp_path / "home", *names, "tiny/pickled", "tiny/nothing")
+        asked = len(hub.served)
+        offline = run_with(hub, tmp_path / "home", *names[:2], "tiny/unseen", offline=True)
+        assert len(hub.served) == asked
+
+    main = found["tiny/policy"]
+    assert main["served"] == "tiny/policy"
+    assert main["pinned"] == f"tiny/policy@{commit}"
+    assert "model.safetensors" in main["files"]
+    assert not {"pytorch_model.bin", "modeling_tiny.py"} & {*main["files"], *hub.served}
+    assert found["tiny/policy@v2"]["pinned"] == f"tiny/policy@{other}"
+    assert found[f"tiny/policy@{other}"]["pinned"] == f"tiny/policy@{other}"
+    assert found["tiny/qnet"]["served"] == "tiny-q"
+    assert "has no safetensors at tiny/pickled@" in found["tiny/pickled"]["refused"]
+    assert "is no folder here, and the hub does not give it" in found["tiny/nothing"]["refused"]
+
+    assert offline["tiny/policy"] == main
+    assert offline["tiny/policy@v2"] == found["tiny/policy@v2"]
+    assert "HF_HUB_OFFLINE is not set" in offline["tiny/unseen"]["refused"]
+
+    manifest = json.loads((tmp_path / "home/trained" / MANIFEST).read_text())
+    assert manifest["trunk"] == f"tiny/policy@{commit}"
+
+
+def test_a_folder_is_taken_before_a_hub_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "policy").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert model_folder("runs/policy") == Path("runs/policy")
+    assert hub_name(Path("runs/policy")) == ""
+    assert short_name(Path("runs/policy")) == "policy"
+
+
+@pytest.mark.parametrize("name", ["/nowhere/policy", "./runs/policy", "a/b/c", "policy"])
+def test_a_path_is_no_hub_name(name: str) -> None:
+    assert model_folder(name) == Path(name)
+
+
+def test_a_name_that_neither_disk_nor_hub_knows_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="nobody/nothing@v1 is no folder here"):
+        model_folder("nobody/nothing@v1")
