@@ -51,9 +51,13 @@ class PreferenceRow(TaskRow):
         for name, rows in (("chosen", self.chosen), ("rejected", self.rejected)):
             if any((row.role == "assistant") != (i % 2 == 0) for i, row in enumerate(rows)):
                 roles = ", ".join(row.role for row in rows)
-                raise ValueError(f"{name} has the roles {roles}; replies and answers take turns")
+                raise ValueError(
+                    f"{name} has the roles {roles}; alternate between replies and observations"
+                )
             if len(rows) % 2 == 0:
-                raise ValueError(f"{name} ends with an observation, which is never scored")
+                raise ValueError(
+                    f"{name} ends with an observation, which is never scored; end it with a reply"
+                )
         return self
 
     @model_validator(mode="after")
@@ -64,10 +68,13 @@ class PreferenceRow(TaskRow):
                 f"{self.rejected_value}"
             )
         if self.level == "step" and len(self.chosen) + len(self.rejected) > 2:
-            raise ValueError("a step is one reply, but chosen or rejected goes on")
+            raise ValueError(
+                f"level is 'step', but chosen has {len(self.chosen)} messages and rejected "
+                f"{len(self.rejected)}; give one reply each"
+            )
         key = action_key(self.chosen[0].content)
         if self.level == "step" and key == action_key(self.rejected[0].content):
-            raise ValueError(f"chosen and rejected both do {key!r}")
+            raise ValueError(f"chosen and rejected have the same action {key!r}; give two actions")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""Exploration trees read task by task: several explorations of one task are one tree."""
+"""Exploration trees by task, with several explorations of one task merged into one tree."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from training.data.runs import read_rows, rows_path
 
 @dataclass(frozen=True, slots=True)
 class TaskTree:
-    """A task's tree.
+    """The tree of one task.
 
     Attributes:
-        row: of the first exploration.
-        searched: by node id, the values of the search that grew the tree; empty for a tree that
-            was not searched, or that was merged of several.
+        row: row of the first exploration.
+        searched: values of the search that grew the tree, by node id; empty if the tree was not
+            grown by a search, or was merged from several.
     """
 
     row: TreeRow
@@ -30,7 +30,7 @@ class TaskTree:
     def labels(
         self, *, target: Target, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
     ) -> dict[int, float]:
-        """The label of every node; of every visited one, for the values of a search.
+        """The label of every node, or for the values of a search, of every visited node.
 
         Raises:
             ConfigError: the tree has no values of a search.
@@ -38,8 +38,8 @@ class TaskTree:
         if target == "mcts":
             if not self.searched:
                 raise ConfigError(
-                    f"task {self.row.task_id} has no values of one search; explore it once with "
-                    "strategy = 'mcts', or choose another target"
+                    f"task {self.row.task_id} does not have the values of a single search; explore "
+                    "it once with strategy = 'mcts', or choose another target"
                 )
             return dict(self.searched)
         return label_tree(
@@ -62,7 +62,7 @@ def read_task_trees(
 
     Raises:
         ConfigError: there is no tree with an action.
-        RecordError: a row is no tree, or a reward in it is out of bounds.
+        RecordError: a row is not a valid tree, or a reward in it is out of bounds.
     """
     rows: dict[str, list[SearchRow]] = defaultdict(list)
     for folder in folders:

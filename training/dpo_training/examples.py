@@ -1,4 +1,4 @@
-"""Training examples of DPO: preference pairs by task, and what is held back from them."""
+"""Training examples of DPO: preference pairs by task, and examples held back for validation."""
 
 import random
 from collections import defaultdict
@@ -20,15 +20,16 @@ from training.optimization.packed_replies import PackedReplies, add_pair, pack_c
 
 
 class PairExamples(BaseModel):
-    """Options of the examples and their packing.
+    """Options for the examples and their packing.
 
     Attributes:
         pairs: run folders of `pairs`.
-        held_back_pairs: run folders of `pairs` to validate on, beside the held-back tasks.
-        other_pairs: those of another source, such as another policy's, whose accuracy is told
-            apart: out of distribution.
-        held_back_groups: run folders of `groups` to validate on.
-        group_labels: computation of the steps of their candidates.
+        held_back_pairs: run folders of `pairs` used for validation only, in addition to the
+            held-back tasks of `pairs`.
+        other_pairs: run folders of pairs from another source, such as another policy, whose
+            accuracy is reported separately, as out of distribution.
+        held_back_groups: run folders of `groups` used for validation only.
+        group_labels: how the steps of their candidates are computed.
         max_length: longest path in tokens.
         validation_fraction: share of tasks held back.
     """
@@ -60,8 +61,8 @@ def read_pair_examples(
     """Read and pack all examples; training and validation share no task.
 
     Args:
-        max_tokens: most distinct tokens of a packed row.
-        seed: of the tasks held back.
+        max_tokens: maximum number of distinct tokens in a packed row.
+        seed: seed of the choice of held-back tasks.
 
     Raises:
         ConfigError: there is nothing to train on, or a task to validate on is trained on.
@@ -127,5 +128,6 @@ def _packed_groups(
 def _refuse_overlap(trained: set[str], held_back: Iterable[str], name: str) -> None:
     if both := sorted(trained & set(held_back)):
         raise ConfigError(
-            f"task {both[0]} of {name} is trained on too; hold back pairs and groups of other tasks"
+            f"task {both[0]} of {name} is also trained on; hold back pairs and groups of "
+            "other tasks"
         )

@@ -15,9 +15,9 @@ class LevelWeights(BaseModel):
     """Weights of a pair's loss by its level.
 
     Attributes:
-        step: of pairs of actions.
-        trajectory: of pairs of episodes.
-        sft: of -log pi of the chosen side of trajectories, which IPR adds (equation 10).
+        step: weight of pairs of actions.
+        trajectory: weight of pairs of episodes.
+        sft: weight of -log pi of the chosen trajectories, which IPR adds (equation 10).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,10 +31,10 @@ class DpoObjective(BaseModel):
     """Options of the loss.
 
     Attributes:
-        beta: strength of the tie to the reference; the Q model is served with the same.
-        weights: of the levels.
-        gap_power: weight of a pair, the difference of its values to this power; 0 counts all
-            alike, as the papers do. Others (ours) make costly mistakes count more.
+        beta: strength of the tie to the reference; the Q model is served with the same value.
+        weights: weights of the levels.
+        gap_power: a pair's weight is the difference of its values to this power. 0 counts all pairs
+            alike, as the papers do; higher powers (ours) make costly mistakes count more.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

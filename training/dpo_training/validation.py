@@ -34,19 +34,19 @@ def validate(
     groups: Referenced,
     beta: float,
 ) -> dict[str, float]:
-    """Figures of what is held back, where there is any.
+    """Figures of the held-back examples, if there are any.
 
     Args:
-        policy: in training.
-        pairs: held back from training, of the same source: in distribution.
-        other_pairs: of another source, such as another policy: out of distribution.
+        policy: the policy in training.
+        pairs: held-back pairs of the same source, that is, in distribution.
+        other_pairs: pairs of another source, such as another policy, that is, out of distribution.
         groups: candidates whose steps to the goal are known.
-        beta: of the implicit Q.
+        beta: beta of the implicit Q.
 
     Returns:
-        `preference_accuracy`: share of pairs whose chosen side has the higher Q, a tie counts
-        half; `preference_margin`: mean difference of their Q; both with `_other` for
-        `other_pairs`; and the figures of `choice_quality`.
+        `preference_accuracy`: share of pairs whose chosen side has the higher Q (a tie counts
+        half). `preference_margin`: mean difference of their Q. Both also with `_other`, for
+        `other_pairs`. And the figures of `choice_quality`.
     """
     policy.eval()
     figures: dict[str, float] = {}

@@ -1,6 +1,6 @@
-"""Whole trajectories, ranked by the value of what they led to (AgentRM's best-of-n).
+"""Whole trajectories, ranked by the values of the states that they reached (AgentRM's best-of-n).
 
-The Q model sees the chat alone: neither a reward nor that an episode has ended reaches it.
+The Q model sees only the chat: it learns neither a reward nor that an episode has ended.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from training.rollouts.rollout import RolloutTask
 from training.trajectory import Step, observation_message
 
 TrajectoryValue = Literal["last", "mean", "min"]
-"""Value of a trajectory: of its last state, or the mean or the least of all its states."""
+"""Value of a trajectory: that of its last state, or the mean or minimum over all its states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Verification:
     """Options of the methods that try before they choose.
 
     Attributes:
-        observes: the Q model reads after the observation; otherwise at the action.
-        trajectory_value: what a trajectory is worth.
-        stop_at: once a trajectory has this value no more are drawn; None draws all.
-        beams: trajectories that `q-beam` keeps.
+        observes: the Q model is read after the observation; otherwise at the action.
+        trajectory_value: how the values of its states give a trajectory's value.
+        stop_at: value of a trajectory at which no more are drawn; None draws all.
+        beams: number of trajectories that `q-beam` keeps.
     """
 
     observes: bool = False

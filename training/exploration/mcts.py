@@ -1,8 +1,8 @@
 """Monte Carlo tree search of one task, with a policy that draws and rolls out (StepQ algorithm 1).
 
-Three things differ from the letter of the algorithm (ours). The steps of a roll-out join the tree,
-because otherwise a tree of few iterations has no winning path. Of the children of an expanded node
-one is rolled out, not all. Actions that a child of the node has already are not added again.
+Three things differ from the published algorithm (ours). The steps of a roll-out are added to the
+tree, because otherwise a tree of few iterations has no winning path. Only one of an expanded node's
+children is rolled out, not all. An action that a child of the node already has is not added again.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,22 +23,22 @@ from training.rollouts.rollout import EnvironmentCall, RolloutTask
 from training.trajectory import REACT, ChatFormat, Step
 
 ROLLOUT = "rollout"
-"""The `source` of nodes that a roll-out brought."""
+"""The `source` of nodes that a roll-out added."""
 
 
 class Mcts(BaseModel):
-    """Options of the search; the defaults are StepQ's where it gives any.
+    """Options of the search; the defaults are StepQ's where the paper gives them.
 
     Attributes:
-        iterations: most selections from the root (m).
-        width: actions drawn at an expansion (n).
+        iterations: maximum number of selections from the root (m).
+        width: number of actions drawn at an expansion (n).
         eta: weight of exploration in UCT.
-        temperature: of all draws.
-        max_steps: depth limit; 10 and 7 in the paper, whose episodes are shorter. 40 is ours for
+        temperature: sampling temperature of all draws.
+        max_steps: depth limit; 10 and 7 in the paper, whose episodes are shorter. 40 is ours, for
             ALFWorld.
-        failure_value: outcome of a roll-out that reaches the limit; the paper does not print it.
-        stop_at: an outcome that ends the search.
-        max_tokens: most completion tokens of one action.
+        failure_value: outcome of a roll-out that reaches the limit; the paper does not state it.
+        stop_at: outcome at which the search ends.
+        max_tokens: maximum number of completion tokens in one action.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,11 +58,11 @@ class SearchedTree:
     """A search: its tree, its statistics and its cost.
 
     Attributes:
-        draws: roll-outs.
-        misses: expansions that brought no new action.
+        draws: number of roll-outs.
+        misses: number of expansions without a new action.
         expanded: nodes whose candidates were drawn.
-        outcomes: of the iterations, in order.
-        completion_tokens: tokens drawn, those of duplicates included.
+        outcomes: outcomes of the iterations, in order.
+        completion_tokens: tokens generated, including those of duplicates.
     """
 
     tree: Tree

@@ -2,10 +2,10 @@
 
     qguide pairs --config training/configs/alfworld/pairs.toml
 
-reads rows of `groups` (all pairs of one state's candidates), of `explore` (along the best path, the
-sibling of lowest Q, as StepQ does; or whole branches) and of `collect` (episodes of one task with
-different outcomes, as ETO does); writes preference rows for `train-dpo`. It takes seconds, so a
-killed run starts over; its rows appear all at once.
+reads rows of `groups` (all pairs of one state's candidates), of `explore` (each action of the best
+path with its sibling of lowest Q, as StepQ does, or whole branches) and of `collect` (episodes of
+one task with different outcomes, as ETO does); writes preference rows for `train-dpo`. It takes
+seconds, so a killed run starts over; its rows appear all at once when it is done.
 """
 
 from collections import Counter, defaultdict
@@ -40,17 +40,17 @@ class PairsConfig(BaseModel):
         trees: run folders of `explore`.
         trajectories: run folders of `collect`; episodes of one task are compared by their outcome.
         output: the run folder to write.
-        group_labels: computation of values from continuations, for `groups`.
-        target: values of a tree's nodes; StepQ's are those of its search, "mcts".
-        gamma: discount per step, for the target `q`.
-        normalize: min-max per tree, for the target `q`.
-        step_pairs: pairs of actions, from `groups` and `trees`.
-        trajectory_pairs: pairs of a tree's branches by their outcome, StepQ's ablation.
-        min_label_margin: actions whose values differ by less are no pair.
-        most_per_state: pairs that a state of `groups` gives at most, those of the largest
-            differences; 0 is no limit.
+        group_labels: how values are computed from continuations; for `groups` only.
+        target: values of a tree's nodes; StepQ uses those of its search, "mcts".
+        gamma: discount per step; for the target `q` only.
+        normalize: scale each tree's values to [0, 1]; for the target `q` only.
+        step_pairs: make pairs of actions, from `groups` and `trees`.
+        trajectory_pairs: make pairs of a tree's branches by their outcome, as in StepQ's ablation.
+        min_label_margin: actions whose values differ by less do not form a pair.
+        most_per_state: maximum number of pairs per state of `groups`, which keeps those with the
+            largest differences; 0 for no limit.
         most_per_task: the same for the pairs of a task's episodes or branches.
-        min_reward, max_reward: bounds of every action's reward; other trees are refused.
+        min_reward, max_reward: bounds of every action's reward; a tree beyond them is refused.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

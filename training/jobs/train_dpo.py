@@ -3,8 +3,8 @@
     qguide train-dpo --config training/configs/alfworld/train_dpo.toml
 
 reads rows of `pairs`; writes an implicit-q checkpoint, which the server, `evaluate` and
-`choice-regret` take wherever they take a QNet. Pairs of actions give step-level DPO (equation 8),
-pairs of episodes trajectory-level DPO (equation 7).
+`choice-regret` accept instead of a QNet. Pairs of actions give step-level DPO (equation 8), pairs
+of episodes trajectory-level DPO (equation 7).
 """
 
 import random
@@ -39,14 +39,14 @@ class TrainDpoConfig(PairExamples, DpoObjective):
     """Configuration of `qguide train-dpo`, with the fields of `PairExamples` and `DpoObjective`.
 
     Attributes:
-        policy: the folder of the policy to start from.
-        reference: that of the reference; None for `policy`.
-        write_policy: write the trained policy alone, too, to `policy` beside `checkpoint`: the
-            next agent of an iteration.
+        policy: folder of the policy to start from.
+        reference: folder of the reference policy; None is `policy`.
+        write_policy: also write the trained policy by itself, to `policy` beside `checkpoint`, as
+            the agent of the next iteration.
         keep: the epoch whose weights are written: the "last", or the one with the highest
             "spearman" or the lowest "regret_steps" on held-back decision groups.
-        optimization: of the weights. StepQ has batches of 16 pairs; a step here is counted in
-            distinct tokens.
+        optimization: options of the optimiser and the batches. StepQ has batches of 16 pairs; here
+            batches are counted in distinct tokens.
     """
 
     policy: Path

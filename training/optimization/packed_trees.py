@@ -188,8 +188,7 @@ def pack_tree(
 
     Args:
         rows: the paths; those of more than `max_length` tokens are left out.
-        max_tokens: a tree with more distinct tokens becomes several packed rows; siblings in
-            different rows do not form pairs.
+        max_tokens: size of a packed row; siblings in different rows do not form pairs.
         with_features: add the match features of every action.
         read_at: where Q is read; after observations, only that position has the label.
         framing: add `observed` and `outcomes`, with the observation after each leaf.
@@ -201,35 +200,39 @@ def pack_tree(
     places: list[list[tuple[int, Place]]] = []
     for row in rows:
         rendered = _render(renderer, row, whole=read_at == "observation" or framing is not None)
-        token_ids = rendered.token_ids
-        if len(token_ids) > max_length:
+        if len(rendered.token_ids) > max_length:
             continue
-        if not packed or len(packed[-1]) + packed[-1].new_tokens(token_ids) > max_tokens:
+        if not packed or len(packed[-1]) + packed[-1].new_tokens(rendered.token_ids) > max_tokens:
             packed.append(PackedTree())
             places.append([])
-        tree, read = packed[-1], _read_places(rendered, read_at)
-        indices = _add_path(tree, row, rendered, read_at, loss_on)
-        if framing is not None:
-            _add_answers(tree, rendered, indices, framing)
+        indices = _add_path(packed[-1], row, rendered, read_at, loss_on, framing)
         if with_features:
-            _add_features(tree, rendered, indices, read)
-        places[-1] += _labelled_places(row, read, indices)
+            _add_features(packed[-1], rendered, indices, read_at)
+        places[-1] += _labelled_places(row, _read_places(rendered, read_at), indices)
     for tree, mine in zip(packed, places, strict=True):
         tree.pairs = sibling_pairs(mine, min_label_margin=min_label_margin)
     return packed
 
 
 def _add_path(
-    tree: PackedTree, row: LabelRow, rendered: RenderedEpisode, read_at: ReadAt, loss_on: LossOn
+    tree: PackedTree,
+    row: LabelRow,
+    rendered: RenderedEpisode,
+    read_at: ReadAt,
+    loss_on: LossOn,
+    framing: Framing | None,
 ) -> list[int]:
-    """Add a path and its labels, and return the index of each token."""
+    """Add a path, its labels and its answers, and return the index of each token."""
     token_ids, spans = rendered.token_ids, rendered.action_spans
     if read_at == "action":
         columns = regression_columns(len(token_ids), spans, row.q_values, loss_on=loss_on)
-        return tree.add_labelled(token_ids, columns["weight"], columns["target"])
-    indices = tree.add(token_ids)
-    for _, place in _labelled_places(row, _read_places(rendered, read_at), indices):
-        tree.label(place)
+        indices = tree.add_labelled(token_ids, columns["weight"], columns["target"])
+    else:
+        indices = tree.add(token_ids)
+        for _, place in _labelled_places(row, _read_places(rendered, read_at), indices):
+            tree.label(place)
+    if framing is not None:
+        _add_answers(tree, rendered, indices, framing)
     return indices
 
 
@@ -272,10 +275,11 @@ def _add_answers(
 
 
 def _add_features(
-    tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], read: Sequence[int]
+    tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], read_at: ReadAt
 ) -> None:
     """Add the match features of a path's actions that the tree does not have yet."""
     token_ids, spans = rendered.token_ids, rendered.action_spans
+    read = _read_places(rendered, read_at)
     for number, ((start, end), place) in enumerate(zip(spans, read, strict=True)):
         if indices[place] in tree.features:
             continue

@@ -37,7 +37,7 @@ def test_a_pair_survives_its_line() -> None:
     ("changes", "said"),
     [
         ({"rejected_value": 0.5}, "chosen_value 0.5 is not above rejected_value 0.5"),
-        ({"rejected": [turn("assistant", "Action: go")]}, "both do 'go'"),
+        ({"rejected": [turn("assistant", "Action: go")]}, "have the same action 'go'"),
         ({"rejected": [turn("user", "stay")]}, "rejected has the roles user"),
         (
             {"chosen": [turn("assistant", "a"), turn("user", "b")]},
@@ -45,7 +45,7 @@ def test_a_pair_survives_its_line() -> None:
         ),
         (
             {"chosen": [turn("assistant", "a"), turn("user", "b"), turn("assistant", "c")]},
-            "a step is one reply",
+            "chosen has 3 messages and rejected 1",
         ),
         ({"messages": []}, "at least 1 item"),
     ],

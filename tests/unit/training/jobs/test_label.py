@@ -58,7 +58,7 @@ def test_values_of_a_search_are_not_made_up(tmp_path: Path) -> None:
     twice = write_trees(tmp_path / "twice", one, one)
     for number, trees in enumerate((plain, twice)):
         config = LabelConfig(trees=(trees,), output=tmp_path / str(number), target="mcts")
-        with pytest.raises(ConfigError, match="no values of one search; explore it once"):
+        with pytest.raises(ConfigError, match="not have the values of a single search"):
             run_label(config)
 
 

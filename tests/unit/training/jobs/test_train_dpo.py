@@ -159,7 +159,7 @@ def test_a_task_that_is_trained_on_is_not_validated_on(
     config: TrainDpoConfig, tmp_path: Path, name: str
 ) -> None:
     trained = {"held_back_groups": tmp_path / "train" / "groups"}.get(name, config.pairs[0])
-    with pytest.raises(ConfigError, match=rf"task t0 of {name} is trained on too"):
+    with pytest.raises(ConfigError, match=rf"task t0 of {name} is also trained on"):
         run_train_dpo(config.model_copy(update={name: (trained,)}))
 
 
