@@ -3,7 +3,7 @@
 QGuideError
 ├── UntrustedHostError      the Host header names a host that is not trusted
 ├── UnauthorizedError       no API key, or an unknown one
-├── ForbiddenError          the API key lacks the permission
+├── ForbiddenError          the API key does not allow this
 ├── BodyTooLargeError       the body exceeds the size limit
 ├── BodyTimeoutError        the body did not arrive in time
 ├── MalformedBodyError      the body cannot be stored or passed on
@@ -37,7 +37,7 @@ class BodyTooLargeError(QGuideError):
 
 
 class BodyTimeoutError(QGuideError):
-    """The body of a request did not arrive in time."""
+    """The head or the body of a request did not arrive in time."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(
