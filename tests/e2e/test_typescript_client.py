@@ -297,6 +297,22 @@ def test_a_page_of_another_origin_asks_from_a_browser(package: Package, tmp_path
     assert request_id_length == 32, "the server's own id can be read across origins"
 
 
+def test_the_package_can_be_required(package: Package, servers: Servers) -> None:
+    program = """
+      const { QGuide, UnauthorizedError } = require("qguide-client");
+      const failed = new QGuide(process.env.URL).models().catch((error) => error);
+      failed.then((error) => console.log(error instanceof UnauthorizedError));
+    """
+    told = package.run("node", "--input-type=commonjs", "--eval", program, URL=servers.guarded_url)
+    assert told == "true\n"
+    (package.folder / "test" / "required.cts").write_text(
+        'type Client = typeof import("qguide-client");\n'
+        'const { QGuide } = require("qguide-client") as Client;\n'
+        "new QGuide().models().then((models) => models.data[0]?.id.length);\n"
+    )
+    package.compile("test/required.cts", emit=False)
+
+
 def test_every_example_fits_on_a_screen() -> None:
     for path in (SOURCE / "examples").glob("*.ts"):
         assert len(path.read_text().splitlines()) < 45, path.name
@@ -309,4 +325,6 @@ def test_the_package_holds_what_is_needed_and_nothing_else(package: Package) -> 
     built = {f"dist/{name}{end}" for name in modules for end in (".js", ".d.ts")}
     maps = {f"dist/{name}{end}.map" for name in modules for end in (".js", ".d.ts")}
     sources = {f"src/{name}.ts" for name in modules}
-    assert held == {"LICENSE", "README.md", "package.json", *built, *maps, *sources}
+    required = {f"dist/cjs/{name}{end}" for name in modules for end in (".js", ".d.ts")}
+    required.add("dist/cjs/package.json")
+    assert held == {"LICENSE", "README.md", "package.json", *built, *maps, *sources, *required}

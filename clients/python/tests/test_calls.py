@@ -1,4 +1,4 @@
-"""What is sent where no server need be asked."""
+"""Requests, without a server."""
 
 from typing import Any
 

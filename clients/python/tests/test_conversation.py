@@ -9,6 +9,7 @@ from itertools import repeat
 
 import httpx
 import pytest
+import qguide_client
 from qguide_client import AsyncQGuide, QGuide, Retry, errors
 from qguide_client.calls import Call
 from qguide_client.conversation import Reply, converse, retry_after_s
@@ -205,7 +206,7 @@ def test_a_proxys_error_page_is_no_riddle() -> None:
 def test_an_answer_of_something_else_is_no_answer() -> None:
     with (
         client_of(lambda _: httpx.Response(200, html="<h1>Welcome</h1>")) as client,
-        pytest.raises(errors.UnreadableAnswerError, match="GET /readyz is no QGuide server"),
+        pytest.raises(errors.UnreadableAnswerError, match="GET /readyz is not QGuide"),
     ):
         client.ready()
 
@@ -282,7 +283,7 @@ def test_the_key_travels_as_a_bearer_and_a_path_before_ours_is_kept() -> None:
 def test_nobody_listening_is_unreachable() -> None:
     with (
         QGuide("http://127.0.0.1:9", retry=AT_ONCE) as client,
-        pytest.raises(errors.UnreachableError, match="is the server up and base_url right"),
+        pytest.raises(errors.UnreachableError, match="the server runs and base_url is right"),
     ):
         client.ready()
 
@@ -292,6 +293,12 @@ def test_a_server_that_hangs_times_out() -> None:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with (
             QGuide(address, timeout_s=0.2) as client,
-            pytest.raises(errors.TimedOutError, match=r"more time \(timeout_s"),
+            pytest.raises(errors.TimedOutError, match=r"raise timeout_s or deadline_s"),
         ):
             client.ready()
+
+
+def test_every_error_can_be_imported_from_the_package() -> None:
+    kinds = [one for one in vars(errors).values() if isinstance(one, type)]
+    assert len(kinds) > 20
+    assert [kind.__name__ for kind in kinds if kind.__name__ not in qguide_client.__all__] == []

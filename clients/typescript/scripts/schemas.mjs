@@ -2,8 +2,8 @@
  * The client's types of the wire, as TypeScript: an OpenAPI document on standard input, its schemas
  * on standard output. `make client-types` runs it.
  *
- * openapi-typescript nests all schemas in one interface. Here each becomes a declaration of its own,
- * so that editors show their names and descriptions, and arrays become readonly.
+ * openapi-typescript nests all schemas in one interface. Here each becomes its own declaration, so
+ * that editors show its name and description, and arrays become readonly.
  */
 
 import { readFileSync } from "node:fs";

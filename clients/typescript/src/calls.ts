@@ -1,4 +1,4 @@
-/** What is sent for each question, and how its answer is known; nothing here asks anybody. */
+/** Requests and the fields that mark their answers; nothing here touches the network. */
 
 import { withDefaults } from "./defaults.js";
 import { UnreadableAnswerError } from "./errors.js";
@@ -23,20 +23,20 @@ import type {
   Scores,
 } from "./types.js";
 
-/** One question. */
+/** One request. */
 export interface Call<T> {
   method: "GET" | "POST";
   path: string;
-  /** What an answer is known by. */
+  /** Fields that every answer to this request has. */
   has: readonly (keyof T & string)[];
-  /** Sent as JSON; undefined sends none. */
+  /** The JSON body; undefined sends no body. */
   body?: object;
   /**
-   * Whether asking twice changes nothing, so that it may be sent again after a connection broke
-   * and nobody knows how far it came.
+   * True if sending it twice has no further effect, so that it may be sent again after a broken
+   * connection, when it is unknown how far the request came.
    */
   repeatable: boolean;
-  /** A status beside 200 that carries an answer rather than an error. */
+  /** A status other than 2xx that carries an answer, not an error. */
   answering?: number;
 }
 
@@ -65,7 +65,7 @@ export function rerank(
   return post("/v1/rerank", ["results"], { ...history, documents, model, ...options });
 }
 
-/** A second outcome is refused, so it is not repeatable. */
+/** Not repeatable, because a second outcome is refused. */
 export function outcome(episodeId: string, reward: number, options: OutcomeOptions): Call<Outcome> {
   const path = `/v1/episodes/${encodeURIComponent(episodeId)}/outcome`;
   return {
@@ -78,7 +78,7 @@ export function chat(messages: readonly ChatTurn[], options: ChatOptions): Call<
   return post("/v1/chat/completions", ["choices", "qguide"], chatBody(messages, options));
 }
 
-/** The same as a stream, each of whose events is a chunk. */
+/** The same as a stream; each event is a chunk. */
 export function chatStream(messages: readonly ChatTurn[], options: ChatOptions): Call<ChatChunk> {
   const body = {
     ...chatBody(messages, options),
@@ -96,19 +96,19 @@ export function ready(): Call<Readiness> {
   return { method: "GET", path: "/readyz", has: ["status"], repeatable: true, answering: 503 };
 }
 
-/** The answer that a text is; throws UnreadableAnswerError where it is none. */
+/** Read an answer; throws UnreadableAnswerError if the text is not one. */
 export function read<T>(call: Call<T>, text: string, requestId: string): T {
   const answer = parsed(text);
   const lacks = call.has.find((field) => !(field in answer));
   if (lacks === undefined) return answer as T;
   throw new UnreadableAnswerError(
-    `what answers ${call.method} ${call.path} is no QGuide server, or one of another version ` +
-      `(it lacks ${lacks})`,
+    `the answer to ${call.method} ${call.path} is not QGuide's or has an incompatible version ` +
+      `(it lacks ${lacks}); check baseUrl and the server's version`,
     { requestId },
   );
 }
 
-/** The object that a text holds as JSON; {} where it holds none. */
+/** Parse a JSON object; {} if the text is anything else. */
 export function parsed(text: string): object {
   try {
     const value: unknown = JSON.parse(text);
@@ -118,7 +118,7 @@ export function parsed(text: string): object {
   }
 }
 
-/** Code and message of an error as a body has it; "" for what is not there. */
+/** Code and message of an error in a body; "" for one that is missing. */
 export function said(error: unknown): { code: string; message: string } {
   if (typeof error === "string") return { code: "", message: error };
   const { code, message } = (error ?? {}) as { code?: unknown; message?: unknown };

@@ -1,4 +1,4 @@
-/** The bytes of a streamed chat completion as chunks; nothing here touches the network. */
+/** Chunks of a streamed chat completion from its bytes; nothing here touches the network. */
 
 import { parsed, said } from "./calls.js";
 import type { ChatChunk } from "./types.js";
@@ -7,15 +7,15 @@ import { type RefusedError, refused, UnreachableError, UnreadableAnswerError } f
 const DONE = "[DONE]";
 const END_OF_LINE = /\r\n|\n|\r/;
 const SHOWN_CHARACTERS = 80;
-/** What was sent before the failure; only the error's code tells more. */
+/** Status of a stream that has begun; an error in it is told by its code alone. */
 const STATUS = 200;
 
-/** Chunks of one completion, however its bytes are cut. */
+/** A parser of one completion's chunks; the bytes may be split anywhere. */
 export class ChatStream {
   readonly #requestId: string;
   readonly #decoder = new TextDecoder();
   #rest = "";
-  /** The last byte was \r, so a \n that comes next ends no line of its own. */
+  /** True if the last byte was \r: a \n that follows belongs to the same line end. */
   #halfEnd = false;
   #data: string[] = [];
   done = false;
@@ -25,8 +25,10 @@ export class ChatStream {
   }
 
   /**
-   * What these bytes complete. Throws RefusedError where the server failed when the stream had
-   * begun, and UnreadableAnswerError where these are no chunks.
+   * Yield the chunks that these bytes complete.
+   *
+   * Throws RefusedError if the server failed after the stream had begun, and UnreadableAnswerError
+   * if the bytes are not chunks.
    */
   *feed(bytes: Uint8Array): Generator<ChatChunk, void, undefined> {
     let text = this.#decoder.decode(bytes, { stream: true });
@@ -48,17 +50,17 @@ export class ChatStream {
     }
   }
 
-  /** The server closed the stream; throws UnreachableError where that is too early. */
+  /** Check that a closed stream is complete; throws UnreachableError if it broke off. */
   end(): void {
     if (this.done) return;
-    throw new UnreachableError("the stream broke off before its end; ask again", {
+    throw new UnreachableError("the stream broke off before its end; send the request again", {
       requestId: this.#requestId,
     });
   }
 
   /**
-   * Keeps what is data; a line that begins with a colon is a sign of life, and one without a colon
-   * a field with nothing in it.
+   * Keep a line of data. A line that begins with a colon is a keep-alive comment; one without a
+   * colon is a field with an empty value.
    */
   #read(line: string): void {
     const colon = line.indexOf(":");
@@ -73,7 +75,7 @@ export class ChatStream {
     if ("choices" in body) return body as ChatChunk;
     const shown = JSON.stringify(data.slice(0, SHOWN_CHARACTERS));
     throw new UnreadableAnswerError(
-      `the stream holds what is no chunk of a completion (${shown})`,
+      `an event of the stream is not a completion chunk: ${shown}`,
       {
         requestId: this.#requestId,
       },

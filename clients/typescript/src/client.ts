@@ -1,4 +1,4 @@
-/** The client: it sends a call, waits, and asks again where that is safe. */
+/** The client: sends a call, waits for the answer, and retries where that is safe. */
 
 import * as calls from "./calls.js";
 import type { Call } from "./calls.js";
@@ -31,33 +31,33 @@ import type {
 
 export const DEFAULT_URL = "http://127.0.0.1:8000";
 const DEFAULT_TIMEOUT_MS = 90_000;
-/** After a deadline, for the server to say that it has passed. */
+/** Waited after a deadline, so that the server can answer that it has passed. */
 const GRACE_MS = 1_000;
 const SHORTEST_MS = 1;
 const REQUEST_ID_BYTES = 16;
 
-/** How a client asks. */
+/** Options of a client. */
 export interface ClientOptions {
-  /** As the operator gave it; undefined where the server asks for none. */
+  /** The key that the operator gave out; undefined for a server without keys. */
   apiKey?: string | undefined;
   /**
-   * The longest that an attempt may go without a byte; the server has a limit of its own, which
-   * should come first. 90,000, if not said.
+   * Longest time in which an attempt may receive no byte; should be longer than the server's own
+   * limit. The default is 90,000.
    */
   timeoutMs?: number | undefined;
-  /** How often and how soon to ask again, where that is safe. */
+  /** Number and timing of retries; only requests that are safe to repeat are retried. */
   retry?: Partial<Retry> | undefined;
-  /** How requests travel, in place of the global `fetch`. */
+  /** Replaces the global `fetch`, for example in tests. */
   fetch?: Fetch | undefined;
 }
 
-/** How one call is waited for; nothing of it is in the body. */
+/** Options of waiting for one call; none of them is part of the body. */
 export interface RequestOptions {
-  /** Gives the call up, the server's work too; it rejects with the signal's reason. */
+  /** Cancels the call and the server's work for it; the call rejects with the signal's reason. */
   signal?: AbortSignal | undefined;
   /**
-   * Retries included, after which the answer is of no use; the server stops its work then. It may
-   * have a shorter limit of its own.
+   * Time, retries included, after which the answer is of no use; the server stops its work then and
+   * may have a shorter limit of its own.
    */
   deadlineMs?: number | undefined;
 }
@@ -68,7 +68,7 @@ interface Answered {
   text: string;
 }
 
-/** A QGuide server, asked from a browser or from Node. */
+/** A client of one QGuide server, for browsers and Node. */
 export class QGuide {
   readonly #url: string;
   readonly #headers: Record<string, string>;
@@ -76,7 +76,7 @@ export class QGuide {
   readonly #retry: Retry;
   readonly #fetch: Fetch;
 
-  /** Throws TypeError where no request could be made of the address or the key. */
+  /** Throws TypeError if the address or the key cannot be part of a request. */
   constructor(baseUrl: string = DEFAULT_URL, options: ClientOptions = {}) {
     this.#url = addressOf(baseUrl);
     this.#headers = options.apiKey === undefined ? {} : { Authorization: bearer(options.apiKey) };
@@ -85,7 +85,7 @@ export class QGuide {
     this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
   }
 
-  /** Let the server draw candidates and choose the one with the highest Q. */
+  /** Draw candidates on the server and choose the one with the highest Q. */
   act(
     messages: Messages,
     options: ActOptions = {},
@@ -94,7 +94,7 @@ export class QGuide {
     return this.#ask(calls.act(messages, options), request);
   }
 
-  /** Q of your own candidates, texts or tool calls, which must differ. */
+  /** Score your own candidates, texts or tool calls; no two may be equal. */
   score(
     messages: Messages,
     candidates: readonly Candidate[],
@@ -104,7 +104,7 @@ export class QGuide {
     return this.#ask(calls.score(messages, candidates, options), request);
   }
 
-  /** Q of the candidates of several histories, of all or of none. */
+  /** Score the candidates of several histories; if one item fails, all do. */
   scoreBatch(
     items: readonly ScoreItem[],
     options: ModelOptions = {},
@@ -113,7 +113,7 @@ export class QGuide {
     return this.#ask(calls.scoreBatch(items, options), request);
   }
 
-  /** Sort documents by Q; they may repeat. The query is the history, or its one user message. */
+  /** Sort documents by Q; documents may repeat. The query is a history or a single user message. */
   rerank(
     query: string | Messages,
     documents: readonly string[],
@@ -124,10 +124,10 @@ export class QGuide {
   }
 
   /**
-   * Tell how an episode ended; where the operator records episodes it is learnt from.
+   * Report an episode's outcome; a recording server keeps it as training data.
    *
-   * Rejects with UnknownEpisodeError where none of its steps named this id, or too long ago, and
-   * with EpisodeClosedError where it has another outcome already.
+   * Rejects with UnknownEpisodeError if the server knows no step with this id or has forgotten it,
+   * and with EpisodeClosedError if the episode has its outcome already.
    */
   outcome(
     episodeId: string,
@@ -138,7 +138,7 @@ export class QGuide {
     return this.#ask(calls.outcome(episodeId, reward, options), request);
   }
 
-  /** The best of M as a chat completion; OpenAI's own SDK may ask the same. */
+  /** The best of M candidates as a chat completion; OpenAI's SDK can be used for this, too. */
   chat(
     messages: readonly ChatTurn[],
     options: ChatOptions = {},
@@ -148,9 +148,10 @@ export class QGuide {
   }
 
   /**
-   * The same in pieces; it is asked when the first is, and leaving the loop gives up the rest.
+   * The same, streamed. The request is sent when the first chunk is asked for; leaving the loop
+   * cancels the rest.
    *
-   * Throws QGuideError also when some pieces have come, for nothing is asked twice from then on.
+   * May throw QGuideError after the first chunk, because a stream that has begun is not retried.
    */
   async *chatStream(
     messages: readonly ChatTurn[],
@@ -173,21 +174,20 @@ export class QGuide {
     }
   }
 
-  /** What is served. */
+  /** List the models that are served. */
   models(request: RequestOptions = {}): Promise<ModelList> {
     return this.#ask(calls.models(), request);
   }
 
-  /** Whether requests can be served; rejects with NoAnswerError where nobody is there to say so. */
+  /** Check that the server can serve requests; rejects with NoAnswerError if it is unreachable. */
   ready(request: RequestOptions = {}): Promise<Readiness> {
     return this.#ask(calls.ready(), request);
   }
 
   /**
-   * An episode that carries its own history.
+   * Begin an episode, which keeps its own history.
    *
-   * What is said here holds for every step that does not say otherwise; `episode_id` is made up
-   * where it is not given.
+   * The options are defaults for every step; without `episode_id` a random one is taken.
    */
   episode(options: EpisodeOptions = {}, request: RequestOptions = {}): Episode {
     return new Episode(this, { ...options, episode_id: options.episode_id ?? newId() }, request);
@@ -199,7 +199,7 @@ export class QGuide {
     return calls.read(call, text, requestId);
   }
 
-  /** Ask until there is an answer or no hope of one. */
+  /** Retry a call until it is answered or a further attempt is pointless. */
   async #answer<T>(
     call: Call<T>,
     requestId: string,
@@ -219,7 +219,7 @@ export class QGuide {
     }
   }
 
-  /** What is not read whole is left open, to be read and closed by the caller. */
+  /** Send one attempt. An answer that is not read whole stays open; the caller closes it. */
   async #attempt<T>(
     call: Call<T>,
     requestId: string,
@@ -250,7 +250,7 @@ export class QGuide {
   #init<T>(call: Call<T>, requestId: string, leftMs: number): RequestInit {
     const headers: Record<string, string> = { ...this.#headers, "X-Request-ID": requestId };
     if (leftMs !== Infinity) headers["X-QGuide-Timeout-S"] = (leftMs / 1000).toFixed(3);
-    // A key goes nowhere but to the address that was given.
+    // No redirects, cookies or caches: the key goes to the given address and nowhere else.
     const init: RequestInit = {
       headers,
       redirect: "manual",
@@ -263,34 +263,34 @@ export class QGuide {
   }
 }
 
-/** The address without a slash at its end; what is wrong with it is told without what it holds. */
+/** The address without trailing slashes; errors do not repeat it, since it may hold a password. */
 function addressOf(baseUrl: string): string {
   let url: URL;
   try {
     url = new URL(baseUrl);
   } catch {
-    throw new TypeError(`baseUrl is no URL; give one such as ${DEFAULT_URL}`);
+    throw new TypeError(`baseUrl is not a URL; give one such as ${DEFAULT_URL}`);
   }
   if (!/^https?:$/.test(url.protocol)) {
-    throw new TypeError(`baseUrl is of the protocol ${url.protocol} and has to be http: or https:`);
+    throw new TypeError(`baseUrl has the protocol ${url.protocol}; it must be http: or https:`);
   }
   if (url.username || url.password || url.search || url.hash) {
     throw new TypeError(
-      "baseUrl has a user, a query or a fragment; leave them out, a key goes into apiKey",
+      "baseUrl has a user, a query or a fragment; leave it out, and pass a key as apiKey",
     );
   }
   return url.origin + url.pathname.replace(/\/+$/, "");
 }
 
-/** The header that a key makes; `fetch` would show the key where it takes none. */
+/** The header with the key; checked here, because `fetch` would show a bad key in its error. */
 function bearer(apiKey: string): string {
   if (/^[\x21-\x7e]+$/.test(apiKey)) return `Bearer ${apiKey}`;
   throw new TypeError(
-    "apiKey is empty or has characters that no key has, such as a line's end; look how it was read",
+    "apiKey is empty or has characters that no key has, such as a line end; check how it was read",
   );
 }
 
-/** Also on pages without https, where `crypto.randomUUID` is missing. */
+/** A random id; `crypto.randomUUID` is missing on pages without https. */
 function newId(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(REQUEST_ID_BYTES));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -1,11 +1,11 @@
-/** When to ask again, and what a refusal says; nothing here waits or touches the network. */
+/** Retries, and the errors of refusals; nothing here waits or touches the network. */
 
 import { type Call, parsed, said } from "./calls.js";
 import { type QGuideError, refused, RefusedError, UnreachableError } from "./errors.js";
 
 const TURNED_AWAY: ReadonlySet<number> = new Set([429, 503]);
 const PERHAPS_DONE = 502;
-/** Node's words for what never reached the server; browsers do not say. */
+/** Node's codes for a request that never reached the server; browsers give none. */
 const NOT_SENT: ReadonlySet<unknown> = new Set([
   "EAI_AGAIN",
   "ECONNREFUSED",
@@ -14,20 +14,21 @@ const NOT_SENT: ReadonlySet<unknown> = new Set([
   "ENOTFOUND",
   "UND_ERR_CONNECT_TIMEOUT",
 ]);
-/** HTTP's dates begin with the day; `Date.parse` alone would take "-3" for a year. */
+/** HTTP dates begin with the day; `Date.parse` alone would take "-3" for a year. */
 const HTTP_DATE = /^[A-Z][a-z]+, /;
 
-/** How often and how soon to ask again, where that is safe. */
+/** Number and timing of attempts; only requests that are safe to repeat are retried. */
 export interface Retry {
-  /** In all; 1 never asks again. Three, if not said. */
+  /** Attempts in all; 1 never retries. The default is 3. */
   attempts: number;
   /**
-   * Upper end of the first wait, which is drawn from 0 up; it doubles each time. 250, if not said.
+   * Upper bound of the first wait, doubled for each further one; each wait is drawn at random
+   * between 0 and its bound. The default is 250.
    */
   firstWaitMs: number;
   /**
-   * No wait is longer; where the server asks for a longer one, its refusal is thrown at once.
-   * 10,000, if not said.
+   * Longest wait; if the server asks for a longer one, its refusal is thrown at once. The default
+   * is 10,000.
    */
   maxWaitMs: number;
 }
@@ -35,9 +36,9 @@ export interface Retry {
 export const DEFAULT_RETRY: Retry = { attempts: 3, firstWaitMs: 250, maxWaitMs: 10_000 };
 
 /**
- * How long to wait before asking again; undefined: do not.
+ * Time to wait before the next attempt; undefined to give up.
  *
- * `attempt` counts from 1; `chance` is drawn from [0, 1), so that many clients do not come back
+ * `attempt` counts from 1; `chance` is a random number in [0, 1), so that many clients do not retry
  * at once.
  */
 export function waitMs(
@@ -58,18 +59,18 @@ function safeToRepeat(error: QGuideError, repeatable: boolean): boolean {
   if (error instanceof RefusedError) {
     return TURNED_AWAY.has(error.status) || (repeatable && error.status === PERHAPS_DONE);
   }
-  // A server that needed too long once would be asked for the same work while still at it.
+  // Not after a timeout: the server may still be at work on the first request.
   return error instanceof UnreachableError && (repeatable || NOT_SENT.has(codeOf(error.cause)));
 }
 
-/** The code that Node gives a failed connection; what `fetch` throws has it in its cause. */
+/** Node's code of a failed connection; an error that `fetch` throws has it in its cause. */
 export function codeOf(error: unknown): string {
   const { code, cause } = (error ?? {}) as { code?: unknown; cause?: unknown };
   if (typeof code === "string") return code;
   return cause === undefined ? "" : codeOf(cause);
 }
 
-/** The error that a refusal is; something in front of the server may have answered in its place. */
+/** The error of a refusal; a proxy may have answered in the server's place. */
 export function refusalOf(
   response: Response,
   text: string,
@@ -87,7 +88,7 @@ export function refusalOf(
   });
 }
 
-/** Milliseconds, given as seconds or as a date; undefined where there are none to read. */
+/** Milliseconds of a Retry-After header in seconds or as a date; undefined if it is neither. */
 export function retryAfterMs(header: string | null, nowMs: number): number | undefined {
   const given = header?.trim() ?? "";
   if (/^[0-9]+$/.test(given)) return Number(given) * 1000;

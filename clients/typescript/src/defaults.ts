@@ -1,6 +1,6 @@
-/** What holds where nothing else is said. */
+/** Defaults of options. */
 
-/** `base` with what is given in its place; undefined counts as not given, null as given. */
+/** `base`, overridden by what is given; undefined counts as not given, null as given. */
 export function withDefaults<T extends object>(base: T, given: Partial<T> = {}): T {
   const said = Object.entries(given).filter(([, value]) => value !== undefined);
   return { ...base, ...Object.fromEntries(said) };

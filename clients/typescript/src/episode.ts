@@ -1,4 +1,4 @@
-/** One episode of an agent: it carries the history, so that a step is one call. */
+/** An episode of an agent, which keeps the history, so that a step is one call. */
 
 import type { QGuide, RequestOptions } from "./client.js";
 import { withDefaults } from "./defaults.js";
@@ -15,22 +15,22 @@ import type {
   Scores,
 } from "./types.js";
 
-/** What an action brought: a user's turn, or turns as they are (a tool's results). */
+/** Result of an action: the text of a user's turn, or whole turns (results of tool calls). */
 export type Observation = string | Messages;
 
-/** What holds for every step that does not say otherwise. */
+/** Defaults for every step of an episode. */
 export interface EpisodeOptions extends ActOptions {
-  /** The system message, if there is one; the rest is sent with each step. */
+  /** The system message, if there is one. */
   system?: string;
 }
 
 /**
- * Steps of one episode, one after the other; after `finish` there are no more.
+ * One episode, whose steps follow each other; no step can follow `finish`.
  *
- * A step that failed has changed nothing and can be taken again.
+ * A step that failed has changed nothing and can be repeated.
  */
 export class Episode {
-  /** What ties the steps together, at the server too. */
+  /** Id of the episode, sent with every step. */
   readonly episodeId: string;
   readonly #client: QGuide;
   readonly #options: ActOptions;
@@ -57,12 +57,12 @@ export class Episode {
     return structuredClone([...this.#messages]);
   }
 
-  /** All that the server said of the last step. */
+  /** The server's whole answer to the last step; undefined before the first. */
   get last(): Decision | Scores | undefined {
     return this.#last;
   }
 
-  /** What to do after this observation; the first one includes the task. */
+  /** Choose an action after an observation; the first observation includes the task. */
   act(
     observation: Observation,
     options: ActOptions = {},
@@ -77,7 +77,7 @@ export class Episode {
     });
   }
 
-  /** The best of what your own agent might do after this observation. */
+  /** Choose the best of your own agent's candidates after an observation. */
   choose<C extends Candidate>(
     observation: Observation,
     candidates: readonly C[],
@@ -95,15 +95,17 @@ export class Episode {
       const scores = await this.#client.score(history, candidates, asked, waiting);
       const chosen = candidates[scores.chosen];
       if (chosen === undefined)
-        throw new EpisodeError(`the server chose candidate ${scores.chosen}, which is none`);
+        throw new EpisodeError(
+          `the server chose candidate ${scores.chosen} of ${candidates.length}; check its version`,
+        );
       return this.#add(history, chosen, scores);
     });
   }
 
   /**
-   * Tell the server how it ended; there are no more steps.
+   * Report the outcome and end the episode.
    *
-   * Rejects with UnknownEpisodeError where there was no step.
+   * Rejects with UnknownEpisodeError if the episode has no step yet.
    */
   finish(
     reward: number,
@@ -119,9 +121,12 @@ export class Episode {
   }
 
   async #step<T>(take: () => Promise<T>): Promise<T> {
-    if (this.#ended) throw new EpisodeError(`episode ${this.episodeId} has ended; begin another`);
+    if (this.#ended)
+      throw new EpisodeError(`episode ${this.episodeId} has ended; begin another one`);
     if (this.#busy)
-      throw new EpisodeError(`a step of episode ${this.episodeId} is under way; await it first`);
+      throw new EpisodeError(
+        `a step of episode ${this.episodeId} is still running; await it first`,
+      );
     this.#busy = true;
     try {
       return await take();

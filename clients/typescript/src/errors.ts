@@ -1,40 +1,40 @@
 /**
- * Every error that this client throws; `name` tells them apart, too.
+ * Every error that this client throws; each has its class's name as its `name`.
  *
  * QGuideError
- * ├── NoAnswerError                nothing came back
- * │   ├── UnreachableError         no connection, or it broke
- * │   └── TimedOutError            not within `timeoutMs` or `deadlineMs`
- * ├── UnreadableAnswerError        what came back is none of QGuide's answers
- * ├── EpisodeError                 an episode was used in an order that makes no sense
- * └── RefusedError                 the server said no: status, code, request id
- *     ├── InvalidRequestError      400, 405, 408, 422, 431: send something else
+ * ├── NoAnswerError                no answer arrived
+ * │   ├── UnreachableError         the connection failed or broke
+ * │   └── TimedOutError            no answer within `timeoutMs` or `deadlineMs`
+ * ├── UnreadableAnswerError        an answer that is not QGuide's
+ * ├── EpisodeError                 a step after the episode's end
+ * └── RefusedError                 the server refused: status, code, request id
+ *     ├── InvalidRequestError      400, 405, 408, 422, 431: the request must change
  *     │   ├── HistoryTooLongError
  *     │   ├── InvalidCandidatesError
  *     │   ├── MalformedHistoryError
  *     │   ├── RenderingError
  *     │   ├── UpstreamRefusedError
  *     │   └── MalformedBodyError
- *     ├── UnauthorizedError        401: no key, or one that nobody has
- *     ├── ForbiddenError           403: a key that may not do this
+ *     ├── UnauthorizedError        401: no key, or an unknown one
+ *     ├── ForbiddenError           403: the key may not do this
  *     ├── NotFoundError            404
  *     │   ├── UnknownModelError
  *     │   └── UnknownEpisodeError
  *     ├── ConflictError            409
- *     │   └── EpisodeClosedError   it has its outcome already
+ *     │   └── EpisodeClosedError   the episode has its outcome already
  *     ├── BodyTooLargeError        413
- *     ├── OverLimitError           429: come back after `retryAfterMs`
+ *     ├── OverLimitError           429: retry after `retryAfterMs`
  *     │   ├── RateLimitedError     too many requests in this minute
  *     │   ├── TooManyAtOnceError   too many requests at the same time
  *     │   └── TokensUsedUpError    no tokens are left for the day
- *     ├── UnavailableError         502, 503, 504: not now
+ *     ├── UnavailableError         502, 503, 504: unavailable for now
  *     │   ├── ScorerUnavailableError
- *     │   ├── OverloadedError      too many requests wait already
- *     │   ├── UpstreamFailedError  the server behind the policy: broken, slow or gone
- *     │   └── DrainingError        this server is about to end; another may answer
+ *     │   ├── OverloadedError      the server's queue is full
+ *     │   ├── UpstreamFailedError  the server behind the policy failed, is slow or is gone
+ *     │   └── DrainingError        the server is shutting down; another may answer
  *     └── ServerFailedError        500
  *
- * What the caller aborted rejects with the signal's own reason, as `fetch` does.
+ * A call that the caller aborts rejects with the signal's reason, as `fetch` does.
  */
 
 interface About {
@@ -42,10 +42,10 @@ interface About {
   cause?: unknown;
 }
 
-/** Whatever went wrong between the caller and the server. */
+/** Base class of every error that this client throws. */
 export class QGuideError extends Error {
   override readonly name: string = "QGuideError";
-  /** What the server's log calls the request; "" where none was made. */
+  /** Id of the request in the server's log; "" if no request was made. */
   readonly requestId: string;
 
   constructor(message: string, { requestId = "", cause }: About = {}) {
@@ -57,27 +57,27 @@ export class QGuideError extends Error {
   }
 }
 
-/** Nothing came back. */
+/** No answer arrived. */
 export class NoAnswerError extends QGuideError {
   override readonly name: "NoAnswerError" | "UnreachableError" | "TimedOutError" = "NoAnswerError";
 }
 
-/** There is no connection, or it broke. */
+/** The connection could not be opened, or it broke. */
 export class UnreachableError extends NoAnswerError {
   override readonly name = "UnreachableError";
 }
 
-/** The answer took too long. */
+/** No answer arrived within `timeoutMs` or `deadlineMs`. */
 export class TimedOutError extends NoAnswerError {
   override readonly name = "TimedOutError";
 }
 
-/** What came back is none of QGuide's answers: another server, or one too old. */
+/** An answer that is not QGuide's: another server's, or an incompatible version's. */
 export class UnreadableAnswerError extends QGuideError {
   override readonly name = "UnreadableAnswerError";
 }
 
-/** An episode was used in an order that makes no sense. */
+/** A step of an episode that has ended. */
 export class EpisodeError extends QGuideError {
   override readonly name = "EpisodeError";
 }
@@ -88,14 +88,14 @@ export interface Refusal extends About {
   retryAfterMs?: number;
 }
 
-/** The server said no. */
+/** The server refused the request. */
 export class RefusedError extends QGuideError {
   override readonly name: string = "RefusedError";
-  /** Of HTTP; 200 where a stream had begun. */
+  /** The HTTP status; 200 if a stream had begun. */
   readonly status: number;
-  /** What went wrong, for programs; "" where something in front of QGuide answered. */
+  /** The error's code, for programs; "" if a proxy in front of QGuide answered. */
   readonly code: string;
-  /** When the server says that asking again makes sense; undefined: it does not say. */
+  /** Time after which to ask again, as the server says; undefined if it does not. */
   readonly retryAfterMs: number | undefined;
 
   constructor(message: string, refusal: Refusal) {
@@ -106,7 +106,7 @@ export class RefusedError extends QGuideError {
   }
 }
 
-/** Send something else. */
+/** The request is invalid and must be changed. */
 export class InvalidRequestError extends RefusedError {
   override readonly name:
     | "InvalidRequestError"
@@ -118,37 +118,37 @@ export class InvalidRequestError extends RefusedError {
     | "MalformedBodyError" = "InvalidRequestError";
 }
 
-/** The history and a reply exceed the model's context or the server's limit. */
+/** The history and a reply together exceed the model's context or the server's limit. */
 export class HistoryTooLongError extends InvalidRequestError {
   override readonly name = "HistoryTooLongError";
 }
 
-/** None, too many, an empty or a repeated one. */
+/** There are no candidates, too many, an empty one or a repeated one. */
 export class InvalidCandidatesError extends InvalidRequestError {
   override readonly name = "InvalidCandidatesError";
 }
 
-/** The turns are in no order that a chat can have. */
+/** The messages are not in an order that a chat can have. */
 export class MalformedHistoryError extends InvalidRequestError {
   override readonly name = "MalformedHistoryError";
 }
 
-/** The model's chat template cannot say these messages. */
+/** The model's chat template cannot render these messages. */
 export class RenderingError extends InvalidRequestError {
   override readonly name = "RenderingError";
 }
 
-/** The server behind the policy does not take this request. */
+/** The server behind the policy refused the request. */
 export class UpstreamRefusedError extends InvalidRequestError {
   override readonly name = "UpstreamRefusedError";
 }
 
-/** A field is missing, unknown or of another type. */
+/** A field is missing, unknown or of the wrong type. */
 export class MalformedBodyError extends InvalidRequestError {
   override readonly name = "MalformedBodyError";
 }
 
-/** There is no key, or nobody has it. */
+/** The request has no key, or an unknown one. */
 export class UnauthorizedError extends RefusedError {
   override readonly name = "UnauthorizedError";
 }
@@ -158,7 +158,7 @@ export class ForbiddenError extends RefusedError {
   override readonly name = "ForbiddenError";
 }
 
-/** There is no such thing, or this server is too old to have it. */
+/** The resource does not exist, or the server is too old to have it. */
 export class NotFoundError extends RefusedError {
   override readonly name: "NotFoundError" | "UnknownModelError" | "UnknownEpisodeError" =
     "NotFoundError";
@@ -169,12 +169,12 @@ export class UnknownModelError extends NotFoundError {
   override readonly name = "UnknownModelError";
 }
 
-/** No step of this episode is known, or no longer. */
+/** The server knows no step of this episode, or no longer does. */
 export class UnknownEpisodeError extends NotFoundError {
   override readonly name = "UnknownEpisodeError";
 }
 
-/** Not in the state that things are in. */
+/** The request conflicts with the current state. */
 export class ConflictError extends RefusedError {
   override readonly name: "ConflictError" | "EpisodeClosedError" = "ConflictError";
 }
@@ -184,12 +184,12 @@ export class EpisodeClosedError extends ConflictError {
   override readonly name = "EpisodeClosedError";
 }
 
-/** More bytes than the server takes. */
+/** The body has more bytes than the server takes. */
 export class BodyTooLargeError extends RefusedError {
   override readonly name = "BodyTooLargeError";
 }
 
-/** The key's share is used up for now. */
+/** The key has reached one of its limits. */
 export class OverLimitError extends RefusedError {
   override readonly name:
     | "OverLimitError"
@@ -198,22 +198,22 @@ export class OverLimitError extends RefusedError {
     | "TokensUsedUpError" = "OverLimitError";
 }
 
-/** Too many requests in this minute. */
+/** The key has sent too many requests in this minute. */
 export class RateLimitedError extends OverLimitError {
   override readonly name = "RateLimitedError";
 }
 
-/** Too many requests at the same time. */
+/** The key has too many requests in flight. */
 export class TooManyAtOnceError extends OverLimitError {
   override readonly name = "TooManyAtOnceError";
 }
 
-/** No tokens are left for the day. */
+/** The key has used up its tokens of the day. */
 export class TokensUsedUpError extends OverLimitError {
   override readonly name = "TokensUsedUpError";
 }
 
-/** Not now. */
+/** The server cannot answer at the moment. */
 export class UnavailableError extends RefusedError {
   override readonly name:
     | "UnavailableError"
@@ -223,27 +223,27 @@ export class UnavailableError extends RefusedError {
     | "DrainingError" = "UnavailableError";
 }
 
-/** The Q model gives no answer, or none in time. */
+/** The Q model gave no answer, or none in time. */
 export class ScorerUnavailableError extends UnavailableError {
   override readonly name = "ScorerUnavailableError";
 }
 
-/** Too many requests wait already. */
+/** The server's queue is full. */
 export class OverloadedError extends UnavailableError {
   override readonly name = "OverloadedError";
 }
 
-/** The server behind the policy is broken, slow or gone; `code` says which. */
+/** The server behind the policy failed, is slow or is gone; `code` says which. */
 export class UpstreamFailedError extends UnavailableError {
   override readonly name = "UpstreamFailedError";
 }
 
-/** The server is about to end and takes nothing new. */
+/** The server is shutting down and takes no new requests. */
 export class DrainingError extends UnavailableError {
   override readonly name = "DrainingError";
 }
 
-/** The server failed; its log has the request's id. */
+/** The server failed; its log names the request by its id. */
 export class ServerFailedError extends RefusedError {
   override readonly name = "ServerFailedError";
 }
@@ -292,7 +292,7 @@ const OF_STATUS: ReadonlyMap<number, RefusedClass> = new Map<number, RefusedClas
   [504, UnavailableError],
 ]);
 
-/** What a server refused, as its class. */
+/** Make the error of a refusal, of the class that its code or else its status has. */
 export function refused(message: string, refusal: Refusal): RefusedError {
   const kind = OF_CODE.get(refusal.code ?? "") ?? OF_STATUS.get(refusal.status) ?? RefusedError;
   return new kind(message, refusal);

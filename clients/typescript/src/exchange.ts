@@ -1,29 +1,29 @@
-/** One request and its answer, given up when it takes too long or the caller aborts it. */
+/** One request and its answer, cancelled when it takes too long or the caller aborts it. */
 
 import { codeOf } from "./conversation.js";
 import { NoAnswerError, TimedOutError, UnreachableError } from "./errors.js";
 
-/** undici's own limits, which come first where ours are longer. */
+/** Codes of undici's own limits, which apply first if they are shorter than ours. */
 const TIMED_OUT: ReadonlySet<string> = new Set(["UND_ERR_HEADERS_TIMEOUT", "UND_ERR_BODY_TIMEOUT"]);
 
-/** The longest that `setTimeout` can wait; more would be none at all. */
+/** Longest wait of `setTimeout`; a longer one would end at once. */
 const LONGEST_MS = 2 ** 31 - 1;
 
-/** For a server to close a body whose last word it has said. */
+/** Time for a server to close a body that is complete. */
 const DRAIN_MS = 1_000;
 
 export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
 
 export interface Limits {
-  /** The longest that the server may leave a reader without a byte. */
+  /** Longest time without a byte from the server. */
   silenceMs: number;
-  /** The longest in all; Infinity for none. */
+  /** Longest time in all; Infinity for no limit. */
   wholeMs: number;
-  /** The caller's. */
+  /** The caller's signal. */
   signal: AbortSignal | undefined;
 }
 
-/** What throws throws NoAnswerError, or the reason of the caller's signal. */
+/** An exchange; its methods throw NoAnswerError, or the reason of the caller's signal. */
 export class Exchange {
   readonly #url: string;
   readonly #method: string;
@@ -42,7 +42,7 @@ export class Exchange {
     this.#limits = limits;
   }
 
-  /** Send it; the answer's status and headers have come. To be closed whatever happens. */
+  /** Send the request and wait for status and headers; `close` has to follow in any case. */
   async begin(fetch: Fetch, init: RequestInit): Promise<Response> {
     const { signal, wholeMs } = this.#limits;
     signal?.throwIfAborted();
@@ -60,34 +60,34 @@ export class Exchange {
     }
   }
 
-  /** The answer's body as it comes. */
+  /** The answer's body, as it arrives. */
   async *bytes(response: Response): AsyncGenerator<Uint8Array, void, undefined> {
-    const reader = response.body?.getReader(); // not every browser iterates over the stream itself
+    const reader = response.body?.getReader(); // not every browser can iterate over a stream
     if (!reader) return;
     const { signal } = this.#controller;
     for (;;) {
-      // Node 20 leaves a read for ever where the body had come whole before the abort.
+      // In Node 20 a read never ends if the whole body had arrived before the abort.
       if (signal.aborted) throw this.#failure(signal.reason);
       this.#listen();
       const { done, value } = await reader.read().catch((error: unknown) => {
         throw this.#failure(error);
       });
-      clearTimeout(this.#silence); // while the caller holds the bytes, the silence is its own
+      clearTimeout(this.#silence); // the time in which the caller handles the bytes does not count
       if (done) return;
       yield value;
     }
   }
 
   /**
-   * Read on to the body's end, for a while: only then can the connection serve again. The answer
-   * is whole already, so nothing that fails here is thrown.
+   * Read on to the body's end, for a limited time, so that the connection can be reused. The answer
+   * is complete, so a failure here is not thrown.
    */
   async drain(bytes: AsyncIterable<Uint8Array>): Promise<void> {
     const enough = setTimeout(this.#abort, DRAIN_MS);
     try {
       for await (const _ of bytes);
     } catch {
-      // The connection is lost, as it would have been.
+      // The connection cannot be reused; nothing else is lost.
     } finally {
       clearTimeout(enough);
     }
@@ -101,7 +101,7 @@ export class Exchange {
     return text + decoder.decode();
   }
 
-  /** Give up what has not come yet. */
+  /** Cancel what has not arrived yet. */
   close(): void {
     clearTimeout(this.#silence);
     clearTimeout(this.#whole);
@@ -132,12 +132,12 @@ export class Exchange {
     const asked = `${this.#method} ${this.#url}`;
     const about = { requestId: this.#requestId, cause };
     if (this.#late || TIMED_OUT.has(codeOf(cause))) {
-      const remedy = "ask for fewer candidates or give it more time (timeoutMs, deadlineMs)";
+      const remedy = "draw fewer candidates, or raise timeoutMs or deadlineMs";
       return new TimedOutError(`${asked} gave no answer in time; ${remedy}`, about);
     }
     const remedy =
-      "is the server up, its URL right and, for a web page, its origin allowed " +
-      "(QGUIDE_CORS_ORIGINS)?";
+      "check that the server runs, baseUrl is right and, for a web page, its origin is allowed " +
+      "(QGUIDE_CORS_ORIGINS)";
     return new UnreachableError(
       `${asked} cannot be reached (${reasonOf(cause)}); ${remedy}`,
       about,
@@ -145,7 +145,7 @@ export class Exchange {
   }
 }
 
-/** Why `fetch` failed: Node says it in the cause, browsers not at all. */
+/** Why `fetch` failed; Node gives the reason in the cause, browsers give none. */
 function reasonOf(error: unknown): string {
   const { message, cause } = error as { message?: string; cause?: { message?: string } };
   return cause?.message || codeOf(error) || message || String(error);

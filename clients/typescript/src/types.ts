@@ -35,8 +35,8 @@ export type Messages = readonly Message[];
 /**
  * A possible next action: a text, or an assistant's message (with `tool_calls`).
  *
- * For a Q model whose `read_at` is "observation" the message also has the `observation`: what trying
- * the action answered, as a text or as the tools' results in messages.
+ * For a Q model whose `read_at` is "observation" the message also has the `observation`: what
+ * trying the action answered, as a text or as the tools' results in messages.
  */
 export type Candidate = string | CandidateMessage;
 

@@ -88,7 +88,7 @@ test("a stream that breaks off is no answer", async () => {
   for (const text of [event("a"), event("a") + DONE.trimEnd(), "", event("a").trimEnd()]) {
     await assert.rejects(read(clientOf(() => streamed(cut(text)))), (error) => {
       assert.ok(error instanceof UnreachableError);
-      assert.match(error.message, /broke off before its end; ask again \(request [0-9a-f]{32}\)/);
+      assert.match(error.message, /broke off before its end; send the request again \(request [0-9a-f]{32}\)/);
       return true;
     });
   }
@@ -124,7 +124,7 @@ test("what is no chunk is shown", async () => {
   for (const data of ["hello", '"hello"', '{"hello": 1}']) {
     await assert.rejects(read(clientOf(() => streamed(cut(`data: ${data}\n\n`)))), {
       name: "UnreadableAnswerError",
-      message: /holds what is no chunk of a completion \(".*hello/,
+      message: /is not a completion chunk: ".*hello/,
     });
   }
 });

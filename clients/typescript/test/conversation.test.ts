@@ -185,7 +185,7 @@ test("nobody listening is unreachable, and even an outcome is told again", async
     message.startsWith(`POST ${url}/v1/episodes/e/outcome cannot be reached (connect ECONNREFUSED`),
     message,
   );
-  assert.match(message, /is the server up, its URL right .*\(request [0-9a-f]{32}\)$/);
+  assert.match(message, /check that the server runs, baseUrl is right .*\(request [0-9a-f]{32}\)$/);
   assert.equal(attempts, 3);
 });
 
@@ -216,7 +216,7 @@ test("a server that hangs times out and is not asked again", async (t) => {
   const url = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`;
   const error = await thrownBy(new QGuide(url, { timeoutMs: 500, retry: AT_ONCE }).ready());
   assert.ok(error instanceof TimedOutError);
-  assert.match(error.message, /give it more time \(timeoutMs, deadlineMs\)/);
+  assert.match(error.message, /raise timeoutMs or deadlineMs/);
   assert.equal(connections, 1);
 });
 
@@ -302,7 +302,7 @@ test("an answer of something else is no answer and says what it lacks", async ()
   for (const text of ["<h1>Welcome</h1>", "null", "[]", '"hello"', '{"chosen": 0}']) {
     await assert.rejects(clientOf(() => new Response(text)).act(TASK), (error) => {
       assert.ok(error instanceof qguide.UnreadableAnswerError);
-      assert.match(error.message, /POST \/v1\/act is no QGuide server.* \(it lacks action\)/);
+      assert.match(error.message, /POST \/v1\/act is not QGuide's.* \(it lacks action\)/);
       return true;
     });
   }
@@ -348,9 +348,9 @@ test("no key is in what is printed of a client or of an error", async (t) => {
 
 test("what no request can be made of is refused at once, with the remedy", () => {
   const made: [() => QGuide, RegExp][] = [
-    [() => new QGuide("localhost"), /baseUrl is no URL; give one such as http:\/\/127/],
-    [() => new QGuide("ftp://localhost"), /protocol ftp: and has to be http: or https:/],
-    [() => new QGuide("http://me@localhost"), /leave them out, a key goes into apiKey/],
+    [() => new QGuide("localhost"), /baseUrl is not a URL; give one such as http:\/\/127/],
+    [() => new QGuide("ftp://localhost"), /protocol ftp:; it must be http: or https:/],
+    [() => new QGuide("http://me@localhost"), /leave it out, and pass a key as apiKey/],
     [() => new QGuide(undefined, { apiKey: "" }), /apiKey is empty or has characters/],
   ];
   for (const [make, message] of made) assert.throws(make, { name: "TypeError", message });

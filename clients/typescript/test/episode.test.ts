@@ -136,7 +136,7 @@ test("two steps at once are refused, and the first is taken", async () => {
   const first = episode.act("task");
   await assert.rejects(episode.act("task"), {
     name: "EpisodeError",
-    message: /is under way; await it first/,
+    message: /is still running; await it first/,
   });
   assert.equal(await first, "look");
   assert.deepEqual([sent.length, episode.messages.length], [1, 2]);

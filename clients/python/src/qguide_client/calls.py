@@ -1,4 +1,4 @@
-"""What is sent for each question, and what its answer is; nothing here touches the network."""
+"""Requests and the types of their answers, as values; nothing here touches the network."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,15 +33,16 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One question.
+    """One request.
 
     Attributes:
-        answer: what a good answer is read as.
-        body: sent as JSON; None sends none.
-        repeatable: whether asking twice changes nothing, so that it may be sent again after a
-            connection broke and nobody knows how far it came.
-        answering: statuses beside 200 that carry an answer rather than an error.
-        deadline_s: after which the answer is of no use; None: see the client's `timeout_s`.
+        answer: type of the answer.
+        body: the JSON body; None sends no body.
+        repeatable: true if sending it twice has no further effect, so that it may be sent again
+            after a broken connection, when it is unknown how far the request came.
+        answering: statuses other than 2xx that carry an answer, not an error.
+        deadline_s: seconds after which the answer is of no use; None leaves the limit to the
+            client's `timeout_s`.
     """
 
     method: str
@@ -53,10 +54,10 @@ class Call(Generic[T]):
     deadline_s: float | None = None
 
     def read(self, content: bytes, *, request_id: str = "") -> T:
-        """The answer.
+        """Read the answer.
 
         Raises:
-            UnreadableAnswerError: it is none.
+            UnreadableAnswerError: the content is not such an answer.
         """
         try:
             return self.answer.model_validate_json(content)
@@ -64,8 +65,8 @@ class Call(Generic[T]):
             first = error.errors(include_input=False, include_url=False)[0]
             place = ".".join(map(str, first["loc"])) or "the body"
             raise UnreadableAnswerError(
-                f"what answers {self.method} {self.path} is no QGuide server, or one of another "
-                f"version ({place}: {first['msg']})",
+                f"the answer to {self.method} {self.path} is not QGuide's or has an incompatible "
+                f"version ({place}: {first['msg']}); check base_url and the server's version",
                 request_id=request_id,
             ) from None
 
@@ -100,7 +101,7 @@ def rerank(
 
 
 def outcome(episode_id: str, reward: float, options: OutcomeOptions) -> Call[Outcome]:
-    """POST /v1/episodes/{id}/outcome; a second one is refused, so it is not repeatable."""
+    """POST /v1/episodes/{id}/outcome; not repeatable, because a second outcome is refused."""
     path = f"/v1/episodes/{quote(episode_id, safe='')}/outcome"
     return Call("POST", path, Outcome, {"reward": reward, **options}, repeatable=False)
 
@@ -111,7 +112,7 @@ def chat(messages: Messages, options: ChatOptions) -> Call[ChatCompletion]:
 
 
 def chat_stream(messages: Messages, options: ChatOptions) -> Call[ChatChunk]:
-    """The same as a stream, each of whose events is a chunk."""
+    """POST /v1/chat/completions as a stream; each event is a chunk."""
     body = _chat_body(messages, options)
     body |= {"stream": True, "stream_options": {"include_usage": True}}
     return _post(CHAT, ChatChunk, body)
@@ -123,7 +124,7 @@ def _chat_body(messages: Messages, options: ChatOptions) -> dict[str, Any]:
 
 
 def _post(path: str, answer: type[T], body: Mapping[str, Any]) -> Call[T]:
-    """A question whose options say what is sent, and until when."""
+    """A request whose options are fields of its body, but for the deadline."""
     sent = {**body}
     return Call("POST", path, answer, sent, deadline_s=sent.pop("deadline_s", None))
 

@@ -1,7 +1,7 @@
-"""The bytes of a streamed chat completion as chunks; nothing here touches the network.
+"""Chunks of a streamed chat completion from its bytes; nothing here touches the network.
 
-httpx cuts lines wherever Unicode has a line end, which JSON texts may hold as they are; so the
-bytes are cut here.
+Lines are split here, because httpx also splits at Unicode's line separators, which may occur inside
+a JSON string.
 """
 
 import json
@@ -15,14 +15,14 @@ from qguide_client.errors import QGuideError, UnreachableError, UnreadableAnswer
 _DONE: Final = "[DONE]"
 _END_OF_LINE: Final = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
 _STATUS: Final = 200
-"""What was sent before the failure; only the error's code tells more."""
+"""Status of a stream that has begun; an error in it is told by its code alone."""
 
 
 class ChatStream:
-    """Chunks of one completion.
+    """A parser of one completion's chunks.
 
     Args:
-        request_id: what the server's log calls it.
+        request_id: id of the request in the server's log.
     """
 
     def __init__(self, *, request_id: str) -> None:
@@ -32,11 +32,11 @@ class ChatStream:
         self._done = False
 
     def feed(self, content: bytes) -> Iterator[ChatChunk]:
-        """What these bytes complete.
+        """Yield the chunks that these bytes complete.
 
         Raises:
-            RefusedError: the server failed when the stream had begun.
-            UnreadableAnswerError: these are no chunks.
+            RefusedError: the server failed after the stream had begun.
+            UnreadableAnswerError: the bytes are not chunks.
         """
         *lines, self._rest = _END_OF_LINE.split(self._rest + content)
         for line in lines:
@@ -50,19 +50,20 @@ class ChatStream:
                 yield self._chunk(data)
 
     def end(self) -> None:
-        """The server closed the stream.
+        """Check that the stream is complete, once the server has closed it.
 
         Raises:
-            UnreachableError: too early.
+            UnreachableError: the stream broke off.
         """
         if not self._done:
             raise UnreachableError(
-                "the stream broke off before its end; ask again", request_id=self._request_id
+                "the stream broke off before its end; send the request again",
+                request_id=self._request_id,
             )
 
     def _read(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
-        if field == b"data":  # a line that begins with a colon is a sign of life
+        if field == b"data":  # a line that begins with a colon is a keep-alive comment
             self._data.append(value.removeprefix(b" ").decode(errors="replace"))
 
     def _chunk(self, data: str) -> ChatChunk:
@@ -73,7 +74,7 @@ class ChatStream:
             return ChatChunk.model_validate(body)
         except ValueError as error:
             raise UnreadableAnswerError(
-                f"the stream holds what is no chunk of a completion ({data[:80]!r})",
+                f"an event of the stream is not a completion chunk: {data[:80]!r}",
                 request_id=self._request_id,
             ) from error
 

@@ -1,4 +1,4 @@
-"""The two clients: `QGuide` waits, `AsyncQGuide` awaits; everything else they share."""
+"""The two clients: `QGuide` blocks, `AsyncQGuide` is for asyncio."""
 
 import asyncio
 import time
@@ -38,19 +38,19 @@ DEFAULT_URL: Final = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT_S: Final = 90.0
 _CONNECT_TIMEOUT_S: Final = 5.0
 _GRACE_S: Final = 1.0
-"""After a deadline, for the server to say that it has passed."""
+"""Waited after a deadline, so that the server can answer that it has passed."""
 _SHORTEST_S: Final = 0.001
 
 
 class QGuide:
-    """A connection to a QGuide server; threads may share it.
+    """A client of one QGuide server; threads may share it.
 
     Args:
         base_url: the server's address.
-        api_key: as the operator gave it; None where the server asks for none.
-        timeout_s: of one attempt; the server has a limit of its own, which should come first.
-        retry: how often and how soon to ask again, where that is safe.
-        transport: how requests travel; tests bring their own.
+        api_key: the key that the operator gave out; None for a server without keys.
+        timeout_s: limit of one attempt; should be longer than the server's own limit.
+        retry: number and timing of retries; only requests that are safe to repeat are retried.
+        transport: replaces httpx's transport, for example in tests.
     """
 
     def __init__(
@@ -67,51 +67,51 @@ class QGuide:
         self._retry = retry or Retry()
 
     def act(self, messages: Messages, **options: Unpack[ActOptions]) -> Decision:
-        """Let the server draw candidates and choose the one with the highest Q."""
+        """Draw candidates on the server and choose the one with the highest Q."""
         return self.ask(calls.act(messages, options))
 
     def score(
         self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ModelOptions]
     ) -> Scores:
-        """Q of your own candidates, texts or tool calls, which must differ."""
+        """Score your own candidates, texts or tool calls; no two may be equal."""
         return self.ask(calls.score(messages, candidates, options))
 
     def score_batch(
         self, items: Sequence[ScoreItem], **options: Unpack[ModelOptions]
     ) -> ScoreBatch:
-        """Q of the candidates of several histories, of all or of none."""
+        """Score the candidates of several histories; if one item fails, all do."""
         return self.ask(calls.score_batch(items, options))
 
     def rerank(
         self, query: str | Messages, documents: Sequence[str], **options: Unpack[RerankOptions]
     ) -> Ranking:
-        """Sort documents by Q; they may repeat.
+        """Sort documents by Q; documents may repeat.
 
         Args:
-            query: the history, or the text of its one user message.
+            query: a history, or the text of a single user message.
         """
         return self.ask(calls.rerank(query, documents, options))
 
     def outcome(self, episode_id: str, reward: float, **options: Unpack[OutcomeOptions]) -> Outcome:
-        """Tell how an episode ended; where the operator records episodes it is learnt from.
+        """Report an episode's outcome; a recording server keeps it as training data.
 
         Raises:
-            UnknownEpisodeError: none of its steps named this id, or too long ago.
-            EpisodeClosedError: it has its outcome already.
+            UnknownEpisodeError: the server knows no step with this id, or has forgotten it.
+            EpisodeClosedError: the episode has its outcome already.
         """
         return self.ask(calls.outcome(episode_id, reward, options))
 
     def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> ChatCompletion:
-        """The best of M as a chat completion; OpenAI's own SDK may ask the same."""
+        """The best of M candidates as a chat completion; OpenAI's SDK can be used for this, too."""
         return self.ask(calls.chat(messages, options))
 
     def chat_stream(
         self, messages: Messages, **options: Unpack[ChatOptions]
     ) -> Generator[ChatChunk, None, None]:
-        """The same in pieces; to stop early, close the iterator.
+        """The same, streamed; close the iterator to stop early.
 
         Raises:
-            QGuideError: also when some pieces have come, for nothing is asked twice from then on.
+            QGuideError: also after the first chunk, because a stream that has begun is not retried.
         """
         request_id = uuid.uuid4().hex
         call = calls.chat_stream(messages, options)
@@ -125,32 +125,31 @@ class QGuide:
         stream.end()
 
     def models(self) -> ModelList:
-        """What is served."""
+        """List the models that are served."""
         return self.ask(calls.models())
 
     def ready(self) -> Readiness:
-        """Whether requests can be served.
+        """Check that the server can serve requests.
 
         Raises:
-            NoAnswerError: nobody is there to say so.
+            NoAnswerError: the server cannot be reached.
         """
         return self.ask(calls.ready())
 
     def episode(self, *, system: str | None = None, **options: Unpack[ActOptions]) -> Episode:
-        """An episode that carries its own history.
+        """Begin an episode, which keeps its own history.
 
         Args:
             system: the system message, if there is one.
-            options: of every step that does not say otherwise; `episode_id` is made up where it
-                is not given.
+            options: defaults for every step; without `episode_id` a random one is taken.
         """
         return Episode(self, system=system, options=options)
 
     def ask(self, call: Call[T]) -> T:
-        """Send a call until it is answered or nothing is to be hoped for.
+        """Send a call, and retry it where that is safe.
 
         Raises:
-            QGuideError: see `qguide_client.errors`.
+            QGuideError: the last attempt failed; see `qguide_client.errors`.
         """
         request_id = uuid.uuid4().hex
         return call.read(self._answer(call, request_id).content, request_id=request_id)
@@ -193,7 +192,7 @@ class QGuide:
 
 
 class AsyncQGuide:
-    """The same as `QGuide`, for use with asyncio; tasks of one loop may share it."""
+    """`QGuide` for asyncio; the tasks of one event loop may share it."""
 
     def __init__(
         self,

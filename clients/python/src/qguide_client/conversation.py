@@ -1,7 +1,8 @@
-"""When to ask again: the retries of the sync and the async client, without either's waiting.
+"""Retries, shared by the sync and the async client; nothing here waits or touches the network.
 
-A conversation yields how long to wait before it is sent the next reply, and returns the response
-that is an answer; its driver does nothing but wait and send.
+A conversation is a generator. It yields the seconds to wait before the next attempt, is sent the
+attempt's reply, and returns the response that is an answer. Each client drives it with its own kind
+of waiting and sending.
 """
 
 import math
@@ -35,13 +36,14 @@ _PERHAPS_DONE = (502,)
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how soon to ask again, where that is safe.
+    """Number and timing of attempts; only requests that are safe to repeat are retried.
 
     Attributes:
-        attempts: in all; 1 never asks again.
-        first_wait_s: upper end of the first wait, which is drawn from 0 up; it doubles each time.
-        max_wait_s: no wait is longer; where the server asks for a longer one, its refusal is
-            raised at once.
+        attempts: attempts in all; 1 never retries.
+        first_wait_s: upper bound of the first wait, doubled for each further one; each wait is
+            drawn at random between 0 and its bound.
+        max_wait_s: longest wait; if the server asks for a longer one, its refusal is raised at
+            once.
     """
 
     attempts: int = 3
@@ -49,10 +51,11 @@ class Retry:
     max_wait_s: float = 10.0
 
     def wait_s(self, error: QGuideError, *, attempt: int, chance: float) -> float | None:
-        """How long to wait after this attempt (from 1); None: give up.
+        """Seconds to wait before the next attempt; None to give up.
 
         Args:
-            chance: drawn from [0, 1), so that many clients do not come back at once.
+            attempt: number of the failed attempt, from 1.
+            chance: a random number in [0, 1), so that many clients do not retry at once.
         """
         if attempt >= self.attempts:
             return None
@@ -71,13 +74,13 @@ def converse(
     chance: Callable[[], float] = random.random,
     clock: Callable[[], float] = time.monotonic,
 ) -> Conversation:
-    """Ask until there is an answer or no hope of one.
+    """Retry a call until it is answered or a further attempt is pointless.
 
     Args:
-        clock: seconds, for the call's deadline.
+        clock: current time in seconds, for the call's deadline.
 
     Raises:
-        QGuideError: the last attempt's.
+        QGuideError: the last attempt failed.
     """
     wait_s: float | None = 0.0
     ends_s = math.inf if call.deadline_s is None else clock() + call.deadline_s
@@ -96,7 +99,7 @@ def converse(
 
 
 def error_of(reply: Reply, *, request_id: str) -> QGuideError:
-    """The error that a failed attempt is, whether or not it is the last."""
+    """The error of a failed attempt."""
     if isinstance(reply, httpx.Response):
         return _refusal(reply, request_id)
     return _silence(reply, request_id)
@@ -112,24 +115,24 @@ def _safe_to_repeat(call: Call[Any], reply: Reply) -> bool:
         return turned_away or (call.repeatable and reply.status_code in _PERHAPS_DONE)
     if isinstance(reply, _NOT_SENT):
         return True
-    # A server that needed too long once would be asked for the same work while still at it.
+    # Not after a timeout: the server may still be at work on the first request.
     return call.repeatable and not isinstance(reply, (*_HOPELESS, httpx.TimeoutException))
 
 
 def _silence(error: httpx.RequestError, request_id: str) -> NoAnswerError:
     try:
         where = f"{error.request.method} {error.request.url.copy_with(query=None)}"
-    except RuntimeError:  # httpx knows no request where none could be made
+    except RuntimeError:  # httpx has no request here if none could be made
         where = "the server"
     if isinstance(error, httpx.TimeoutException) and not isinstance(error, _NOT_SENT):
         return TimedOutError(
-            f"{where} gave no answer in time; ask for fewer candidates or give it more time"
-            " (timeout_s, deadline_s)",
+            f"{where} gave no answer in time; draw fewer candidates, or raise timeout_s or"
+            " deadline_s",
             request_id=request_id,
         )
     reason = str(error) or type(error).__name__
     return UnreachableError(
-        f"{where} cannot be reached ({reason}); is the server up and base_url right?",
+        f"{where} cannot be reached ({reason}); check that the server runs and base_url is right",
         request_id=request_id,
     )
 
@@ -147,7 +150,7 @@ def _refusal(response: httpx.Response, request_id: str) -> RefusedError:
 
 
 def _said(response: httpx.Response) -> tuple[str, str]:
-    """Code and message; something in front of the server may have answered in its place."""
+    """Code and message of an error; both empty if a proxy answered in the server's place."""
     try:
         error = response.json()["error"]
         return str(error["code"] or ""), str(error["message"])
@@ -160,7 +163,7 @@ def _request_id(response: httpx.Response) -> str:
 
 
 def retry_after_s(header: str | None, *, now_s: float) -> float | None:
-    """Seconds, given as such or as a date; None where there are none to read."""
+    """Seconds of a Retry-After header, which may be a number or a date; None if it is neither."""
     if header is None:
         return None
     if header.strip().isascii() and header.strip().isdigit():

@@ -1,4 +1,4 @@
-"""One episode of an agent: it carries the history, so that a step is one call."""
+"""An episode of an agent, which keeps the history, so that a step is one call."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -24,7 +24,7 @@ class _Episode:
 
     @property
     def episode_id(self) -> str:
-        """What ties the steps together, at the server too."""
+        """Id of the episode, sent with every step."""
         return self._trajectory.episode_id
 
     @property
@@ -34,14 +34,14 @@ class _Episode:
 
     @property
     def last(self) -> Decision | Scores | None:
-        """All that the server said of the last step."""
+        """The server's whole answer to the last step; None before the first."""
         return self._trajectory.last
 
 
 class Episode(_Episode):
-    """Steps of one episode, in a `with` block; after it, or after `finish`, there are no more.
+    """One episode, as a context manager; no step can follow its end or `finish`.
 
-    A step that raised has changed nothing and can be taken again.
+    A step that raised an error has changed nothing and can be repeated.
     """
 
     def __init__(self, client: _Asks, *, system: str | None, options: ActOptions) -> None:
@@ -49,27 +49,27 @@ class Episode(_Episode):
         self._client = client
 
     def act(self, observation: Observation, **options: Unpack[ActOptions]) -> str:
-        """What to do after this observation; the first one includes the task."""
+        """Choose an action after an observation; the first observation includes the task."""
         decision = self._client.ask(self._trajectory.act(observation, options))
         return self._trajectory.add(observation, decision.action, decision)
 
     def choose(
         self, observation: Observation, candidates: Sequence[C], **options: Unpack[ModelOptions]
     ) -> C:
-        """The best of what your own agent might do after this observation.
+        """Choose the best of your own agent's candidates after an observation.
 
         Args:
-            observation: a text, or messages as they are, such as the results of tool calls.
-            candidates: texts or assistant's messages.
+            observation: a text, or messages, such as the results of tool calls.
+            candidates: texts or assistant messages.
         """
         scores = self._client.ask(self._trajectory.score(observation, candidates, options))
         return self._trajectory.add(observation, candidates[scores.chosen], scores)
 
     def finish(self, reward: float, **options: Unpack[OutcomeOptions]) -> Outcome:
-        """Tell the server how it ended; there are no more steps.
+        """Report the outcome and end the episode.
 
         Raises:
-            UnknownEpisodeError: there was no step.
+            UnknownEpisodeError: the episode has no step yet.
         """
         closed = self._client.ask(self._trajectory.outcome(reward, options))
         self._trajectory.end()
@@ -88,7 +88,7 @@ class Episode(_Episode):
 
 
 class AsyncEpisode(_Episode):
-    """The same as `Episode`, for use with asyncio in an `async with` block."""
+    """`Episode` for asyncio, as an async context manager."""
 
     def __init__(
         self,

@@ -1,36 +1,36 @@
 """Every error that this client raises.
 
 QGuideError
-├── NoAnswerError                nothing came back
-│   ├── UnreachableError         no connection, or it broke
-│   └── TimedOutError            not within `timeout_s`
-├── UnreadableAnswerError        what came back is none of QGuide's answers
-├── EpisodeError                 an episode was used in an order that makes no sense
-└── RefusedError                 the server said no: status, code, request id
-    ├── InvalidRequestError      400, 405, 408, 422, 431: send something else
+├── NoAnswerError                no answer arrived
+│   ├── UnreachableError         the connection failed or broke
+│   └── TimedOutError            no answer within `timeout_s` or `deadline_s`
+├── UnreadableAnswerError        an answer that is not QGuide's
+├── EpisodeError                 a step after the episode's end
+└── RefusedError                 the server refused: status, code, request id
+    ├── InvalidRequestError      400, 405, 408, 422, 431: the request must change
     │   ├── HistoryTooLongError
     │   ├── InvalidCandidatesError
     │   ├── MalformedHistoryError
     │   ├── RenderingError
     │   ├── UpstreamRefusedError
     │   └── MalformedBodyError
-    ├── UnauthorizedError        401: no key, or one that nobody has
-    ├── ForbiddenError           403: a key that may not do this
+    ├── UnauthorizedError        401: no key, or an unknown one
+    ├── ForbiddenError           403: the key may not do this
     ├── NotFoundError            404
     │   ├── UnknownModelError
     │   └── UnknownEpisodeError
     ├── ConflictError            409
-    │   └── EpisodeClosedError   it has its outcome already
+    │   └── EpisodeClosedError   the episode has its outcome already
     ├── BodyTooLargeError        413
-    ├── OverLimitError           429: come back after `retry_after_s`
+    ├── OverLimitError           429: retry after `retry_after_s`
     │   ├── RateLimitedError     too many requests in this minute
     │   ├── TooManyAtOnceError   too many requests at the same time
     │   └── TokensUsedUpError    no tokens are left for the day
-    ├── UnavailableError         502, 503, 504: not now
+    ├── UnavailableError         502, 503, 504: unavailable for now
     │   ├── ScorerUnavailableError
-    │   ├── OverloadedError      too many requests wait already
-    │   ├── UpstreamFailedError  the server behind the policy: broken, slow or gone
-    │   └── DrainingError        this server is about to end; another may answer
+    │   ├── OverloadedError      the server's queue is full
+    │   ├── UpstreamFailedError  the server behind the policy failed, is slow or is gone
+    │   └── DrainingError        the server is shutting down; another may answer
     └── ServerFailedError        500
 """
 
@@ -38,10 +38,10 @@ from typing import Final
 
 
 class QGuideError(Exception):
-    """Whatever went wrong between the caller and the server.
+    """Base class of every error that this client raises.
 
     Attributes:
-        request_id: what the server's log calls the request; "" where none was made.
+        request_id: id of the request in the server's log; "" if no request was made.
     """
 
     def __init__(self, message: str, *, request_id: str = "") -> None:
@@ -54,32 +54,32 @@ class QGuideError(Exception):
 
 
 class NoAnswerError(QGuideError):
-    """Nothing came back."""
+    """No answer arrived."""
 
 
 class UnreachableError(NoAnswerError):
-    """There is no connection, or it broke."""
+    """The connection could not be opened, or it broke."""
 
 
 class TimedOutError(NoAnswerError):
-    """The answer took longer than `timeout_s`."""
+    """No answer arrived within `timeout_s` or `deadline_s`."""
 
 
 class UnreadableAnswerError(QGuideError):
-    """What came back is none of QGuide's answers: another server, or one too old."""
+    """An answer that is not QGuide's: another server's, or an incompatible version's."""
 
 
 class EpisodeError(QGuideError):
-    """An episode was used in an order that makes no sense."""
+    """A step of an episode that has ended."""
 
 
 class RefusedError(QGuideError):
-    """The server said no.
+    """The server refused the request.
 
     Attributes:
-        status: of HTTP.
-        code: what went wrong, for programs; "" where something in front of QGuide answered.
-        retry_after_s: when the server says that asking again makes sense; None: it does not say.
+        status: the HTTP status.
+        code: the error's code, for programs; "" if a proxy in front of QGuide answered.
+        retry_after_s: seconds after which to ask again, as the server says; None if it does not.
     """
 
     def __init__(
@@ -98,35 +98,35 @@ class RefusedError(QGuideError):
 
 
 class InvalidRequestError(RefusedError):
-    """Send something else."""
+    """The request is invalid and must be changed."""
 
 
 class HistoryTooLongError(InvalidRequestError):
-    """The history and a reply exceed the model's context or the server's limit."""
+    """The history and a reply together exceed the model's context or the server's limit."""
 
 
 class InvalidCandidatesError(InvalidRequestError):
-    """None, too many, an empty or a repeated one."""
+    """There are no candidates, too many, an empty one or a repeated one."""
 
 
 class MalformedHistoryError(InvalidRequestError):
-    """The turns are in no order that a chat can have."""
+    """The messages are not in an order that a chat can have."""
 
 
 class RenderingError(InvalidRequestError):
-    """The model's chat template cannot say these messages."""
+    """The model's chat template cannot render these messages."""
 
 
 class UpstreamRefusedError(InvalidRequestError):
-    """The server behind the policy does not take this request."""
+    """The server behind the policy refused the request."""
 
 
 class MalformedBodyError(InvalidRequestError):
-    """A field is missing, unknown or of another type."""
+    """A field is missing, unknown or of the wrong type."""
 
 
 class UnauthorizedError(RefusedError):
-    """There is no key, or nobody has it."""
+    """The request has no key, or an unknown one."""
 
 
 class ForbiddenError(RefusedError):
@@ -134,7 +134,7 @@ class ForbiddenError(RefusedError):
 
 
 class NotFoundError(RefusedError):
-    """There is no such thing, or this server is too old to have it."""
+    """The resource does not exist, or the server is too old to have it."""
 
 
 class UnknownModelError(NotFoundError):
@@ -142,11 +142,11 @@ class UnknownModelError(NotFoundError):
 
 
 class UnknownEpisodeError(NotFoundError):
-    """No step of this episode is known, or no longer."""
+    """The server knows no step of this episode, or no longer does."""
 
 
 class ConflictError(RefusedError):
-    """Not in the state that things are in."""
+    """The request conflicts with the current state."""
 
 
 class EpisodeClosedError(ConflictError):
@@ -154,47 +154,47 @@ class EpisodeClosedError(ConflictError):
 
 
 class BodyTooLargeError(RefusedError):
-    """More bytes than the server takes."""
+    """The body has more bytes than the server takes."""
 
 
 class OverLimitError(RefusedError):
-    """The key's share is used up for now."""
+    """The key has reached one of its limits."""
 
 
 class RateLimitedError(OverLimitError):
-    """Too many requests in this minute."""
+    """The key has sent too many requests in this minute."""
 
 
 class TooManyAtOnceError(OverLimitError):
-    """Too many requests at the same time."""
+    """The key has too many requests in flight."""
 
 
 class TokensUsedUpError(OverLimitError):
-    """No tokens are left for the day."""
+    """The key has used up its tokens of the day."""
 
 
 class UnavailableError(RefusedError):
-    """Not now."""
+    """The server cannot answer at the moment."""
 
 
 class ScorerUnavailableError(UnavailableError):
-    """The Q model gives no answer, or none in time."""
+    """The Q model gave no answer, or none in time."""
 
 
 class OverloadedError(UnavailableError):
-    """Too many requests wait already."""
+    """The server's queue is full."""
 
 
 class UpstreamFailedError(UnavailableError):
-    """The server behind the policy is broken, slow or gone; `code` says which."""
+    """The server behind the policy failed, is slow or is gone; `code` says which."""
 
 
 class DrainingError(UnavailableError):
-    """The server is about to end and takes nothing new."""
+    """The server is shutting down and takes no new requests."""
 
 
 class ServerFailedError(RefusedError):
-    """The server failed; its log has the request's id."""
+    """The server failed; its log names the request by its id."""
 
 
 OF_CODE: Final[dict[str, type[RefusedError]]] = {
@@ -219,8 +219,7 @@ OF_CODE: Final[dict[str, type[RefusedError]]] = {
     "upstream_unavailable": UpstreamFailedError,
     "draining": DrainingError,
 }
-"""Codes that have a class of their own, OpenAI's words for them too; every other code has its
-status's."""
+"""Class by code, OpenAI's codes included; any other code leaves the choice to the status."""
 
 OF_STATUS: Final[dict[int, type[RefusedError]]] = {
     400: InvalidRequestError,
@@ -242,5 +241,5 @@ OF_STATUS: Final[dict[int, type[RefusedError]]] = {
 
 
 def class_of(status: int, code: str) -> type[RefusedError]:
-    """The class of what a server refused."""
+    """Find the class of a refusal."""
     return OF_CODE.get(code) or OF_STATUS.get(status, RefusedError)

@@ -1,4 +1,4 @@
-"""An episode's turns so far, and what its next question is: what both kinds of `Episode` share."""
+"""State of an episode and the requests that follow from it, shared by both kinds of `Episode`."""
 
 import uuid
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from qguide_client.types import (
 )
 
 Observation = str | Messages
-"""What an action brought: a user's turn, or turns as they are (a tool's results)."""
+"""Result of an action: the text of a user's turn, or whole turns (results of tool calls)."""
 C = TypeVar("C", bound=Candidate)
 
 
 class Trajectory:
-    """Observations and replies in turn.
+    """Alternating observations and replies.
 
-    A turn is added when its answer has come, so a step that failed can be taken again.
+    Turns are added when the answer has arrived, so a step that failed can be repeated.
 
     Args:
         system: the system message, if there is one.
-        options: of every step that does not say otherwise; without an `episode_id` one is made up.
+        options: defaults for every step; without `episode_id` a random one is taken.
     """
 
     def __init__(self, system: str | None, options: ActOptions) -> None:
@@ -43,32 +43,32 @@ class Trajectory:
         self._options = options
 
     def act(self, observation: Observation, options: ActOptions) -> Call[Decision]:
-        """What to ask for the server's choice."""
+        """The request for the server's choice."""
         chosen: ActOptions = {**self._options, **options, "episode_id": self.episode_id}
         return calls.act(self._after(observation), chosen)
 
     def score(
         self, observation: Observation, candidates: Sequence[Candidate], options: ModelOptions
     ) -> Call[Scores]:
-        """What to ask for a choice among the caller's own candidates."""
+        """The request for a choice among the caller's own candidates."""
         chosen: ModelOptions = {**_of_scoring(self._options), **options}
         chosen["episode_id"] = self.episode_id
         return calls.score(self._after(observation), candidates, chosen)
 
     def outcome(self, reward: float, options: OutcomeOptions) -> Call[Outcome]:
-        """What to say of its end."""
+        """The request that reports the outcome."""
         self._require_open()
         return calls.outcome(self.episode_id, reward, options)
 
     def add(self, observation: Observation, reply: C, answer: Decision | Scores) -> C:
-        """The step was taken; returns the reply."""
+        """Add a step that was taken; return its reply."""
         turn = {"role": "assistant", "content": reply} if isinstance(reply, str) else dict(reply)
         self.messages = [*self._after(observation), turn]
         self.last = answer
         return reply
 
     def end(self) -> None:
-        """No step comes after this."""
+        """End the episode."""
         self.ended = True
 
     def _after(self, observation: Observation) -> list[dict[str, Any]]:
@@ -79,11 +79,11 @@ class Trajectory:
 
     def _require_open(self) -> None:
         if self.ended:
-            raise EpisodeError(f"episode {self.episode_id} has ended; begin another")
+            raise EpisodeError(f"episode {self.episode_id} has ended; begin another one")
 
 
 def _of_scoring(options: ActOptions) -> ModelOptions:
-    """Those that a question with the caller's own candidates has, too."""
+    """The options that a request which only scores has, too."""
     scoring: ModelOptions = {}
     if "q_model" in options:
         scoring["q_model"] = options["q_model"]

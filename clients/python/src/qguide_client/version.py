@@ -1,4 +1,4 @@
-"""Which client this is."""
+"""Version of this client."""
 
 from typing import Final
 
