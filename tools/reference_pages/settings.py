@@ -18,7 +18,7 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
         "q_models", "default_q_model", "aliases", "shadows", "models_dir", "vllm_trunks",
         "score_cache", "fallback",
     ),
-    "Device": ("device", "dtype", "full_sequences", "threads", "cache_", "max_waiting", "max_batch"),
+    "Device": ("device", "dtype", "full_seq", "threads", "cache_", "max_waiting", "max_batch"),
     "Connections": (
         "max_connections", "max_header", "head_timeout_s", "body_timeout_s", "keep_alive_s",
     ),
