@@ -332,7 +332,7 @@ async def test_expired_episodes_are_no_part_of_the_budget(link: RedisLink) -> No
     await brief.update("ada/1", step)
     await brief.update("ada/2", step)
     await asyncio.sleep(0.2)
-    await brief.update("bob/1", step)
+    await forgetful(link, max_bytes=2 * size, ttl_s=60.0).update("bob/1", step)
     assert await link.client.zrange("qguide:episode-index:owners", 0, -1, withscores=True) == [
         (sha256(b"bob").hexdigest().encode(), float(size))
     ]
