@@ -15,7 +15,7 @@ PART_END = "\n"
 """Separates the texts of a turn that has several parts."""
 
 Content = str | Sequence[Mapping[str, Any]]
-"""Content of a turn: a text, or parts of which some are texts."""
+"""Content of a turn: a string, or a list of parts of which some are text."""
 
 
 class Shape(BaseModel):

@@ -230,12 +230,12 @@ def _soak(plan: "Soak") -> bool:
     with closing(tested), _progress() as progress:
         time = progress.add_task("seconds", total=round(plan.seconds))
 
-        def advance(elapsed_s: float) -> None:
+        def show(elapsed_s: float) -> None:
             progress.update(time, completed=int(elapsed_s))
             progress.refresh()
 
         run = run_soak(
-            plan, tested, reference, loaded.renderer, context=reference.context, advance=advance
+            plan, tested, reference, loaded.renderer, context=reference.context, on_progress=show
         )
     plan.output.write_text(run.model_dump_json(indent=1) + "\n")
     print_soak(run, Console())

@@ -13,7 +13,7 @@ from traceback import clear_frames
 from typing import Generic, Literal, ParamSpec, TypeVar
 
 from qnet.device.device_thread import DeviceThread
-from qnet.device.fair_thread import Waiting
+from qnet.device.fair_thread import QueuedRequest
 from qnet.errors import ScorerUnavailableError, UnscorableError
 from qnet.tenant import current_tenant
 from qnet.types import Slices, TokenUsage, total_of
@@ -88,7 +88,7 @@ class DeviceWorker(Generic[Request, Result]):
         Raises:
             ScorerUnavailableError: the thread is dead, its queue full or `timeout_s` past.
         """
-        waiting = Waiting(self, request, current_tenant().name, self._cost(request))
+        waiting = QueuedRequest(self, request, current_tenant().name, self._cost(request))
         self.thread.put(waiting)
         ended: Ending = "failed"
         try:
@@ -109,11 +109,11 @@ class DeviceWorker(Generic[Request, Result]):
                 self._observe_unanswered(waiting.spent)
         return result
 
-    def may_start(self, waiting: Waiting, *, running: int) -> bool:
+    def may_start(self, waiting: QueuedRequest, *, running: int) -> bool:
         """True while few batches are unfinished, or if the request likely takes a single slice."""
         return running < MOST_UNFINISHED or 0 < waiting.cost <= self._max_cost
 
-    def first_of(self, waiting: Sequence[Waiting]) -> list[Waiting]:
+    def first_of(self, waiting: Sequence[QueuedRequest]) -> list[QueuedRequest]:
         """The next micro-batch, in order: up to its limits, and at least one request."""
         batch = list(waiting[:1])
         room = self._max_cost - batch[0].cost
@@ -124,7 +124,7 @@ class DeviceWorker(Generic[Request, Result]):
             batch.append(one)
         return batch
 
-    def slices(self, batch: Sequence[Waiting]) -> Generator[None, None, None]:
+    def slices(self, batch: Sequence[QueuedRequest]) -> Generator[None, None, None]:
         """Serve a batch on the device thread; cancelled requests cost nothing."""
         live = [w for w in batch if w.future.set_running_or_notify_cancel()]
         for waiting in live:
@@ -138,7 +138,7 @@ class DeviceWorker(Generic[Request, Result]):
             _fail([w for w in live if not w.future.done()], dead)
             raise
 
-    def _serve(self, live: Sequence[Waiting]) -> Generator[None, None, None]:
+    def _serve(self, live: Sequence[QueuedRequest]) -> Generator[None, None, None]:
         if not live:
             return
         try:
@@ -161,7 +161,7 @@ class DeviceWorker(Generic[Request, Result]):
         yield from self._serve(live[half:])
 
     def _results(
-        self, live: Sequence[Waiting]
+        self, live: Sequence[QueuedRequest]
     ) -> Generator[None, None, tuple[Sequence[Result], float]]:
         """The batch's results, and the time that it took on the device."""
         began = perf_counter()
@@ -212,6 +212,6 @@ def _never_raising(observe: Callable[Params, None]) -> Callable[Params, None]:
     return told
 
 
-def _fail(running: Sequence[Waiting], error: Exception) -> None:
+def _fail(running: Sequence[QueuedRequest], error: Exception) -> None:
     for one in running:
         one.future.set_exception(error)

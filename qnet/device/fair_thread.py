@@ -23,11 +23,11 @@ DEFAULT_MAX_WAITING = 256
 
 
 @dataclass(slots=True)
-class Waiting:
-    """A request in the queue, and where its result goes.
+class QueuedRequest:
+    """A request, queued or being served, and the future of its result.
 
     Attributes:
-        caller: whose turn it takes.
+        caller: the caller whose share of time it uses.
         cost: in the worker's unit.
         taken_at: when its batch began; None while it is in the queue.
         given_up: nobody wants the result any more.
@@ -53,15 +53,15 @@ class Waiting:
 class Worker(Protocol):
     """One kind of work."""
 
-    def may_start(self, waiting: Waiting, *, running: int) -> bool:
+    def may_start(self, waiting: QueuedRequest, *, running: int) -> bool:
         """True if the request may begin while `running` batches of this kind are unfinished."""
         ...
 
-    def first_of(self, waiting: Sequence[Waiting]) -> list[Waiting]:
+    def first_of(self, waiting: Sequence[QueuedRequest]) -> list[QueuedRequest]:
         """The next batch, in order: up to its limits, and at least one request."""
         ...
 
-    def slices(self, batch: Sequence[Waiting]) -> Generator[None, None, None]:
+    def slices(self, batch: Sequence[QueuedRequest]) -> Generator[None, None, None]:
         """Serve a batch, slice by slice, and set every request's result."""
         ...
 
@@ -72,16 +72,16 @@ class _Call:
     def __init__(self, is_lost: Callable[[Exception], bool]) -> None:
         self._is_lost = is_lost
 
-    def may_start(self, waiting: Waiting, *, running: int) -> bool:
-        """Always."""
+    def may_start(self, waiting: QueuedRequest, *, running: int) -> bool:
+        """A single function may always start."""
         return True
 
-    def first_of(self, waiting: Sequence[Waiting]) -> list[Waiting]:
-        """One alone."""
+    def first_of(self, waiting: Sequence[QueuedRequest]) -> list[QueuedRequest]:
+        """The function, alone."""
         return list(waiting[:1])
 
-    def slices(self, batch: Sequence[Waiting]) -> Generator[None, None, None]:
-        """Run it."""
+    def slices(self, batch: Sequence[QueuedRequest]) -> Generator[None, None, None]:
+        """Run the function in one slice."""
         yield from ()
         [waiting] = batch
         if not waiting.future.set_running_or_notify_cancel():
@@ -100,7 +100,7 @@ class _Call:
 class _Job:
     """A batch that has begun."""
 
-    def __init__(self, worker: Worker, batch: Sequence[Waiting]) -> None:
+    def __init__(self, worker: Worker, batch: Sequence[QueuedRequest]) -> None:
         self.worker = worker
         self.callers = frozenset(waiting.caller for waiting in batch)
         self._steps = worker.slices(batch)
@@ -132,7 +132,7 @@ class FairThread:
     Args:
         max_waiting: requests that may wait; beyond it the newest of the caller with the most is
             refused, so that nobody's flood closes the queue to others.
-        is_lost: True where what work failed with is the end of the device, and so of the thread.
+        is_lost: True if the exception means that the device is lost, so the thread must stop.
         clock: seconds that never go back.
     """
 
@@ -147,7 +147,7 @@ class FairThread:
         self.is_lost = is_lost
         self._max_waiting = max_waiting
         self._clock = clock
-        self._queue = FairQueue[Waiting]()
+        self._queue = FairQueue[QueuedRequest]()
         self._jobs: list[_Job] = []
         self._changed = Condition()
         self._closed = False
@@ -179,19 +179,19 @@ class FairThread:
         Raises:
             ScorerUnavailableError: the thread is dead.
         """
-        waiting = Waiting(_Call(self.is_lost), function, caller)
+        waiting = QueuedRequest(_Call(self.is_lost), function, caller)
         with self._changed:
             self._append(waiting)
         return waiting.future
 
-    def put(self, waiting: Waiting) -> None:
+    def put(self, waiting: QueuedRequest) -> None:
         """Queue a request.
 
         Raises:
             OverloadedError: the queue is full, and no other caller has more in it.
             ScorerUnavailableError: the thread is dead.
         """
-        refused: Waiting | None = None
+        refused: QueuedRequest | None = None
         with self._changed:
             self._queue.keep({id(w) for _, w in self._queue if not w.future.cancelled()})
             full = len(self._queue) >= self._max_waiting and not self._closed
@@ -208,7 +208,7 @@ class FairThread:
         if refused is not None and refused.future.set_running_or_notify_cancel():
             refused.future.set_exception(refusal)
 
-    def _append(self, waiting: Waiting) -> None:
+    def _append(self, waiting: QueuedRequest) -> None:
         if self._closed:
             raise ScorerUnavailableError("the device thread is dead; restart the server")
         self._queue.add(waiting.caller, waiting)
@@ -226,7 +226,8 @@ class FairThread:
                 jobs, self._jobs = self._jobs, []
             for job in jobs:
                 job.close()
-            # Claimed first: a caller that cancels in between would leave the rest without answer.
+            # Claim all futures first: a cancellation during the loop would raise and leave the rest
+            # unanswered.
             uncancelled = [w for w in waiting if w.future.set_running_or_notify_cancel()]
             for one in uncancelled:
                 one.future.set_exception(
@@ -234,7 +235,10 @@ class FairThread:
                 )
 
     def _run_next(self) -> bool:
-        """Run one slice; False once closed. Its locals, which hold on to a model, end with it."""
+        """Run one slice; False once closed.
+
+        A separate method, so that its locals do not keep a model alive.
+        """
         job = self._next_job()
         if job is None:
             return False
@@ -285,5 +289,5 @@ class FairThread:
         return job
 
     def _used_s(self, job: _Job) -> float:
-        """The clock of the least served of a job's callers: they all wait for it."""
+        """Clock of the job's least-served caller, in seconds of device time."""
         return min(map(self._queue.used_s, job.callers))

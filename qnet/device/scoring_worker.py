@@ -12,7 +12,7 @@ from qnet.tenant import current_tenant
 from qnet.types import ScoreRequest, ScoreResult, SlicedScorer, Slices, TokenUsage
 
 DEFAULT_MAX_BATCH_TOKENS = 2048
-"""As many as one forward pass takes: with more, a batch would only be several."""
+"""As many as one forward pass takes: a larger batch would be split into several passes anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class ScoringWorker:
     """A synchronous scorer, awaited one request at a time and run in micro-batches.
 
     Args:
-        max_batch_tokens: new tokens of one micro-batch, as far as they can be told from its texts.
+        max_batch_tokens: new tokens of one micro-batch, estimated from its texts' length.
         timeout_s: how long a request may take on the device, its waiting included; None for ever.
-        observe: see `DeviceWorker`, likewise the others.
+        max_batch, observe, observe_wait, observe_unanswered: see `DeviceWorker`.
     """
 
     def __init__(

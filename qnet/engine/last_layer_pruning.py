@@ -1,4 +1,4 @@
-"""Pruning of the last layer: its token-wise modules run on the tokens that are read alone.
+"""Pruning of the last layer: its token-wise modules run only on the tokens that are read.
 
 After the last layer's keys and values nothing depends on a token that nobody reads. A module
 that works on each token alone (queries, output projection, MLP) can therefore be given the read

@@ -25,7 +25,7 @@ from qnet.types import NOTHING, Candidate, History, Message, Sampling, TokenUsag
 
 _SHOWN_CHARACTERS = 500
 _MOST_DIGITS = 300
-_HALF = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _LONGEST_RETRY_AFTER_S = 86_400.0
 _LENGTH = "length"
@@ -36,7 +36,7 @@ MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
 """Parameter for the longest completion; OpenAI's reasoning models take only the second."""
 
 
-class _Shape(BaseModel):
+class _IgnoringExtras(BaseModel):
     """A part of an answer; fields that it does not name are ignored."""
 
     model_config = ConfigDict(frozen=True)
@@ -52,7 +52,7 @@ class _Whole(Shape):
         return {name: value for name, value in rest.items() if value is not None}
 
 
-class _Said(_Whole):
+class _ReplyMessage(_Whole):
     role: str = "assistant"
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[FunctionCall | CustomCall] | None = None
@@ -66,19 +66,19 @@ class _Said(_Whole):
 
 class _Choice(_Whole):
     index: int = 0
-    message: _Said
+    message: _ReplyMessage
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
 
 
-class _PromptDetails(_Shape):
+class _PromptDetails(_IgnoringExtras):
     cached_tokens: int | None = None
 
 
 _Count = Annotated[int, Field(ge=0), BeforeValidator(lambda count: count or 0)]
 
 
-class _Usage(_Shape):
+class _Usage(_IgnoringExtras):
     prompt_tokens: _Count = 0
     completion_tokens: _Count = 0
     prompt_tokens_details: _PromptDetails | None = None
@@ -86,7 +86,7 @@ class _Usage(_Shape):
 
     @property
     def spent(self) -> TokenUsage:
-        """The same as `TokenUsage`."""
+        """This usage as a `TokenUsage`."""
         details = self.prompt_tokens_details or _PromptDetails()
         return TokenUsage(
             self.prompt_tokens,
@@ -105,15 +105,15 @@ class _Answer(_Whole):
     usage: _Usage | None = None
 
 
-class _Bill(_Shape):
+class _UsageOnly(_IgnoringExtras):
     usage: _Usage | None = None
 
 
-class _Error(_Shape):
+class _Error(_IgnoringExtras):
     message: str
 
 
-class _ErrorAnswer(_Shape):
+class _ErrorAnswer(_IgnoringExtras):
     error: _Error | str | None = None
     message: str = ""
 
@@ -151,7 +151,7 @@ def _loaded(answer: bytes) -> object:
     read: object = json.loads(
         text, parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole
     )
-    return _without_halves(read) if "\\ud" in text.lower() else read
+    return _without_lone_surrogates(read) if "\\ud" in text.lower() else read
 
 
 def _finite(digits: str) -> float | None:
@@ -163,14 +163,17 @@ def _whole(digits: str) -> int | None:
     return int(digits) if len(digits) <= _MOST_DIGITS else None
 
 
-def _without_halves(value: Any) -> Any:
+def _without_lone_surrogates(value: Any) -> Any:
     """Replace lone surrogates, which JSON can spell and UTF-8 cannot."""
     if isinstance(value, str):
-        return _HALF.sub("\ufffd", value)
+        return _LONE_SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
-        return [_without_halves(part) for part in value]
+        return [_without_lone_surrogates(part) for part in value]
     if isinstance(value, dict):
-        return {_without_halves(name): _without_halves(part) for name, part in value.items()}
+        return {
+            _without_lone_surrogates(name): _without_lone_surrogates(part)
+            for name, part in value.items()
+        }
     return value
 
 
@@ -180,7 +183,7 @@ class Completion:
 
     Attributes:
         candidates: one per choice; none if the answer is no completion or is nested too deeply.
-        usage: token usage that the answer states, also if it is no completion.
+        usage: token usage that the answer states, even if the answer is not a completion.
         is_object: True for a JSON object, as every answer of OpenAI's interface is.
     """
 
@@ -211,7 +214,7 @@ def read_completion(answer: bytes) -> Completion:
 
 def _usage_of(said: dict[str, Any]) -> TokenUsage:
     try:
-        usage = _Bill.model_validate(said).usage
+        usage = _UsageOnly.model_validate(said).usage
     except (ValidationError, RecursionError):
         return NOTHING
     return usage.spent if usage else NOTHING
@@ -261,7 +264,7 @@ def retry_after_s(header: str | None) -> float | None:
     return min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
 
 
-def _message(said: _Said) -> Message:
+def _message(said: _ReplyMessage) -> Message:
     calls = calls_of(said.tool_calls, said.function_call)
     wire = {name: value for name, value in said.model_dump().items() if value is not None}
     wire["content"] = said.text or (None if calls else "")

@@ -16,7 +16,7 @@ PLAIN_TEMPLATE = (
 """For tokenizers of base models, which bring no chat template."""
 
 THINKING_TAGS: Final = frozenset({"<think>", "</think>", "[THINK]", "[/THINK]"})
-"""Control tokens that replies may hold: they frame thoughts and end no turn."""
+"""Control tokens that replies may hold: they delimit thinking and do not end a turn."""
 
 _DATE: Final = {
     "%d": "26",
@@ -50,7 +50,7 @@ class ChatTemplate:
 
     Attributes:
         eos: the tokenizer's end-of-turn token.
-        control_tokens: every token that no message may spell.
+        control_tokens: every special token; messages may contain only those in `THINKING_TAGS`.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -60,7 +60,7 @@ class ChatTemplate:
         added = (str(t.content) for t in tokenizer.added_tokens_decoder.values() if t.special)
         self.control_tokens = frozenset({*map(str, tokenizer.all_special_tokens), *added})
         longest_first = sorted(self.control_tokens, key=len, reverse=True)
-        # Templates add it to other text, which fails where the tokenizer has none.
+        # Templates concatenate bos_token to strings, which fails on None.
         self._defaults: dict[str, Any] = {} if tokenizer.bos_token else {"bos_token": ""}
         self._longest = max(map(len, longest_first))
         self._control = re.compile("|".join(map(re.escape, longest_first)))
@@ -84,8 +84,8 @@ class ChatTemplate:
             )
         except Exception as error:  # templates fail in any way on a conversation they do not expect
             raise RenderingError(
-                f"the chat template refuses these turns: {error}; send such as the "
-                "model was trained on"
+                f"the chat template refuses these turns: {error}; send turns in the roles and "
+                "order it was trained on"
             ) from error
         return str(text)
 

@@ -21,7 +21,7 @@ from qnet.rendering.renderer import Renderer
 from qnet.types import ScoreRequest
 
 BLOCK_TOKENS = 64
-"""Most tokens that are masked from each other; what is larger goes branch by branch."""
+"""Most tokens that are masked from each other; a larger block is split branch by branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RenderedRequest:
             read there.
         action_lengths: tokens of the action in each of `candidates`.
         index: which of `candidates` each of the request's candidates is.
-        tree: the tokens of the candidates, what several begin with once.
+        tree: trie of the candidates' tokens; common prefixes are stored once.
         paths: where each of `candidates` has its tokens in the tree.
         features: (C, F) of `candidates`; None where the value head reads none.
     """
@@ -164,7 +164,8 @@ def require_observations(request: ScoreRequest, *, name: str, reads_observation:
     """Refuse observations that a Q model does not read, and their absence where it does.
 
     Raises:
-        InvalidCandidatesError: it is so.
+        InvalidCandidatesError: observations are given where none are read, or missing where they
+            are.
     """
     if request.observations and not reads_observation:
         raise InvalidCandidatesError(
@@ -201,7 +202,7 @@ def segments(
         owner: index of the request.
     """
     # The common prefixes of candidates go through the trunk once, as a tree behind the history.
-    # A mask hides the branches from each other; it has the square of their tokens, so it never
+    # A mask hides the branches from each other; its size is quadratic in their tokens, so it never
     # covers more than a block, and a large branch is a segment of its own that needs none.
     known, start = len(entry.token_ids), len(request.history)
     entry.buffer.reserve(start + len(request.tree))

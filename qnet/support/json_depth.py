@@ -1,7 +1,7 @@
-"""The nesting limit of JSON that is read here and written again.
+"""The nesting limit of JSON that is parsed here and serialised again.
 
-It is written deeper in the call stack than it was read, and Python's recursion ends at about a
-thousand levels: JSON that could just be read could not be written any more.
+Python's recursion ends at about a thousand levels. Serialising happens deeper in the call stack
+than parsing, so JSON that could just be parsed might not be serialisable.
 """
 
 from typing import Any

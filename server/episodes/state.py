@@ -34,7 +34,7 @@ class Offer(_State):
     policy: str = ""
     completion_tokens: int = 0
 
-    def again(self, other: Self) -> Self:
+    def merged_with(self, other: Self) -> Self:
         """Merge with a later offer for the same state."""
         return other.model_copy(
             update={
@@ -136,7 +136,7 @@ class Episode(_State):
         if unreadable:
             return {"broken": unreadable, "messages": (), "offers": ()}
         if self.offers and history == self.messages:
-            return {"offers": (*self.offers[:-1], self.offers[-1].again(offer))}
+            return {"offers": (*self.offers[:-1], self.offers[-1].merged_with(offer))}
         if self.steps and not _extends(history, self.messages):
             why = (
                 f"the history of step {self.steps + 1} does not continue that of step {self.steps}"

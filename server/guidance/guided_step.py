@@ -26,7 +26,7 @@ class GuidedStepRequest:
     Attributes:
         num_candidates: M.
         n: number of candidates that the caller wants, best first.
-        unreadable: the error if Q models cannot read the history; the policy can.
+        unreadable: why Q models cannot read this history (the policy still can); None if they can.
     """
 
     policy: ServedPolicy

@@ -40,7 +40,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class ScoringService:
     """Scores the caller's candidates within the server's limits and the request's deadline."""
 
     settings: Settings

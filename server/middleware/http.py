@@ -50,7 +50,7 @@ class CancelWhenGone:
             while (await receive())["type"] != "http.disconnect":
                 pass
             if not answered:
-                cancellation.reschedule(0)  # in the past of the loop's clock
+                cancellation.reschedule(0)  # a deadline in the past: cancels at once
 
         async def read() -> Message:
             nonlocal watching
@@ -123,7 +123,7 @@ class Observe:
         streams = False
         replica = request.app.state.settings.replica
 
-        async def numbered(message: Message) -> None:
+        async def with_request_id(message: Message) -> None:
             nonlocal status, streams
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -135,7 +135,7 @@ class Observe:
             await send(message)
 
         try:
-            await self.app(request.scope, receive, numbered)
+            await self.app(request.scope, receive, with_request_id)
         except asyncio.CancelledError:
             if not request.app.state.drain.draining:
                 raise
@@ -143,13 +143,13 @@ class Observe:
             # a plain-text 500.
             response = known_error_response(request, DrainingError(_CUT_OFF))
             if status is None:
-                await response(request.scope, receive, numbered)
+                await response(request.scope, receive, with_request_id)
             elif streams:
-                await numbered(_last_event(response))
+                await with_request_id(_last_event(response))
         except Exception as error:  # the last place where the response can carry the request's id
             response = unknown_error_response(request, error)
             if status is None:  # otherwise the client sees a truncated body
-                await response(request.scope, receive, numbered)
+                await response(request.scope, receive, with_request_id)
         return status or CLIENT_GONE
 
 

@@ -154,7 +154,7 @@ class Metrics:
             registry=self.registry,
         )
 
-    def know(self, q_model: str) -> None:
+    def start_series(self, q_model: str) -> None:
         """Start a Q model's rare counters at 0, because rate() misses a counter's first value."""
         self.unguided.labels(q_model)
         for ended in _ENDINGS:
@@ -172,7 +172,7 @@ class Metrics:
             registry=self.registry,
         )
 
-    def forget(self, q_model: str) -> None:
+    def remove_series(self, q_model: str) -> None:
         """Remove every series of a Q model that is no longer served."""
         for ended in _ENDINGS:
             self.queue_seconds.remove(q_model, ended)

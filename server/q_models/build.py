@@ -34,7 +34,7 @@ from server.observability.tracing import build_tracing
 from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource, Source
 from server.q_models.score_cache import ScoreCache
-from server.q_models.vllm_trunk import build_remote_origin, check_trunks, trunk_of
+from server.q_models.vllm_trunk import build_vllm_scorer_source, check_trunks, trunk_of
 from server.redis.client import RedisLink
 from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
 from server.upstreams.build import build_upstream
@@ -259,7 +259,7 @@ def _open_q_model(
     settings: Settings, runtime: Runtime, source: str, *, name: str, version: str | None
 ) -> QModel:
     """Verify, load and build a Q model, which takes seconds; only building uses the device."""
-    found, origin = _origin(settings, source, f"{name}@{version}" if version else name)
+    found, origin = _version_and_source(settings, source, f"{name}@{version}" if version else name)
     model = QModel(name, version or found, origin, runtime)
     with ExitStack() as refused:
         refused.callback(model.close)
@@ -268,20 +268,20 @@ def _open_q_model(
     return model
 
 
-def _origin(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:
+def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:
     """Default version of a source, by its content, and the builder of its scorer."""
     if source == SCRIPTED:
         return _FAKE_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
     folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
     trunk = trunk_of(settings, name)
     if trunk:
-        origin = build_remote_origin(settings, folder, trunk)
+        origin = build_vllm_scorer_source(settings, folder, trunk)
     else:
-        origin = _local_origin(settings, source, folder)
+        origin = _local_scorer_source(settings, source, folder)
     return sha256_of(folder / MANIFEST)[:_VERSION_DIGITS], origin
 
 
-def _local_origin(settings: Settings, source: str, folder: Path) -> ScorerSource:
+def _local_scorer_source(settings: Settings, source: str, folder: Path) -> ScorerSource:
     loaded = load_q_model(folder, dtype=_dtype(settings))
 
     def build() -> CachingScorer:

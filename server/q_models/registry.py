@@ -114,7 +114,7 @@ class QModel:
             ConfigError: the trunk's server is unsuitable.
         """
         self.context = self._thread.call(self._resident.open).result()
-        self._runtime.metrics.know(self.id)
+        self._runtime.metrics.start_series(self.id)
 
     def close(self) -> None:
         """Stop its own thread and close its connections, even if requests still wait.
@@ -154,13 +154,14 @@ class QModel:
 
     def _close(self) -> None:
         self._resident.close()
-        self._runtime.metrics.forget(self.id)
+        self._runtime.metrics.remove_series(self.id)
         if self._own_thread:
             self._thread.close()
 
     def _close_shadow(self) -> None:
         self._shadow_resident.close()
-        self._runtime.metrics.forget(self.id)  # series that a late batch may have created again
+        # A late batch may have created series again.
+        self._runtime.metrics.remove_series(self.id)
 
     def _worker(self, resident: "LazyScorer", thread: DeviceThread) -> ScoringWorker:
         runtime = self._runtime

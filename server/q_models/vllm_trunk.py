@@ -33,7 +33,7 @@ def trunk_of(settings: Settings, name: str) -> VllmTrunk | None:
     return trunks.get(name) or trunks.get(plain_name(name))
 
 
-def build_remote_origin(settings: Settings, folder: Path, trunk: VllmTrunk) -> ScorerSource:
+def build_vllm_scorer_source(settings: Settings, folder: Path, trunk: VllmTrunk) -> ScorerSource:
     """Source of a Q model with head and tokenizer from a checkpoint and its trunk at a URL.
 
     Every scorer has its own client, because a client must be used from one thread only.

@@ -54,7 +54,7 @@ class DocumentText(_Body):
     text: str
 
 
-def _either(text: tuple[str, ...], types: list[str]) -> dict[str, Any]:
+def _exactly_one_history(text: tuple[str, ...], types: list[str]) -> dict[str, Any]:
     """JSON schema for exactly one history: a text under one of its names, or messages."""
     null = {"type": "null"}
     branches = []
@@ -69,7 +69,7 @@ def _either(text: tuple[str, ...], types: list[str]) -> dict[str, Any]:
 class RerankRequest(_Body):
     """Fields that Jina's and Cohere's requests have in common."""
 
-    model_config = ConfigDict(json_schema_extra=_either(("query",), ["string"]))
+    model_config = ConfigDict(json_schema_extra=_exactly_one_history(("query",), ["string"]))
 
     model: QModelName = None
     query: str | None = Field(default=None, description="the history as a single user message")
@@ -178,20 +178,20 @@ _DOCUMENTS: Final = ("documents", "items", "text_2")
 _QUERIES: Final = ("queries", "text_1")
 
 
-def _name_all(schema: dict[str, Any]) -> None:
+def _add_field_aliases(schema: dict[str, Any]) -> None:
     """Add the aliases of vLLM's fields to the JSON schema."""
     properties = schema["properties"]
     for first, *others in (_DOCUMENTS, _QUERIES):
         properties |= {name: properties[first] | {"title": name} for name in others}
     del schema["required"]
-    schema |= _either(_QUERIES, ["string", "array"])
+    schema |= _exactly_one_history(_QUERIES, ["string", "array"])
     schema["anyOf"] = [{"required": [name]} for name in _DOCUMENTS]
 
 
 class PairScoreRequest(_Body):
     """vLLM's `POST /score`: one query for all documents, or one query per document."""
 
-    model_config = ConfigDict(json_schema_extra=_name_all)
+    model_config = ConfigDict(json_schema_extra=_add_field_aliases)
 
     model: QModelName = None
     queries: str | list[str] | None = Field(

@@ -11,7 +11,7 @@ from fastapi import Depends, Header, Request
 from qnet.decision.deadline import Deadline
 from server.episodes.service import Episodes
 from server.guidance.guided_step import GuidedStepService
-from server.guidance.score_step import Scoring
+from server.guidance.score_step import ScoringService
 from server.middleware.drain import Drain
 from server.observability.metrics import Metrics
 from server.q_models.build import Models
@@ -84,11 +84,11 @@ async def _stepper(request: Request, wanted_s: WantedS = None) -> GuidedStepServ
     )
 
 
-async def _scoring(request: Request, wanted_s: WantedS = None) -> Scoring:
+async def _scoring(request: Request, wanted_s: WantedS = None) -> ScoringService:
     state = request.app.state
     deadline = _deadline(state.settings, wanted_s)
-    return Scoring(state.settings, state.models, state.episodes, state.metrics, deadline)
+    return ScoringService(state.settings, state.models, state.episodes, state.metrics, deadline)
 
 
 StepperDep = Annotated[GuidedStepService, Depends(_stepper)]
-ScoringDep = Annotated[Scoring, Depends(_scoring)]
+ScoringDep = Annotated[ScoringService, Depends(_scoring)]

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from qnet.errors import InvalidCandidatesError
 from qnet.support.concurrency import all_of
 from qnet.types import History, Message
-from server.guidance.score_step import Scored, Scoring
+from server.guidance.score_step import Scored, ScoringService
 from server.messages.history import TriedCandidates
 from server.q_models.registry import QModelLease
 from server.rerank.schemas import (
@@ -58,7 +58,9 @@ async def score_pairs(body: PairScoreRequest, scoring: ScoringDep) -> PairScoreR
     return pair_response(q_values, q_model.id, scored)
 
 
-async def _rank(body: RerankRequest, texts: Sequence[str], scoring: Scoring) -> tuple[str, Scored]:
+async def _rank(
+    body: RerankRequest, texts: Sequence[str], scoring: ScoringService
+) -> tuple[str, Scored]:
     """Score the documents; returns the `name@version` that scored as well."""
     q_model, scored = await scoring.step(
         scoring.history(messages_of(body.query, body.messages)),
@@ -73,7 +75,7 @@ async def _score_pairs(
     histories: Sequence[History],
     documents: Sequence[Message],
     q_model: QModelLease,
-    scoring: Scoring,
+    scoring: ScoringService,
 ) -> tuple[list[float], list[Scored]]:
     """Q of each pair, in order; pairs with the same history are scored as one request."""
     places: dict[History, list[int]] = {}
@@ -93,7 +95,7 @@ async def _score_pairs(
     return [q_of_place[place] for place in range(len(documents))], scored
 
 
-def _histories(body: PairScoreRequest, number: int, scoring: Scoring) -> list[History]:
+def _histories(body: PairScoreRequest, number: int, scoring: ScoringService) -> list[History]:
     """One history per document."""
     if body.queries is None or isinstance(body.queries, str):
         return [scoring.history(messages_of(body.queries, body.messages))] * number

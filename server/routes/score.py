@@ -10,7 +10,7 @@ from fastapi import APIRouter
 
 from qnet.errors import InvalidRequestError
 from qnet.support.concurrency import all_of
-from server.guidance.score_step import Scored, Scoring
+from server.guidance.score_step import Scored, ScoringService
 from server.messages.schemas import (
     Score,
     ScoreBatchBody,
@@ -65,7 +65,7 @@ async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchRe
     )
 
 
-async def _score(body: ScoreRequestBody, scoring: Scoring) -> ScoreResponse:
+async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreResponse:
     started = perf_counter()
     q_model, scored = await scoring.step(
         scoring.history(body.messages),
@@ -82,7 +82,7 @@ async def _score(body: ScoreRequestBody, scoring: Scoring) -> ScoreResponse:
 
 
 async def _score_item(
-    index: int, item: ScoreItem, q_model: QModelLease, scoring: Scoring
+    index: int, item: ScoreItem, q_model: QModelLease, scoring: ScoringService
 ) -> Scored:
     try:
         history = scoring.history(item.messages)

@@ -33,10 +33,10 @@ class SearchStatistics:
 
 
 def select_child(tree: Tree, statistics: SearchStatistics, node_id: int, *, eta: float) -> int:
-    """The child of highest UCT, the oldest of equal ones; unvisited children come first.
+    """The child of highest UCT; ties go to the oldest, and unvisited children come first.
 
     Args:
-        tree: in which the node has a child.
+        tree: the tree; the node must have a child.
         statistics: of the search so far.
         node_id: a visited node.
         eta: weight of exploration; 0 is greedy.
@@ -56,8 +56,7 @@ def select_path(
 ) -> tuple[int, ...]:
     """Node ids from the root down to the first node that is not expanded.
 
-    A roll-out's nodes are in the tree, too, but a state is searched below only after its own
-    candidates were drawn.
+    Nodes added by roll-outs count as unexpanded until their own candidates are drawn.
     """
     path = [ROOT_ID]
     while path[-1] in expanded and tree.children[path[-1]]:

@@ -17,7 +17,7 @@ class Ending:
 
     Attributes:
         outcome_reward: in [0, 1].
-        steps: number of steps that are counted; each caller says whether the valued action is one.
+        steps: number of steps; the caller decides whether they include the valued action.
     """
 
     outcome_reward: float

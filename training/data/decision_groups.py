@@ -40,7 +40,7 @@ class CandidateRow(Row):
     """One distinct action drawn in a state.
 
     Attributes:
-        action: the whole reply ("Thought: … Action: …"), the first drawn with this action.
+        action: the full text of the first reply drawn with this action ("Thought: … Action: …").
         count: how many draws have this action (equal `action_key`), at least 1.
         logprob: log-probability of `action`, summed over its tokens at temperature 1; None if the
             policy does not report it.

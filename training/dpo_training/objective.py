@@ -45,7 +45,7 @@ class DpoObjective(BaseModel):
 
 
 def pairs_loss(
-    policy_R: Tensor, reference_R: Tensor, tree: PackedReplies, objective: DpoObjective
+    policy_R: Tensor, reference_R: Tensor, packed: PackedReplies, objective: DpoObjective
 ) -> Loss:
     """Weighted DPO loss of all pairs, and the sum of the weights.
 
@@ -53,22 +53,22 @@ def pairs_loss(
         policy_R: log pi of the replies under the policy.
         reference_R: the same under the reference.
     """
-    margin_of = q_of_pairs(policy_R, reference_R, tree, beta=objective.beta)
-    weight_P = torch.tensor([_weight(pair, objective) for pair in tree.pairs])
-    total = (weight_P * dpo_loss(*margin_of)).sum()
-    whole = [pair.chosen for pair in tree.pairs if pair.level == "trajectory"]
+    chosen_q_P, rejected_q_P = q_of_pairs(policy_R, reference_R, packed, beta=objective.beta)
+    weight_P = torch.tensor([_weight(pair, objective) for pair in packed.pairs])
+    total = (weight_P * dpo_loss(chosen_q_P, rejected_q_P)).sum()
+    whole = [pair.chosen for pair in packed.pairs if pair.level == "trajectory"]
     if objective.weights.sft and whole:
         total = total - objective.weights.sft * policy_R[whole].sum()
     return Loss(total, float(weight_P.sum()))
 
 
 def q_of_pairs(
-    policy_R: Tensor, reference_R: Tensor, tree: PackedReplies, *, beta: float
+    policy_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, beta: float
 ) -> tuple[Tensor, Tensor]:
     """(P,) implicit Q of the chosen and of the rejected side of each pair."""
     q_R = implicit_q(policy_R, reference_R, beta=beta)
-    chosen = [pair.chosen for pair in tree.pairs]
-    rejected = [pair.rejected for pair in tree.pairs]
+    chosen = [pair.chosen for pair in packed.pairs]
+    rejected = [pair.rejected for pair in packed.pairs]
     return q_R[chosen], q_R[rejected]
 
 

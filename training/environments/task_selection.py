@@ -26,16 +26,16 @@ class SelectedSuite:
 
     name: str
     tasks: Sequence[Task]
-    whole: Suite
+    suite: Suite
     environment: EnvironmentBundle[Any]
 
     def make(self, task: Task) -> Environment:
         """A fresh, single-use episode of `task`."""
-        return self.whole.make(task)
+        return self.suite.make(task)
 
     def close(self) -> None:
         """Stop worker processes; safe to call twice."""
-        self.whole.close()
+        self.suite.close()
 
 
 def build_selected_suite(config: EnvironmentConfig) -> SelectedSuite:

@@ -2,8 +2,8 @@
 
 An agent sees only the history and the models' answers: no reward ever reaches this code, so the
 guided agent cannot use it. Best-of-n is the one method that peeks at the true reward, after its
-trajectories are over, and is labelled accordingly. Methods that try actions before they choose, by
-the value that a Q model gives the results, are in `search`.
+trajectories are over, and is labelled accordingly. Methods that execute candidates and then choose
+by Q are in `search` and `beam_search`.
 
 All methods except greedy and best-of-n derive their seeds from the same parts, so methods with
 equal histories choose among the same candidates.

@@ -1,4 +1,4 @@
-"""Figures of read pairs: a scorer's values for replies that name a present or an absent object."""
+"""Metrics that check whether Q depends on the object that a reply names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

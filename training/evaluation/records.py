@@ -65,7 +65,7 @@ class EpisodeRow(_Row):
         reward: outcome reward; for either best-of-n, that of the chosen trajectory, to which
             `success`, `steps`, `terminated`, `too_long` and `actions` belong too.
         success: the environment's verdict.
-        too_long: the history outgrew a model's context, which ended the episode.
+        too_long: the episode was cut off because the history exceeded a model's context.
         decisions: steps at which the method chose, over all trajectories.
         distinct_candidates: number of distinct replies, summed over the decisions.
         invalid_actions: number of invalid actions, over all trajectories; for q-beam, in the

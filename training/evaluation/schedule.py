@@ -50,7 +50,10 @@ class Trial:
 
 
 def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Trial]:
-    """Every trial of a task, with q-guided before either best-of-n, which get its token budget."""
+    """Every trial of a task.
+
+    q-guided comes before best-of-n and verifier-best-of-n, which get its token budget.
+    """
     once = [Trial(m, None) for m in METHODS if m in methods and m in DETERMINISTIC]
     drawn = [m for m in METHODS if m in methods and m not in DETERMINISTIC]
     return once + [Trial(method, seed) for seed in seeds for method in drawn]

@@ -43,7 +43,7 @@ class Searched:
     Attributes:
         values: Q of the states of each trajectory that were valued, in order; empty for a method
             that did not ask.
-        scored_tokens: that went through the Q model's trunk.
+        scored_tokens: tokens that went through the Q model's trunk.
     """
 
     episodes: list[Episode]

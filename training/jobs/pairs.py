@@ -1,11 +1,16 @@
-"""Make preference pairs of decision groups, exploration trees and episodes.
+"""Make preference pairs from decision groups, exploration trees and episodes.
 
     qguide pairs --config training/configs/alfworld/pairs.toml
 
-reads rows of `groups` (all pairs of one state's candidates), of `explore` (each action of the best
-path with its sibling of lowest Q, as StepQ does, or whole branches) and of `collect` (episodes of
-one task with different outcomes, as ETO does); writes preference rows for `train-dpo`. It takes
-seconds, so a killed run starts over; its rows appear all at once when it is done.
+reads the rows of other jobs and writes preference rows for `train-dpo`:
+
+    source     pairs                                                              paper
+    groups     every two candidates of one state                                  none
+    explore    each action of the best path and its sibling of lowest Q           StepQ
+               a tree's branches with different outcomes (trajectory_pairs)       StepQ's ablation
+    collect    episodes of one task with different outcomes                       ETO
+
+It takes seconds, so a killed run starts over; its rows appear all at once when it is done.
 """
 
 from collections import Counter, defaultdict
@@ -47,8 +52,8 @@ class PairsConfig(BaseModel):
         step_pairs: make pairs of actions, from `groups` and `trees`.
         trajectory_pairs: make pairs of a tree's branches by their outcome, as in StepQ's ablation.
         min_label_margin: actions whose values differ by less do not form a pair.
-        most_per_state: maximum number of pairs per state of `groups`, which keeps those with the
-            largest differences; 0 for no limit.
+        most_per_state: maximum number of pairs per state of `groups`; those with the largest
+            differences are kept. 0 for no limit.
         most_per_task: the same for the pairs of a task's episodes or branches.
         min_reward, max_reward: bounds of every action's reward; a tree beyond them is refused.
     """

@@ -28,10 +28,10 @@ from training.dpo_training.logprobs import reference_logprobs, reply_logprobs, r
 from training.dpo_training.objective import DpoObjective, pairs_loss
 from training.dpo_training.validation import Referenced, validate
 from training.environments.registry import task_markers_of
+from training.optimization.best_weights import BestWeights, Criterion
 from training.optimization.packed_replies import PackedReplies
 from training.optimization.padded_batches import plan_steps
 from training.optimization.trainer import Loop, Loss, Optimization
-from training.q_training.best_weights import BestWeights, Criterion
 from training.rollouts.models import weights_sha256
 
 

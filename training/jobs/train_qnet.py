@@ -22,10 +22,10 @@ from qnet.models.hub import hub_name, model_folder
 from qnet.models.qnet import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, QNet
 from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from training.optimization.best_weights import BestWeights, Criterion
 from training.optimization.packed_trees import PackedTree
 from training.optimization.padded_batches import plan_steps
 from training.optimization.trainer import Loop, Optimization
-from training.q_training.best_weights import BestWeights, Criterion
 from training.q_training.examples import Examples, Packing, Rows, read_examples
 from training.q_training.losses import loss_of, output_embeddings, require_range
 from training.q_training.objective import Objective
@@ -173,7 +173,7 @@ def _plan(
     epochs: list[list[list[list[int]]]] = []
     first = 0
     for epoch in range(config.optimization.epochs):
-        if epoch == 0 or packing.changes:
+        if epoch == 0 or packing.is_renamed_each_epoch:
             first = len(trees)
             trees += packing.epoch(rows, rng)
         steps = plan_steps(

@@ -90,7 +90,7 @@ class Packing:
     Attributes:
         max_tokens: maximum number of distinct tokens in a packed tree.
         with_features: add match features.
-        with_answers: add what each action was answered, for the terms of a world model.
+        with_answers: append each action's observation, for the world-model loss.
     """
 
     renderer: Renderer
@@ -105,7 +105,7 @@ class Packing:
         return Framing.of(self.renderer) if self.with_answers else None
 
     @property
-    def changes(self) -> bool:
+    def is_renamed_each_epoch(self) -> bool:
         """True if the trees are renamed anew in every epoch."""
         return bool(self.examples.labels) and self.examples.augmentation.probability > 0
 
@@ -172,13 +172,13 @@ def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
     task_ids = sorted({t for t, _ in trees} | {row.task_id for row in episodes})
     random.Random(seed).shuffle(task_ids)
     held_back = set(task_ids[: round(len(task_ids) * examples.validation_fraction)])
-    training, kept = Rows([], []), Rows([], _held_back_groups(examples, set(task_ids)))
+    training, validation = Rows([], []), Rows([], _held_back_groups(examples, set(task_ids)))
     for task_id, paths in trees:
         if examples.constant_trees or not _is_constant(paths):
-            (kept if task_id in held_back else training).trees.append(paths)
+            (validation if task_id in held_back else training).trees.append(paths)
     for row in episodes:
-        (kept if row.task_id in held_back else training).episodes.append(row)
-    return training, kept
+        (validation if row.task_id in held_back else training).episodes.append(row)
+    return training, validation
 
 
 def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[DecisionGroupsRow]:
@@ -234,6 +234,6 @@ def rename_tree(paths: TreeRows, augment: Augmenter, rng: random.Random) -> Tree
 
 
 def _messages_of(row: LabelRow) -> list[Message]:
-    """A path's messages, what followed them included."""
+    """A path's messages, including the last observation."""
     after = [Message("user", row.last_observation)] if row.last_observation else []
     return [*messages_of(row.messages), *after]

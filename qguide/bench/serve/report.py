@@ -18,7 +18,7 @@ _COLUMNS = ("clients", "per s", "p50", "p95", "p99", "own", "client", "errors")
 def print_serve(run: ServeRun, console: Console) -> None:
     """Print every load, and whether the overhead meets its goal."""
     title = (
-        f"requests with M = {run.candidates}, in ms; own: without drawing and scoring, "
+        f"requests with M = {run.candidates}, in ms; own: latency minus drawing and scoring, "
         "client: a round trip to an idle server"
     )
     table = Table(title=title, box=SIMPLE)

@@ -28,7 +28,7 @@ _MOST_TASK_WORDS = 200
 _SAMPLES = 600
 _SHORTEST_INTERVAL_S = 0.1
 
-Advance = Callable[[float], None]
+OnProgress = Callable[[float], None]
 
 
 class Soak(BenchOptions):
@@ -104,14 +104,14 @@ def run_soak(
     renderer: Renderer,
     *,
     context: int,
-    advance: Advance = lambda _: None,
+    on_progress: OnProgress = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> SoakRun:
     """Score until the time is up; failed checks are counted and do not end the run.
 
     Args:
         context: context length in tokens.
-        advance: called with the seconds elapsed.
+        on_progress: progress callback; gets the elapsed seconds.
         clock: monotonic clock in seconds.
     """
     rng = Random(soak.seed)
@@ -120,7 +120,7 @@ def run_soak(
     sessions = [_Session(tasks, words, rng) for _ in range(soak.sessions)]
     tally = _Tally(soak, clock)
     while (elapsed_s := tally.elapsed_s) < soak.seconds:
-        advance(elapsed_s)
+        on_progress(elapsed_s)
         chosen = rng.sample(sessions, min(soak.batch, len(sessions)))
         requests = [s.next_request(renderer, soak.candidates, context) for s in chosen]
         results = scorer.score(requests)
@@ -182,7 +182,7 @@ class _Tally:
         self._interval_s = max(_SHORTEST_INTERVAL_S, soak.seconds / _SAMPLES)
         self._samples: list[SoakSample] = []
         self._calls = self._requests = self._computed = self._cached = 0
-        self._largest = self._largest_since = self._over_budget = self._evictions = 0
+        self._largest = self._peak_since_last_sample = self._over_budget = self._evictions = 0
         self.checks = 0
         self._failed_checks = 0
         self._difference = 0.0
@@ -198,7 +198,7 @@ class _Tally:
         self._computed += sum(result.computed_tokens for result in results)
         self._cached += sum(result.cached_tokens for result in results)
         self._over_budget += cache.nbytes > self._soak.budget_bytes
-        self._largest_since = max(self._largest_since, cache.nbytes)
+        self._peak_since_last_sample = max(self._peak_since_last_sample, cache.nbytes)
         self._largest = max(self._largest, cache.nbytes)
         self._evictions = cache.evictions
         now = self.elapsed_s
@@ -207,13 +207,13 @@ class _Tally:
             self._samples.append(
                 SoakSample(
                     at_s=now,
-                    cache_bytes=self._largest_since,
+                    cache_bytes=self._peak_since_last_sample,
                     rss_bytes=rss,
                     evictions=self._evictions,
                     requests=self._requests,
                 )
             )
-            self._largest_since = 0
+            self._peak_since_last_sample = 0
 
     def compare(self, found: Sequence[float], expected: Sequence[float]) -> None:
         """Compare Q with the reference's; NaN counts as a failure."""

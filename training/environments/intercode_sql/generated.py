@@ -83,7 +83,7 @@ _QUESTIONS: Final[tuple[_Question, ...]] = (
 
 
 def generated_task(seed: int) -> SqlTask:
-    """The task of any integer; seeds in a row differ in their questions."""
+    """The task of any integer; consecutive seeds use different question templates."""
     hardness, question, gold = _QUESTIONS[seed % len(_QUESTIONS)](Random(seed))
     return SqlTask(f"{DATABASE}/{seed}", DATABASE, question, gold, hardness, TABLES)
 
