@@ -1,7 +1,9 @@
 """Report of an evaluation: tables on the terminal, and a plot of success against tokens."""
 
 from collections.abc import Mapping
+from colorsys import hls_to_rgb
 from pathlib import Path
+from zlib import crc32
 
 from rich.console import Console
 from rich.table import Table
@@ -9,7 +11,7 @@ from rich.table import Table
 from training.evaluation.records import EpisodeRow, MethodRow, MethodSummary, Results
 from training.evaluation.results import Key, best_of_n_curve
 
-COLOURS = {
+_COLOURS = {
     "greedy": "#6b7280",
     "sample": "#9ca3af",
     "random-of-m": "#d97706",
@@ -22,6 +24,13 @@ COLOURS = {
     "q-beam": "#0ea5e9",
     "best-of-n": "#b91c1c",
 }
+
+
+def colour_of(method: str) -> str:
+    """Colour of a method in plots; one without an entry gets a fixed hue from its name."""
+    hue = crc32(method.encode()) % 360 / 360
+    derived = "#" + "".join(f"{round(255 * part):02x}" for part in hls_to_rgb(hue, 0.45, 0.6))
+    return _COLOURS.get(method, derived)
 
 
 def print_results(results: Results, console: Console) -> None:
@@ -117,7 +126,7 @@ def plot_success(results: Results, episodes: Mapping[Key, EpisodeRow], path: Pat
     axes = figure.add_subplot()
     if curve := best_of_n_curve(episodes):
         tokens, rates = zip(*curve, strict=True)
-        axes.plot(tokens, [100 * r for r in rates], color=COLOURS["best-of-n"], alpha=0.4, lw=1.5)
+        axes.plot(tokens, [100 * r for r in rates], color=colour_of("best-of-n"), alpha=0.4, lw=1.5)
     for summary in results.summary:
         rate = 100 * summary.success_rate
         low, high = (100 * bound for bound in summary.ci95)
@@ -127,7 +136,7 @@ def plot_success(results: Results, episodes: Mapping[Key, EpisodeRow], path: Pat
             yerr=[[max(0.0, rate - low)], [max(0.0, high - rate)]],
             fmt="o",
             capsize=3,
-            color=COLOURS[summary.method],
+            color=colour_of(summary.method),
             label=summary.method + (" (peeks)" if summary.peeks else ""),
         )
     axes.set_xlabel("completion tokens per episode")

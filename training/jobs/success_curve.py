@@ -16,7 +16,7 @@ from rich.table import Table
 
 from qnet.errors import ConfigError, RecordError
 from training.evaluation.records import METHODS, MethodName, MethodSummary, Results
-from training.evaluation.report import COLOURS
+from training.evaluation.report import colour_of
 from training.jobs.evaluate import RESULTS
 
 MAY_DIFFER = frozenset({"output", "candidates", "methods", "inference", "parallel"})
@@ -115,7 +115,7 @@ def _plot(curves: dict[MethodName, list[Point]], path: Path) -> None:
     for method, points in curves.items():
         tokens = [point.summary.completion_tokens_per_episode for point in points]
         rates = [100 * point.summary.success_rate for point in points]
-        axes.plot(tokens, rates, marker="o", color=COLOURS[method], label=method)
+        axes.plot(tokens, rates, marker="o", color=colour_of(method), label=method)
         for point, x, y in zip(points, tokens, rates, strict=True):
             axes.annotate(str(point.candidates), (x, y), xytext=(3, 3), textcoords="offset points")
     axes.set_xlabel("completion tokens per episode")
