@@ -91,7 +91,7 @@ export interface Refusal extends About {
 /** The server refused the request. */
 export class RefusedError extends QGuideError {
   override readonly name: string = "RefusedError";
-  /** The HTTP status; 200 if a stream had begun. */
+  /** The HTTP status; 200 if the error came inside a stream. */
   readonly status: number;
   /** The error's code, for programs; "" if a proxy in front of QGuide answered. */
   readonly code: string;
@@ -250,7 +250,7 @@ export class ServerFailedError extends RefusedError {
 
 type RefusedClass = new (message: string, refusal: Refusal) => RefusedError;
 
-/** Codes that have a class of their own, OpenAI's words too; every other has its status's. */
+/** Codes that have a class of their own, including OpenAI's codes; other codes map by status. */
 const OF_CODE: ReadonlyMap<string, RefusedClass> = new Map<string, RefusedClass>([
   ["history_too_long", HistoryTooLongError],
   ["context_length_exceeded", HistoryTooLongError],

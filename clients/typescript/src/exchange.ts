@@ -9,7 +9,7 @@ const TIMED_OUT: ReadonlySet<string> = new Set(["UND_ERR_HEADERS_TIMEOUT", "UND_
 /** Longest wait of `setTimeout`; a longer one would end at once. */
 const LONGEST_MS = 2 ** 31 - 1;
 
-/** Time for a server to close a body that is complete. */
+/** How long to wait for the server to close a stream after its last event. */
 const DRAIN_MS = 1_000;
 
 export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
@@ -125,10 +125,10 @@ export class Exchange {
   #failure(error: unknown): unknown {
     const { signal } = this.#limits;
     if (signal?.aborted) return signal.reason;
-    return this.#silenceOf(error);
+    return this.#noAnswerError(error);
   }
 
-  #silenceOf(cause: unknown): NoAnswerError {
+  #noAnswerError(cause: unknown): NoAnswerError {
     const asked = `${this.#method} ${this.#url}`;
     const about = { requestId: this.#requestId, cause };
     if (this.#late || TIMED_OUT.has(codeOf(cause))) {

@@ -124,7 +124,7 @@ def _chat_body(messages: Messages, options: ChatOptions) -> dict[str, Any]:
 
 
 def _post(path: str, answer: type[T], body: Mapping[str, Any]) -> Call[T]:
-    """A request whose options are fields of its body, but for the deadline."""
+    """A POST call; `deadline_s` is taken out of the body."""
     sent = {**body}
     return Call("POST", path, answer, sent, deadline_s=sent.pop("deadline_s", None))
 

@@ -77,7 +77,7 @@ class RefusedError(QGuideError):
     """The server refused the request.
 
     Attributes:
-        status: the HTTP status.
+        status: the HTTP status; 200 if the error came inside a stream.
         code: the error's code, for programs; "" if a proxy in front of QGuide answered.
         retry_after_s: seconds after which to ask again, as the server says; None if it does not.
     """
