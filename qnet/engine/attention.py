@@ -192,7 +192,7 @@ class AttentionMetadata:
         return [rows.start + row for segment, rows in self.spans for row in segment.read]
 
     def view(self, group: Group, window: int | None) -> tuple[WindowView, int | None]:
-        """What a group's rows see of earlier columns, and the window if it hides any from them."""
+        """Earlier columns that a group's rows see, and the window if it hides any from them."""
         buffer, seen = group.segments[0].buffer, group.segments[0].seen
         if window is None or not self.window or max(group.positions) < window:
             return WindowView(seen), None

@@ -34,7 +34,7 @@ class WindowView:
 
 
 def view(buffer: KVBuffer, seen: Columns, positions: list[int], window: int) -> WindowView:
-    """What rows at these positions see of `seen`, whose positions grow within each range."""
+    """View of `seen` for rows at these positions; its positions grow within each range."""
     whole, partly = [], []
     edges = torch.tensor([min(positions) - window + 1, max(positions) - window + 1])
     for columns in seen:
