@@ -20,8 +20,8 @@ _INDEX: Final = f"{NAMESPACE}:episode-index"
 
 # A script runs atomically in Redis, so that replicas do not count at the same time. Expired
 # episodes are still in the index and are dropped first. The clock is Redis' own, because those of
-# the replicas differ. Values of another type under these names are deleted, so that no request
-# fails because of them.
+# the replicas differ; it is in microseconds, because several steps fit into a millisecond. Values
+# of another type under these names are deleted, so that no request fails because of them.
 _SCRIPT: Final = """
 local prefix, owner, episode = ARGV[1], ARGV[2], ARGV[3]
 local size, most, ttl_ms = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -48,7 +48,7 @@ local function drop(whose, name)
 end
 
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = time[1] * 1000000 + time[2]
 drop(owner, episode)
 local index, sizes = names(owner)
 redis.call('ZADD', index, now, episode)
@@ -58,7 +58,7 @@ for _, key in ipairs({index, sizes, owners}) do redis.call('PEXPIRE', key, ttl_m
 
 local total = 0
 for _, whose in ipairs(redis.call('ZRANGE', owners, 0, -1)) do
-  for _, old in ipairs(redis.call('ZRANGEBYSCORE', (names(whose)), '-inf', now - ttl_ms)) do
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', (names(whose)), '-inf', now - 1000 * ttl_ms)) do
     drop(whose, old)
   end
   if redis.call('EXISTS', (names(whose))) == 0 then redis.call('ZREM', owners, whose) end
