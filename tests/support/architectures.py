@@ -69,7 +69,7 @@ WINDOWED: Final[dict[str, dict[str, Any]]] = {
 _HYBRID: Final[dict[str, dict[str, Any]]] = {
     "lfm2": {"layer_types": ["full_attention", "conv", "full_attention"]},
 }
-"""What makes a tiny model as mixed as the large ones are."""
+"""Settings that make a tiny model as mixed as the large ones are."""
 
 PACKED: Final = (
     "afmoe",

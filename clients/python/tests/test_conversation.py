@@ -1,4 +1,4 @@
-"""When the client asks again, how long it waits, and what it says when it gives up."""
+"""The client's retries: their conditions, their waits, and the error when it gives up."""
 
 import socket
 from collections.abc import Callable, Iterator

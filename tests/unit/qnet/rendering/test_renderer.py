@@ -205,7 +205,7 @@ QWEN = (
     "\n</tool_call>{% endfor %}<|end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""How Qwen's template prints tools: neighbouring results share one turn."""
+"""Tools as Qwen's template prints them: neighbouring results share one turn."""
 QWEN_WITH_SYSTEM = "{% if messages[0].role != 'system' %}<|system|>be good<|end|>{% endif %}" + QWEN
 CALLS = Message(
     "assistant",

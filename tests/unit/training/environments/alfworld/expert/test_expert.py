@@ -27,7 +27,7 @@ BEDROOM = (
 )
 
 Script = list[tuple[str, str]]
-"""What the agent reads, and the action that the expert takes on it."""
+"""An observation as the agent reads it, and the action that the expert takes on it."""
 
 HEAT: Script = [
     (f"{KITCHEN}\n\nYour task is to: put a hot apple in cabinet.", "go to diningtable 1"),
