@@ -22,7 +22,7 @@ from qguide.bench.measurement.measure import describe_machine
 from qguide.bench.measurement.options import BenchOptions, OutputFile
 from qguide.bench.measurement.processes import child
 from qguide.bench.measurement.records import FairnessRow, FairnessRun
-from qguide.bench.score.http_scorer import free_port, wait_until_ready
+from qguide.bench.score.http_baselines import free_port, wait_until_ready
 from qguide.bench.serve.agents import Agent
 from qguide.bench.serve.load import percentiles
 from server.access.keys import create_key

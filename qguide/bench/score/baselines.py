@@ -39,7 +39,7 @@ from qnet.models.qnet import QNet
 from qnet.scoring.value_head import SharedPrefixScorer
 
 
-class Contestant(Protocol):
+class Baseline(Protocol):
     """One implementation of scoring."""
 
     def prepare(self, step: Step) -> None:
@@ -55,7 +55,7 @@ class Contestant(Protocol):
         ...
 
 
-class ManySessions(Contestant, Protocol):
+class ManySessions(Baseline, Protocol):
     """An implementation that can score steps of many sessions at once."""
 
     def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
@@ -63,14 +63,14 @@ class ManySessions(Contestant, Protocol):
         ...
 
 
-def build_contestants(
+def build_baselines(
     names: Sequence[Local], loaded: LoadedQNet, *, cache_bytes: int
-) -> dict[Name, Contestant]:
+) -> dict[Name, Baseline]:
     """Build the implementations of this process by name, with shared weights."""
     stock = _with_shared_weights(loaded.model)
     packed = _with_shared_weights(loaded.model)
 
-    def build(name: Local) -> Contestant:
+    def build(name: Local) -> Baseline:
         match name:
             case "ours":
                 return Ours(loaded, cache_bytes=cache_bytes)

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from qguide.bench.measurement.names import Remote
 from qguide.bench.score.baselines import ManySessions
 from qguide.bench.score.exported_model import BLOCK, ExportedModel
-from qguide.bench.score.http_scorer import served_by_qguide, served_by_vllm
+from qguide.bench.score.http_baselines import served_by_qguide, served_by_vllm
 from qguide.bench.score.vllm_peer import vllm_engine
 
 

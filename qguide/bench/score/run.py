@@ -39,7 +39,7 @@ from qguide.bench.measurement.records import (
 )
 from qguide.bench.measurement.shapes import SHAPES, Shape, build_qnet
 from qguide.bench.measurement.steps import OBSERVATION_TOKENS, Point, draw_step
-from qguide.bench.score.baselines import Contestant, ManySessions, Ours, build_contestants
+from qguide.bench.score.baselines import Baseline, ManySessions, Ours, build_baselines
 from qguide.bench.score.config import ScoreBench
 from qguide.bench.score.exported_model import ExportedModel
 from qguide.bench.score.remote import open_remote
@@ -90,25 +90,25 @@ def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
         )
         run = run.model_copy(update={"models": (*run.models, _model_row(name, shape, loaded))})
         yield run
-        with _contestants(config, name, loaded) as contestants:
+        with _baselines(config, name, loaded) as baselines:
             for point in config.points:
-                for row in _measure_point(config, name, point, contestants, advance):
+                for row in _measure_point(config, name, point, baselines, advance):
                     done = tuple(p for p in run.points if (p.model, p.label) != (name, str(point)))
                     run = run.model_copy(update={"points": (*done, row)})
                     yield run
             for sessions in config.sessions:
-                rows = _measure_sessions(config, name, loaded, contestants, sessions, advance)
+                rows = _measure_sessions(config, name, loaded, baselines, sessions, advance)
                 run = run.model_copy(update={"sessions": (*run.sessions, *rows)})
                 yield run
 
 
 @contextmanager
-def _contestants(
+def _baselines(
     config: ScoreBench, model: str, loaded: LoadedQNet
-) -> Iterator[dict[Name, Contestant]]:
+) -> Iterator[dict[Name, Baseline]]:
     """All implementations, in the order of the command line."""
     with ExitStack() as stack:
-        found = build_contestants(config.local, loaded, cache_bytes=_CACHE_BYTES)
+        found = build_baselines(config.local, loaded, cache_bytes=_CACHE_BYTES)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="qguide-bench-")))
         exported = ExportedModel(
             loaded,
@@ -129,23 +129,23 @@ def _measure_point(
     config: ScoreBench,
     model: str,
     point: Point,
-    contestants: dict[Name, Contestant],
+    baselines: dict[Name, Baseline],
     advance: Advance,
 ) -> Iterator[PointRow]:
     """Yield the point's row after each measured repetition."""
     product = MatrixProduct(dtype=DTYPES[config.dtype], device=config.device)
-    tally = _Tally(list(contestants), tolerance=TOLERANCES[config.dtype])
+    tally = _Tally(list(baselines), tolerance=TOLERANCES[config.dtype])
     for repetition in range(-config.warm_ups, config.repetitions):
         rng = Random(f"{config.seed} {point} {repetition}")
         step = draw_step(point, vocabulary=SHAPES[model].vocabulary, rng=rng)
         found: dict[Name, list[float]] = {}
         _, speed = timed(product, clock=partial(clock_here, config.device))
         timings = {}
-        for name in _in_turns(list(contestants), repetition):
+        for name in _in_turns(list(baselines), repetition):
             advance(f"{model} {point} {name}")
-            contestants[name].prepare(step)
-            call = partial(contestants[name].score, step)
-            found[name], timings[name] = timed(call, clock=contestants[name].clock)
+            baselines[name].prepare(step)
+            call = partial(baselines[name].score, step)
+            found[name], timings[name] = timed(call, clock=baselines[name].clock)
         tally.compare(found)
         if repetition >= 0:
             tally.add(timings, gemm=speed)
@@ -203,7 +203,7 @@ def _measure_sessions(
     config: ScoreBench,
     model: str,
     loaded: LoadedQNet,
-    contestants: dict[Name, Contestant],
+    baselines: dict[Name, Baseline],
     sessions: int,
     advance: Advance,
 ) -> list[SessionsRow]:
@@ -212,7 +212,7 @@ def _measure_sessions(
     cache_bytes = _cache_bytes(SHAPES[model], point, sessions, config.dtype)
     players: dict[Name, ManySessions] = {OURS: Ours(loaded, cache_bytes=cache_bytes)}
     for name in _of_many_sessions(config)[1:]:
-        players[name] = cast(ManySessions, contestants[name])
+        players[name] = cast(ManySessions, baselines[name])
     samples = dict.fromkeys(players, Samples())
     for repetition in range(-config.warm_ups, config.repetitions):
         rng = Random(f"{config.seed} {point} {sessions} {repetition}")

@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 
 from qguide.bench.measurement.processes import child
-from qguide.bench.score.http_scorer import free_port, wait_until_ready
+from qguide.bench.score.http_baselines import free_port, wait_until_ready
 
 _Receive = Callable[[], Awaitable[dict[str, Any]]]
 _Send = Callable[[dict[str, Any]], Awaitable[None]]

@@ -15,7 +15,7 @@ from qguide.bench.measurement.measure import describe_machine
 from qguide.bench.measurement.options import BenchOptions, Counts, OutputFile, Words
 from qguide.bench.measurement.processes import child
 from qguide.bench.measurement.records import LoadRow, ServeRun
-from qguide.bench.score.http_scorer import free_port, wait_until_ready
+from qguide.bench.score.http_baselines import free_port, wait_until_ready
 from qguide.bench.serve.agents import Agent
 from qguide.bench.serve.idle_server import idle_server
 from qguide.bench.serve.load import PATHS, Load, measure_load

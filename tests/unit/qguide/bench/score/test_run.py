@@ -19,7 +19,7 @@ from qguide.bench.measurement.records import Run
 from qguide.bench.measurement.shapes import SHAPES, Shape, build_qnet
 from qguide.bench.measurement.steps import OBSERVATION_TOKENS, Point, Step, draw_step
 from qguide.bench.score import run as run_module
-from qguide.bench.score.baselines import Naive, build_contestants
+from qguide.bench.score.baselines import Naive, build_baselines
 from qguide.bench.score.config import ScoreBench
 from qguide.bench.score.report import plot_run, print_run
 from qguide.bench.score.run import count_turns, score_bench
@@ -95,13 +95,13 @@ def test_a_run_keeps_every_sample_and_everyone_agrees(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "point", [POINT, Point(20, 1, 4), Point(120, 6, 16), Point(60, 3, 16, 9)], ids=str
 )
-def test_every_contestant_computes_the_reference(tiny: LoadedQNet, name: Any, point: Point) -> None:
-    contestants = build_contestants(["naive", name], tiny, cache_bytes=2**20)
+def test_every_baseline_computes_the_reference(tiny: LoadedQNet, name: Any, point: Point) -> None:
+    baselines = build_baselines(["naive", name], tiny, cache_bytes=2**20)
     for seed in range(3):
         step = a_step(point, seed=seed)
-        contestants[name].prepare(step)
-        expected = contestants["naive"].score(step)
-        assert contestants[name].score(step) == pytest.approx(expected, abs=2e-6)
+        baselines[name].prepare(step)
+        expected = baselines["naive"].score(step)
+        assert baselines[name].score(step) == pytest.approx(expected, abs=2e-6)
 
 
 def test_ours_reads_the_tokens_that_the_others_are_given(tiny: LoadedQNet) -> None:
@@ -115,7 +115,7 @@ def test_ours_reads_the_tokens_that_the_others_are_given(tiny: LoadedQNet) -> No
 def test_who_computes_something_else_is_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = build_contestants
+    real = build_baselines
 
     class Forgetful(Naive):
         """Leaves out the first token."""
@@ -127,7 +127,7 @@ def test_who_computes_something_else_is_not_compared(
     def build(names: Any, loaded: LoadedQNet, **options: Any) -> Any:
         return real(names, loaded, **options) | {"padded": Forgetful(loaded.model)}
 
-    monkeypatch.setattr(run_module, "build_contestants", build)
+    monkeypatch.setattr(run_module, "build_baselines", build)
     run = score_bench(a_config(tmp_path, points=(POINT,), sessions=()))
     assert run.points[0].ratio("padded") is None
     assert run.points[0].ratio("naive-packed") is not None
