@@ -170,15 +170,15 @@ class Candidate:
     answer_extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
 
 
-def total_of(bills: Sequence[TokenUsage]) -> TokenUsage:
+def total_of(usages: Sequence[TokenUsage]) -> TokenUsage:
     """Sum of the usage of several requests."""
     details: Counter[str] = Counter()
-    for spent in bills:
+    for spent in usages:
         details.update(spent.completion_details)
     return TokenUsage(
-        prompt_tokens=sum(spent.prompt_tokens for spent in bills),
-        completion_tokens=sum(spent.completion_tokens for spent in bills),
-        cached_tokens=sum(spent.cached_tokens for spent in bills),
+        prompt_tokens=sum(spent.prompt_tokens for spent in usages),
+        completion_tokens=sum(spent.completion_tokens for spent in usages),
+        cached_tokens=sum(spent.cached_tokens for spent in usages),
         completion_details=dict(details),
     )
 
@@ -304,7 +304,7 @@ Spending = Mapping[int, TokenUsage]
 
 Slices = Generator[Spending, frozenset[int], Result]
 """Work on a batch that stops before each slice: it says what it will have cost by the slice's end,
-and is sent the indices of the requests that nobody waits for any more."""
+and is sent the indices of the requests that have been given up."""
 
 
 class Scorer(Protocol):

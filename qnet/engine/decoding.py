@@ -30,7 +30,7 @@ class Draw:
         logprob: sum of the tokens' log-probabilities at temperature 1.
         stopped: whether a stop token was drawn.
         columns: where the keys and values of its tokens lie.
-        given_up: nobody wants it any more.
+        given_up: its request has been given up.
     """
 
     temperature: float
@@ -203,20 +203,20 @@ def _choose(draws: Sequence[Draw], line_of: Sequence[int], logits_LV: Tensor) ->
     """The next token of each draw: the likeliest, or by inverting the distribution function."""
     device = logits_LV.device
     tokens_D = logits_LV.argmax(dim=1)[torch.tensor(line_of, device=device)]
-    hot = [i for i, draw in enumerate(draws) if draw.temperature > 0]
-    if not hot:
+    sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0]
+    if not sampled:
         return tokens_D
     # Draws of one line and one temperature share a distribution.
-    wanted = [(line_of[i], draws[i].temperature) for i in hot]
+    wanted = [(line_of[i], draws[i].temperature) for i in sampled]
     place = {pair: number for number, pair in enumerate(dict.fromkeys(wanted))}
     line_P = torch.tensor([line for line, _ in place], device=device)
     temperature_P = torch.tensor([temperature for _, temperature in place], device=device)
     probs_PV = torch.softmax(logits_LV[line_P] / temperature_P[:, None], dim=1)
     cumulative_PV = probs_PV.cumsum(dim=1, dtype=torch.float64)
-    cumulative_HV = cumulative_PV[torch.tensor([place[pair] for pair in wanted], device=device)]
-    randoms = [draws[i].uniforms[len(draws[i].token_ids)] for i in hot]
-    uniforms_H = torch.tensor(randoms, device=device, dtype=torch.float64)
-    target_H1 = uniforms_H[:, None] * cumulative_HV[:, -1:]
-    drawn_H = torch.searchsorted(cumulative_HV, target_H1, right=True).squeeze(1)
-    tokens_D[torch.tensor(hot, device=device)] = drawn_H.clamp_(max=logits_LV.shape[1] - 1)
+    cumulative_SV = cumulative_PV[torch.tensor([place[pair] for pair in wanted], device=device)]
+    randoms = [draws[i].uniforms[len(draws[i].token_ids)] for i in sampled]
+    uniforms_S = torch.tensor(randoms, device=device, dtype=torch.float64)
+    target_S1 = uniforms_S[:, None] * cumulative_SV[:, -1:]
+    drawn_S = torch.searchsorted(cumulative_SV, target_S1, right=True).squeeze(1)
+    tokens_D[torch.tensor(sampled, device=device)] = drawn_S.clamp_(max=logits_LV.shape[1] - 1)
     return tokens_D

@@ -123,7 +123,7 @@ class CircuitBreaker:
     def time_out(self, admission: Admission) -> None:
         """Record that no answer came in time.
 
-        It is a failure only if nobody else got an answer meanwhile. Otherwise the upstream is
+        It is a failure only if no other request was answered meanwhile. Otherwise the upstream is
         well and the completion was too long: any caller could shut out all others with a few.
         """
         if admission.answers == self._answers:

@@ -180,8 +180,8 @@ class LocalPolicy:
         uniforms = _uniforms(token_ids, request.n, sampling, length)
         greedy = [sampling.first_greedy and i == 0 for i in range(request.n)]
         return [
-            Draw(0.0 if cold else temperature, row)
-            for cold, row in zip(greedy, uniforms, strict=True)
+            Draw(0.0 if is_greedy else temperature, row)
+            for is_greedy, row in zip(greedy, uniforms, strict=True)
         ]
 
     def _candidates(self, draws: Sequence[Draw], *, n: int, prompt_tokens: int) -> list[Candidate]:

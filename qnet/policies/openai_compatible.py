@@ -143,8 +143,8 @@ class OpenAICompatiblePolicy:
             raise InvalidCandidatesError(f"n is {n}; draw at least 1 candidate")
         if sampling.first_greedy and n > 1 and sampling.temperature != 0:
             greedy = replace(sampling, temperature=0.0, first_greedy=False)
-            hot = replace(sampling, first_greedy=False)
-            groups = [self._draw(history, 1, greedy), self._draw(history, n - 1, hot)]
+            sampled = replace(sampling, first_greedy=False)
+            groups = [self._draw(history, 1, greedy), self._draw(history, n - 1, sampled)]
             return [drawn for group in await all_of(groups) for drawn in group]
         if sampling.first_greedy:
             sampling = replace(sampling, temperature=0.0)

@@ -117,12 +117,12 @@ class _Statistics:
         self._labels: list[float] = []
         self._spreads: list[float] = []
         self._branching: list[float] = []
-        self._solved = 0
+        self._tasks_with_reward = 0
 
     def add(self, tree: Tree, labels: Mapping[int, float]) -> None:
         self._labels += labels.values()
         self._branching.append(branching_fraction(tree))
-        self._solved += any(node.step.reward > 0 for node in tree.nodes)
+        self._tasks_with_reward += any(node.step.reward > 0 for node in tree.nodes)
         for group in sibling_groups(tree):
             values = [labels[node_id] for node_id in group if node_id in labels]
             if len(values) > 1:
@@ -132,7 +132,7 @@ class _Statistics:
         mean = _mean(self._labels)
         return {
             "tasks": len(self._branching),
-            "tasks_with_reward": self._solved,
+            "tasks_with_reward": self._tasks_with_reward,
             "labels": len(self._labels),
             "label_mean": mean,
             "label_std": math.sqrt(_mean([(label - mean) ** 2 for label in self._labels])),
