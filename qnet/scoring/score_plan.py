@@ -92,18 +92,9 @@ def render_request(
         tuple(renderer.encode_candidate(candidate, most_tokens=context))
         for candidate in request.candidates
     ]
-    encoded = [
-        (*action, *observed)
-        for action, observed in zip(
-            actions, _encode_observations(renderer, request, context), strict=True
-        )
-    ]
-    longest = len(history) + max(map(len, encoded))
-    if longest > context:
-        raise HistoryTooLongError(
-            f"history and candidate have {longest:,} tokens; {name} takes {context:,}; "
-            "shorten the history"
-        )
+    observations = _encode_observations(renderer, request, context)
+    encoded = [(*action, *seen) for action, seen in zip(actions, observations, strict=True)]
+    _require_fit(len(history) + max(map(len, encoded)), name=name, context=context)
     # In order, so that the tree's branches lie one after the other.
     action_lengths = dict(zip(encoded, map(len, actions), strict=True))
     distinct = {token_ids: i for i, token_ids in enumerate(sorted(action_lengths))}
@@ -119,6 +110,15 @@ def render_request(
         cache_salt=request.cache_salt,
     )
     return rendered if features == "none" else replace(rendered, features=_features(rendered))
+
+
+def _require_fit(tokens: int, *, name: str, context: int) -> None:
+    """Refuse a history that with its longest candidate exceeds the context."""
+    if tokens > context:
+        raise HistoryTooLongError(
+            f"history and candidate have {tokens:,} tokens; {name} takes {context:,}; "
+            "shorten the history"
+        )
 
 
 def _encode_observations(

@@ -32,6 +32,9 @@ from training.q_training.objective import Objective
 from training.q_training.validation import require_packable, validate
 from training.rollouts.models import weights_sha256
 
+EpochSteps = list[list[list[int]]]
+"""Training steps of one epoch: indices of trees, by micro-batch."""
+
 
 class TrainQNetConfig(Examples, Objective):
     """Configuration of `qguide train-qnet`, with the fields of `Examples` and `Objective`.
@@ -125,6 +128,24 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
     qnet = _build_qnet(config)
     if config.head_bins:
         require_range(training, config.head_range)
+    figures = _fit(qnet, config, training, epoch_steps, held_back, run)
+    return save_checkpoint(
+        config.output / "checkpoint",
+        model=qnet,
+        tokenizer=packing.renderer.tokenizer,
+        manifest=_manifest(config, training, metrics=figures),
+    )
+
+
+def _fit(
+    qnet: QNet,
+    config: TrainQNetConfig,
+    training: Sequence[PackedTree],
+    epoch_steps: Sequence[EpochSteps],
+    held_back: tuple[list[PackedTree], list[PackedTree]],
+    run: RunFolder,
+) -> dict[str, float]:
+    """Train the net, leave it with the weights to keep, and return their validation figures."""
     logits = output_embeddings(config.trunk, qnet) if config.models_world else None
     require_packable(qnet, min(training, key=len))
     best = BestWeights(run.path, config.keep)
@@ -143,13 +164,7 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
         on_epoch=on_epoch,
         steps_per_epoch=len(epoch_steps[0]),
     )
-    figures = best.figures if best.restore(qnet) else validate(qnet, *held_back)
-    return save_checkpoint(
-        config.output / "checkpoint",
-        model=qnet,
-        tokenizer=packing.renderer.tokenizer,
-        manifest=_manifest(config, training, metrics=figures),
-    )
+    return best.figures if best.restore(qnet) else validate(qnet, *held_back)
 
 
 def _build_qnet(config: TrainQNetConfig) -> QNet:
@@ -166,11 +181,11 @@ def _build_qnet(config: TrainQNetConfig) -> QNet:
 
 def _plan(
     config: TrainQNetConfig, packing: Packing, rows: Rows
-) -> tuple[list[PackedTree], list[list[list[list[int]]]]]:
+) -> tuple[list[PackedTree], list[EpochSteps]]:
     """The trees of all epochs, renamed anew in each, and each epoch's training steps over them."""
     rng = random.Random(config.seed)
     trees: list[PackedTree] = []
-    epochs: list[list[list[list[int]]]] = []
+    epochs: list[EpochSteps] = []
     first = 0
     for epoch in range(config.optimization.epochs):
         if epoch == 0 or packing.is_renamed_each_epoch:
