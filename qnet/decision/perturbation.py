@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol
 
-from cachetools import LRUCache
-
 from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
 from qnet.openai_messages import reworded
 from qnet.policies.usage_ledger import collect_usage
 from qnet.support.concurrency import all_of
+from qnet.support.lru_cache import LRUCache
 from qnet.tenant import current_tenant
 from qnet.types import (
     NOTHING,
@@ -128,15 +127,15 @@ class MemoryParaphraseCache:
     """
 
     def __init__(self, *, max_tasks: int = DEFAULT_CACHED_TASKS) -> None:
-        self._texts = LRUCache[str, tuple[str, ...]](max_tasks)
+        self._texts = LRUCache[str, tuple[str, ...]](size=max_tasks)
 
     async def get(self, key: str) -> tuple[str, ...]:
         """The texts of a task; none where it is unknown."""
-        return self._texts.get(key, ())
+        return self._texts.get(key) or ()
 
     async def put(self, key: str, texts: tuple[str, ...]) -> None:
         """Keep the texts of a task in place of earlier ones."""
-        self._texts[key] = texts
+        self._texts.put(key, texts, size=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +217,7 @@ class Paraphraser:
             return f"no paraphrase came within {self._timeout_s} s"
         except QGuideError as error:
             return f"{self._policy.name} failed: {error}"
-        except Exception as error:  # its message is nobody's business: it may quote the task
+        except Exception as error:  # its message may quote the task
             _log.error("the paraphraser failed", exc_info=error)
             return f"{self._policy.name} failed"
 

@@ -64,6 +64,7 @@ class PrefixCache:
 
     def __init__(self, *, cache_bytes: int) -> None:
         self._budget = cache_bytes
+        # Not an `LRUCache`: leased entries stay, and columns that several share count once.
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         # A tree of its own for each salt: a shared one would tell by its matches, as the number of
         # cached tokens does, what somebody else's prompts begin with.
@@ -79,7 +80,7 @@ class PrefixCache:
     def lease(self, token_ids: list[int], *, at_most: int, cache_salt: str = "") -> Entry:
         """The longest known prefix of `token_ids`, at most `at_most` tokens, to be extended.
 
-        The entry itself where the tokens continue it and nobody holds it; else a new one that
+        The entry itself where the tokens continue it and it is not leased; else a new one that
         shares its columns. Give it back with `commit` or, after a failure, `discard`.
         """
         found = self._find(token_ids, cache_salt)

@@ -112,6 +112,7 @@ class RedactionProcesses:
         self._idle.clear()
 
     async def _start(self) -> Process:
+        # Not a `ManagedProcess`, whose pipes block: a redaction is timed out by the event loop.
         process = await asyncio.create_subprocess_exec(
             *_command(self._name, self._timeout_s),
             stdin=PIPE,

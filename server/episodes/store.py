@@ -48,6 +48,7 @@ class MemoryEpisodeStore:
         self._max_bytes = max_bytes
         self._ttl_s = ttl_s
         self._clock = clock
+        # Not an `LRUCache`: episodes expire, and a full store drops those of its largest key.
         self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         self._of_owner: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._bytes: Counter[str] = Counter()

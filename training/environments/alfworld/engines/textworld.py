@@ -30,6 +30,7 @@ class WorkerProcess:
 
     def __init__(self, *, timeout_s: float) -> None:
         """Start the process; the first answer waits for its imports."""
+        # Not a `ManagedProcess`: that is the server's, which training must not import.
         # Without -P, `import textworld` in the worker would find this module.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_WORKER)],

@@ -127,6 +127,7 @@ class Sessions:
     def __init__(self) -> None:
         """Start without any."""
         self._running: dict[int, Engine] = {}
+        # Not an `LRUCache`: an engine that is dropped must be closed.
         self._idle: OrderedDict[int, Engine] = OrderedDict()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:

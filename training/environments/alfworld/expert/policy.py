@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from cachetools import LRUCache
-
+from qnet.support.lru_cache import LRUCache
 from qnet.types import Candidate, Message, SampleRequest
 from training.environments.alfworld.expert.expert import Expert
 
@@ -30,7 +29,7 @@ class ExpertPolicy:
 
     def __init__(self) -> None:
         """Start without histories."""
-        self._experts = LRUCache[Texts, tuple[Expert, str]](MOST_EXPERTS)
+        self._experts = LRUCache[Texts, tuple[Expert, str]](size=MOST_EXPERTS)
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, which depend only on its history and seed."""
@@ -47,14 +46,15 @@ class ExpertPolicy:
 
     def _after(self, texts: Texts) -> tuple[Expert, str]:
         """An expert that has followed the history, and its reply; callers must copy the expert."""
-        known = len(texts)
-        while known > 0 and texts[:known] not in self._experts:
-            known -= 2
-        if known <= 0:
+        for known in range(len(texts), 0, -2):
+            if (found := self._experts.get(texts[:known])) is not None:
+                expert, wanted = found
+                break
+        else:
             known = 1
             expert = Expert(forgetful=True)
-            self._keep(texts[:known], expert, expert.reply(texts[0]))
-        expert, wanted = self._experts[texts[:known]]
+            wanted = expert.reply(texts[0])
+            self._keep(texts[:known], expert, wanted)
         if known < len(texts):
             expert = expert.copy()
             for reply, observation in zip(texts[known::2], texts[known + 1 :: 2], strict=True):
@@ -64,4 +64,4 @@ class ExpertPolicy:
         return expert, wanted
 
     def _keep(self, texts: Texts, expert: Expert, wanted: str) -> None:
-        self._experts[texts] = expert, wanted
+        self._experts.put(texts, (expert, wanted), size=1)
