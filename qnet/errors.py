@@ -95,7 +95,7 @@ class UpstreamError(QGuideError):
     """An upstream answered with an error, or with something that is not a completion.
 
     Args:
-        retry_after_s: when it may be worth asking again; None: nobody knows.
+        retry_after_s: when it may be worth asking again; None if unknown.
         retriable: asking again at once may help and can do no harm.
     """
 

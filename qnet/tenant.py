@@ -1,7 +1,7 @@
 """The caller that a task works for, as far as caches and the device tell callers apart.
 
 It travels in a context variable, so that a scorer's or policy's caller need not hand it through.
-Jobs, which work for nobody else, run as `NOBODY`.
+Jobs, which have no callers, run as `NOBODY`.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ class Tenant:
 
     Attributes:
         name: callers of different names take turns at the device.
-        cache_salt: what is cached under one salt is never found under another, so that nobody
-            learns from cached tokens or a fast answer what others have asked.
+        cache_salt: what is cached under one salt is never found under another, so that cached
+            tokens or a fast answer do not tell a caller what others have asked.
     """
 
     name: str = ""

@@ -11,7 +11,7 @@ from qnet.errors import ScorerUnavailableError
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time after which nobody wants the answer any more.
+    """A shared deadline for all work done for one request.
 
     Attributes:
         at: by the running loop's clock; None never comes.

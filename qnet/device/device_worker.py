@@ -1,7 +1,7 @@
 """Micro-batches on the device thread for requests that are awaited one by one.
 
 A batch that fails is run again by halves, so that an error reaches only the request that causes it.
-A batch that nobody waits for any more is stopped after the running slice, and its cost is reported.
+A batch without waiting callers is stopped after the running slice, and its cost is reported.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 Params = ParamSpec("Params")
 
 Ending = Literal["answered", "failed", "given_up"]
-"""A request's end; `given_up`: its time was up, or nobody wanted the answer any more."""
+"""A request's end; `given_up`: its time was up, or its caller had left."""
 
 DEFAULT_MAX_BATCH = 16
 MOST_UNFINISHED = 4
@@ -175,7 +175,7 @@ class DeviceWorker(Generic[Request, Result]):
             while True:
                 yield
                 if all(waiting.given_up for waiting in live):
-                    raise _GivenUpError("nobody waits for this batch any more")
+                    raise _GivenUpError("all callers of this batch have left")
                 for i, tokens in spending.items():
                     live[i].spent = total_of([before[i], tokens])
                 began = perf_counter()
@@ -188,7 +188,7 @@ class DeviceWorker(Generic[Request, Result]):
 
 
 class _GivenUpError(ScorerUnavailableError):
-    """All callers of a batch are gone, so nobody gets this error."""
+    """All callers of a batch have left, so this error is never reported."""
 
 
 def _fails_all_alike(error: Exception) -> bool:

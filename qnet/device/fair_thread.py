@@ -30,7 +30,7 @@ class QueuedRequest:
         caller: the caller whose share of time it uses.
         cost: in the worker's unit.
         taken_at: when its batch began; None while it is in the queue.
-        given_up: nobody wants the result any more.
+        given_up: its caller has left, or its time is up.
         spent: what its slices have cost until now, the running one included.
     """
 
@@ -131,7 +131,7 @@ class FairThread:
 
     Args:
         max_waiting: requests that may wait; beyond it the newest of the caller with the most is
-            refused, so that nobody's flood closes the queue to others.
+            refused, so that one caller's flood does not close the queue to others.
         is_lost: True if the exception means that the device is lost, so the thread must stop.
         clock: seconds that never go back.
     """

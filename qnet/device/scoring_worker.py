@@ -29,7 +29,7 @@ class ScoringWorker:
 
     Args:
         max_batch_tokens: new tokens of one micro-batch, estimated from its texts' length.
-        timeout_s: how long a request may take on the device, its waiting included; None for ever.
+        timeout_s: how long a request may take on the device, waiting included; None: no limit.
         max_batch, observe, observe_wait, observe_unanswered: see `DeviceWorker`.
     """
 

@@ -126,7 +126,7 @@ class Group:
         """Its rows in chunks.
 
         Args:
-            only_read: leave out the rows that nobody reads.
+            only_read: leave out the rows whose outputs are not read.
             window: hide what is so far from a row.
             partly: columns before its own that lie behind some rows' windows.
         """

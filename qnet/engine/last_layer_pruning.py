@@ -1,6 +1,6 @@
 """Pruning of the last layer: its token-wise modules run only on the tokens that are read.
 
-After the last layer's keys and values nothing depends on a token that nobody reads. A module
+After the last layer's keys and values, a token whose output is not read affects no result. A module
 that works on each token alone (queries, output projection, MLP) can therefore be given the read
 rows only, and its output be put back among zeros.
 """

@@ -252,7 +252,7 @@ class Renderer:
             if known is None:
                 rendered = self._render(exchange, messages[:start])
                 # Refused before it is searched, which takes longer than rendering it, and before
-                # it is kept: what nobody is served would push out what others use.
+                # it is kept: a refused history must not evict those of others.
                 self._refuse_longer("the history", characters + rendered.characters, most_tokens)
                 for message in new:
                     self._check(message)

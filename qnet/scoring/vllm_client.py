@@ -40,7 +40,7 @@ class CacheCounters:
     """Counters of vLLM's prefix cache since it started, for all of its clients.
 
     Attributes:
-        queried_tokens: looked up; 0 for ever where prefix caching is off.
+        queried_tokens: looked up; always 0 where prefix caching is off.
         hit_tokens: found.
     """
 
@@ -50,7 +50,7 @@ class CacheCounters:
     def hits_of(self, tokens: int, *, since: "CacheCounters") -> int:
         """Number of cached ones among `tokens` sent since then, at least.
 
-        Exact where nobody else used the server; otherwise all lookups of others are taken for hits.
+        Exact if no other client used the server; otherwise all their lookups are taken for hits.
         """
         queried = self.queried_tokens - since.queried_tokens
         hits = self.hit_tokens - since.hit_tokens

@@ -203,7 +203,7 @@ def _locked(path: Path) -> Iterator[None]:
     """Lock the file against other processes while it is read and replaced.
 
     The lock is on a file beside it, because each change replaces the keys file itself. The system
-    releases the lock when its holder dies, so a killed command locks nobody out.
+    releases the lock when its holder dies, so a killed command leaves no lock behind.
 
     Raises:
         ConfigError: the file or its lock cannot be written, or the lock could not be acquired.

@@ -83,7 +83,7 @@ class RedisEpisodeStore:
         async def give_back() -> None:
             await self._link.client.delete(name)
 
-        mine = await self._link.use(shared, _nobody_else)
+        mine = await self._link.use(shared, _unshared)
         try:
             yield mine
         finally:
@@ -101,7 +101,7 @@ def _later(shared: Episode | None, own: Episode | None) -> Episode | None:
     return own if _progress(own) > _progress(shared) else shared
 
 
-async def _nobody_else() -> bool:
+async def _unshared() -> bool:
     return True
 
 

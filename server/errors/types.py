@@ -59,7 +59,7 @@ class OverLimitError(QGuideError):
 
     Args:
         code: error code of the limit that was reached.
-        retry_after_s: time until a request can succeed, if nobody else uses the key.
+        retry_after_s: time until a request can succeed, if the key is not used meanwhile.
     """
 
     def __init__(self, message: str, *, code: str, retry_after_s: int) -> None:

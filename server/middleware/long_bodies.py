@@ -24,7 +24,7 @@ class LongBodyTurns:
     """Lets one long body be parsed at a time, fairly between keys, with a pause after each.
 
     A turn ends when its task first awaits something. The key that has used the event loop least is
-    next. The pause applies even if nobody is waiting: long bodies get at most a quarter of the
+    next. The pause applies even if no body is waiting: long bodies get at most a quarter of the
     loop, which is hundreds of megabytes per second.
 
     Args:

@@ -119,7 +119,8 @@ def _score_all(config: ChoiceRegretConfig, run: RunFolder, scorer: Scorer) -> di
         )
     unfinished.replace(run.rows)
     figures = choice_figures(episodes)
-    if config.read_pairs and not reads_observation(scorer):  # nobody tried what no game holds
+    # In counterfactual states no action was executed, so there is no observation to read.
+    if config.read_pairs and not reads_observation(scorer):
         figures |= read_pair_figures(list(_scored_read_pairs(scorer, rows, seed=config.seed)))
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"scorer": scorer.name, **figures})
