@@ -25,6 +25,23 @@ WITHOUT_TORCH = (
     "decision/perturbation.py",
 )
 MOST_MODULES = 20
+REGISTRY = "training.environments.registry"
+SERVERS = {
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "subprocess",
+    "multiprocessing",
+    "http.server",
+    "socketserver",
+    "asyncio.create_subprocess_exec",
+    "asyncio.create_subprocess_shell",
+    "asyncio.start_server",
+    "asyncio.start_unix_server",
+    "create_server",
+    "create_unix_server",
+}
+"""Modules and functions that start a server or a process."""
 INPUT_OUTPUT = {"pathlib", "os", "io", "json", "shutil", "subprocess", "httpx", "rich", "tomllib"}
 
 
@@ -83,10 +100,23 @@ def folder_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for name, path in modules.items():
         folder = _folder(name, path)
-        targets = {_nearest(target, modules) for target in _targets(path.read_text())}
+        source = path.read_text()
+        named = import_paths(source) if name == REGISTRY else ()
+        targets = {_nearest(target, modules) for target in (*_targets(source), *named)}
         folders = {_folder(target, modules[target]) for target in targets if target is not None}
         graph.setdefault(folder, set()).update(folders - {folder})
     return graph
+
+
+def import_paths(source: str) -> Iterator[str]:
+    """Modules that a registry names in strings such as "package.module:NAME"."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Dict(values=values):
+                for value in values:
+                    match value:
+                        case ast.Constant(value=str(text)) if ":" in text:
+                            yield text.partition(":")[0]
 
 
 def _modules(package: str) -> list[Path]:
@@ -143,6 +173,13 @@ def test_the_guard_sees_a_circle() -> None:
         order_of({"server.chat": {"server.messages"}, "server.messages": {"server.chat"}})
 
 
+def test_the_guard_sees_what_the_registry_names() -> None:
+    assert list(import_paths('E = {"shop": "training.shop.bundle:SHOP"}')) == [
+        "training.shop.bundle"
+    ]
+    assert "training.environments.alfworld" in folder_graph()["training.environments"]
+
+
 def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
     counts = Counter(path.parent for package in MAY_IMPORT for path in _modules(package))
     crowded = {str(folder): count for folder, count in counts.items() if count > MOST_MODULES}
@@ -177,5 +214,30 @@ def test_algorithms_know_no_environment_and_no_job() -> None:
 
 def test_qnet_starts_no_server() -> None:
     for path in _modules("qnet"):
-        imported = {name.partition(".")[0] for name in imports_of(path.read_text())}
-        assert not imported & {"fastapi", "starlette", "uvicorn", "subprocess"}, path
+        assert list(servers_in(path.read_text())) == [], path
+
+
+def servers_in(source: str) -> Iterator[str]:
+    """Uses of anything that starts a server or a process."""
+    for name in (*imports_of(source), *_targets(source)):
+        if {name, name.partition(".")[0]} & SERVERS:
+            yield name
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and {node.attr, ast.unparse(node)} & SERVERS:
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import uvicorn.config",
+        "from multiprocessing import Process",
+        "from http import server",
+        "import http.server",
+        "import asyncio\nasyncio.create_subprocess_exec('vllm')",
+        "from asyncio import start_server",
+        "loop.create_server(f)",
+    ],
+)
+def test_the_guard_sees_a_server(source: str) -> None:
+    assert list(servers_in(source))

@@ -25,8 +25,8 @@ from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_r
 from training.environment import Environment, EnvironmentBundle, Task
 from training.environments.registry import AnyEnvironment, default_environment
 from training.environments.task_selection import SelectedSuite, build_selected_suite
+from training.progress import ProgressBar
 from training.rollouts.models import Inference
-from training.rollouts.progress import ProgressBar
 from training.rollouts.rollout import RolloutTask, run_rollouts
 
 MAY_CHANGE = frozenset({"output", "parallel", "inference"})
