@@ -6,7 +6,8 @@ that refuses `n` or returns fewer choices gets parallel requests from then on.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
@@ -93,6 +94,7 @@ class OpenAICompatiblePolicy:
         max_tokens_name: the upstream's parameter for the longest completion.
         takes_cache_salt: True sends the caller's, which vLLM knows and OpenAI refuses.
         transport: httpx's, for tests.
+        clock: monotonic seconds, of the circuit breaker.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class OpenAICompatiblePolicy:
         takes_cache_salt: bool = False,
         limits: UpstreamLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.model = model
@@ -115,7 +118,7 @@ class OpenAICompatiblePolicy:
         self._takes_cache_salt = takes_cache_salt
         self._limits = limits = limits or UpstreamLimits()
         self._breaker = CircuitBreaker(
-            failures=limits.breaker_failures, open_s=limits.breaker_open_s
+            failures=limits.breaker_failures, open_s=limits.breaker_open_s, clock=clock
         )
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/") + "/",

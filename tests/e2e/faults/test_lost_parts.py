@@ -50,7 +50,6 @@ def test_redis_killed_and_back(tmp_path: Path) -> None:
                     asked = {"messages": said, "episode_id": "e", "num_candidates": 3}
                     answer = caller.post("/v1/act", json=asked | {"perturb": True})
                     assert answer.status_code == 200, answer.text
-                    assert answer.elapsed.total_seconds() < 10
                     assert (answer.json()["guided"], answer.json()["warnings"]) == (True, [])
                     paraphrased = answer.json()["usage"]["paraphrase_tokens"]
                     # Known of each caller's first step, also while Redis is gone.
@@ -76,7 +75,7 @@ def test_redis_killed_and_back(tmp_path: Path) -> None:
             steps(2)
             for _ in range(5):
                 answer = client.post("/v1/score", json=SCORE)
-                assert (answer.status_code, answer.elapsed.total_seconds() < 10) == (200, True)
+                assert answer.status_code == 200
             wait_for("down", 0)
             steps(3)
             redis.start()

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -48,6 +49,30 @@ def until_it_sleeps(pid: int) -> None:
         time.sleep(0.01)
 
 
+def until_it_looks_again(process: "subprocess.Popen[bytes]") -> None:
+    """Return once its loop has read the file as it is now, and goes on.
+
+    The first new sleep may follow a look at the file of before; the third cannot be the last one,
+    which follows a key.
+    """
+    deadline = time.monotonic() + WAIT_S
+    before, seen = sleeps(process.pid), set[int]()
+    while len(seen) < 3:
+        assert process.poll() is None, "it found a key"
+        assert time.monotonic() < deadline, "the loop does not go on"
+        seen |= sleeps(process.pid) - before
+        time.sleep(0.01)
+
+
+def sleeps(pid: int) -> set[int]:
+    found = set()
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if child.name() == "sleep":
+                found.add(child.pid)
+    return found
+
+
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh on PATH")
 def test_the_first_pod_waits_for_a_key_and_goes_when_told(tmp_path: Path) -> None:
     (container,) = pods(rendered(*CASES["volume"]))["qguide"]["spec"]["initContainers"]
@@ -68,7 +93,8 @@ def test_the_first_pod_waits_for_a_key_and_goes_when_told(tmp_path: Path) -> Non
         until_it_sleeps(told.pid)  # only then is it ready for a signal
         until_it_sleeps(waits.pid)
         file.write_text(left_over)
-        time.sleep(0.5)  # several rounds of both, on an idle machine
+        until_it_looks_again(told)
+        until_it_looks_again(waits)
         assert (told.poll(), waits.poll()) == (None, None)
         told.terminate()
         assert told.communicate(timeout=WAIT_S)[1] == b""

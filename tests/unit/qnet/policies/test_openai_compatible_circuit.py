@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 from qnet.errors import (
@@ -15,22 +16,58 @@ from qnet.types import Sampling
 from server.chat.fake_openai import FakeUpstream
 from tests.support.upstream_policy import HISTORY
 
+OPEN_S = 2.0
+
+
+class Clock:
+    """Shows what it is set to, so that a slow machine changes nothing."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class LongCompletions(httpx.AsyncHTTPTransport):
+    """Lets the first requests wait at a gate, behind which they have taken too long."""
+
+    def __init__(self, requests: int) -> None:
+        super().__init__()
+        self.left = requests
+        self.entered, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """An answer of the upstream, or a timeout."""
+        if not self.left:
+            return await super().handle_async_request(request)
+        self.left -= 1
+        if not self.left:
+            self.entered.set()
+        await self.gate.wait()
+        raise httpx.ReadTimeout("too long", request=request)
+
 
 async def test_an_upstream_that_keeps_failing_is_left_alone_then_tried_once(
-    connect: Any, upstream: FakeUpstream
+    connect: Any, upstream: FakeUpstream, clock: Clock
 ) -> None:
     upstream.fault = "500"
-    limits = UpstreamLimits(breaker_failures=2, breaker_open_s=2.0)
-    async with connect(limits=limits) as policy:
+    limits = UpstreamLimits(breaker_failures=2, breaker_open_s=OPEN_S)
+    async with connect(limits=limits, clock=clock) as policy:
         for _ in range(2):
             with pytest.raises(UpstreamError, match="500"):
                 await policy.sample(HISTORY, n=1, sampling=Sampling())
         with pytest.raises(UpstreamUnavailableError, match="failed 2 times in a row") as raised:
             await policy.sample(HISTORY, n=1, sampling=Sampling())
-        assert raised.value.retry_after_s == pytest.approx(1.0, abs=1.0)
+        assert raised.value.retry_after_s == OPEN_S
         assert len(upstream.asked) == 2
         upstream.fault = ""
-        await asyncio.sleep(2.1)
+        clock.now_s += OPEN_S
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())
 
 
@@ -43,16 +80,16 @@ async def test_an_upstream_that_keeps_failing_is_left_alone_then_tried_once(
     ],
 )
 async def test_a_draw_of_several_requests_closes_the_circuit_of_an_upstream_that_is_well_again(
-    connect: Any, upstream: FakeUpstream, takes_n: bool, sampling: Sampling
+    connect: Any, upstream: FakeUpstream, clock: Clock, takes_n: bool, sampling: Sampling
 ) -> None:
     upstream.fault = "500"
-    limits = UpstreamLimits(breaker_failures=2, breaker_open_s=2.0)
-    async with connect(limits=limits, takes_n=takes_n) as policy:
+    limits = UpstreamLimits(breaker_failures=2, breaker_open_s=OPEN_S)
+    async with connect(limits=limits, takes_n=takes_n, clock=clock) as policy:
         for _ in range(2):
             with pytest.raises(UpstreamError, match="500"):
                 await policy.sample(HISTORY, n=1, sampling=Sampling())
         upstream.fault = ""
-        await asyncio.sleep(2.1)
+        clock.now_s += OPEN_S
         assert policy.circuit_open
         assert len(await policy.sample(HISTORY, n=3, sampling=sampling)) == 3
         assert not policy.circuit_open
@@ -61,13 +98,14 @@ async def test_a_draw_of_several_requests_closes_the_circuit_of_an_upstream_that
 async def test_completions_that_are_too_long_shut_nobody_out_while_others_are_answered(
     connect: Any, upstream: FakeUpstream
 ) -> None:
-    upstream.fault, upstream.faults_left = "hang", 3
-    async with connect(limits=UpstreamLimits(timeout_s=3.0, breaker_failures=2)) as policy:
+    slow = LongCompletions(3)
+    async with connect(limits=UpstreamLimits(breaker_failures=2), transport=slow) as policy:
         long = [policy.sample(HISTORY, n=1, sampling=Sampling()) for _ in range(3)]
         hanging = [asyncio.ensure_future(draw) for draw in long]
-        while len(upstream.asked) < 3:
-            await asyncio.sleep(0.01)
+        await slow.entered.wait()
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert len(upstream.asked) == 1
+        slow.gate.set()
         for draw in hanging:
             with pytest.raises(UpstreamTimeoutError):
                 await draw

@@ -45,12 +45,25 @@ class SlowRedactor(NoRedaction):
 
     def __init__(self) -> None:
         self.entered, self.gate = asyncio.Event(), asyncio.Event()
+        self.calls = 0
+        self.closed = False
 
     async def redact(self, texts: Sequence[str]) -> list[str]:
         """The texts, once the gate is open."""
+        self.calls += 1
         self.entered.set()
         await self.gate.wait()
         return list(texts)
+
+    async def close(self) -> None:
+        """Note that nobody is waited for any more."""
+        self.closed = True
+
+
+async def all_wait() -> None:
+    """Let every task run until it waits; in memory that takes turns of the loop, and no time."""
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 def recorder_of(folder: Path, redactor: Redactor | None = None) -> EpisodeRecorder:
@@ -235,8 +248,8 @@ async def test_the_server_ends_after_what_it_is_writing(tmp_path: Path) -> None:
     await redactor.entered.wait()
     gone.cancel()
     settled = asyncio.create_task(episodes.settle(timeout_s=60))
-    await asyncio.sleep(0.1)
-    assert not settled.done()
+    await all_wait()
+    assert (settled.done(), redactor.closed) == (False, False)
     redactor.gate.set()
     await settled
     assert len(rows(tmp_path, "trees")) == 1
@@ -250,8 +263,8 @@ async def test_a_caller_who_goes_leaves_the_record_whole_and_noted(tmp_path: Pat
     await redactor.entered.wait()
     gone.cancel()
     again = asyncio.create_task(episodes.close("e", Outcome(reward=1.0)))
-    await asyncio.sleep(0.1)
-    assert not again.done()  # it waits until the thread of the first has ended
+    await all_wait()
+    assert redactor.calls == 1  # it waits until the first has ended
     redactor.gate.set()
     assert (await again).episode.recorded
     assert gone.cancelled()
