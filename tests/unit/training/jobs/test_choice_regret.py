@@ -1,5 +1,6 @@
 """The choice-regret job on an expert's mistakes, and on a model's own log-probability."""
 
+import shutil
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -13,7 +14,7 @@ from qnet.errors import ConfigError
 from qnet.models.checkpoint import load_policy
 from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import Message, ScoreRequest, ScoreResult
-from tests.support.tiny_models import save_policy
+from tests.support.tiny_models import save_policy, save_qnet
 from training.data.decision_groups import (
     CandidateRow,
     ContinuationRow,
@@ -73,7 +74,8 @@ def test_a_scorers_choices_are_compared_with_what_the_expert_found(
     assert again == figures
 
 
-def test_a_policys_own_log_probability_is_a_score(tmp_path: Path) -> None:
+def corridor_groups(folder: Path) -> DecisionGroupsRow:
+    """One decision in a corridor, as a run folder."""
     end = ContinuationRow(outcome_reward=1.0, steps=1, terminated=True)
     candidates = [
         CandidateRow(action=f"Action: {action}", count=1, observation="", continuations=(end,))
@@ -89,8 +91,13 @@ def test_a_policys_own_log_probability_is_a_score(tmp_path: Path) -> None:
         continuation="policy",
         seed=0,
     )
-    with JsonlWriter(tmp_path / "groups" / "rows.jsonl") as writer:
+    with JsonlWriter(folder / "rows.jsonl") as writer:
         writer.write(row)
+    return row
+
+
+def test_a_policys_own_log_probability_is_a_score(tmp_path: Path) -> None:
+    row = corridor_groups(tmp_path / "groups")
     policy = save_policy(tmp_path / "policy")
     config = configure(tmp_path / "out", tmp_path / "groups", qnet="", policy=str(policy))
     assert "read_pairs" not in run_choice_regret(config)  # a corridor has none
@@ -105,6 +112,25 @@ def test_a_policys_own_log_probability_is_a_score(tmp_path: Path) -> None:
         logprobs = logits.log_softmax(-1)[len(before) - 1 : -1]
         expected = logprobs.gather(1, torch.tensor(after)[:, None]).sum()
         assert q == pytest.approx(float(expected), abs=1e-4)
+
+
+@pytest.mark.parametrize("field", ["qnet", "policy"])
+def test_other_weights_in_the_same_place_are_refused(tmp_path: Path, field: str) -> None:
+    corridor_groups(tmp_path / "groups")
+    models = []
+    for seed in range(2):
+        model = save_policy(tmp_path / f"policy {seed}", seed=seed)
+        models.append(save_qnet(tmp_path / f"q {seed}", model) if field == "qnet" else model)
+    given = {"qnet": "", field: str(models[0]), "read_pairs": False}
+    config = configure(tmp_path / "out", tmp_path / "groups", **given)
+    figures = run_choice_regret(config)
+    assert run_choice_regret(config) == figures
+    rows = (tmp_path / "out" / "rows.jsonl").read_bytes()
+    shutil.rmtree(models[0])
+    models[1].rename(models[0])
+    with pytest.raises(ConfigError, match=f"{field}_sha256 was '.+' and is '.+'"):
+        run_choice_regret(config)
+    assert (tmp_path / "out" / "rows.jsonl").read_bytes() == rows
 
 
 def test_groups_without_a_choice_are_refused(tmp_path: Path, groups: Path) -> None:
