@@ -300,7 +300,7 @@ def remember(request: RenderedRequest, entry: Entry) -> None:
 
 
 def _within(numbers: Sequence[int], wanted: range) -> Sequence[int]:
-    """Those of the ordered numbers that are within a range."""
+    """Select the ordered numbers that are within a range."""
     return numbers[bisect_left(numbers, wanted.start) : bisect_left(numbers, wanted.stop)]
 
 

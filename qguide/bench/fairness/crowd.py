@@ -73,4 +73,5 @@ async def _ask(http: httpx.AsyncClient, scene: Scene, client: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(crowd(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))  # type: ignore[arg-type]
+    scenes: dict[str, Scene] = {scene: scene for scene in QUESTIONS}
+    asyncio.run(crowd(sys.argv[1], sys.argv[2], scenes[sys.argv[3]], int(sys.argv[4])))

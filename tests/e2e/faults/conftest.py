@@ -29,6 +29,6 @@ def thread() -> DeviceThread:
 def url(scorer: GatedScorer, thread: DeviceThread) -> Iterator[str]:
     """A server whose scorer waits for its gate."""
     settings = FAKES.model_copy(update={"timeout_s": END_S})
-    build = lambda _: models_of(ScriptedPolicy(), scorer, thread)  # noqa: E731
-    with serving_app(create_app(settings, build=build)) as url:
+    models = models_of(ScriptedPolicy(), scorer, thread)
+    with serving_app(create_app(settings, build=lambda _: models)) as url:
         yield url

@@ -60,8 +60,8 @@ async def test_a_flood_from_one_key_leaves_the_others_unhurt(
         **FAKES.model_dump() | {"keys_file": keys_file, "concurrent_requests": 8, "timeout_s": 60}
     )
     thread = DeviceThread(max_waiting=16)
-    build = lambda _: models_of(ScriptedPolicy(), scorer, thread)  # noqa: E731
-    with serving_app(create_app(settings, build=build)) as url:
+    models = models_of(ScriptedPolicy(), scorer, thread)
+    with serving_app(create_app(settings, build=lambda _: models)) as url:
         limits = httpx.Limits(max_connections=200)
         async with (
             httpx.AsyncClient(

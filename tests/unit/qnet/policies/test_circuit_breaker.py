@@ -6,16 +6,7 @@ import pytest
 
 from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
 from qnet.support.concurrency import all_of
-
-
-class Clock:
-    """Shows what it is set to."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.support.clock import Clock
 
 
 @pytest.fixture

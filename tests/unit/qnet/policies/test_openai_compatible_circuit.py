@@ -14,19 +14,10 @@ from qnet.errors import (
 from qnet.policies.openai_compatible import UpstreamLimits
 from qnet.types import Sampling
 from server.chat.fake_openai import FakeUpstream
+from tests.support.clock import Clock
 from tests.support.upstream_policy import HISTORY
 
 OPEN_S = 2.0
-
-
-class Clock:
-    """Shows what it is set to, so that a slow machine changes nothing."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

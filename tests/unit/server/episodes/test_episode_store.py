@@ -4,16 +4,7 @@ from functools import partial
 
 from server.episodes.state import Episode
 from server.episodes.store import MemoryEpisodeStore
-
-
-class Clock:
-    """Shows what it is told."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def _kept(episode: Episode, known: Episode | None) -> Episode:
@@ -68,11 +59,11 @@ async def test_an_episode_untouched_for_too_long_is_gone() -> None:
     clock = Clock()
     store = MemoryEpisodeStore(max_bytes=10**6, ttl_s=10, clock=clock)
     await keep(store, "a", "b")
-    clock.now = 8
+    clock.now_s += 8
     await keep(store, "a")
-    clock.now = 15
+    clock.now_s += 7
     assert await store.get("b") is None
     assert await store.get("a") is not None
-    clock.now = 19
+    clock.now_s += 4
     assert await store.get("a") is None
     assert store.nbytes == 0

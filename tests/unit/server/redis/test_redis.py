@@ -299,7 +299,7 @@ def forgetful(link: RedisLink, *, max_bytes: int, ttl_s: float = 60) -> RedisEpi
 
 
 async def kept(store: RedisEpisodeStore, *ids: str) -> list[str]:
-    """Those of the episodes that are still there."""
+    """Ids of the episodes that the store still has."""
     return [episode_id for episode_id in ids if await store.get(episode_id) is not None]
 
 
