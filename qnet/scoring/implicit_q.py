@@ -19,7 +19,7 @@ from qnet.engine.packed_model import (
 from qnet.errors import MalformedHistoryError
 from qnet.models.checkpoint import LoadedImplicitQ
 from qnet.scoring.logprobs import LogprobReader, LogprobReading
-from qnet.scoring.score_plan import RenderedRequest, render_request
+from qnet.scoring.score_plan import RenderedRequest, RequestRenderer
 from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
 
@@ -140,7 +140,7 @@ class SharedPrefixImplicitScorer:
 
 
 def _render(loaded: LoadedImplicitQ, request: ScoreRequest, context: int) -> RenderedRequest:
-    rendered = render_request(loaded.renderer, request, name=loaded.name, context=context)
+    rendered = RequestRenderer(loaded.renderer, loaded.name, context).prepare(request)
     if not rendered.history:
         raise MalformedHistoryError(
             "the history has 0 tokens, so the reply's first one has no probability; give a message"

@@ -24,7 +24,7 @@ from qnet.engine.packed_model import (
 from qnet.engine.prefix_cache import Entry
 from qnet.engine.token_trie import TokenTrie
 from qnet.models.checkpoint import LoadedPolicy
-from qnet.scoring.score_plan import RenderedRequest, remember, render_request, segments
+from qnet.scoring.score_plan import RenderedRequest, RequestRenderer, remember, segments
 from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult
 
@@ -58,11 +58,11 @@ class SharedPrefixLogprobScorer:
         tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
     ) -> None:
         self.name = loaded.name
-        self._renderer = loaded.renderer
         self._reader = LogprobReader(
             loaded.model, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
         )
         self.context = self._reader.context
+        self._requests = RequestRenderer(loaded.renderer, self.name, self.context)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """log pi of each candidate, in the requests' order.
@@ -71,10 +71,7 @@ class SharedPrefixLogprobScorer:
             HistoryTooLongError: history and candidate exceed the context.
             InvalidCandidatesError: a request has no candidates.
         """
-        rendered = [
-            render_request(self._renderer, request, name=self.name, context=self.context)
-            for request in requests
-        ]
+        rendered = [self._requests.prepare(request) for request in requests]
         return [
             ScoreResult(
                 tuple(fsum(reading.logprobs[i]) for i in request.index),

@@ -64,52 +64,60 @@ class RenderedRequest:
         return len(self.history) - known + len(self.tree)
 
 
-def render_request(
-    renderer: Renderer,
-    request: ScoreRequest,
-    *,
-    name: str,
-    context: int,
-    reads_observation: bool = False,
-    features: HeadFeatures = "none",
-) -> RenderedRequest:
-    """The request's tokens for the Q model `name`, which takes `context` of them.
+@dataclass(frozen=True, slots=True)
+class RequestRenderer:
+    """Makes tokens of the requests to one Q model.
 
-    Args:
-        features: what the value head reads beside hidden states. It is made here, beside the
-            device and not on its thread: it depends on tokens alone.
-
-    Raises:
-        HistoryTooLongError: history and candidate exceed the context.
-        InvalidCandidatesError: the request has no candidates, or observations where the Q model
-            reads none, or none where it reads them.
+    Attributes:
+        name: of the Q model.
+        context: most tokens of history and candidate together.
+        reads_observation: Q is read after the observation that followed the action.
+        features: what the value head reads beside hidden states. They are made here, beside the
+            device and not on its thread: they depend on tokens alone.
     """
-    require_candidates(request)
-    require_observations(request, name=name, reads_observation=reads_observation)
-    state = renderer.encode_state(request.history, most_tokens=context)
-    history = state.token_ids
-    actions = [
-        tuple(renderer.encode_candidate(candidate, most_tokens=context))
-        for candidate in request.candidates
-    ]
-    observations = _encode_observations(renderer, request, context)
-    encoded = [(*action, *seen) for action, seen in zip(actions, observations, strict=True)]
-    _require_fit(len(history) + max(map(len, encoded)), name=name, context=context)
-    # In order, so that the tree's branches lie one after the other.
-    action_lengths = dict(zip(encoded, map(len, actions), strict=True))
-    distinct = {token_ids: i for i, token_ids in enumerate(sorted(action_lengths))}
-    tree = TokenTrie()
-    rendered = RenderedRequest(
-        history,
-        state.action_spans,
-        candidates=[list(token_ids) for token_ids in distinct],
-        action_lengths=[action_lengths[token_ids] for token_ids in distinct],
-        index=[distinct[token_ids] for token_ids in encoded],
-        tree=tree,
-        paths=[tree.add(token_ids) for token_ids in distinct],
-        cache_salt=request.cache_salt,
-    )
-    return rendered if features == "none" else replace(rendered, features=_features(rendered))
+
+    renderer: Renderer
+    name: str
+    context: int
+    reads_observation: bool = False
+    features: HeadFeatures = "none"
+
+    def prepare(self, request: ScoreRequest) -> RenderedRequest:
+        """The request's tokens.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the context.
+            InvalidCandidatesError: the request has no candidates, or observations where the Q
+                model reads none, or none where it reads them.
+        """
+        require_candidates(request)
+        require_observations(request, name=self.name, reads_observation=self.reads_observation)
+        state = self.renderer.encode_state(request.history, most_tokens=self.context)
+        actions = [
+            tuple(self.renderer.encode_candidate(candidate, most_tokens=self.context))
+            for candidate in request.candidates
+        ]
+        answers = _encode_observations(self.renderer, request, self.context)
+        encoded = [(*action, *seen) for action, seen in zip(actions, answers, strict=True)]
+        tokens = len(state.token_ids) + max(map(len, encoded))
+        _require_fit(tokens, name=self.name, context=self.context)
+        # In order, so that the tree's branches lie one after the other.
+        action_lengths = dict(zip(encoded, map(len, actions), strict=True))
+        distinct = {token_ids: i for i, token_ids in enumerate(sorted(action_lengths))}
+        tree = TokenTrie()
+        rendered = RenderedRequest(
+            state.token_ids,
+            state.action_spans,
+            candidates=[list(token_ids) for token_ids in distinct],
+            action_lengths=[action_lengths[token_ids] for token_ids in distinct],
+            index=[distinct[token_ids] for token_ids in encoded],
+            tree=tree,
+            paths=[tree.add(token_ids) for token_ids in distinct],
+            cache_salt=request.cache_salt,
+        )
+        if self.features == "none":
+            return rendered
+        return replace(rendered, features=_features(rendered))
 
 
 def _require_fit(tokens: int, *, name: str, context: int) -> None:

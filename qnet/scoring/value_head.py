@@ -26,9 +26,9 @@ from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
 from qnet.scoring.score_plan import (
     RenderedRequest,
+    RequestRenderer,
     head_features,
     remember,
-    render_request,
     require_candidates,
     require_observations,
     segments,
@@ -45,6 +45,7 @@ class NaiveScorer:
         self.reads_observation = loaded.manifest.reads_observation
         self._loaded = loaded
         self.context = context_length(loaded.model.trunk.config)
+        self._requests = _request_renderer(loaded, self.context)
 
     @torch.inference_mode()
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
@@ -59,14 +60,7 @@ class NaiveScorer:
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
         """The request's tokens; raises what `score` does."""
-        return render_request(
-            self._loaded.renderer,
-            request,
-            name=self.name,
-            context=self.context,
-            reads_observation=self.reads_observation,
-            features=self._loaded.model.head.features,
-        )
+        return self._requests.prepare(request)
 
     @torch.inference_mode()
     def score_rendered(self, rendered: RenderedRequest) -> ScoreResult:
@@ -112,6 +106,7 @@ class SharedPrefixScorer:
             tokens_per_forward=tokens_per_forward,
         )
         self.context = self._packed.context
+        self._requests = _request_renderer(loaded, self.context)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate, in the requests' order.
@@ -130,14 +125,7 @@ class SharedPrefixScorer:
             HistoryTooLongError: history and candidate exceed the trunk's context.
             InvalidCandidatesError: see `score`.
         """
-        return render_request(
-            self._loaded.renderer,
-            request,
-            name=self.name,
-            context=self.context,
-            reads_observation=self.reads_observation,
-            features=self._loaded.model.head.features,
-        )
+        return self._requests.prepare(request)
 
     @torch.inference_mode()
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
@@ -229,6 +217,17 @@ class ScriptedScorer:
     def _q(self, said: str) -> float:
         found = (q for keyword, q in self._q_of_keyword.items() if keyword in said)
         return next(found, self._otherwise)
+
+
+def _request_renderer(loaded: LoadedQNet, context: int) -> RequestRenderer:
+    """The renderer of requests to a QNet in this process, which takes so many tokens."""
+    return RequestRenderer(
+        loaded.renderer,
+        loaded.name,
+        context,
+        loaded.manifest.reads_observation,
+        loaded.model.head.features,
+    )
 
 
 def _segments(

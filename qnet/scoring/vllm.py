@@ -23,7 +23,7 @@ from qnet.engine.packed_model import context_length
 from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.models.match_features import MATCH_FEATURES
 from qnet.models.trunk_export import LoadedHead
-from qnet.scoring.score_plan import RenderedRequest, head_features, render_request
+from qnet.scoring.score_plan import RenderedRequest, RequestRenderer, head_features
 from qnet.scoring.vllm_client import CacheCounters, VllmServer
 from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, TokenUsage
@@ -58,6 +58,13 @@ class VllmScorer:
         self._server = server
         longest = context_length(loaded.trunk)
         self.context = min(longest, max_tokens or longest)
+        self._requests = RequestRenderer(
+            loaded.renderer,
+            self.name,
+            self.context,
+            self.reads_observation,
+            loaded.head.features,
+        )
         with ExitStack() as refused:
             refused.callback(self.close)
             self._seen: CacheCounters | None = self._require_a_server_that_will_do()
@@ -82,14 +89,7 @@ class VllmScorer:
             HistoryTooLongError: history and candidate exceed the trunk's context.
             InvalidCandidatesError: see `score`.
         """
-        return render_request(
-            self._loaded.renderer,
-            request,
-            name=self.name,
-            context=self.context,
-            reads_observation=self.reads_observation,
-            features=self._loaded.head.features,
-        )
+        return self._requests.prepare(request)
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
         """The results of `score`, in one slice: the server cannot be asked to stop."""
