@@ -22,16 +22,13 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from qnet.errors import CheckpointError
 from qnet.models.checkpoint import (
-    MANIFEST,
-    Manifest,
     broken_refused,
     load_fitting_renderer,
-    read_manifest,
     require_finite,
     require_fit,
-    require_read_at,
 )
 from qnet.models.hub import model_folder
+from qnet.models.manifest import MANIFEST, Manifest, read_manifest, require_read_at
 from qnet.models.qnet import QNet, QNetConfig, ValueHead, nested_config
 from qnet.rendering.renderer import Renderer
 

@@ -14,15 +14,9 @@ import torch
 from qnet.device.device_loss import is_lost
 from qnet.device.device_thread import DeviceThread
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
-from qnet.models.checkpoint import (
-    MANIFEST,
-    Manifest,
-    embedded_path,
-    load_policy,
-    load_q_model,
-    sha256_of,
-)
+from qnet.models.checkpoint import embedded_path, load_policy, load_q_model
 from qnet.models.hub import model_folder
+from qnet.models.manifest import MANIFEST, Manifest, sha256_of
 from qnet.policies.local import LocalPolicy
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy

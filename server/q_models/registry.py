@@ -18,7 +18,7 @@ from qnet.device.device_worker import BatchRun
 from qnet.device.fair_thread import DEFAULT_MAX_WAITING
 from qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ScoringWorker
 from qnet.errors import ScorerUnavailableError
-from qnet.models.checkpoint import Manifest
+from qnet.models.manifest import Manifest
 from qnet.policies.usage_ledger import record_usage
 from qnet.types import AsyncScorer, CacheUse, CachingScorer, ScoreRequest, ScoreResult, Slices
 from server.context.request_context import name_episode

@@ -5,7 +5,7 @@ from typing import Any, Final
 from fastapi import APIRouter
 
 from qnet.errors import UnknownModelError
-from qnet.models.checkpoint import Manifest
+from qnet.models.manifest import Manifest
 from server.q_models.aliases import DEFAULT
 from server.q_models.build import Models, ServedPolicy
 from server.q_models.registry import QModel

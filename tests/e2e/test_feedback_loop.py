@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from qguide.commands.jobs import app
 from qnet.device.device_thread import DeviceThread
-from qnet.models.checkpoint import Manifest, save_checkpoint
+from qnet.models.checkpoint import save_checkpoint
+from qnet.models.manifest import Manifest
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring.value_head import ScriptedScorer
 from server.app import create_app

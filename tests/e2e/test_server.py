@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from qnet.errors import ConfigError, ScorerUnavailableError
-from qnet.models.checkpoint import Manifest, save_checkpoint
+from qnet.models.checkpoint import save_checkpoint
+from qnet.models.manifest import Manifest
 from qnet.models.qnet import QNet, QNetConfig
 from tests.support.serving import serving_process
 from tests.support.tiny_models import config_of, policy_model, renderer

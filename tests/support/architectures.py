@@ -9,7 +9,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qnet.errors import CheckpointError
-from qnet.models.checkpoint import LoadedQNet, Manifest
+from qnet.models.checkpoint import LoadedQNet
+from qnet.models.manifest import Manifest
 from qnet.models.qnet import QNet, QNetConfig
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import History, Message, ScoreRequest

@@ -18,14 +18,9 @@ from transformers import (
 )
 from transformers.models.auto import AutoModelForCausalLM
 
-from qnet.models.checkpoint import (
-    LoadedPolicy,
-    LoadedQNet,
-    Manifest,
-    ReadAt,
-    save_checkpoint,
-)
+from qnet.models.checkpoint import LoadedPolicy, LoadedQNet, save_checkpoint
 from qnet.models.implicit_q import ImplicitQ
+from qnet.models.manifest import Manifest, ReadAt
 from qnet.models.qnet import HeadFeatures, QNet, QNetConfig
 from qnet.rendering.renderer import Renderer
 from qnet.types import Message

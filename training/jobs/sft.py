@@ -22,8 +22,9 @@ from transformers import (
 )
 
 from qnet.errors import ConfigError
-from qnet.models.checkpoint import Manifest, save_checkpoint
+from qnet.models.checkpoint import save_checkpoint
 from qnet.models.hub import hub_name, model_folder
+from qnet.models.manifest import Manifest
 from qnet.rendering.renderer import Renderer
 from qnet.types import Message
 from training.data.augmentation import Augmentation, build_augmenter

@@ -18,9 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from qnet.errors import ConfigError
-from qnet.models.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
+from qnet.models.checkpoint import load_renderer, save_checkpoint
 from qnet.models.hub import hub_name, model_folder
 from qnet.models.implicit_q import ImplicitQ
+from qnet.models.manifest import Manifest, sha256_of
 from qnet.rendering.renderer import Renderer
 from training.data.runs import RunFolder, open_run, sha256_of_rows
 from training.dpo_training.examples import PackedExamples, PairExamples, read_pair_examples

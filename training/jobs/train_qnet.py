@@ -17,8 +17,9 @@ import torch
 from pydantic import Field, model_validator
 
 from qnet.errors import ConfigError
-from qnet.models.checkpoint import Manifest, load_renderer, save_checkpoint, sha256_of
+from qnet.models.checkpoint import load_renderer, save_checkpoint
 from qnet.models.hub import hub_name, model_folder
+from qnet.models.manifest import Manifest, sha256_of
 from qnet.models.qnet import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, QNet
 from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows

@@ -156,7 +156,7 @@ def sha256_of_q_model(name: str) -> str:
 
 def weights_sha256(folder: Path) -> str:
     """One hash over the weights in a model folder; "" if there are none."""
-    from qnet.models.checkpoint import sha256_of
+    from qnet.models.manifest import sha256_of
 
     hashes = [f"{path.name} {sha256_of(path)}" for path in sorted(folder.glob("*.safetensors"))]
     return sha256("\n".join(hashes).encode()).hexdigest() if hashes else ""

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from qnet.models.checkpoint import LoadedQNet, Manifest
+from qnet.models.checkpoint import LoadedQNet
+from qnet.models.manifest import Manifest
 from qnet.models.qnet import PAPER_HEAD_WIDTH, QNet, QNetConfig
 from qnet.rendering.renderer import Renderer
 

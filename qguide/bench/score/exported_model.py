@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from qguide.bench.score.baselines import numbers
-from qnet.models.checkpoint import LoadedQNet, Manifest, save_checkpoint
+from qnet.models.checkpoint import LoadedQNet, save_checkpoint
+from qnet.models.manifest import Manifest
 
 SERVED_NAME = "bench"
 BLOCK = 32

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from qnet.models.checkpoint import LoadedQNet, Manifest
+from qnet.models.checkpoint import LoadedQNet
+from qnet.models.manifest import Manifest
 from qnet.models.qnet import QNet, QNetConfig
 from qnet.rendering.renderer import Renderer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer

@@ -9,14 +9,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from qnet.errors import CheckpointError
-from qnet.models.checkpoint import (
-    MANIFEST,
-    Manifest,
-    load_policy,
-    load_qnet,
-    save_checkpoint,
-    sha256_of,
-)
+from qnet.models.checkpoint import load_policy, load_qnet, save_checkpoint
+from qnet.models.manifest import MANIFEST, Manifest, sha256_of
 from qnet.models.qnet import QNet
 from training.small_models.tokenizer import train_tokenizer
 

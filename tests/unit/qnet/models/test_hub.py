@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from qnet.errors import CheckpointError
-from qnet.models.checkpoint import MANIFEST
 from qnet.models.hub import hub_name, model_folder, short_name
+from qnet.models.manifest import MANIFEST
 from tests.support.loopback_hub import LoopbackHub, running_hub
 from tests.support.tiny_models import save_policy, save_qnet
 
@@ -20,7 +20,8 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from qnet.errors import CheckpointError
-from qnet.models.checkpoint import Manifest, load_policy, load_q_model, load_renderer
+from qnet.models.checkpoint import load_policy, load_q_model, load_renderer
+from qnet.models.manifest import Manifest
 from qnet.models.checkpoint import save_checkpoint
 from qnet.models.hub import hub_name, model_folder
 from qnet.models.qnet import QNet

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, Qwen3MoeConfig
 
 from qnet.errors import CheckpointError
-from qnet.models.checkpoint import MANIFEST, Manifest, load_qnet, save_checkpoint, sha256_of
+from qnet.models.checkpoint import load_qnet, save_checkpoint
+from qnet.models.manifest import MANIFEST, Manifest, sha256_of
 from qnet.models.qnet import QNet, QNetConfig
 from qnet.models.trunk_export import INDEX, export_trunk, load_head, trunk_name
 from tests.support.tiny_models import ARCHITECTURES, renderer, save_policy, save_qnet

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from qnet.models.checkpoint import MANIFEST, sha256_of
+from qnet.models.manifest import MANIFEST, sha256_of
 from server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import save_policy, save_qnet
 from tests.unit.server.conftest import FAKES, Serve

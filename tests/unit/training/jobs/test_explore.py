@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
-from qnet.models.checkpoint import Manifest, save_checkpoint
+from qnet.models.checkpoint import save_checkpoint
+from qnet.models.manifest import Manifest
 from qnet.policies.local import LocalPolicy
 from qnet.records import ROOT_ID, TreeRow
 from qnet.types import Candidate, Message, SampleRequest

@@ -1,0 +1,145 @@
+"""The manifest of a checkpoint: what the weights are, where Q is read, and each file's sha256.
+
+Reading one verifies every file that loading may read, and refuses what does not match with the
+reason.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from qnet.errors import CheckpointError
+from qnet.rendering.renderer import FIRST_RENDERER_VERSION, RENDERER_VERSION
+from qnet.types import TaskMarker
+
+MANIFEST = "manifest.json"
+Kind = Literal["policy", "qnet", "implicit-q"]
+ReadAt = Literal["", "last_token", "observation", "action_tokens"]
+_READ_AT: dict[Kind, tuple[ReadAt, ...]] = {
+    "policy": ("",),
+    "qnet": ("last_token", "observation"),
+    "implicit-q": ("action_tokens",),
+}
+_LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
+"""Suffixes of the files that loading may read: each has to have its hash in the manifest."""
+
+
+class Manifest(BaseModel):
+    """Manifest of a checkpoint.
+
+    Attributes:
+        name: the name it is served under.
+        thinking: whether thoughts stay in the actions of a history, as the chat template has it;
+            empty in checkpoints of the first renderer.
+        read_at: where Q is read. A QNet's at the action's last token, or after the observation that
+            followed the action, where the next reply would begin; an implicit Q's at all tokens of
+            the action; a policy leaves it empty.
+        task_markers: how the environment's first user message states the task; a policy's.
+        target: what Q was regressed on: q, avg or reward.
+        label_range: lowest and highest label seen in training.
+        trunk: hub name and commit of the model that training started from; empty for a folder.
+        trunk_sha256: hash of the weights that the trunk started from.
+        data_sha256: hash of the training rows.
+        metrics: what training measured.
+        versions: of the packages that wrote it.
+        files: sha256 of each file in the directory.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: Literal[1] = 1
+    kind: Kind
+    name: str
+    renderer_version: str = RENDERER_VERSION
+    environment: str = ""
+    thinking: Literal["", "kept", "dropped"] = ""
+    task_markers: tuple[TaskMarker, ...] = ()
+    read_at: ReadAt = ""
+    target: str = ""
+    label_range: tuple[float, float] | None = None
+    trunk: str = ""
+    trunk_sha256: str = ""
+    data_sha256: str = ""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def reads_observation(self) -> bool:
+        """True if Q is read after the observation that followed the action."""
+        return self.read_at == "observation"
+
+
+def sha256_of(path: Path) -> str:
+    """The file's sha256 in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The verified manifest of a checkpoint, or None where the folder has none.
+
+    Raises:
+        CheckpointError: no such folder, a manifest that does not parse, a file that is missing,
+            not in the manifest or different from its hash, or another renderer version.
+    """
+    if not (directory / "config.json").is_file():
+        raise CheckpointError(f"{directory} holds no config.json; name a checkpoint folder")
+    path = directory / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise CheckpointError(f"{path} is not a manifest this version reads: {error}") from error
+    if manifest.renderer_version not in (RENDERER_VERSION, FIRST_RENDERER_VERSION):
+        raise other_renderer(directory, manifest)
+    _verify_files(directory, manifest)
+    return manifest
+
+
+def require_read_at(directory: Path, manifest: Manifest) -> None:
+    """Refuse a Q model that was trained to be read at other tokens than it is here.
+
+    Raises:
+        CheckpointError: it was.
+    """
+    known = _READ_AT[manifest.kind]
+    if manifest.read_at not in known:
+        raise CheckpointError(
+            f"{directory}: read_at is {manifest.read_at!r}; Q of a {manifest.kind} is read at "
+            f"{' or '.join(map(repr, known))}; train it again"
+        )
+
+
+def _verify_files(directory: Path, manifest: Manifest) -> None:
+    loadable = {
+        p.relative_to(directory).as_posix() for p in directory.rglob("*") if _is_loadable(p)
+    }
+    if unlisted := sorted(loadable - {MANIFEST} - set(manifest.files)):
+        raise CheckpointError(
+            f"{directory}: {unlisted[0]} has no sha256 in {MANIFEST}; remove it or train again"
+        )
+    for name, expected in manifest.files.items():
+        path = directory / name
+        if Path(name).name != name or not path.is_file():
+            raise CheckpointError(f"{directory}: {name} is in the manifest but not in the folder")
+        if sha256_of(path) != expected:
+            raise CheckpointError(
+                f"{directory}: {name} differs from its sha256 in {MANIFEST}; copy it again"
+            )
+
+
+def other_renderer(directory: Path, manifest: Manifest) -> CheckpointError:
+    """The refusal of a checkpoint whose renderer made other tokens than this version's."""
+    return CheckpointError(
+        f"{directory} was trained with renderer {manifest.renderer_version}; this is renderer "
+        f"{RENDERER_VERSION}, which makes other tokens; train it again"
+    )
+
+
+def _is_loadable(path: Path) -> bool:
+    """True if loading may read it: a model file, or a link to a folder that may hold some."""
+    return path.suffix in _LOADABLE or (path.is_symlink() and path.is_dir())
