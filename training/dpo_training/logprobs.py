@@ -23,22 +23,25 @@ def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
     # A vocabulary's logits are the largest tensor here: only where a scored token follows.
     scored = sorted({token for reply in tree.replies for token in reply})
     row_of = {before: row for row, before in enumerate(sorted({tree.before[t] for t in scored}))}
-    depths_BT = torch.tensor([tree.depths])
+    device = model.device
+    depths_BT = torch.tensor([tree.depths], device=device)
     logits_RV = model(
-        input_ids=torch.tensor([tree.token_ids]),
-        attention_mask=masks_of_layers(model.config, tree.visible()[None, None], depths_BT),
+        input_ids=torch.tensor([tree.token_ids], device=device),
+        attention_mask=masks_of_layers(
+            model.config, tree.visible()[None, None].to(device), depths_BT
+        ),
         position_ids=depths_BT,
         use_cache=False,
-        logits_to_keep=torch.tensor(list(row_of)),
+        logits_to_keep=torch.tensor(list(row_of), device=device),
     ).logits[0]
-    rows_N = torch.tensor([row_of[tree.before[token]] for token in scored])
-    tokens_N = torch.tensor([tree.token_ids[token] for token in scored])
+    rows_N = torch.tensor([row_of[tree.before[token]] for token in scored], device=device)
+    tokens_N = torch.tensor([tree.token_ids[token] for token in scored], device=device)
     logprobs_N = token_logprobs(logits_RV[rows_N], tokens_N)
     index_of = {token: index for index, token in enumerate(scored)}
     owners = [i for i, reply in enumerate(tree.replies) for _ in reply]
     parts = [index_of[token] for reply in tree.replies for token in reply]
-    sums_R = torch.zeros(len(tree.replies))
-    return sums_R.index_add(0, torch.tensor(owners), logprobs_N[parts])
+    sums_R = torch.zeros(len(tree.replies), device=device)
+    return sums_R.index_add(0, torch.tensor(owners, device=device), logprobs_N[parts])
 
 
 @torch.no_grad()
@@ -79,7 +82,8 @@ def reference_logprobs(
             logprobs: list[Tensor] = saved["logprobs"]
             return logprobs
     model.eval()
-    found = [reply_logprobs(model, tree) for tree in track(trees, "reference", transient=True)]
+    shown = track(trees, "reference", transient=True)
+    found = [reply_logprobs(model, tree).cpu() for tree in shown]
     unfinished = kept.with_suffix(".partial")
     torch.save({"replies_sha256": replies, "logprobs": found}, unfinished)
     unfinished.replace(kept)

@@ -55,7 +55,8 @@ def pairs_loss(
     """
     chosen_q_P, rejected_q_P = q_of_pairs(policy_R, reference_R, packed, beta=objective.beta)
     weight_P = torch.tensor([_weight(pair, objective) for pair in packed.pairs])
-    total = (weight_P * dpo_loss(chosen_q_P, rejected_q_P)).sum()
+    error_P = dpo_loss(chosen_q_P, rejected_q_P)
+    total = (weight_P.to(error_P.device) * error_P).sum()
     whole = [pair.chosen for pair in packed.pairs if pair.level == "trajectory"]
     if objective.weights.sft and whole:
         total = total - objective.weights.sft * policy_R[whole].sum()
@@ -66,7 +67,7 @@ def q_of_pairs(
     policy_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, beta: float
 ) -> tuple[Tensor, Tensor]:
     """(P,) implicit Q of the chosen and of the rejected side of each pair."""
-    q_R = implicit_q(policy_R, reference_R, beta=beta)
+    q_R = implicit_q(policy_R, reference_R.to(policy_R.device), beta=beta)
     chosen = [pair.chosen for pair in packed.pairs]
     rejected = [pair.rejected for pair in packed.pairs]
     return q_R[chosen], q_R[rejected]

@@ -75,7 +75,7 @@ def _margins(
 def _groups(
     policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float
 ) -> list[ScoredChoice]:
-    q_R = implicit_q(reply_logprobs(policy, tree), reference_R, beta=beta)
+    q_R = implicit_q(reply_logprobs(policy, tree).cpu(), reference_R, beta=beta)
     return [
         ScoredChoice(q_values=q_R[list(g.replies)].tolist(), steps=g.steps, valid=g.valid)
         for g in tree.groups

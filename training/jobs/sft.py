@@ -162,8 +162,8 @@ def sft_sequence(
 def sft_loss(model: PreTrainedModel, rows: Sequence[Sequence1D]) -> Loss:
     """Weighted sum of -log pi(token | all tokens before it), and the sum of the weights."""
     # The logits are the largest tensor here, so only positions with a weight get any.
-    ids_BT = pad_ids(rows)
-    weight_BT = pad_column(rows, "weight")[:, 1:]
+    ids_BT = pad_ids(rows).to(model.device)
+    weight_BT = pad_column(rows, "weight")[:, 1:].to(model.device)
     hidden_BTD: Tensor = model.base_model(input_ids=ids_BT[:, :-1], use_cache=False)[0]
     chosen = weight_BT > 0
     logits_NV = model.get_output_embeddings()(hidden_BTD[chosen]).float()

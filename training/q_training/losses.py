@@ -12,7 +12,7 @@ from qnet.models.qnet import QNet
 from training.optimization.packed_trees import PackedTree
 from training.optimization.trainer import Loss
 from training.q_training.objective import Objective, hl_gauss_error, tree_loss, world_loss
-from training.q_training.validation import hidden_of_tree
+from training.q_training.validation import features_of_tree, hidden_of_tree
 
 VocabularyLogits = Callable[[Tensor], Tensor]
 """From hidden states (N, D) to the logits of the next token (N, V)."""
@@ -66,10 +66,11 @@ def _loss_of_tree(
 ) -> Loss:
     hidden_TD = hidden_of_tree(qnet, tree)
     head = qnet.head
-    outputs_TK = head.outputs(hidden_TD, tree.features_TF)
+    outputs_TK = head.outputs(hidden_TD, features_of_tree(qnet, tree))
     error_T: Tensor | None = None
     if head.bins:
-        error_T = hl_gauss_error(outputs_TK, torch.tensor(tree.target), head.edges(outputs_TK))
+        target_T = torch.tensor(tree.target, device=outputs_TK.device)
+        error_T = hl_gauss_error(outputs_TK, target_T, head.edges(outputs_TK))
     loss = tree_loss(head.q_of(outputs_TK), tree, objective, error_T=error_T)
     if vocabulary_logits is None:
         return loss

@@ -63,11 +63,11 @@ def tree_loss(
     """
     weight_T = torch.tensor(tree.weight)
     if error_T is None:
-        error_T = (q_T - torch.tensor(tree.target)) ** 2
-    total = (weight_T * error_T).sum()
+        error_T = (q_T - torch.tensor(tree.target, device=q_T.device)) ** 2
+    total = (weight_T.to(q_T.device) * error_T).sum()
     if objective.ranking_weight and tree.pairs:
         ranking_P = softplus(-margins(q_T, tree.pairs) / objective.ranking_scale)
-        gap_P = label_gaps(tree.pairs) / objective.ranking_scale
+        gap_P = label_gaps(tree.pairs).to(q_T.device) / objective.ranking_scale
         counted_P = ranking_P * gap_P ** _POWER[objective.ranking]
         total = total + objective.ranking_weight * counted_P.sum()
     return Loss(total, float(weight_T.sum()))
@@ -117,7 +117,8 @@ def world_loss(
         if weight and token_of_place:
             places, tokens = zip(*token_of_place, strict=True)
             logits_NV = vocabulary_logits(hidden_TD[list(places)]).float()
-            nll = cross_entropy(logits_NV, torch.tensor(tokens), reduction="sum")
+            token_N = torch.tensor(tokens, device=logits_NV.device)
+            nll = cross_entropy(logits_NV, token_N, reduction="sum")
             total = total + weight * nll
     return total
 

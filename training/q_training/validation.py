@@ -16,22 +16,28 @@ _PACKING_TOLERANCE = 1e-4
 
 def q_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
     """(T,) Q at every token of a packed tree."""
-    features_TF = tree.features_TF
+    features_TF = features_of_tree(qnet, tree)
     q_BT: Tensor = qnet(
-        torch.tensor([tree.token_ids]),
-        attention_mask=tree.visible()[None, None],
-        position_ids=torch.tensor([tree.depths]),
+        torch.tensor([tree.token_ids], device=qnet.device),
+        attention_mask=tree.visible()[None, None].to(qnet.device),
+        position_ids=torch.tensor([tree.depths], device=qnet.device),
         features=None if features_TF is None else features_TF[None],
     )
     return q_BT[0]
 
 
+def features_of_tree(qnet: QNet, tree: PackedTree) -> Tensor | None:
+    """(T, F) the head's inputs besides the hidden states, on the net's device, if there are any."""
+    features_TF = tree.features_TF
+    return None if features_TF is None else features_TF.to(qnet.device)
+
+
 def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
     """(T, D) the trunk's last hidden state at every token of a packed tree."""
     hidden_BTD = qnet.hidden_states(
-        torch.tensor([tree.token_ids]),
-        attention_mask=tree.visible()[None, None],
-        position_ids=torch.tensor([tree.depths]),
+        torch.tensor([tree.token_ids], device=qnet.device),
+        attention_mask=tree.visible()[None, None].to(qnet.device),
+        position_ids=torch.tensor([tree.depths], device=qnet.device),
     )
     return hidden_BTD[0]
 
@@ -44,9 +50,9 @@ def require_packable(qnet: QNet, tree: PackedTree) -> None:
         ConfigError: they differ, because the trunk's layers ignore the attention mask.
     """
     path = tree.path_to(max(range(len(tree)), key=tree.depths.__getitem__))
-    features_TF = tree.features_TF
+    features_TF = features_of_tree(qnet, tree)
     alone_T = qnet(
-        torch.tensor([[tree.token_ids[i] for i in path]]),
+        torch.tensor([[tree.token_ids[i] for i in path]], device=qnet.device),
         features=None if features_TF is None else features_TF[None, path],
     )[0]
     require_same(type(qnet.trunk).__name__, q_of_tree(qnet, tree)[path], alone_T)
@@ -121,7 +127,7 @@ def sibling_accuracy(
         if tree.pairs:
             margin_P = margins(q_T, tree.pairs)
             right_P = (margin_P > 0).float() + 0.5 * (margin_P == 0).float()
-            gap_P = label_gaps(tree.pairs)
+            gap_P = label_gaps(tree.pairs).to(margin_P.device)
             right += float(right_P.sum())
             right_by_gap += float((right_P * gap_P).sum())
             pairs += len(tree.pairs)

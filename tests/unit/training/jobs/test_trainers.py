@@ -451,6 +451,7 @@ def test_a_trunk_that_sees_past_the_mask_is_refused() -> None:
         """Reads the number of tokens in the row, whatever the mask says."""
 
         trunk = torch.nn.Identity()
+        device = torch.device("cpu")
 
         def forward(self, ids_BT: torch.Tensor, **_: object) -> torch.Tensor:
             return torch.full(ids_BT.shape, float(ids_BT.shape[1]))
