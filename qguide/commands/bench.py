@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from qguide.bench.score.config import ScoreBench
     from qguide.bench.serve.load_test import ServeBench
     from qguide.bench.soak.soak import Soak
-    from qnet.scoring.implicit_q import SharedPrefixImplicitScorer
-    from qnet.scoring.value_head import SharedPrefixScorer
+    from qnet.scoring.build import FastScorer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
 
@@ -222,7 +221,7 @@ def _soak(plan: "Soak") -> bool:
     folder, dtype = q_model_folder(plan.q_model), DTYPES[plan.dtype]
     loaded, other = (load_q_model(folder, dtype=dtype, device=plan.device) for _ in "12")
     reference = build_naive_scorer(loaded)
-    tested: HttpScorer | SharedPrefixScorer | SharedPrefixImplicitScorer
+    tested: HttpScorer | FastScorer
     if plan.url:
         tested = HttpScorer(plan.url, connections=plan.batch)
     else:

@@ -1,4 +1,4 @@
-"""`qguide export-trunk`: write a QNet's trunk to a folder that vLLM can load."""
+"""`qguide export-trunk` and `qguide ensemble`: checkpoints made of checkpoints."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,3 +21,19 @@ def export_trunk(
     with shown_errors(config_status=1):
         name = write(folder, output)
     typer.echo(name)
+
+
+def ensemble(
+    checkpoints: Annotated[list[Path], typer.Argument(help="Q model folders, or embedded.")],
+    output: Annotated[Path, typer.Option(help="The folder to write; it must not exist.")],
+    name: Annotated[str, typer.Option(help="The name it is served under.")] = "ensemble",
+) -> None:
+    """Combine Q models into one checkpoint, whose Q is their mean."""
+    from qnet.models.checkpoint import embedded_path
+    from qnet.models.ensemble import save_ensemble
+    from server.settings.settings import EMBEDDED
+
+    members = [embedded_path("qnet") if str(c) == EMBEDDED else c for c in checkpoints]
+    with shown_errors(config_status=1):
+        save_ensemble(output, members, name=name)
+    typer.echo(output)

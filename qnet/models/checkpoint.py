@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from qnet.errors import CheckpointError, QGuideError
+from qnet.models.ensemble import member_folders
 from qnet.models.hub import model_folder, short_name
 from qnet.models.implicit_q import ImplicitQ
 from qnet.models.manifest import (
@@ -69,7 +70,26 @@ class LoadedImplicitQ:
     manifest: Manifest
 
 
-LoadedQModel = LoadedQNet | LoadedImplicitQ
+@dataclass(frozen=True, slots=True)
+class LoadedEnsemble:
+    """Q models of one kind, ready to score with their mean."""
+
+    name: str
+    members: tuple[LoadedQNet | LoadedImplicitQ, ...]
+    manifest: Manifest
+
+    @property
+    def model(self) -> nn.ModuleList:
+        """All members' weights."""
+        return nn.ModuleList(member.model for member in self.members)
+
+    @property
+    def renderer(self) -> Renderer:
+        """The first member's; each member reads with its own."""
+        return self.members[0].renderer
+
+
+LoadedQModel = LoadedQNet | LoadedImplicitQ | LoadedEnsemble
 
 
 def embedded_path(kind: Literal["policy", "qnet"]) -> Path:
@@ -137,7 +157,7 @@ def load_q_model(
     *,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    kinds: Sequence[Kind] = ("qnet", "implicit-q"),
+    kinds: Sequence[Kind] = ("qnet", "implicit-q", "ensemble"),
 ) -> LoadedQModel:
     """A Q model of the kind that its manifest names, and its renderer.
 
@@ -154,6 +174,9 @@ def load_q_model(
         raise CheckpointError(f"{directory} has no {MANIFEST}; a Q model needs one: train it again")
     _expect_kind(directory, manifest, *kinds)
     require_read_at(directory, manifest)
+    if manifest.kind == "ensemble":
+        members = tuple(_load_member(folder, dtype, device) for folder in member_folders(directory))
+        return LoadedEnsemble(manifest.name, members, manifest)
     if manifest.kind == "qnet":
         qnet = _load_model(QNet, directory, dtype, allow_unused=False).to(device).eval()
         renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size), manifest)
@@ -161,6 +184,12 @@ def load_q_model(
     implicit = _load_model(ImplicitQ, directory, dtype, allow_unused=False).to(device).eval()
     renderer = load_fitting_renderer(directory, int(implicit.policy.config.vocab_size), manifest)
     return LoadedImplicitQ(manifest.name, implicit, renderer, manifest)
+
+
+def _load_member(directory: Path, dtype: torch.dtype, device: str) -> LoadedQNet | LoadedImplicitQ:
+    loaded = load_q_model(directory, dtype=dtype, device=device, kinds=("qnet", "implicit-q"))
+    assert not isinstance(loaded, LoadedEnsemble)
+    return loaded
 
 
 def load_renderer(directory: Path) -> Renderer:

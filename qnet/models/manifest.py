@@ -15,12 +15,13 @@ from qnet.rendering.renderer import FIRST_RENDERER_VERSION, RENDERER_VERSION
 from qnet.types import TaskMarker
 
 MANIFEST = "manifest.json"
-Kind = Literal["policy", "qnet", "implicit-q"]
+Kind = Literal["policy", "qnet", "implicit-q", "ensemble"]
 ReadAt = Literal["", "last_token", "observation", "action_tokens"]
 _READ_AT: dict[Kind, tuple[ReadAt, ...]] = {
     "policy": ("",),
     "qnet": ("last_token", "observation"),
     "implicit-q": ("action_tokens",),
+    "ensemble": ("last_token", "observation", "action_tokens"),
 }
 _LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
 """Suffixes of the files that loading may read: each has to have its hash in the manifest."""
@@ -35,7 +36,7 @@ class Manifest(BaseModel):
             empty in checkpoints of the first renderer.
         read_at: where Q is read. A QNet's at the action's last token, or after the observation that
             followed the action, where the next reply would begin; an implicit Q's at all tokens of
-            the action; a policy leaves it empty.
+            the action; an ensemble's where its members' is; a policy leaves it empty.
         task_markers: how the environment's first user message states the task; a policy's.
         target: what Q was regressed on: q, avg or reward.
         label_range: lowest and highest label seen in training.
@@ -44,7 +45,7 @@ class Manifest(BaseModel):
         data_sha256: hash of the training rows.
         metrics: what training measured.
         versions: of the packages that wrote it.
-        files: sha256 of each file in the directory.
+        files: sha256 of each file in the directory; an ensemble's are those of its members, too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -124,12 +125,18 @@ def _verify_files(directory: Path, manifest: Manifest) -> None:
         )
     for name, expected in manifest.files.items():
         path = directory / name
-        if Path(name).name != name or not path.is_file():
+        if not _is_inside(name, manifest.kind) or not path.is_file():
             raise CheckpointError(f"{directory}: {name} is in the manifest but not in the folder")
         if sha256_of(path) != expected:
             raise CheckpointError(
                 f"{directory}: {name} differs from its sha256 in {MANIFEST}; copy it again"
             )
+
+
+def _is_inside(name: str, kind: Kind) -> bool:
+    """True for a file of the folder itself, or of a member's folder in an ensemble."""
+    parts = Path(name).parts
+    return len(parts) in ((1, 2) if kind == "ensemble" else (1,)) and not {"..", "/"} & set(parts)
 
 
 def other_renderer(directory: Path, manifest: Manifest) -> CheckpointError:

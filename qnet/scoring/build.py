@@ -2,10 +2,14 @@
 
 from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
 from qnet.errors import CheckpointError
-from qnet.models.checkpoint import LoadedImplicitQ, LoadedQModel, LoadedQNet
+from qnet.models.checkpoint import LoadedEnsemble, LoadedImplicitQ, LoadedQModel, LoadedQNet
+from qnet.scoring.ensemble import EnsembleScorer, NaiveEnsembleScorer
 from qnet.scoring.full_sequences import FullSequenceScorer
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+
+FastScorer = SharedPrefixScorer | SharedPrefixImplicitScorer | EnsembleScorer
+ReferenceScorer = NaiveScorer | NaiveImplicitScorer | NaiveEnsembleScorer
 
 
 def build_shared_prefix_scorer(
@@ -13,11 +17,11 @@ def build_shared_prefix_scorer(
     *,
     cache_bytes: int,
     tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
-) -> SharedPrefixScorer | SharedPrefixImplicitScorer:
-    """The fast scorer of a Q model of either kind.
+) -> FastScorer:
+    """The fast scorer of a Q model of any kind.
 
     Args:
-        cache_bytes: for the histories kept between steps.
+        cache_bytes: for the histories kept between steps; an ensemble's members share it.
         tokens_per_forward: longest packed row of one forward pass.
 
     Raises:
@@ -32,11 +36,20 @@ def build_shared_prefix_scorer(
             return SharedPrefixImplicitScorer(
                 loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
             )
+        case LoadedEnsemble():
+            share = cache_bytes // len(loaded.members)
+            members = [
+                build_shared_prefix_scorer(
+                    member, cache_bytes=share, tokens_per_forward=tokens_per_forward
+                )
+                for member in loaded.members
+            ]
+            return EnsembleScorer(loaded.name, members)
 
 
 def build_serving_scorer(
     loaded: LoadedQModel, *, cache_bytes: int, tokens_per_forward: int, full_sequences: bool
-) -> SharedPrefixScorer | SharedPrefixImplicitScorer | FullSequenceScorer:
+) -> FastScorer | FullSequenceScorer:
     """The fast scorer, or full sequences where that one refuses the architecture.
 
     Args:
@@ -52,11 +65,20 @@ def build_serving_scorer(
     except CheckpointError:
         if not full_sequences:
             raise
-        return FullSequenceScorer(build_naive_scorer(loaded))
+        if isinstance(loaded, LoadedEnsemble):
+            members = [FullSequenceScorer(_naive_scorer(member)) for member in loaded.members]
+            return EnsembleScorer(loaded.name, members)
+        return FullSequenceScorer(_naive_scorer(loaded))
 
 
-def build_naive_scorer(loaded: LoadedQModel) -> NaiveScorer | NaiveImplicitScorer:
+def build_naive_scorer(loaded: LoadedQModel) -> ReferenceScorer:
     """The reference, which the fast one has to equal."""
+    if isinstance(loaded, LoadedEnsemble):
+        return NaiveEnsembleScorer(loaded.name, list(map(_naive_scorer, loaded.members)))
+    return _naive_scorer(loaded)
+
+
+def _naive_scorer(loaded: LoadedQNet | LoadedImplicitQ) -> NaiveScorer | NaiveImplicitScorer:
     match loaded:
         case LoadedQNet():
             return NaiveScorer(loaded)

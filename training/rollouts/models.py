@@ -93,10 +93,11 @@ def build_expert_policy(environment: EnvironmentConfig) -> BatchPolicy:
 
 
 def build_scorer(name: str, inference: Inference) -> Scorer:
-    """Build the fast scorer of the Q model of that name, a QNet or an implicit Q.
+    """Build the fast scorer of the Q model of that name.
 
     Args:
-        name: "embedded" for the Q model that ships with QGuide, or a checkpoint's folder.
+        name: "embedded" for the Q model that ships with QGuide, or a checkpoint's folder, of a
+            QNet, an implicit Q or an ensemble.
         inference: how it runs.
 
     Raises:
@@ -158,5 +159,5 @@ def weights_sha256(folder: Path) -> str:
     """One hash over the weights in a model folder; "" if there are none."""
     from qnet.models.manifest import sha256_of
 
-    hashes = [f"{path.name} {sha256_of(path)}" for path in sorted(folder.glob("*.safetensors"))]
+    hashes = [f"{path.name} {sha256_of(path)}" for path in sorted(folder.rglob("*.safetensors"))]
     return sha256("\n".join(hashes).encode()).hexdigest() if hashes else ""

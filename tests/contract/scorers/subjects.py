@@ -8,8 +8,11 @@ from typing import Any, Literal, get_args
 import pytest
 import torch
 
+from qnet.engine.packed_model import DEFAULT_CACHE_BYTES
 from qnet.models.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
+from qnet.models.ensemble import save_ensemble
 from qnet.models.qnet import HeadFeatures
+from qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import Message, Scorer, ScoreRequest, ScoreResult
@@ -21,10 +24,12 @@ from tests.support.tiny_models import (
     save_qnet,
 )
 
-Kind = Literal["qnet", "matched-qnet", "observing-qnet", "matched-observing-qnet", "implicit-q"]
+Kind = Literal[
+    "qnet", "matched-qnet", "observing-qnet", "matched-observing-qnet", "implicit-q", "ensemble"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """A value head on hidden states, one on match features too, the same two after the observation, and
-no value head."""
+no value head; and the mean of two value heads, each on its own trunk."""
 
 FLOAT32 = float(torch.finfo(torch.float32).eps)
 
@@ -65,12 +70,15 @@ class Subject:
         naive: the reference.
         build_fast: a fast scorer with an empty cache; takes `cache_bytes`, `tokens_per_forward`.
         passes: how many models every token goes through.
+        from_history: tokens at the history's end that are computed with the candidates: the last
+            one, from which an implicit Q reads the first of an action.
     """
 
     folder: Path
     naive: Asking
     build_fast: Callable[..., Asking]
     passes: int = 1
+    from_history: int = 0
     _known: dict[ScoreRequest, float] = field(default_factory=dict)
 
     def q_values(self, request: ScoreRequest) -> list[float]:
@@ -122,6 +130,8 @@ def build_subject(
 ) -> Subject:
     """A tiny random Q model of that kind, by way of its checkpoint in `folder`."""
     policy = save_policy(folder / "policy", architecture)
+    if kind == "ensemble":
+        return _build_ensemble(policy, architecture, folder, dtype=dtype, device=device)
     if kind != "implicit-q":
         features: HeadFeatures = "match-1" if kind.startswith("matched") else "none"
         observing = kind.endswith("observing-qnet")
@@ -144,6 +154,28 @@ def build_subject(
         folder,
         Asking(NaiveImplicitScorer(one)),
         lambda **options: Asking(SharedPrefixImplicitScorer(other, **options)),
+        passes=2,
+        from_history=1,
+    )
+
+
+def _build_ensemble(
+    policy: Path, architecture: str, folder: Path, *, dtype: torch.dtype, device: str
+) -> Subject:
+    """The mean of a QNet with match features and one without, on different trunks."""
+    other_policy = save_policy(folder / "other-policy", architecture, seed=1)
+    members = [
+        save_qnet(folder / "first", policy, head_features="match-1"),
+        save_qnet(folder / "second", other_policy),
+    ]
+    save_ensemble(folder / "ensemble", members, name="tiny-ensemble")
+    one, other = (load_q_model(folder / "ensemble", dtype=dtype, device=device) for _ in range(2))
+    return Subject(
+        folder,
+        Asking(build_naive_scorer(one)),
+        lambda **options: Asking(
+            build_shared_prefix_scorer(other, **{"cache_bytes": DEFAULT_CACHE_BYTES} | options)
+        ),
         passes=2,
     )
 

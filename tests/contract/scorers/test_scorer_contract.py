@@ -197,9 +197,8 @@ def test_what_candidates_begin_with_alike_is_computed_once(at_action: Subject) -
     [again] = fast.score([request])
     apart = sum(len(renderer().encode_candidate(c)) for c in request.candidates)
     thoughts_saved = 2 * len(thought.split())
-    last_of_history = at_action.passes - 1  # which predicts an action's first token
     computed = again.computed_tokens // at_action.passes
-    assert computed == apart - thoughts_saved + last_of_history
+    assert computed == apart - thoughts_saved + at_action.from_history
     for taken in request.candidates:
         after = ScoreRequest((*request.history, taken, Message("user", "you see")), said("go"))
         known = [*renderer().encode_history(request.history), *renderer().encode_candidate(taken)]

@@ -1,0 +1,94 @@
+"""Writer of an ensemble: one checkpoint whose Q is the mean over several Q models.
+
+Each member keeps its trunk, so an ensemble costs their sum to serve. The folder holds a
+`config.json` with their number, each member's whole checkpoint in `member-0`, `member-1`, … and a
+manifest with the hashes of all these files.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import version
+from itertools import count, takewhile
+from pathlib import Path
+
+from qnet.errors import CheckpointError
+from qnet.models.hub import model_folder
+from qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+
+CONFIG = "config.json"
+
+
+def member_folders(directory: Path) -> list[Path]:
+    """The members' folders of an ensemble, in order."""
+    return list(takewhile(Path.is_dir, (directory / f"member-{number}" for number in count())))
+
+
+def save_ensemble(directory: Path, members: Sequence[Path], *, name: str) -> Manifest:
+    """Copy Q models into one checkpoint that scores by their mean.
+
+    Args:
+        directory: the folder to write; it must not exist.
+        members: at least two QNets, or implicit Qs, that read Q at the same place.
+        name: the name it is served under.
+
+    Raises:
+        CheckpointError: there are fewer than two members, they do not go together, a manifest is
+            missing or does not fit its files, or the folder exists.
+    """
+    if len(members) < 2:
+        raise CheckpointError(f"an ensemble has at least two members, not {len(members)}")
+    if directory.exists():
+        raise CheckpointError(f"{directory} exists; name a folder that does not")
+    manifests = [_member_manifest(model_folder(member)) for member in members]
+    _require_alike(members, manifests)
+    unfinished = directory.with_name(f"{directory.name}.partial")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    for number, (member, manifest) in enumerate(zip(members, manifests, strict=True)):
+        folder = unfinished / f"member-{number}"
+        folder.mkdir(parents=True)
+        for file in (MANIFEST, *manifest.files):
+            shutil.copyfile(model_folder(member) / file, folder / file)
+    (unfinished / CONFIG).write_text(json.dumps({"members": len(members)}) + "\n")
+    complete = _manifest_of(unfinished, manifests, name)
+    (unfinished / MANIFEST).write_text(complete.model_dump_json(indent=2) + "\n")
+    unfinished.rename(directory)
+    return complete
+
+
+def _member_manifest(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    if manifest is None or manifest.kind not in ("qnet", "implicit-q"):
+        found = f"of kind {manifest.kind}" if manifest else f"without a {MANIFEST}"
+        raise CheckpointError(f"{folder} is {found}; a member is a QNet or an implicit Q")
+    return manifest
+
+
+def _require_alike(members: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """Refuse a mean of values that do not mean the same."""
+    for member, manifest in zip(members, manifests, strict=True):
+        for field in ("kind", "read_at"):
+            ours, first = getattr(manifest, field), getattr(manifests[0], field)
+            if ours != first:
+                raise CheckpointError(
+                    f"{member} has {field} {ours!r}, but {members[0]} has {first!r}; the mean of "
+                    "their values would mean nothing: combine Q models that were trained alike"
+                )
+
+
+def _manifest_of(directory: Path, members: Sequence[Manifest], name: str) -> Manifest:
+    first = members[0]
+    ranges = [member.label_range for member in members if member.label_range]
+    lows, highs = zip(*ranges, strict=True) if ranges else ((), ())
+    files = sorted(p for p in directory.rglob("*") if p.is_file())
+    same_environment = all(member.environment == first.environment for member in members)
+    return Manifest(
+        kind="ensemble",
+        name=name,
+        environment=first.environment if same_environment else "",
+        read_at=first.read_at,
+        target=first.target,
+        label_range=(min(lows), max(highs)) if ranges else None,
+        versions={package: version(package) for package in ("torch", "transformers")},
+        files={file.relative_to(directory).as_posix(): sha256_of(file) for file in files},
+    )

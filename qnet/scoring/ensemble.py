@@ -1,0 +1,125 @@
+"""Scorers of an ensemble: Q is the mean over its members.
+
+    Q(s, a) = 1/K * sum_k Q_k(s, a)
+
+Each member has its own trunk, so each keeps its own histories and computes its own tokens.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+from qnet.scoring.implicit_q import NaiveImplicitScorer
+from qnet.scoring.value_head import NaiveScorer
+from qnet.support.slices import finish
+from qnet.types import (
+    NOTHING,
+    CacheUse,
+    CachingScorer,
+    ScoreRequest,
+    ScoreResult,
+    Slices,
+    Spending,
+    reads_observation,
+    total_of,
+)
+
+
+class NaiveEnsembleScorer:
+    """The reference: the mean of the members' own references."""
+
+    def __init__(self, name: str, members: Sequence[NaiveScorer | NaiveImplicitScorer]) -> None:
+        self.name = name
+        self.context = min(member.context for member in members)
+        self.reads_observation = reads_observation(members[0])
+        self._members = members
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate; raises what the members raise."""
+        return _means(member.score(requests) for member in self._members)
+
+
+class EnsembleScorer:
+    """Scores with one member after the other, each with the histories that it keeps.
+
+    Args:
+        name: of the ensemble.
+        members: their fast scorers, which share the budget for histories.
+    """
+
+    def __init__(self, name: str, members: Sequence[CachingScorer]) -> None:
+        self.name = name
+        self.reads_observation = reads_observation(members[0])
+        self._members = tuple(members)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate, in the requests' order; tokens are counted once for each member.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed a member's context.
+            InvalidCandidatesError: a request has no candidates, or they bring observations where
+                Q is read at the action, or none where it is read after them.
+        """
+        return finish(self.slices([self.prepare(request) for request in requests]))
+
+    def prepare(self, request: ScoreRequest) -> tuple[Any, ...]:
+        """The request's tokens for each member; raises what `score` does."""
+        return tuple(member.prepare(request) for member in self._members)
+
+    def slices(self, prepared: Sequence[tuple[Any, ...]]) -> Slices[list[ScoreResult]]:
+        """The results of `score`, one forward pass of one member after the other."""
+        before: Spending = {}
+        results = []
+        for number, member in enumerate(self._members):
+            mine = member.slices([of_each[number] for of_each in prepared])
+            found, before = yield from _after(mine, before)
+            results.append(found)
+        return _means(results)
+
+    @property
+    def context(self) -> int | None:
+        """Most tokens of history and candidate: the smallest of the members' limits."""
+        return min((m.context for m in self._members if m.context is not None), default=None)
+
+    @property
+    def cache(self) -> CacheUse:
+        """Use of all members' caches now."""
+        uses = [member.cache for member in self._members]
+        return CacheUse(sum(use.nbytes for use in uses), sum(use.evictions for use in uses))
+
+    def close(self) -> None:
+        """Let go of every member's histories; it scores no more."""
+        for member in self._members:
+            member.close()
+
+
+def _after(
+    work: Slices[list[ScoreResult]], before: Spending
+) -> Slices[tuple[list[ScoreResult], Spending]]:
+    """The slices of one member; what each request has cost includes the members before it."""
+    spending = before
+    given_up: frozenset[int] | None = None
+    try:
+        while True:
+            mine = next(work) if given_up is None else work.send(given_up)
+            spending = {
+                index: total_of([before.get(index, NOTHING), mine.get(index, NOTHING)])
+                for index in {*before, *mine}
+            }
+            given_up = yield spending
+    except StopIteration as end:
+        return end.value, spending
+    finally:
+        work.close()
+
+
+def _means(results: Iterable[Sequence[ScoreResult]]) -> list[ScoreResult]:
+    """The mean of the members' values for each candidate, with the sum of their tokens."""
+    return [
+        ScoreResult(
+            tuple(map(fmean, zip(*(r.q_values for r in of_request), strict=True))),
+            computed_tokens=sum(r.computed_tokens for r in of_request),
+            cached_tokens=sum(r.cached_tokens for r in of_request),
+        )
+        for of_request in zip(*results, strict=True)
+    ]

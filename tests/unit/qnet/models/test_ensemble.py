@@ -1,0 +1,123 @@
+"""Ensembles: several Q models in one checkpoint."""
+
+from pathlib import Path
+
+import pytest
+
+from qnet.errors import CheckpointError
+from qnet.models.checkpoint import LoadedEnsemble, load_q_model
+from qnet.models.ensemble import save_ensemble
+from qnet.scoring.build import build_naive_scorer, build_serving_scorer
+from qnet.types import Message, ScoreRequest
+from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
+
+REQUEST = ScoreRequest(
+    (Message("user", "take the mug"),),
+    (Message("assistant", "go to desk"), Message("assistant", "take mug")),
+)
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> list[Path]:
+    policies = [save_policy(tmp_path / f"policy{seed}", seed=seed) for seed in range(3)]
+    return [save_qnet(tmp_path / f"q{i}", policy) for i, policy in enumerate(policies)]
+
+
+def _q_values(folder: Path) -> tuple[float, ...]:
+    [result] = build_naive_scorer(load_q_model(folder)).score([REQUEST])
+    return result.q_values
+
+
+def test_q_is_the_mean_over_the_members(members: list[Path], tmp_path: Path) -> None:
+    apart = [_q_values(member) for member in members]
+    assert len({values[0] for values in apart}) == 3
+
+    save_ensemble(tmp_path / "mean", members, name="three")
+
+    means = [sum(values) / 3 for values in zip(*apart, strict=True)]
+    assert _q_values(tmp_path / "mean") == pytest.approx(means, abs=1e-6)
+
+
+def test_a_served_ensemble_shares_its_budget_and_counts_every_member(
+    members: list[Path], tmp_path: Path
+) -> None:
+    save_ensemble(tmp_path / "mean", members, name="three")
+    loaded = load_q_model(tmp_path / "mean")
+    assert isinstance(loaded, LoadedEnsemble)
+    assert sum(1 for _ in loaded.model.parameters()) == 3 * sum(
+        1 for _ in loaded.members[0].model.parameters()
+    )
+    scorer = build_serving_scorer(
+        loaded, cache_bytes=1 << 24, tokens_per_forward=64, full_sequences=False
+    )
+
+    [cold] = scorer.score([REQUEST])
+    [warm] = scorer.score([REQUEST])
+
+    assert warm.q_values == pytest.approx(cold.q_values, abs=1e-6)
+    assert cold.cached_tokens == 0
+    assert warm.cached_tokens > 0
+    assert warm.cached_tokens % 3 == 0
+    assert scorer.cache.nbytes > 0
+    scorer.close()
+    assert scorer.cache.nbytes == 0
+
+
+def test_the_manifest_describes_all_members(members: list[Path], tmp_path: Path) -> None:
+    manifest = save_ensemble(tmp_path / "mean", members, name="three")
+
+    assert (manifest.kind, manifest.name, manifest.read_at) == ("ensemble", "three", "last_token")
+    assert "member-2/model.safetensors" in manifest.files
+
+
+def test_one_member_is_no_ensemble(members: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="at least two members, not 1"):
+        save_ensemble(tmp_path / "mean", members[:1], name="one")
+
+
+def test_a_folder_that_exists_is_left_alone(members: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="exists; name a folder that does not"):
+        save_ensemble(members[0], members, name="three")
+
+
+def test_values_that_mean_different_things_are_not_averaged(
+    members: list[Path], tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy0"
+    implicit = save_implicit_q(tmp_path / "implicit", policy, policy)
+    with pytest.raises(CheckpointError, match=r"has kind 'implicit-q'.*trained alike"):
+        save_ensemble(tmp_path / "mean", [members[0], implicit], name="mixed")
+
+    observing = save_qnet(tmp_path / "observing", policy, reads_observation=True)
+    with pytest.raises(CheckpointError, match="has read_at 'observation'"):
+        save_ensemble(tmp_path / "mean", [members[0], observing], name="mixed")
+
+
+def test_a_policy_is_no_member(members: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="a member is a QNet or an implicit Q"):
+        save_ensemble(tmp_path / "mean", [members[0], tmp_path / "policy0"], name="mixed")
+
+
+def test_a_member_that_was_changed_is_refused(members: list[Path], tmp_path: Path) -> None:
+    save_ensemble(tmp_path / "mean", members, name="three")
+    config = tmp_path / "mean" / "member-1" / "config.json"
+    config.write_text(config.read_text() + " ")
+
+    with pytest.raises(CheckpointError, match=r"member-1/config\.json differs from its sha256"):
+        load_q_model(tmp_path / "mean")
+
+
+def test_a_member_that_was_removed_is_refused(members: list[Path], tmp_path: Path) -> None:
+    save_ensemble(tmp_path / "mean", members, name="three")
+    (tmp_path / "mean" / "member-2").rename(tmp_path / "elsewhere")
+
+    with pytest.raises(CheckpointError, match=r"member-2/.* is in the manifest but not"):
+        load_q_model(tmp_path / "mean")
+
+
+def test_a_member_that_was_added_is_refused(members: list[Path], tmp_path: Path) -> None:
+    save_ensemble(tmp_path / "mean", members[:2], name="two")
+    (tmp_path / "mean" / "member-2").symlink_to(members[2])
+
+    with pytest.raises(CheckpointError, match="member-2 has no sha256"):
+        load_q_model(tmp_path / "mean")
