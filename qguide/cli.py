@@ -1,7 +1,7 @@
 """`qguide`: every offline job, the server, benchmarks, keys, and tools for checkpoints."""
 
 from qguide.commands.bench import app as bench
-from qguide.commands.export import ensemble, export_trunk
+from qguide.commands.export import ensemble, export_model, export_trunk
 from qguide.commands.jobs import app
 from qguide.commands.keys import app as keys
 from qguide.commands.serve import serve
@@ -12,6 +12,7 @@ __all__ = ["app"]
 app.command()(serve)
 app.command()(export_trunk)
 app.command()(ensemble)
+app.command()(export_model)
 app.command()(fake_upstream)
 app.add_typer(bench, name="bench")
 app.add_typer(keys, name="keys")

@@ -1,4 +1,4 @@
-"""`qguide export-trunk` and `qguide ensemble`: checkpoints made of checkpoints."""
+"""`qguide export-trunk`, `export-model` and `ensemble`: checkpoints made of checkpoints."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,3 +37,21 @@ def ensemble(
     with shown_errors(config_status=1):
         save_ensemble(output, members, name=name)
     typer.echo(output)
+
+
+def export_model(
+    checkpoint: Annotated[Path, typer.Argument(help="A QNet checkpoint folder, or embedded.")],
+    output: Annotated[Path, typer.Option(help="The folder to write; it must not exist.")],
+) -> None:
+    """Write a QNet for a stock vLLM, transformers and others; prints the folder's format.
+
+    An MLP head makes a Sentence-Transformers folder, a linear one a sequence classifier.
+    """
+    from qnet.models.checkpoint import embedded_path
+    from qnet.models.model_export import export_model as write
+    from server.settings.settings import EMBEDDED
+
+    folder = embedded_path("qnet") if str(checkpoint) == EMBEDDED else checkpoint
+    with shown_errors(config_status=1):
+        written = write(folder, output)
+    typer.echo(written)

@@ -17,6 +17,7 @@ MATCH_WIDTH = 128
 DEFAULT_RANGE = (-0.1, 1.1)
 """Edges of the bins for labels in [0, 1]: with room, so that the mean can reach both ends."""
 
+HeadKind = Literal["mlp", "linear"]
 HeadFeatures = Literal["none", "match-1"]
 """Features beside the hidden state for the value head; another definition, another number."""
 
@@ -25,14 +26,17 @@ class QNetConfig(PretrainedConfig):
     """The trunk's configuration and the head's.
 
     Args:
-        head_width: of the head's hidden layers.
+        head: "mlp" is the paper's; "linear" is one layer without a bias, the head of a Hugging Face
+            sequence classifier with one label.
+        head_width: of the hidden layers of an "mlp".
         head_features: "match-1" for those of `match_features`; "none" is the paper.
         head_bins: 0 for a head that regresses Q; otherwise Q is the mean of a distribution over so
             many equal bins, which HL-Gauss trains by classification (Farebrother et al., 2024).
         head_range: lowest and highest edge of the bins.
 
     Raises:
-        CheckpointError: this version does not know these features.
+        CheckpointError: this version does not know this head or these features, or a linear head
+            is given features or bins.
     """
 
     model_type = "qguide-qnet"
@@ -40,6 +44,7 @@ class QNetConfig(PretrainedConfig):
     def __init__(
         self,
         trunk: dict[str, Any] | None = None,
+        head: HeadKind = "mlp",
         head_width: int = PAPER_HEAD_WIDTH,
         head_features: HeadFeatures = "none",
         head_bins: int = 0,
@@ -51,7 +56,18 @@ class QNetConfig(PretrainedConfig):
                 f"head_features is {head_features!r}; this version of QGuide computes "
                 f"{', '.join(get_args(HeadFeatures))}; use the version that trained the Q model"
             )
+        if head not in get_args(HeadKind):
+            raise CheckpointError(
+                f"head is {head!r}; this version of QGuide knows {', '.join(get_args(HeadKind))}; "
+                "use the version that trained the Q model"
+            )
+        if head == "linear" and (head_features != "none" or head_bins):
+            raise CheckpointError(
+                f"head is 'linear' with head_features {head_features!r} and head_bins {head_bins}; "
+                "set them to 'none' and 0, or head to 'mlp'"
+            )
         self.trunk = trunk or {}
+        self.head = head
         self.head_width = head_width
         self.head_features = head_features
         self.head_bins = head_bins
@@ -87,7 +103,8 @@ def nested_config(fields: dict[str, Any], part: str) -> PretrainedConfig:
 class ValueHead(nn.Module):
     """Linear, ReLU, Linear, ReLU, Linear to one number or to bins; the last reduction in float32.
 
-    Match features, where there are any, go through two layers of their own first.
+    Match features, where there are any, go through two layers of their own first. A linear head is
+    the last reduction alone, without a bias.
     """
 
     def __init__(
@@ -95,14 +112,20 @@ class ValueHead(nn.Module):
         hidden_size: int,
         width: int,
         *,
+        kind: HeadKind = "mlp",
         features: HeadFeatures = "none",
         bins: int = 0,
         value_range: tuple[float, float] = DEFAULT_RANGE,
     ) -> None:
         super().__init__()
+        self.kind = kind
         self.features = features
         self.bins = bins
         self.value_range = value_range
+        if kind == "linear":
+            self.hidden = nn.Sequential()
+            self.out = nn.Linear(hidden_size, 1, bias=False)
+            return
         match_width = 0 if features == "none" else MATCH_WIDTH
         if match_width:
             self.match = nn.Sequential(
@@ -130,7 +153,8 @@ class ValueHead(nn.Module):
                 raise ValueError(f"the value head reads {self.features}, but was given no features")
             hidden_D = torch.cat([hidden_D, self.match(features_F.to(hidden_D))], dim=-1)
         inner = self.hidden(hidden_D).float()
-        return nn.functional.linear(inner, self.out.weight.float(), self.out.bias.float())
+        bias = None if self.out.bias is None else self.out.bias.float()
+        return nn.functional.linear(inner, self.out.weight.float(), bias)
 
     def q_of(self, outputs_K: Tensor) -> Tensor:
         """q (…) of what `outputs` gives: the number itself, or the mean over the bins."""
@@ -160,6 +184,7 @@ class QNet(PreTrainedModel):
         self.head = ValueHead(
             trunk_config.hidden_size,
             config.head_width,
+            kind=config.head,
             features=config.head_features,
             bins=config.head_bins,
             value_range=config.head_range,
@@ -171,6 +196,7 @@ class QNet(PreTrainedModel):
         cls,
         trunk: Path,
         *,
+        head: HeadKind = "mlp",
         head_width: int = PAPER_HEAD_WIDTH,
         head_features: HeadFeatures = "none",
         head_bins: int = 0,
@@ -187,6 +213,7 @@ class QNet(PreTrainedModel):
         trunk_fields = {k: v for k, v in loaded.config.to_dict().items() if k[0] != "_"}
         config = QNetConfig(
             trunk=trunk_fields,
+            head=head,
             head_width=head_width,
             head_features=head_features,
             head_bins=head_bins,

@@ -7,7 +7,8 @@ name the trunk by a hash of the checkpoint, so that a head is never used with an
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from qnet.rendering.renderer import Renderer
 CONFIG = "config.json"
 WEIGHTS = ".safetensors"
 INDEX = "model.safetensors.index.json"
-_TRUNK = "trunk."
+TRUNK = "trunk."
 _HEAD = "head."
 _SHOWN_HASH = 12
 
@@ -89,20 +90,45 @@ def export_trunk(directory: Path, output: Path) -> str:
     Raises:
         CheckpointError: see `load_head`; also an `output` that exists.
     """
+    directory = model_folder(directory)
+    with new_folder(output) as partial:
+        manifest = load_head(directory).manifest
+        write_trunk(directory, manifest, partial)
+    return trunk_name(manifest)
+
+
+@contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """A folder that gets its name once it is complete.
+
+    Raises:
+        CheckpointError: it exists.
+    """
     if output.exists():
         raise CheckpointError(f"{output} exists; remove it or name another folder")
-    directory = model_folder(directory)
-    manifest = load_head(directory).manifest
     partial = output.with_name(f"{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    dtype = _write_weights(directory, manifest, partial)
-    _write_config(directory, dtype, partial)
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+    partial.rename(output)
+
+
+def write_trunk(directory: Path, manifest: Manifest, output: Path) -> None:
+    """Write a QNet checkpoint's trunk, with its tokenizer, into a folder."""
+    dtype = write_weights(directory, manifest, output, {TRUNK: ""})
+    _write_config(directory, dtype, output)
+    copy_tokenizer(directory, manifest, output)
+
+
+def copy_tokenizer(directory: Path, manifest: Manifest, output: Path) -> None:
+    """Copy what is neither weights nor configuration."""
     for name in manifest.files:
         if name not in (CONFIG, INDEX, MANIFEST) and not name.endswith(WEIGHTS):
-            shutil.copy2(directory / name, partial / name)
-    partial.rename(output)
-    return trunk_name(manifest)
+            shutil.copy2(directory / name, output / name)
 
 
 def trunk_name(manifest: Manifest) -> str:
@@ -166,8 +192,14 @@ def _weights(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str, Te
                 yield file, name, opened.get_tensor(name)
 
 
-def _write_weights(directory: Path, manifest: Manifest, output: Path) -> torch.dtype:
-    """The trunk's weights, file by file; returns their type."""
+def write_weights(
+    directory: Path, manifest: Manifest, output: Path, renamed: Mapping[str, str]
+) -> torch.dtype:
+    """Write some of a checkpoint's weights, file by file; returns their type.
+
+    Args:
+        renamed: the beginning of each wanted weight's name, and what takes its place.
+    """
     weight_map: dict[str, str] = {}
     shard: dict[str, Tensor] = {}
     total, dtype, current = 0, torch.float32, ""
@@ -178,11 +210,13 @@ def _write_weights(directory: Path, manifest: Manifest, output: Path) -> torch.d
             shard.clear()
 
     for file, full_name, weight in _weights(directory, manifest):
-        if not full_name.startswith(_TRUNK):
+        wanted = [old for old in renamed if full_name.startswith(old)]
+        if not wanted:
             continue
         if file != current:
             close_shard()
-        name, current, dtype = full_name.removeprefix(_TRUNK), file, weight.dtype
+        name = renamed[wanted[0]] + full_name.removeprefix(wanted[0])
+        current, dtype = file, weight.dtype
         shard[name], weight_map[name] = weight, file
         total += weight.nbytes
     close_shard()
@@ -193,9 +227,14 @@ def _write_weights(directory: Path, manifest: Manifest, output: Path) -> torch.d
 
 
 def _write_config(directory: Path, dtype: torch.dtype, output: Path) -> None:
-    fields: dict[str, Any] = json.loads((directory / CONFIG).read_text())["trunk"]
-    config = nested_config(fields, "trunk")
+    config = trunk_config(directory)
     model_class: Any = MODEL_MAPPING[type(config)]
     config.architectures = [model_class.__name__]
     config.dtype = dtype
     config.save_pretrained(output)
+
+
+def trunk_config(directory: Path) -> PretrainedConfig:
+    """The configuration of a QNet checkpoint's trunk."""
+    fields: dict[str, Any] = json.loads((directory / CONFIG).read_text())["trunk"]
+    return nested_config(fields, "trunk")

@@ -17,16 +17,21 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import psutil
 import pytest
+import torch
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from qguide.bench.measurement.records import Run
 from qguide.cli import app
 from qnet.errors import ConfigError
-from qnet.models.checkpoint import embedded_path, load_qnet
+from qnet.models.checkpoint import embedded_path, load_qnet, save_checkpoint
+from qnet.models.manifest import Manifest
+from qnet.models.qnet import HeadKind, QNet
 from qnet.models.trunk_export import LoadedHead, load_head
 from qnet.scoring.value_head import NaiveScorer
 from qnet.scoring.vllm import VllmScorer
@@ -88,15 +93,23 @@ def trunk(tmp_path_factory: pytest.TempPathFactory) -> Trunk:
 @contextmanager
 def vllm(trunk: Trunk, *options: str) -> Iterator[str]:
     """The URL of a vLLM that serves the trunk as the README says."""
+    as_trunk = ["--convert", "embed"]
+    as_trunk += ["--pooler-config", '{"pooling_type": "LAST", "use_activation": false}']
+    with pooling_vllm(trunk.folder, trunk.name, *as_trunk, *options) as url:
+        yield url
+
+
+@contextmanager
+def pooling_vllm(folder: Path, name: str, *options: str) -> Iterator[str]:
+    """The URL of a vLLM that serves a folder with its pooling runner."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(trunk.folder), "--served-model-name", trunk.name]
+    command += ["--model", str(folder), "--served-model-name", name]
     command += ["--host", "127.0.0.1", "--port", str(port), "--runner", "pooling"]
-    command += ["--convert", "embed", "--block-size", str(BLOCK)]
-    command += ["--pooler-config", '{"pooling_type": "LAST", "use_activation": false}']
+    command += ["--block-size", str(BLOCK)]
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    log = trunk.folder.with_name(f"{port}.log")
+    log = folder.with_name(f"{port}.log")
     with (
         log.open("wb") as output,
         subprocess.Popen(
@@ -177,6 +190,48 @@ def test_a_vllm_without_prefix_caching_is_refused(trunk: Trunk) -> None:
         pytest.raises(ConfigError, match=r"found none of 1,024 tokens.*--enable-prefix-caching"),
     ):
         trunk.connect(url)
+
+
+def exported(folder: Path, head: HeadKind) -> tuple[NaiveScorer, Path]:
+    """A random head on the embedded policy's trunk: its scorer, and what export-model wrote."""
+    torch.manual_seed(0)
+    qnet = QNet.from_trunk(embedded_path("policy"), head=head)
+    tokenizer = AutoTokenizer.from_pretrained(embedded_path("policy"))
+    manifest = Manifest(kind="qnet", name="random", read_at="last_token")
+    save_checkpoint(folder / "q", model=qnet, tokenizer=tokenizer, manifest=manifest)
+    command = ["export-model", str(folder / "q"), "--output", str(folder / "exported")]
+    written = CliRunner().invoke(app, command)
+    assert written.exit_code == 0, written.output
+    return NaiveScorer(load_qnet(folder / "q")), folder / "exported"
+
+
+@pytest.mark.parametrize("head", get_args(HeadKind))
+def test_a_stock_vllm_answers_an_exported_model_with_q(head: HeadKind, tmp_path: Path) -> None:
+    naive, folder = exported(tmp_path, head)
+    [expected] = naive.score([ScoreRequest(HISTORY, replies(0))])
+    rendered = naive.prepare(ScoreRequest(HISTORY, replies(0)))
+    chat = [{"role": m.role, "content": m.content} for m in (*HISTORY, replies(0)[0])]
+    with pooling_vllm(folder, "q", "--dtype", "float32") as url:
+
+        def answered(path: str, **body: object) -> list[list[float]]:
+            answer = httpx.post(f"{url}{path}", json={"model": "q"} | body, timeout=ANSWER_S)
+            assert answer.status_code == 200, answer.text
+            kinds = ("probs", "data", "embedding")
+            found = [next(one[k] for k in kinds if k in one) for one in answer.json()["data"]]
+            return found
+
+        paths = ["/pooling", "/v1/embeddings"] if head == "mlp" else ["/pooling", "/classify"]
+        for path in paths:
+            q_values = answered(path, input=list(rendered.sequences))
+            difference = max(
+                abs(found - q) for [found], q in zip(q_values, expected.q_values, strict=True)
+            )
+            seen = f"{head} by {path}: max |dQ| {difference:.1e} of Q {expected.q_values}"
+            _log.info(seen)
+            assert difference <= TOLERANCES["float32"], seen
+            # The chat template ends a reply where Q is read, so messages do as well as tokens.
+            [[of_messages]] = answered(path, messages=chat)
+            assert of_messages == pytest.approx(expected.q_values[0], abs=TOLERANCES["float32"])
 
 
 def test_vllm_takes_part_in_the_benchmark_and_gives_the_same_q(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from transformers.models.auto import AutoModelForCausalLM
 from qnet.models.checkpoint import LoadedPolicy, LoadedQNet, save_checkpoint
 from qnet.models.implicit_q import ImplicitQ
 from qnet.models.manifest import Manifest, ReadAt
-from qnet.models.qnet import HeadFeatures, QNet, QNetConfig
+from qnet.models.qnet import HeadFeatures, HeadKind, QNet, QNetConfig
 from qnet.rendering.renderer import Renderer
 from qnet.types import Message
 from training.small_models.tokenizer import train_tokenizer
@@ -113,12 +113,16 @@ def save_qnet(
     folder: Path,
     trunk: Path,
     *,
+    head: HeadKind = "mlp",
     head_features: HeadFeatures = "none",
+    head_bins: int = 0,
     reads_observation: bool = False,
 ) -> Path:
     """A random head on the trunk of a Hugging Face folder, as a checkpoint."""
     read_at: ReadAt = "observation" if reads_observation else "last_token"
-    qnet = QNet.from_trunk(trunk, head_width=16, head_features=head_features)
+    qnet = QNet.from_trunk(
+        trunk, head=head, head_width=16, head_features=head_features, head_bins=head_bins
+    )
     _lively(qnet.head)
     manifest = Manifest(kind="qnet", name="tiny-q", read_at=read_at)
     save_checkpoint(folder, model=qnet, tokenizer=renderer().tokenizer, manifest=manifest)

@@ -20,7 +20,7 @@ from qnet.errors import ConfigError
 from qnet.models.checkpoint import load_renderer, save_checkpoint
 from qnet.models.hub import hub_name, model_folder
 from qnet.models.manifest import Manifest, sha256_of
-from qnet.models.qnet import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, QNet
+from qnet.models.qnet import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, HeadKind, QNet
 from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
 from training.optimization.best_weights import BestWeights, Criterion
@@ -42,6 +42,9 @@ class TrainQNetConfig(Examples, Objective):
 
     Attributes:
         trunk: the SFT policy's folder.
+        head: "mlp" is the paper's value head. "linear" is one layer, so that `qguide export-model`
+            can write the Q model as a Hugging Face sequence classifier with one label.
+        head_width: width of the hidden layers of an "mlp".
         head_features: "match-1" lets the value head read where a candidate's tokens occurred
             before (`qnet.models.match_features`); "none" is the paper's head.
         head_bins: 0 regresses Q, as in the paper. Otherwise Q is the mean of a distribution over
@@ -57,6 +60,7 @@ class TrainQNetConfig(Examples, Objective):
     name: str = "qnet"
     environment: str = ""
     freeze_trunk: bool = False
+    head: HeadKind = "mlp"
     head_width: int = Field(default=PAPER_HEAD_WIDTH, ge=1)
     head_features: HeadFeatures = "none"
     head_bins: int = Field(default=0, ge=0)
@@ -82,6 +86,15 @@ class TrainQNetConfig(Examples, Objective):
             raise ValueError(
                 f"head_bins is {self.head_bins} and head_range {low:g} to {high:g}; set head_bins "
                 "to 0, or to 2 or more with a range whose first edge is the lower one"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _linear_heads_are_plain(self) -> Self:
+        if self.head == "linear" and (self.head_features != "none" or self.head_bins):
+            raise ValueError(
+                f"head is 'linear', but head_features is {self.head_features!r} and head_bins "
+                f"{self.head_bins}; set them to 'none' and 0, or head to 'mlp'"
             )
         return self
 
@@ -171,6 +184,7 @@ def _fit(
 def _build_qnet(config: TrainQNetConfig) -> QNet:
     qnet = QNet.from_trunk(
         config.trunk,
+        head=config.head,
         head_width=config.head_width,
         head_features=config.head_features,
         head_bins=config.head_bins,

@@ -269,6 +269,13 @@ def test_hl_gauss_learns_a_distribution_and_its_mean_is_q(tmp_path: Path, policy
     assert 0.0 < result.q_values[1] < result.q_values[0] < 1.1
 
 
+def test_a_linear_head_learns_to_rank(tmp_path: Path, policy: Path) -> None:
+    manifest = run_train_qnet(small_config(tmp_path, policy, head="linear"))
+    assert manifest.metrics["spearman"] == pytest.approx(1.0)
+    head = load_qnet(tmp_path / "qnet" / "checkpoint").model.head
+    assert [name for name, _ in head.named_parameters()] == ["out.weight"]
+
+
 def test_the_error_of_a_distribution_is_least_at_its_target() -> None:
     edges = torch.linspace(-0.1, 1.1, 25)
     centres = (edges[:-1] + edges[1:]) / 2
@@ -320,6 +327,8 @@ def test_a_world_model_learns_what_actions_are_answered(tmp_path: Path, policy: 
         ({"read_at": "observation", "loss_on": "all"}, "set loss_on to 'last'"),
         ({"observation_weight": 0.1, "freeze_trunk": True}, "freeze_trunk to false"),
         ({"outcome_weight": 0.1, "read_at": "observation"}, "set outcome_weight to 0"),
+        ({"head": "linear", "head_bins": 9}, "or head to 'mlp'"),
+        ({"head": "linear", "head_features": "match-1"}, "or head to 'mlp'"),
         ({"head_bins": 1}, "set head_bins to 0, or to 2 or more"),
         ({"head_bins": 9, "head_range": (1.0, 0.0)}, "whose first edge is the lower one"),
     ],
