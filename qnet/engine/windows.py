@@ -7,6 +7,7 @@ are not positions (candidates lie side by side), so buffers note the positions o
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ from qnet.engine.kv_buffer import KVBuffer
 Columns = tuple[range, ...]
 """Columns of a buffer, in order; no two ranges touch."""
 
-_SLIDING = "sliding_attention"
+SLIDING: Final = "sliding_attention"
+"""The kind of layer that has a window, as configurations call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def window_of(config: PretrainedConfig) -> int | None:
     if not isinstance(window, int) or not getattr(config, "use_sliding_window", True):
         return None
     kinds = getattr(config, "layer_types", None)
-    return None if kinds and _SLIDING not in kinds else window
+    return None if kinds and SLIDING not in kinds else window
 
 
 @contextmanager
@@ -86,23 +88,3 @@ def shortened(config: PretrainedConfig, window: int) -> Iterator[None]:
         yield
     finally:
         config.sliding_window = length
-
-
-def masks_of_layers(
-    config: PretrainedConfig, mask_BHTT: Tensor | None, position_ids: Tensor | None
-) -> Tensor | dict[str, Tensor] | None:
-    """A mask of trees as a trunk with windows takes it; for others the mask itself.
-
-    Args:
-        mask_BHTT: true where a token sees another, 4D; others are returned as they are.
-        position_ids: (B, T).
-    """
-    window = window_of(config)
-    if window is None or mask_BHTT is None or mask_BHTT.ndim != 4 or position_ids is None:
-        return mask_BHTT
-    distance_BTT = position_ids[:, :, None] - position_ids[:, None, :]
-    near_BHTT = mask_BHTT & (distance_BTT < window)[:, None]
-    kinds = set(getattr(config, "layer_types", None) or (_SLIDING,))
-    if kinds == {_SLIDING}:
-        return near_BHTT
-    return dict.fromkeys(kinds, mask_BHTT) | {_SLIDING: near_BHTT}

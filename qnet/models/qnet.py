@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
-from qnet.engine.windows import masks_of_layers
+from qnet.engine.tree_masks import TreeMask, TrunkMask
 from qnet.errors import CheckpointError
 from qnet.models.hub import model_folder
 from qnet.models.match_features import MATCH_FEATURES
@@ -226,7 +226,7 @@ class QNet(PreTrainedModel):
     def forward(
         self,
         input_ids: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | TreeMask | None = None,
         position_ids: Tensor | None = None,
         features: Tensor | None = None,
     ) -> Tensor:
@@ -241,17 +241,20 @@ class QNet(PreTrainedModel):
     def hidden_states(
         self,
         input_ids: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | TreeMask | None = None,
         position_ids: Tensor | None = None,
     ) -> Tensor:
         """The trunk's last hidden state at every position, (B, T, D)."""
         hidden_BTD: Tensor = self.trunk(
             input_ids=input_ids,
-            attention_mask=masks_of_layers(self.trunk.config, attention_mask, position_ids),
+            attention_mask=self._mask_of_layers(attention_mask),
             position_ids=position_ids,
             use_cache=False,
         ).last_hidden_state
         return hidden_BTD
+
+    def _mask_of_layers(self, mask: Tensor | TreeMask | None) -> TrunkMask | None:
+        return mask.of_layers(self.trunk.config) if isinstance(mask, TreeMask) else mask
 
 
 AutoConfig.register(QNetConfig.model_type, QNetConfig)

@@ -10,7 +10,7 @@ from rich.progress import track
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from qnet.engine.windows import masks_of_layers
+from qnet.engine.tree_masks import tree_inputs
 from qnet.models.implicit_q import token_logprobs
 from training.optimization.packed_replies import PackedReplies, ReplyPath
 from training.q_training.validation import require_same
@@ -24,13 +24,11 @@ def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
     scored = sorted({token for reply in tree.replies for token in reply})
     row_of = {before: row for row, before in enumerate(sorted({tree.before[t] for t in scored}))}
     device = model.device
-    depths_BT = torch.tensor([tree.depths], device=device)
+    inputs = tree_inputs(tree, device)
     logits_RV = model(
-        input_ids=torch.tensor([tree.token_ids], device=device),
-        attention_mask=masks_of_layers(
-            model.config, tree.visible()[None, None].to(device), depths_BT
-        ),
-        position_ids=depths_BT,
+        input_ids=inputs["input_ids"],
+        attention_mask=inputs["attention_mask"].of_layers(model.config),
+        position_ids=inputs["position_ids"],
         use_cache=False,
         logits_to_keep=torch.tensor(list(row_of), device=device),
     ).logits[0]

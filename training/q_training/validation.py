@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from qnet.engine.tree_masks import tree_inputs
 from qnet.errors import ConfigError
 from qnet.models.qnet import QNet
 from training.algorithms.choice_quality import ScoredChoice, choice_quality
@@ -18,9 +19,7 @@ def q_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
     """(T,) Q at every token of a packed tree."""
     features_TF = features_of_tree(qnet, tree)
     q_BT: Tensor = qnet(
-        torch.tensor([tree.token_ids], device=qnet.device),
-        attention_mask=tree.visible()[None, None].to(qnet.device),
-        position_ids=torch.tensor([tree.depths], device=qnet.device),
+        **tree_inputs(tree, qnet.device),
         features=None if features_TF is None else features_TF[None],
     )
     return q_BT[0]
@@ -34,12 +33,7 @@ def features_of_tree(qnet: QNet, tree: PackedTree) -> Tensor | None:
 
 def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
     """(T, D) the trunk's last hidden state at every token of a packed tree."""
-    hidden_BTD = qnet.hidden_states(
-        torch.tensor([tree.token_ids], device=qnet.device),
-        attention_mask=tree.visible()[None, None].to(qnet.device),
-        position_ids=torch.tensor([tree.depths], device=qnet.device),
-    )
-    return hidden_BTD[0]
+    return qnet.hidden_states(**tree_inputs(tree, qnet.device))[0]
 
 
 @torch.no_grad()

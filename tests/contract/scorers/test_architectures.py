@@ -20,12 +20,11 @@ from qnet.scoring.value_head import SharedPrefixScorer
 from qnet.types import ScoreRequest
 from tests.contract.scorers.batches import batches
 from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
+from tests.support.devices import needs_cuda
 from tests.support.tiny_models import ARCHITECTURES, renderer
 
 ONE_SLAB = 150_000
 """Cache bytes for one or two conversations of these tiny models."""
-
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
 
 EVERY = [
     pytest.param((kind, architecture, device), id=f"{kind}-{architecture}-{device}", marks=marks)

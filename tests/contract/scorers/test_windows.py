@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from qnet.engine.packed_model import PackedModel
+from qnet.engine.tree_masks import tree_inputs
 from qnet.errors import CheckpointError
 from qnet.policies.local import LocalPolicy
 from qnet.scoring.build import build_serving_scorer
@@ -65,7 +66,7 @@ def test_a_policy_with_windows_draws_what_its_ordinary_forward_pass_says() -> No
     assert drawn.completion_tokens == len(token_ids) - start
 
 
-@pytest.mark.parametrize("model_type", ["gemma3_text", "mistral", "olmo3"])
+@pytest.mark.parametrize("model_type", ["gemma2", "gemma3_text", "mistral", "olmo3"])
 def test_a_packed_tree_trains_on_what_its_paths_see(model_type: str) -> None:
     model, _ = tiny_pair(tiny_config(model_type))
     history, said = steps()[0].history, steps()[0].candidates
@@ -73,11 +74,7 @@ def test_a_packed_tree_trains_on_what_its_paths_see(model_type: str) -> None:
     tree = PackedTree()
     places = [tree.add([*stem, *renderer().encode_candidate(one)]) for one in said]
     with torch.inference_mode():
-        packed_TD = model.model.hidden_states(
-            torch.tensor([tree.token_ids]),
-            tree.visible()[None, None],
-            torch.tensor([tree.depths]),
-        )[0]
+        packed_TD = model.model.hidden_states(**tree_inputs(tree, torch.device("cpu")))[0]
         for one, place in zip(said, places, strict=True):
             path = [*stem, *renderer().encode_candidate(one)]
             alone_TD = model.model.hidden_states(torch.tensor([path]))[0]
