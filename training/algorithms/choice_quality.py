@@ -43,6 +43,19 @@ class ScoredChoice:
         """Steps that the choice costs more than the best candidate."""
         return self.steps[self.chosen] - min(self.steps)
 
+    @property
+    def spearman(self) -> float | None:
+        """Rank correlation of values and fewer steps; None if all candidates need the same.
+
+        Constant values count 0.
+        """
+        if len(set(self.steps)) < 2:
+            return None
+        if len(set(self.q_values)) < 2:
+            return 0.0
+        saved = stats.rankdata([-steps for steps in self.steps])
+        return float(np.corrcoef(saved, stats.rankdata(self.q_values))[0, 1])
+
 
 def choice_quality(choices: Sequence[ScoredChoice]) -> dict[str, float]:
     """Figures over all choices; a figure that no choice contributes to is left out.
@@ -55,8 +68,8 @@ def choice_quality(choices: Sequence[ScoredChoice]) -> dict[str, float]:
         higher value (a tie counts half), over `pairs` pairs; `pair_accuracy_by_gap` weights each
         pair by its difference in steps. `valid_above_invalid`: the same share of the
         `validity_pairs`, those of a valid and an invalid candidate.
-        `spearman`: mean rank correlation of values and fewer steps within a state; constant values
-        count 0, and a state whose candidates all need the same steps does not count.
+        `spearman`: mean rank correlation of values and fewer steps within a state, over the states
+        whose candidates do not all need the same steps.
         `invalid_rate`: share of choices that are invalid, with the same three baselines;
         `invalid_after_invalid`: that share where the action before was invalid too.
     """
@@ -95,7 +108,7 @@ def _orders(choices: Sequence[ScoredChoice]) -> dict[str, float | None]:
         "pair_accuracy_by_gap": fmean(orders, weights=gaps) if gaps else None,
         "validity_pairs": len(by_validity),
         "valid_above_invalid": _mean(by_validity),
-        "spearman": _mean([r for choice in choices if (r := _spearman(choice)) is not None]),
+        "spearman": _mean([c.spearman for c in choices if c.spearman is not None]),
     }
 
 
@@ -133,13 +146,3 @@ def _order(choice: ScoredChoice, better: int, worse: int) -> float:
     """1 if the better candidate has the higher value, 0.5 for a tie."""
     q_better, q_worse = choice.q_values[better], choice.q_values[worse]
     return 0.5 if q_better == q_worse else float(q_better > q_worse)
-
-
-def _spearman(choice: ScoredChoice) -> float | None:
-    """Rank correlation of values and steps saved; None if all candidates need the same steps."""
-    if len(set(choice.steps)) < 2:
-        return None
-    if len(set(choice.q_values)) < 2:
-        return 0.0
-    saved = stats.rankdata([-steps for steps in choice.steps])
-    return float(np.corrcoef(saved, stats.rankdata(choice.q_values))[0, 1])

@@ -117,22 +117,29 @@ def choice_figures(rows: Iterable[ScoredEpisodeRow]) -> dict[str, float]:
     """Figures of all decisions between at least two candidates.
 
     Returns:
-        The number of `episodes`, the figures of `choice_quality`, and the mean regret over tasks
-        (`regret_steps_by_task`) with its 95 % bootstrap interval.
+        The number of `episodes`, the figures of `choice_quality`, and the means over tasks of
+        regret and rank correlation (`regret_steps_by_task`, `spearman_by_task`), in which each
+        task is the mean of its decisions, with their 95 % bootstrap intervals.
     """
     choices = [[decision.to_choice() for decision in row.decisions] for row in rows]
     figures = choice_quality([choice for episode in choices for choice in episode])
-    return {"episodes": len(choices), **figures, **_regret_interval(choices)}
+    regrets = [[choice.regret_steps for choice in episode] for episode in choices]
+    correlations = [
+        [choice.spearman for choice in episode if choice.spearman is not None]
+        for episode in choices
+    ]
+    by_task = _by_task("regret_steps", regrets) | _by_task("spearman", correlations)
+    return {"episodes": len(choices), **figures, **by_task}
 
 
-def _regret_interval(choices: Sequence[Sequence[ScoredChoice]]) -> dict[str, float]:
-    """Interval of the mean over tasks, in which each task is the mean of its decisions."""
-    means = [fmean(choice.regret_steps for choice in episode) for episode in choices if episode]
+def _by_task(name: str, of_tasks: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Mean over the tasks that have such values, with its interval; nothing if none has."""
+    means = [fmean(values) for values in of_tasks if values]
     if not means:
         return {}
     low, high = bootstrap_interval(means, np.random.default_rng(0), resamples=RESAMPLES)
     return {
-        "regret_steps_by_task": fmean(means),
-        "regret_steps_by_task_low": low,
-        "regret_steps_by_task_high": high,
+        f"{name}_by_task": fmean(means),
+        f"{name}_by_task_low": low,
+        f"{name}_by_task_high": high,
     }

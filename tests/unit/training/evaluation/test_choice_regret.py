@@ -97,6 +97,17 @@ def test_regret_by_task_is_the_mean_over_tasks_of_their_decisions() -> None:
     assert figures["regret_steps_by_task_high"] == 4
 
 
+def test_rank_correlation_by_task_leaves_out_states_where_every_choice_is_alike() -> None:
+    # The last state's candidates both need three steps.
+    unrelated = scored_episode(GROUPS, [[0.9, 0.3, 0.3], [0.0], [0.5, 0.7]], most_steps=30)
+    right = scored_episode(GROUPS, [[0.3, 0.9, 0.1], [0.0], [0.5, 0.7]], most_steps=30)
+    figures = choice_figures([unrelated, right.model_copy(update={"task_id": "y"})])
+    assert figures["spearman"] == pytest.approx((0 + 1) / 2)
+    assert figures["spearman_by_task"] == pytest.approx((0 + 1) / 2)
+    assert figures["spearman_by_task_low"] == pytest.approx(0)
+    assert figures["spearman_by_task_high"] == pytest.approx(1)
+
+
 def test_an_episode_without_a_choice_has_no_regret() -> None:
     row = ScoredEpisodeRow(task_id="x", kind="k", reward=1.0, decisions=())
     figures = choice_figures([row])
