@@ -56,7 +56,9 @@ Threads = Annotated[int | None, typer.Option(help="Number of torch threads.")]
 Seed = Annotated[int | None, typer.Option(help="Random seed.")]
 Candidates = Annotated[int | None, typer.Option(help="M.")]
 WarmUp = Annotated[float | None, typer.Option(help="Seconds of warm-up, not measured.")]
-Sizes = Annotated[str | None, typer.Option(help="tiny, 28m, 125m, 1b, 7b; several with commas.")]
+Sizes = Annotated[
+    str | None, typer.Option(help="tiny, 2m, 28m, 125m, 1b, 7b; several with commas.")
+]
 Points = Annotated[
     str | None,
     typer.Option(
@@ -67,8 +69,8 @@ Points = Annotated[
 Peers = Annotated[
     str | None,
     typer.Option(
-        help="naive (always runs), naive-packed, padded, dynamic-cache, vllm, vllm-block32, "
-        "http, vllm-http."
+        help="naive (always runs), match-features, naive-packed, padded, dynamic-cache, vllm, "
+        "vllm-block32, http, vllm-http."
     ),
 ]
 

@@ -48,6 +48,7 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape(32, 2, 4, 2, 48, 128, head_width=16),
+    "2m": Shape(192, 4, 6, 6, 512, 1339, head_width=256),  # the embedded Q model's
     "28m": Shape(512, 8, 8, 2, 1408, 8192),
     "125m": Shape(768, 12, 12, 4, 2816, 32_000),
     "1b": Shape(2048, 16, 32, 8, 8192, 128_256),

@@ -1,6 +1,7 @@
 """Implementations of scoring, which must all compute the same Q.
 
     ours           `SharedPrefixScorer.score`, from messages to numbers
+    match-features the same with a value head that reads match features, and gives them no weight
     naive          each full sequence alone, stock kernels, no cache: the reference
     naive-packed   the same with our kernels, which separates the algorithm from the kernels
     padded         all full sequences as one right-padded batch
@@ -17,6 +18,7 @@ four run in separate processes (`remote`), whose CPU time is measured.
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -35,7 +37,7 @@ from qnet.engine.packed_model import (
 )
 from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
-from qnet.models.qnet import QNet
+from qnet.models.qnet import QNet, ValueHead
 from qnet.scoring.value_head import SharedPrefixScorer
 
 
@@ -69,11 +71,14 @@ def build_baselines(
     """Build the implementations of this process by name, with shared weights."""
     stock = _with_shared_weights(loaded.model)
     packed = _with_shared_weights(loaded.model)
+    matching = _with_match_features(loaded)  # before a packed model has changed what is copied
 
     def build(name: Local) -> Baseline:
         match name:
             case "ours":
                 return Ours(loaded, cache_bytes=cache_bytes)
+            case "match-features":
+                return Ours(matching, cache_bytes=cache_bytes)
             case "naive":
                 return Naive(stock)
             case "naive-packed":
@@ -267,6 +272,25 @@ def _tree_mask(owners: list[int], known: int) -> Tensor:
 def _with_shared_weights(model: QNet) -> QNet:
     """A copy of the model that shares its parameters but has its own attention setting."""
     return deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+
+
+def _with_match_features(loaded: LoadedQNet) -> LoadedQNet:
+    """The same Q model with match features computed and read, whose weights are 0.
+
+    Their cost is that of any match features; Q stays that of all other implementations.
+    """
+    model = _with_shared_weights(loaded.model)
+    plain, first = loaded.model.head, loaded.model.head.hidden[0]
+    width, hidden_size = first.weight.shape
+    head = ValueHead(hidden_size, width, features="match-1").to(first.weight)
+    with torch.no_grad():
+        head.hidden[0].weight.zero_()
+        head.hidden[0].weight[:, :hidden_size] = first.weight
+        head.hidden[0].bias.copy_(first.bias)
+        head.hidden[2].load_state_dict(plain.hidden[2].state_dict())
+        head.out.load_state_dict(plain.out.state_dict())
+    model.head = head.eval()
+    return replace(loaded, model=model)
 
 
 def numbers(q_B: Tensor) -> list[float]:

@@ -9,6 +9,7 @@ from qguide.bench.measurement.names import NAMES, OURS, over
 from qguide.bench.measurement.records import PointRow, Run, Samples
 
 COLOURS = {
+    "match-features": "#0891b2",
     "naive": "#b91c1c",
     "naive-packed": "#d97706",
     "padded": "#6b7280",
