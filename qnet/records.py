@@ -1,16 +1,19 @@
 """Rows that the server and the offline jobs share, one JSON object per line.
 
     /v1/act, outcome ─┐
-    explore ──────────┴▶ TreeRow ─▶ label
+    explore, import ──┴▶ TreeRow ─▶ label
     /v1/act, outcome ──▶ OfferRow
 
 A row that does not match is refused, never repaired. The version rises whenever an older reader
 would misread a new row.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+
+from qnet.types import Message, Role, ToolCall
 
 ROOT_ID: Final = 0
 """The task before any action. It is not among a tree's nodes."""
@@ -29,6 +32,55 @@ class Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class ToolCallRow(Row):
+    """One call of a tool; `arguments` is the text that the model wrote, a function's as JSON."""
+
+    name: str
+    arguments: str
+    id: str = ""
+    kind: Literal["function", "custom"] = Field(
+        default="function", exclude_if=lambda kind: kind == "function"
+    )
+
+
+class MessageRow(Row):
+    """One chat message; the tool-call fields are written only if they are set."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCallRow, ...] = Field(default=(), exclude_if=lambda calls: not calls)
+    tool_call_id: str = Field(default="", exclude_if=lambda call_id: not call_id)
+
+    @classmethod
+    def from_message(cls, message: Message) -> Self:
+        """The message as a row."""
+        calls = (
+            ToolCallRow(name=c.name, arguments=c.arguments, id=c.id, kind=c.kind)
+            for c in message.tool_calls
+        )
+        return cls(
+            role=message.role,
+            content=message.content,
+            tool_calls=tuple(calls),
+            tool_call_id=message.tool_call_id,
+        )
+
+    def to_message(self) -> Message:
+        """The row as a message."""
+        calls = tuple(ToolCall(c.name, c.arguments, c.id, c.kind) for c in self.tool_calls)
+        return Message(self.role, self.content, calls, self.tool_call_id)
+
+
+def rows_of(messages: Iterable[Message]) -> tuple[MessageRow, ...]:
+    """A history as rows."""
+    return tuple(MessageRow.from_message(message) for message in messages)
+
+
+def messages_of(rows: Iterable[MessageRow]) -> tuple[Message, ...]:
+    """Rows as a history."""
+    return tuple(row.to_message() for row in rows)
+
+
 class TaskRow(Row):
     """Task that a row belongs to."""
 
@@ -44,7 +96,11 @@ class NodeRow(Row):
         id: its place in the tree's `nodes`, counted from 1 (0 is the root).
         parent: the id of the node it follows, smaller than its own.
         depth: actions from the root, this one included.
-        action: the whole reply ("Thought: … Action: …").
+        action: the whole reply ("Thought: … Action: …"), tool calls as lines of `Message.text`.
+        observation: all that was observed, as one text.
+        reply: the reply as a message, if it calls tools; null if `action` is all of it.
+        observed: the messages after the reply, if they are not one user message of the text
+            `observation`; null if they are.
         reward: the outcome reward on a trajectory's last action, 0 on the others.
         terminated: the environment ended the episode here.
         valid: False if the action meant nothing to the environment.
@@ -60,6 +116,18 @@ class NodeRow(Row):
     terminated: bool = False
     valid: bool = True
     source: NonEmpty
+    reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
+    observed: tuple[MessageRow, ...] | None = Field(
+        default=None, exclude_if=lambda rows: rows is None
+    )
+
+    @model_validator(mode="after")
+    def _only_replies_are_the_assistants(self) -> Self:
+        if self.reply is not None and self.reply.role != "assistant":
+            raise ValueError(f"the reply of node {self.id} has the role {self.reply.role!r}")
+        if any(row.role == "assistant" for row in self.observed or ()):
+            raise ValueError(f"node {self.id} observed an assistant's message")
+        return self
 
 
 class TreeRow(TaskRow):
@@ -71,6 +139,8 @@ class TreeRow(TaskRow):
     Attributes:
         first_observation: the root's state: the task and what is seen.
         system: the system message before it, None without one.
+        opening: the root's state as messages, without `system`; empty if it is one user message
+            of the text `first_observation`.
         nodes: parents before their children, ids 1, 2, 3, …
         draws: trajectories drawn from the policy.
         misses: attempts at a branch in which no candidate was new.
@@ -80,10 +150,17 @@ class TreeRow(TaskRow):
     version: Literal[1] = 1
     first_observation: str
     system: str | None = None
+    opening: tuple[MessageRow, ...] = Field(default=(), exclude_if=lambda rows: not rows)
     nodes: tuple[NodeRow, ...]
     draws: NonNegativeInt
     misses: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _opens_before_any_action(self) -> Self:
+        if any(row.role == "assistant" for row in self.opening):
+            raise ValueError("the opening holds an assistant's message; make it a node")
+        return self
 
     @model_validator(mode="after")
     def _nodes_form_a_tree(self) -> Self:

@@ -17,9 +17,12 @@ class Step:
     """One action of a trajectory and its effect.
 
     Attributes:
-        action: the whole reply.
+        action: the whole reply, tool calls as lines of `Message.text`.
+        observation: all that was observed, as one text.
         reward: outcome reward if the episode ends here.
         valid: False if the environment did not understand the action.
+        reply: the reply, if it calls tools; None if `action` is all of it.
+        observed: the messages after the reply; None if they are `observation` as a user message.
     """
 
     action: str
@@ -27,11 +30,43 @@ class Step:
     reward: float = 0.0
     terminated: bool = False
     valid: bool = True
+    reply: Message | None = None
+    observed: History | None = None
+
+    @classmethod
+    def of_messages(
+        cls, reply: Message, observed: History, *, reward: float = 0.0, terminated: bool = False
+    ) -> "Step":
+        """The step of a reply and the messages after it."""
+        text = observation_text(observed)
+        return cls(
+            reply.text,
+            text,
+            reward,
+            terminated,
+            reply=reply if reply.tool_calls else None,
+            observed=None if observed == (observation_message(text),) else observed,
+        )
+
+    @property
+    def message(self) -> Message:
+        """The reply as a chat message."""
+        return Message("assistant", self.action) if self.reply is None else self.reply
+
+    @property
+    def key(self) -> str:
+        """See `message_key`."""
+        return message_key(self.message)
 
 
 def observation_message(observation: str) -> Message:
     """An observation as a chat message."""
     return Message("user", observation)
+
+
+def observation_text(observed: Sequence[Message]) -> str:
+    """All that was observed after a reply, as one text."""
+    return "\n".join(message.text for message in observed)
 
 
 def path_history(first_observation: str, steps: Sequence[Step]) -> History:
@@ -44,7 +79,9 @@ def path_history(first_observation: str, steps: Sequence[Step]) -> History:
 
 def step_messages(step: Step) -> History:
     """The reply and the observation of one step."""
-    return Message("assistant", step.action), observation_message(step.observation)
+    if step.observed is None:
+        return step.message, observation_message(step.observation)
+    return step.message, *step.observed
 
 
 def parse_action(reply: str) -> str:
@@ -68,6 +105,17 @@ def action_key(reply: str) -> str:
     A reply without the marker is its own key.
     """
     return parse_action(reply) or reply.strip()
+
+
+def message_key(reply: Message) -> str:
+    """The part of a reply that acts: its tool calls, or all text behind the last "Action:".
+
+    Unlike `action_key` it tells apart actions of several lines, such as code.
+    """
+    if reply.tool_calls:
+        calls = [f"{call.name}({call.canonical_arguments})" for call in reply.tool_calls]
+        return "\n".join(calls)
+    return reply.content.rpartition(ACTION_PREFIX)[2].strip() or reply.content.strip()
 
 
 @dataclass(frozen=True, slots=True)

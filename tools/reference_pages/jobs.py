@@ -14,6 +14,7 @@ from training.jobs.collect import CollectConfig
 from training.jobs.evaluate import EvaluateConfig
 from training.jobs.explore import ExploreConfig
 from training.jobs.groups import GroupsConfig
+from training.jobs.import_episodes import ImportConfig
 from training.jobs.label import LabelConfig
 from training.jobs.pairs import PairsConfig
 from training.jobs.recorded_groups import RecordedGroupsConfig
@@ -36,10 +37,13 @@ JOBS: Final[dict[str, type[BaseModel]]] = {
     "recorded-groups": RecordedGroupsConfig,
     "rerank-recorded": RerankConfig,
 }
+COMMANDS: Final[dict[str, type[BaseModel]]] = {"import": ImportConfig}
+"""Jobs that have command line options in place of a job file."""
 _INTRODUCTION: Final = (
     "The fields of each job's TOML file; `--set field=value` overrides one. The fields of the "
     "`[environment]` table depend on the environment; tables shared by several jobs are at the "
-    "end. Hashes that a job fills in itself are omitted."
+    "end. Hashes that a job fills in itself are omitted. `qguide import` has no job file: its "
+    "fields are options, with hyphens, such as `--reward-key`."
 )
 
 
@@ -50,6 +54,8 @@ def jobs_page() -> str:
     for name, kind in JOBS.items():
         parts += [f"## qguide {name}", _rows_of(kind)]
         tables |= _tables_in(kind)
+    for name, kind in COMMANDS.items():
+        parts += [f"## qguide {name} (options)", _rows_of(kind)]
     for name in ENVIRONMENTS:
         kind = find_environment(name).config
         parts += [f"## Environment {name}", _rows_of(kind)]

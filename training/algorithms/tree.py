@@ -6,11 +6,11 @@ before their children, and older siblings before younger ones.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qnet.records import ROOT_ID
 from qnet.types import History
-from training.trajectory import Step, action_key, path_history
+from training.trajectory import Step, action_key, observation_message, step_messages
 
 EXPERT = "expert"
 """The `source` of an expert's nodes and trajectories; other sources are names of policies."""
@@ -40,11 +40,14 @@ class Tree:
         first_observation: the root's state.
         nodes: node `id` is at index `id - 1`.
         children: ids of the children of node `id`, oldest first, are at index `id`.
+        opening: the root's state as messages, without a system message; empty if it is one user
+            message of the text `first_observation`.
     """
 
     first_observation: str
     nodes: tuple[Node, ...] = ()
     children: tuple[tuple[int, ...], ...] = ((),)
+    opening: History = ()
 
     def node(self, node_id: int) -> Node:
         """The node with an id other than the root's."""
@@ -70,7 +73,10 @@ class Tree:
 
     def history(self, node_id: int) -> History:
         """The state after `node_id`, as the policy sees it before its next action."""
-        return path_history(self.first_observation, [node.step for node in self.path(node_id)])
+        messages = list(self.opening or (observation_message(self.first_observation),))
+        for node in self.path(node_id):
+            messages += step_messages(node.step)
+        return tuple(messages)
 
     def leaves(self) -> Iterator[Node]:
         """The nodes without children, in the order of a depth-first walk."""
@@ -82,12 +88,12 @@ class Tree:
                 yield self.node(node_id)
 
 
-def tree_of(first_observation: str, nodes: Sequence[Node]) -> Tree:
+def tree_of(first_observation: str, nodes: Sequence[Node], *, opening: History = ()) -> Tree:
     """The tree of these nodes, in which parents come before their children."""
     children: list[tuple[int, ...]] = [() for _ in range(len(nodes) + 1)]
     for node in nodes:
         children[node.parent] += (node.id,)
-    return Tree(first_observation, tuple(nodes), tuple(children))
+    return Tree(first_observation, tuple(nodes), tuple(children), opening)
 
 
 def find_child(tree: Tree, node_id: int, action: str) -> int | None:
@@ -108,8 +114,9 @@ def merge_branch(
 ) -> tuple[Tree, tuple[int, ...]]:
     """Add a trajectory below node `at`; it shares nodes with the tree as far as they agree.
 
-    Environments are deterministic, so replies with equal actions become one node, which keeps the
-    first reply. Merging the same branch twice changes nothing.
+    Replies with equal actions and equal observations become one node, which keeps the first reply.
+    An observation that a recording lacks ("" at its end) equals any other and is replaced by it.
+    Merging the same branch twice changes nothing.
 
     Returns:
         The new tree, and the ids of the branch's nodes in order, shared ones included.
@@ -118,7 +125,9 @@ def merge_branch(
     branch: list[int] = []
     parent, shared = at, True
     for step in steps:
-        known = find_child(tree, parent, step.action) if shared else None
+        known = _shared_child(nodes, children[parent], step) if shared else None
+        if known is not None and not nodes[known - 1].step.observation:
+            nodes[known - 1] = _observing(nodes[known - 1], step)
         if known is None:
             shared, known = False, len(nodes) + 1
             nodes.append(Node(known, parent, tree.depth(at) + len(branch) + 1, step, source))
@@ -126,7 +135,24 @@ def merge_branch(
             children.append(())
         branch.append(known)
         parent = known
-    return Tree(tree.first_observation, tuple(nodes), tuple(children)), tuple(branch)
+    merged = replace(tree, nodes=tuple(nodes), children=tuple(children))
+    return merged, tuple(branch)
+
+
+def _shared_child(nodes: Sequence[Node], siblings: Sequence[int], step: Step) -> int | None:
+    """The sibling with the same action and the same observation; None without one."""
+    for sibling in siblings:
+        known = nodes[sibling - 1].step
+        same = known.observation == step.observation
+        if known.key == step.key and (same or not known.observation or not step.observation):
+            return sibling
+    return None
+
+
+def _observing(node: Node, step: Step) -> Node:
+    """The node with the observation of another recording of it."""
+    seen = replace(node.step, observation=step.observation, observed=step.observed)
+    return replace(node, step=seen)
 
 
 def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:

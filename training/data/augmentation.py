@@ -46,9 +46,19 @@ def build_augmenter(config: Augmentation) -> Augmenter:
         renamed: dict[str, str] = {}
         for group in config.groups:
             renamed |= dict(zip(group, rng.sample(group, len(group)), strict=True))
+
+        def rename(text: str) -> str:
+            return pattern.sub(lambda match: renamed[match[0]], text)
+
         return [
-            replace(m, content=pattern.sub(lambda match: renamed[match[0]], m.content))
-            for m in episode
+            replace(
+                message,
+                content=rename(message.content),
+                tool_calls=tuple(
+                    replace(call, arguments=rename(call.arguments)) for call in message.tool_calls
+                ),
+            )
+            for message in episode
         ]
 
     return augment

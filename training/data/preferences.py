@@ -3,6 +3,7 @@
 groups, explore, collect ─▶ pairs ─▶ PreferenceRow ─▶ train-dpo
 """
 
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
@@ -10,7 +11,7 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 from qnet.records import TaskRow
 from qnet.types import History
 from training.data.records import MessageRow, messages_of
-from training.trajectory import action_key
+from training.trajectory import message_key
 
 Level = Literal["step", "trajectory"]
 """One action against another, or everything up to the end of an episode."""
@@ -27,8 +28,8 @@ class PreferenceRow(TaskRow):
         level: length of what is compared.
         source: origin of the pair.
         messages: the state, from the system message or the first observation to the last one.
-        chosen: the better continuation: a reply, then observations and replies in turn. The last
-            message is a reply. Observations are context and never scored.
+        chosen: the better continuation: a reply, then observations (of one or more messages) and
+            replies in turn. The last message is a reply. Observations are context, never scored.
         rejected: the worse one.
         chosen_value: on the scale of its source, above `rejected_value`.
         depth: actions before the state.
@@ -49,12 +50,13 @@ class PreferenceRow(TaskRow):
     @model_validator(mode="after")
     def _replies_and_observations_take_turns(self) -> Self:
         for name, rows in (("chosen", self.chosen), ("rejected", self.rejected)):
-            if any((row.role == "assistant") != (i % 2 == 0) for i, row in enumerate(rows)):
+            replies = [row.role == "assistant" for row in rows]
+            if not replies[0] or any(first and second for first, second in pairwise(replies)):
                 roles = ", ".join(row.role for row in rows)
                 raise ValueError(
                     f"{name} has the roles {roles}; alternate between replies and observations"
                 )
-            if len(rows) % 2 == 0:
+            if not replies[-1]:
                 raise ValueError(
                     f"{name} ends with an observation, which is never scored; end it with a reply"
                 )
@@ -72,8 +74,8 @@ class PreferenceRow(TaskRow):
                 f"level is 'step', but chosen has {len(self.chosen)} messages and rejected "
                 f"{len(self.rejected)}; give one reply each"
             )
-        key = action_key(self.chosen[0].content)
-        if self.level == "step" and key == action_key(self.rejected[0].content):
+        key = message_key(self.chosen[0].to_message())
+        if self.level == "step" and key == message_key(self.rejected[0].to_message()):
             raise ValueError(f"chosen and rejected have the same action {key!r}; give two actions")
         return self
 

@@ -1,69 +1,27 @@
 """Versioned rows that flow between jobs, one JSON object per line.
 
-    collect ─▶ TrajectoryRow ─▶ sft
-    explore ─▶ TreeRow ─▶ label ─▶ LabelRow ─▶ train-qnet
+    collect, import ─▶ TrajectoryRow ─▶ sft
+    explore, import ─▶ TreeRow ─▶ label ─▶ LabelRow ─▶ train-qnet
 
 `TreeRow` is in `qnet.records`, because the server writes it too. A row that does not match its
 type is refused, never repaired. The version is raised whenever an older reader would misread a row.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
 from qnet.errors import RecordError
-from qnet.records import NodeRow, NonEmpty, Reward, Row, TaskRow, TreeRow
-from qnet.types import Message, Role, ToolCall
+from qnet.records import MessageRow as MessageRow
+from qnet.records import NodeRow, NonEmpty, Reward, TaskRow, TreeRow
+from qnet.records import messages_of as messages_of
+from qnet.records import rows_of as rows_of
+from qnet.types import History, Message
 from training.algorithms.labelling import Target
 from training.algorithms.tree import EXPERT as EXPERT
 from training.algorithms.tree import Node, Tree, tree_of
-from training.trajectory import Step
-
-
-class ToolCallRow(Row):
-    """One function call; `arguments` is the JSON text that the model wrote."""
-
-    name: str
-    arguments: str
-    id: str = ""
-
-
-class MessageRow(Row):
-    """One chat message; the tool-call fields are written only if they are set."""
-
-    role: Role
-    content: str
-    tool_calls: tuple[ToolCallRow, ...] = Field(default=(), exclude_if=lambda calls: not calls)
-    tool_call_id: str = Field(default="", exclude_if=lambda call_id: not call_id)
-
-    @classmethod
-    def from_message(cls, message: Message) -> Self:
-        """The message as a row."""
-        calls = (
-            ToolCallRow(name=c.name, arguments=c.arguments, id=c.id) for c in message.tool_calls
-        )
-        return cls(
-            role=message.role,
-            content=message.content,
-            tool_calls=tuple(calls),
-            tool_call_id=message.tool_call_id,
-        )
-
-    def to_message(self) -> Message:
-        """The row as a message."""
-        calls = tuple(ToolCall(call.name, call.arguments, call.id) for call in self.tool_calls)
-        return Message(self.role, self.content, calls, self.tool_call_id)
-
-
-def rows_of(messages: Iterable[Message]) -> tuple[MessageRow, ...]:
-    """A history as rows."""
-    return tuple(MessageRow.from_message(message) for message in messages)
-
-
-def messages_of(rows: Iterable[MessageRow]) -> tuple[Message, ...]:
-    """Rows as a history."""
-    return tuple(row.to_message() for row in rows)
+from training.trajectory import Step, observation_message, observation_text
 
 
 class TrajectoryRow(TaskRow):
@@ -150,22 +108,31 @@ def node_row(node: Node) -> NodeRow:
         terminated=node.step.terminated,
         valid=node.step.valid,
         source=node.source,
+        reply=None if node.step.reply is None else MessageRow.from_message(node.step.reply),
+        observed=None if node.step.observed is None else rows_of(node.step.observed),
+    )
+
+
+def step_from_row(row: NodeRow) -> Step:
+    """A node's action and its effect."""
+    return Step(
+        row.action,
+        row.observation,
+        row.reward,
+        row.terminated,
+        row.valid,
+        reply=None if row.reply is None else row.reply.to_message(),
+        observed=None if row.observed is None else messages_of(row.observed),
     )
 
 
 def tree_from_row(row: TreeRow) -> Tree:
     """A row as a tree."""
-    nodes = (
-        Node(
-            node.id,
-            node.parent,
-            node.depth,
-            Step(node.action, node.observation, node.reward, node.terminated, node.valid),
-            node.source,
-        )
+    nodes = [
+        Node(node.id, node.parent, node.depth, step_from_row(node), node.source)
         for node in row.nodes
-    )
-    return tree_of(row.first_observation, list(nodes))
+    ]
+    return tree_of(row.first_observation, nodes, opening=messages_of(row.opening))
 
 
 class SearchRow(TreeRow):
@@ -215,6 +182,7 @@ class LabelRow(TaskRow):
             leaf's action.
         last_observation: the observation after the leaf's action; null in rows of earlier versions,
             which cannot train a Q model that reads after observations.
+        last_observed: the same as messages, if they are not one user message of that text.
         q_values: one per assistant message; null if an earlier path has the label.
         node_ids: one per assistant message.
         parent_ids: one per assistant message, 0 for the root.
@@ -224,6 +192,9 @@ class LabelRow(TaskRow):
     target: Target
     messages: tuple[MessageRow, ...]
     last_observation: str | None = None
+    last_observed: tuple[MessageRow, ...] | None = Field(
+        default=None, exclude_if=lambda rows: rows is None
+    )
     q_values: tuple[FiniteFloat | None, ...]
     node_ids: tuple[Annotated[int, Field(ge=1)], ...]
     parent_ids: tuple[NonNegativeInt, ...]
@@ -239,3 +210,22 @@ class LabelRow(TaskRow):
                 f"{len(self.parent_ids)}"
             )
         return self
+
+    @property
+    def after_leaf(self) -> History | None:
+        """Observation after the leaf's action, as messages; None in rows that do not hold it."""
+        if self.last_observed is not None:
+            return messages_of(self.last_observed)
+        if self.last_observation is None:
+            return None
+        return (observation_message(self.last_observation),)
+
+
+def after_leaf_fields(observed: Sequence[Message]) -> dict[str, object]:
+    """The fields of a `LabelRow` for what was observed after its leaf's action."""
+    text = observation_text(observed)
+    plain = tuple(observed) == (observation_message(text),)
+    return {
+        "last_observation": text,
+        "last_observed": None if plain else rows_of(observed),
+    }

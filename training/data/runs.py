@@ -163,11 +163,12 @@ class JsonlWriter:
                 return
         self._file.truncate(whole)
 
-    def write(self, row: BaseModel | Mapping[str, object]) -> None:
-        """Append one row."""
+    def write(self, row: BaseModel | Mapping[str, object]) -> int:
+        """Append one row; returns its length in bytes."""
         text = row.model_dump_json() if isinstance(row, BaseModel) else json.dumps(row)
-        self._file.write(text.encode() + b"\n")
+        written = self._file.write(text.encode() + b"\n")
         self._file.flush()
+        return written
 
     def close(self) -> None:
         """Close the file."""

@@ -18,10 +18,10 @@ from qnet.records import MAX_REWARD, TreeRow
 from qnet.types import Message
 from training.algorithms.labelling import Target, labelled_paths, sibling_groups
 from training.algorithms.tree import Tree, branching_fraction
-from training.data.records import LabelRow, rows_of
+from training.data.records import LabelRow, after_leaf_fields, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run
 from training.data.task_trees import read_task_trees
-from training.trajectory import path_history
+from training.trajectory import step_messages
 
 MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"})
 HISTOGRAM_BINS = 10
@@ -96,18 +96,19 @@ def label_rows(
     """The rows of one labelled tree; each ends with its leaf's action."""
     before = () if task.system is None else (Message("system", task.system),)
     for path in labelled_paths(tree, labels):
-        history = path_history(tree.first_observation, [node.step for node in path.nodes])
-        yield LabelRow(
+        leaf = path.nodes[-1]
+        reply, *observed = step_messages(leaf.step)
+        row = LabelRow(
             task_id=task.task_id,
             kind=task.kind,
             environment=task.environment,
             target=target,
-            messages=rows_of((*before, *history[:-1])),
-            last_observation=history[-1].content,
+            messages=rows_of((*before, *tree.history(leaf.parent), reply)),
             q_values=path.q_values,
             node_ids=tuple(node.id for node in path.nodes),
             parent_ids=tuple(node.parent for node in path.nodes),
         )
+        yield row.model_copy(update=after_leaf_fields(observed))
 
 
 class _Statistics:

@@ -32,7 +32,7 @@ from training.data.preferences import Level, PairSource, PreferenceRow
 from training.data.records import TrajectoryRow, messages_of, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
 from training.data.task_trees import TaskTree, read_task_trees
-from training.trajectory import path_history
+from training.trajectory import step_messages
 
 _LEAST_MARGIN = 1e-9
 
@@ -240,7 +240,9 @@ def _system(task: TreeRow) -> History:
 
 def _replies(nodes: Sequence[Node]) -> History:
     """Actions and observations of these nodes, up to the last action."""
-    return path_history("", [node.step for node in nodes])[1:-1]
+    *before, last = nodes
+    messages = [message for node in before for message in step_messages(node.step)]
+    return (*messages, last.step.message)
 
 
 def _cut_at_first_action(row: TrajectoryRow) -> tuple[History, History]:

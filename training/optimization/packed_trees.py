@@ -26,7 +26,7 @@ from qnet.models.match_features import (
 from qnet.rendering.renderer import RenderedEpisode, Renderer
 from qnet.types import Message
 from training.algorithms.regression import LossOn, regression_columns
-from training.data.records import LabelRow, messages_of
+from training.data.records import LabelRow, after_leaf_fields, messages_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,8 @@ def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_label_margin: floa
         for siblings in families.values()
         for better in siblings
         for worse in siblings
-        if better.q_value - worse.q_value >= min_label_margin
+        # The same action may have led to different observations; it is no alternative to itself.
+        if better.position != worse.position and better.q_value - worse.q_value >= min_label_margin
     ]
 
 
@@ -249,12 +250,13 @@ def _render(renderer: Renderer, row: LabelRow, *, whole: bool) -> RenderedEpisod
     messages = messages_of(row.messages)
     if not whole:
         return renderer.encode_episode(messages)
-    if row.last_observation is None:
+    after = row.after_leaf
+    if after is None:
         raise RecordError(
             f"the labels of {row.task_id} lack the observation after a path's last action, which "
             "this training reads; run `qguide label` again"
         )
-    return renderer.encode_state((*messages, Message("user", row.last_observation)))
+    return renderer.encode_state((*messages, *after))
 
 
 def _read_places(rendered: RenderedEpisode, read_at: ReadAt) -> list[int]:
@@ -309,11 +311,13 @@ def without_unbranched_suffixes(rows: Sequence[LabelRow]) -> list[LabelRow]:
 def _cut(row: LabelRow, actions: int) -> LabelRow:
     ends = [i for i, message in enumerate(row.messages, 1) if message.role == "assistant"]
     end = ends[actions - 1]
-    after = row.messages[end].content if end < len(row.messages) else row.last_observation
+    update: dict[str, object] = {}
+    if actions < len(ends):
+        update |= after_leaf_fields(messages_of(row.messages[end : ends[actions] - 1]))
     return row.model_copy(
-        update={
+        update=update
+        | {
             "messages": row.messages[:end],
-            "last_observation": after,
             "q_values": row.q_values[:actions],
             "node_ids": row.node_ids[:actions],
             "parent_ids": row.parent_ids[:actions],

@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from training.algorithms.regression import LossOn
 from training.data.augmentation import Augmentation, Augmenter, build_augmenter
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels
-from training.data.records import LabelRow, messages_of, rows_of
+from training.data.records import LabelRow, after_leaf_fields, messages_of, rows_of
 from training.data.runs import RunFolder, read_rows
 from training.optimization.packed_groups import pack_groups
 from training.optimization.packed_trees import (
@@ -222,18 +222,17 @@ def _is_constant(paths: Sequence[LabelRow]) -> bool:
 def rename_tree(paths: TreeRows, augment: Augmenter, rng: random.Random) -> TreeRows:
     """Rename all paths of one tree in the same way."""
     messages = iter(augment([m for row in paths for m in _messages_of(row)], rng))
-    return [
-        row.model_copy(
-            update={
-                "messages": rows_of(islice(messages, len(row.messages))),
-                "last_observation": row.last_observation and next(messages).content,
-            }
-        )
-        for row in paths
-    ]
+    return [_with_messages(row, messages) for row in paths]
 
 
 def _messages_of(row: LabelRow) -> list[Message]:
-    """A path's messages, including the last observation."""
-    after = [Message("user", row.last_observation)] if row.last_observation else []
-    return [*messages_of(row.messages), *after]
+    """A path's messages, including what was observed last."""
+    return [*messages_of(row.messages), *(row.after_leaf or ())]
+
+
+def _with_messages(row: LabelRow, messages: Iterator[Message]) -> LabelRow:
+    """The row with as many messages, taken from `messages`, as `_messages_of` gives."""
+    update: dict[str, object] = {"messages": rows_of(islice(messages, len(row.messages)))}
+    if row.after_leaf is not None:
+        update |= after_leaf_fields(tuple(islice(messages, len(row.after_leaf))))
+    return row.model_copy(update=update)

@@ -1,0 +1,245 @@
+"""`qguide import`: records that the other jobs read, a report, and refusals that name lines."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from qguide.commands.jobs import app
+from qnet.errors import ConfigError, RecordError
+from qnet.records import NodeRow, TreeRow
+from training.data.records import TrajectoryRow
+from training.data.runs import read_rows
+from training.data.task_trees import read_task_trees
+from training.jobs.import_episodes import ImportConfig, run_import
+from training.recordings.report import ImportReport
+
+SYSTEM = {"role": "system", "content": "You find things."}
+
+
+def calling(name: str, place: str, thought: str = "") -> dict[str, Any]:
+    """A reply that calls a tool."""
+    function = {"name": name, "arguments": json.dumps({"place": place})}
+    return {
+        "role": "assistant",
+        "content": thought or None,
+        "tool_calls": [{"id": f"{name}-{place}", "type": "function", "function": function}],
+    }
+
+
+def result(name: str, place: str, text: str) -> dict[str, Any]:
+    """Its result."""
+    return {"role": "tool", "tool_call_id": f"{name}-{place}", "content": text}
+
+
+def episode(*turns: Mapping[str, Any], reward: float, task: str = "mug") -> dict[str, Any]:
+    """A row of messages."""
+    asked = {"role": "user", "content": f"Find the {task}."}
+    return {"messages": [SYSTEM, asked, *turns], "reward": reward, "task_id": task}
+
+
+DESK = (calling("look", "desk", "First."), result("look", "desk", "A mug."))
+DESK_AGAIN = (calling("look", "desk", "Other words."), result("look", "desk", "A mug."))
+SHELF = (calling("look", "shelf"), result("look", "shelf", "Nothing."))
+DONE = {"role": "assistant", "content": "It is on the desk."}
+GIVE_UP = {"role": "assistant", "content": "I give up."}
+
+
+def write(folder: Path, rows: Sequence[object]) -> Path:
+    """A file of these rows."""
+    path = folder / "episodes.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def imported(folder: Path, rows: Sequence[object], **options: Any) -> ImportReport:
+    """The report of an import of these rows into `folder`/out."""
+    return run_import(ImportConfig(source=write(folder, rows), output=folder / "out", **options))
+
+
+def trees(folder: Path) -> list[TreeRow]:
+    """The imported trees."""
+    return list(read_rows(folder / "out" / "trees" / "rows.jsonl", TreeRow))
+
+
+def test_episodes_of_one_task_become_a_tree(tmp_path: Path) -> None:
+    rows = [
+        episode(*DESK, DONE, reward=1.0),
+        episode(*DESK_AGAIN, GIVE_UP, reward=0.0),
+        episode(*SHELF, GIVE_UP, reward=0.0),
+        episode(*DESK, DONE, reward=1.0, task="key"),
+    ]
+    report = imported(tmp_path, rows)
+    mug, key = trees(tmp_path)
+    assert [(node.parent, node.reward) for node in mug.nodes] == [
+        (0, 0.0),
+        (1, 1.0),
+        (1, 0.0),
+        (0, 0.0),
+        (4, 0.0),
+    ]
+    assert mug.system == "You find things."
+    assert mug.nodes[0].action == 'First.\nAction: look({"place": "desk"})'
+    assert mug.nodes[0].reply is not None
+    assert mug.nodes[0].observed is not None
+    assert key.task_id == "key"
+    assert (report.episodes, report.tasks, report.tasks_with_one_episode) == (4, 2, 1)
+    # The root and the state behind the desk branch; the key's episode has two states more.
+    assert (report.states, report.branching_states, report.differing_groups) == (5, 2, 2)
+    assert report.tool_calls == 4
+    assert any("1 of 2 tasks have one episode" in line for line in report.advice)
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert written == report.model_dump(mode="json")
+
+
+def test_trajectories_keep_every_message(tmp_path: Path) -> None:
+    row = episode(*DESK, DONE, reward=1.0)
+    imported(tmp_path, [row])
+    (read,) = read_rows(tmp_path / "out" / "trajectories" / "rows.jsonl", TrajectoryRow)
+    assert [message.role for message in read.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert read.messages[2].tool_calls[0].name == "look"
+    assert read.steps == 2
+
+
+def test_merged_again_by_label_the_tree_is_the_same(tmp_path: Path) -> None:
+    rows = [
+        episode(*DESK, DONE, reward=1.0),
+        episode(*SHELF, GIVE_UP, reward=0.0),
+    ]
+    imported(tmp_path, rows)
+    folder = tmp_path / "out" / "trees"
+    (once,) = read_task_trees([folder], min_reward=0, max_reward=1)
+    (twice,) = read_task_trees([folder, folder], min_reward=0, max_reward=1)
+    assert once.tree == twice.tree
+
+
+def test_an_episode_that_another_continues_leaves_no_outcome_inside(tmp_path: Path) -> None:
+    rows = [episode(*DESK, reward=0.25), episode(*DESK, DONE, reward=1.0)]
+    report = imported(tmp_path, rows)
+    (tree,) = trees(tmp_path)
+    assert [node.reward for node in tree.nodes] == [0.0, 1.0]
+    assert report.contained_episodes == 1
+
+
+def test_rewards_of_equal_episodes_are_averaged(tmp_path: Path) -> None:
+    rows = [episode(*DESK, DONE, reward=reward) for reward in (0.0, 1.0, 1.0, 0.0)]
+    report = imported(tmp_path, rows)
+    (tree,) = trees(tmp_path)
+    assert tree.nodes[-1].reward == 0.5
+    assert (report.repeated_episodes, report.disagreeing_episodes) == (3, 1)
+    assert any("averaged" in line for line in report.advice)
+
+
+def test_one_action_with_two_observations_is_two_nodes(tmp_path: Path) -> None:
+    empty = result("look", "desk", "Nothing.")
+    rows = [
+        episode(*DESK, DONE, reward=1.0),
+        episode(DESK[0], empty, GIVE_UP, reward=0.0),
+    ]
+    report = imported(tmp_path, rows)
+    (tree,) = trees(tmp_path)
+    assert len(tree.nodes) == 4
+    assert (report.uncertain_states, report.branching_states) == (1, 0)
+
+
+def test_other_first_messages_are_another_tree(tmp_path: Path) -> None:
+    dated = episode(*SHELF, GIVE_UP, reward=0.0)
+    dated["messages"][0] = {"role": "system", "content": "It is Monday."}
+    report = imported(tmp_path, [episode(*DESK, DONE, reward=1.0), dated])
+    assert [tree.task_id for tree in trees(tmp_path)] == ["mug", "mug#2"]
+    assert report.split_tasks == 1
+
+
+def test_several_users_messages_open_an_episode(tmp_path: Path) -> None:
+    row = episode(*DESK, DONE, reward=1.0)
+    row["messages"].insert(2, {"role": "user", "content": "Be quick."})
+    imported(tmp_path, [row])
+    (tree,) = trees(tmp_path)
+    assert [message.content for message in tree.opening] == ["Find the mug.", "Be quick."]
+
+
+def test_bad_records_are_named_and_nothing_is_written(tmp_path: Path) -> None:
+    rows = [episode(*DESK, DONE, reward=1.0), {"messages": "SECRET"}]
+    with pytest.raises(RecordError) as caught:
+        imported(tmp_path, rows)
+    said = str(caught.value)
+    assert "1 of 2 records hold no episode" in said
+    assert "episodes.jsonl, line 2: messages is not a list" in said
+    assert "--skip-bad" in said
+    assert "SECRET" not in said
+    assert not list((tmp_path / "out").rglob("rows.*"))
+    report = imported(tmp_path, rows, skip_bad=True)
+    assert (report.episodes, report.skipped) == (1, 1)
+
+
+def test_only_the_first_bad_records_are_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="and 980 more"):
+        imported(tmp_path, [{"messages": None}] * 1000)
+
+
+def test_a_source_without_episodes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no episode"):
+        imported(tmp_path, [{"messages": None}], skip_bad=True)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "hello"}, "of no format that is known"),
+        ({"messages": [], "conversations": []}, r"several formats \(messages, sharegpt\)"),
+    ],
+)
+def test_an_unclear_format_is_refused(tmp_path: Path, row: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        imported(tmp_path, [row])
+
+
+def test_the_same_import_again_replaces_its_rows(tmp_path: Path) -> None:
+    rows = [episode(*DESK, DONE, reward=1.0)]
+    imported(tmp_path, rows)
+    imported(tmp_path, [*rows, episode(*SHELF, reward=0.0)])
+    assert len(trees(tmp_path)[0].nodes) == 3
+    with pytest.raises(ConfigError, match="another configuration"):
+        imported(tmp_path, rows, environment="other")
+
+
+def test_episodes_that_the_server_recorded_are_imported(tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    row = TreeRow(
+        task_id="served:1",
+        kind="served",
+        environment="served",
+        first_observation="Find the mug.",
+        nodes=(
+            NodeRow(id=1, parent=0, depth=1, action="Action: look", observation="Mug", source="p"),
+            NodeRow(
+                id=2, parent=1, depth=2, action="Action: take", observation="", reward=1, source="p"
+            ),
+        ),
+        draws=1,
+    )
+    (served / "trees-1.jsonl").write_text(row.model_dump_json() + "\n")
+    (served / "offers-1.jsonl").write_text('{"no": "episode"}\n')
+    run_import(ImportConfig(source=served, output=tmp_path / "out"))
+    (tree,) = trees(tmp_path)
+    assert tree.nodes == row.nodes
+    assert (tree.task_id, tree.environment) == ("served:1", "served")
+
+
+def test_the_command_prints_the_report(tmp_path: Path) -> None:
+    source = write(tmp_path, [episode(*DESK, DONE, reward=1.0)])
+    command = ["import", str(source), "--output", str(tmp_path / "out"), "--format", "messages"]
+    shown = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    assert "branching states" in shown.output
+    assert "1 of 1 tasks have one episode" in " ".join(shown.output.split())

@@ -1,0 +1,180 @@
+"""Import recorded episodes of any agent as records of the jobs.
+
+    qguide import SOURCE --output runs/imported
+
+reads episodes that the server recorded, JSON lines of OpenAI messages, ShareGPT conversations or
+OpenTelemetry spans, and writes
+
+    <output>/trajectories/rows.jsonl   every episode, for `sft` and `pairs`
+    <output>/trees/rows.jsonl          the tree of each task, for `label` and `pairs`
+    <output>/report.json               figures, and what to collect to have more
+
+Episodes are streamed: at any time the memory holds one of them, one task's tree, and the place of
+each episode. The rows appear all at once when everything is read; a killed run starts over.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from qnet.errors import ConfigError, QGuideError, RecordError
+from qnet.records import MAX_REWARD
+from training.data.records import TrajectoryRow
+from training.data.runs import JsonlWriter, RunFolder, open_run
+from training.recordings.episode import BadRecord, RecordedEpisode
+from training.recordings.fields import Fields
+from training.recordings.formats import Format, detect_format, files_of, read_episodes
+from training.recordings.json_stream import OnBytes
+from training.recordings.report import ImportReport, Tally
+from training.recordings.task_tree import build_task_trees
+
+TRAJECTORIES = "trajectories"
+TREES = "trees"
+REPORT = "report.json"
+
+
+class ImportConfig(BaseModel):
+    """Configuration of `qguide import`.
+
+    Attributes:
+        source: a file, or a folder of .jsonl and .json files.
+        format: None detects it by the first record.
+        output: the folder to write.
+        environment: name of the environment, for recordings that do not name it.
+        reward_key: field of a record, or attribute of a span, that holds the reward; "" takes the
+            format's own.
+        task_key: the same for the task id; without one, episodes with the same first messages are
+            of one task.
+        default_reward: reward of an episode that states none; None refuses it.
+        skip_bad: leave out records that hold no episode, in place of refusing the source.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: Path
+    output: Path
+    format: Format | None = None
+    environment: str = Field(default="imported", min_length=1)
+    reward_key: str = ""
+    task_key: str = ""
+    default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
+    skip_bad: bool = False
+
+    @property
+    def fields(self) -> Fields:
+        """The fields that the operator names."""
+        return Fields(self.reward_key, self.task_key, self.default_reward)
+
+
+def run_import(config: ImportConfig, *, console: Console | None = None) -> ImportReport:
+    """Write the records and the report.
+
+    Raises:
+        ConfigError: the source is missing, of an unknown format, or holds no episode.
+        RecordError: records hold no episode, and `skip_bad` is not set.
+    """
+    paths = files_of(config.source)
+    format_ = config.format or detect_format(paths)
+    config = config.model_copy(update={"format": format_})
+    with open_run(config.output, config) as run:
+        trajectories, trees = (run.path / name / "rows.partial" for name in (TRAJECTORIES, TREES))
+        with _removed_on_failure(run, trajectories, trees):
+            tally = Tally(files=len(paths))
+            with _progress(paths, console) as on_bytes:
+                found = read_episodes(paths, format_, config.fields, on_bytes=on_bytes)
+                places = _write_trajectories(config, found, trajectories, tally)
+            _require_episodes(config, tally)
+            _write_trees(trajectories, places, trees, tally)
+            report = tally.report()
+        for path in (trajectories, trees):
+            path.replace(RunFolder(path.parent).rows)
+        (run.path / REPORT).write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        return report
+
+
+@contextmanager
+def _removed_on_failure(run: RunFolder, *unfinished: Path) -> Iterator[None]:
+    """Remove files that a killed run left; after an error, also those of this run.
+
+    The configuration goes too, unless there are rows of an earlier import, so that a source that
+    was refused can be imported with other options.
+    """
+    for path in unfinished:
+        path.unlink(missing_ok=True)
+    try:
+        yield
+    except QGuideError:
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+        if not RunFolder(run.path / TREES).rows.exists():
+            run.config.unlink()
+        raise
+
+
+def _write_trajectories(
+    config: ImportConfig,
+    episodes: Iterable[RecordedEpisode | BadRecord],
+    output: Path,
+    tally: Tally,
+) -> dict[str, "array[int]"]:
+    """Write every episode; returns the offsets of each task's rows in the file."""
+    places: dict[str, array[int]] = {}
+    end = 0
+    with JsonlWriter(output) as writer:
+        for found in episodes:
+            if isinstance(found, BadRecord):
+                tally.add_bad(found)
+                continue
+            row = found.to_row(environment=config.environment)
+            places.setdefault(row.task_id, array("Q")).append(end)
+            end += writer.write(row)
+            tally.add_episode(found)
+    return places
+
+
+def _require_episodes(config: ImportConfig, tally: Tally) -> None:
+    """Refuse a source with bad records, unless they may be skipped, and one without episodes."""
+    listed = "\n  ".join(tally.bad)
+    more = tally.skipped - len(tally.bad)
+    listed += f"\n  and {more:,} more" if more else ""
+    if tally.skipped and not config.skip_bad:
+        total = tally.skipped + len(tally.rewards)
+        raise RecordError(
+            f"{tally.skipped:,} of {total:,} records hold no episode; correct them, or leave them "
+            f"out with --skip-bad:\n  {listed}"
+        )
+    if not tally.rewards:
+        raise ConfigError(
+            f"{config.source} holds no episode; name another source or another --format"
+            + (f":\n  {listed}" if tally.bad else "")
+        )
+
+
+def _write_trees(
+    trajectories: Path, places: dict[str, "array[int]"], output: Path, tally: Tally
+) -> None:
+    """Write the tree of each task, in the order of their first episodes."""
+    with trajectories.open("rb") as file, JsonlWriter(output) as writer:
+        for offsets in places.values():
+            rows = []
+            for offset in offsets:
+                file.seek(offset)
+                rows.append(TrajectoryRow.model_validate_json(file.readline()))
+            trees = build_task_trees(rows)
+            for tree in trees:
+                writer.write(tree.row)
+            tally.add_task(trees)
+
+
+@contextmanager
+def _progress(paths: Sequence[Path], console: Console | None) -> Iterator[OnBytes]:
+    """A bar over the bytes of the files, on stderr by default."""
+    columns = (TextColumn("import"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console or Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("import", total=sum(path.stat().st_size for path in paths))
+        yield lambda count: progress.advance(task, count)

@@ -1,0 +1,1 @@
+"""Recorded episodes of any agent, in the formats that others write, as records of the jobs."""

@@ -1,0 +1,257 @@
+"""An episode that an agent recorded, and its record.
+
+It holds what a Q model reads when it is served: OpenAI's messages with tool calls and their
+results. Consecutive messages of the assistant are one reply, and results without the ids of their
+calls answer them in order.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from qnet.errors import RecordError
+from qnet.records import MAX_REWARD
+from qnet.types import History, Message
+from training.data.records import TrajectoryRow, rows_of
+
+UNNAMED: Final = "recorded"
+"""The `source` of an episode whose recording does not name the agent."""
+_INSTRUCTING: Final = ("system", "developer")
+_MOST_ID_CHARACTERS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEpisode:
+    """One episode.
+
+    Attributes:
+        task_id: equal for episodes of one task.
+        terminated: False if a step limit cut it off.
+        mistakes: indices of the replies that are not to be imitated.
+        source: the agent's name.
+        environment: "" if the recording does not name it.
+    """
+
+    messages: History
+    reward: float
+    task_id: str
+    terminated: bool = True
+    mistakes: tuple[int, ...] = ()
+    source: str = ""
+    environment: str = ""
+    kind: str = ""
+
+    def to_row(self, *, environment: str) -> TrajectoryRow:
+        """The episode as a record.
+
+        Args:
+            environment: name of the environment, if the recording does not name it.
+        """
+        return TrajectoryRow(
+            task_id=self.task_id,
+            kind=self.kind,
+            environment=self.environment or environment,
+            messages=rows_of(self.messages),
+            outcome_reward=self.reward,
+            terminated=self.terminated,
+            steps=sum(message.role == "assistant" for message in self.messages),
+            source=self.source or UNNAMED,
+            mistakes=self.mistakes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record that is no episode.
+
+    Attributes:
+        line: the record's first line in the file, from 1.
+        reason: without any text of the record, which may be private.
+    """
+
+    path: Path
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path.name}, line {self.line}: {self.reason}"
+
+
+def build_episode(
+    messages: Sequence[Message],
+    *,
+    reward: float,
+    task_id: str = "",
+    terminated: bool = True,
+    source: str = "",
+    ignored: Collection[int] = (),
+) -> RecordedEpisode:
+    """Check the messages of an episode and complete what its recording left out.
+
+    Args:
+        messages: from the system message or the task to the last reply, or what followed it.
+        task_id: "" takes a hash of the messages before the first reply that counts.
+        ignored: indices of the messages of the assistant that are not to be imitated.
+
+    Raises:
+        RecordError: a Q model cannot read the messages, or there is no reply.
+    """
+    turns, not_imitated = _joined_replies(messages, ignored)
+    _check(turns)
+    history = _linked(turns)
+    replies = [index for index, message in enumerate(history) if message.role == "assistant"]
+    counting = [index for index in replies if index not in not_imitated]
+    start = history[: (counting or replies)[0]]
+    return RecordedEpisode(
+        messages=history,
+        reward=reward,
+        task_id=task_id or hash_of(start),
+        terminated=terminated,
+        mistakes=tuple(n for n, index in enumerate(replies) if index in not_imitated),
+        source=source,
+    )
+
+
+def hash_of(messages: Sequence[Message]) -> str:
+    """Task id of the episodes that begin with these messages."""
+    text = json.dumps([message.key for message in messages])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_reward(record: Mapping[str, object], field: str, default: float | None) -> float:
+    """The reward that a record states: a number, or true for 1 and false for 0.
+
+    Raises:
+        RecordError: there is none and no default, or it is no number in range.
+    """
+    value = record.get(field)
+    if value is None:
+        if default is None:
+            raise RecordError(f"it has no {field!r}; name another field, or a default reward")
+        return default
+    return to_reward(value, field)
+
+
+def to_reward(value: object, field: str) -> float:
+    """A stated reward as a number.
+
+    Raises:
+        RecordError: it is no number in range.
+    """
+    if not isinstance(value, int | float):
+        raise RecordError(f"{field!r} is of type {type(value).__name__}; a reward is a number")
+    if not -MAX_REWARD <= value <= MAX_REWARD:  # false for nan too
+        raise RecordError(f"{field!r} is not between {-MAX_REWARD:g} and {MAX_REWARD:g}")
+    return float(value)
+
+
+def read_task_id(record: Mapping[str, object], fields: Sequence[str]) -> str:
+    """The first of these fields that a record has, as text; "" without any.
+
+    Raises:
+        RecordError: it is neither a text nor a number, or too long.
+    """
+    for field in fields:
+        value = record.get(field)
+        if value is None or value == "":
+            continue
+        return to_task_id(value, field)
+    return ""
+
+
+def to_task_id(value: object, field: str) -> str:
+    """A stated task id as text.
+
+    Raises:
+        RecordError: it is neither a text nor a number, or too long.
+    """
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise RecordError(f"{field!r} is of type {type(value).__name__}; a task id is a text")
+    if len(text := str(value)) > _MOST_ID_CHARACTERS:
+        raise RecordError(
+            f"{field!r} has {len(text):,} characters; a task id has at most {_MOST_ID_CHARACTERS:,}"
+        )
+    return text
+
+
+def flaw_of(error: ValidationError, place: str = "") -> str:
+    """The first flaw that a schema found, without any text or field name of the record."""
+    first = error.errors(include_input=False, include_context=False)[0]
+    unknown = first["type"] == "extra_forbidden"
+    names = [str(part) for part in first["loc"][: -1 if unknown else None]]
+    where = ".".join([place, *names] if place else names) or "the record"
+    return f"{where}: {'has an unknown field' if unknown else first['msg']}"
+
+
+def _joined_replies(
+    messages: Sequence[Message], ignored: Collection[int]
+) -> tuple[list[Message], set[int]]:
+    """Consecutive messages of the assistant as one, and the indices of the ignored replies."""
+    turns: list[Message] = []
+    not_imitated: set[int] = set()
+    for index, message in enumerate(messages):
+        if message.role == "assistant" and turns and turns[-1].role == "assistant":
+            former = turns[-1]
+            text = "\n".join(said for said in (former.content, message.content) if said)
+            calls = former.tool_calls + message.tool_calls
+            turns[-1] = replace(former, content=text, tool_calls=calls)
+        else:
+            turns.append(message)
+        if index in ignored:
+            not_imitated.add(len(turns) - 1)
+    return turns, not_imitated
+
+
+def _check(turns: Sequence[Message]) -> None:
+    if not turns:
+        raise RecordError("it has no messages")
+    for number, turn in enumerate(turns):
+        if turn.role != "tool" and not turn.text.strip():
+            raise RecordError(f"turn {number} ({turn.role}) is empty")
+    spoken = [turn.role for turn in turns if turn.role not in _INSTRUCTING]
+    if "assistant" not in spoken:
+        raise RecordError("it has no reply of the assistant")
+    if spoken[0] != "user":
+        raise RecordError(f"it begins with the role {spoken[0]!r}; begin with the user's task")
+
+
+def _linked(turns: Sequence[Message]) -> History:
+    """The turns, with an id for every call and every result."""
+    linked: list[Message] = []
+    waiting: list[str] = []
+    drawn = 0
+    for number, turn in enumerate(turns):
+        if turn.role == "tool":
+            turn = _answering(turn, waiting, number)
+        elif waiting:
+            raise RecordError(
+                f"turn {number} ({turn.role}) comes before the results of {len(waiting)} tool calls"
+            )
+        if turn.tool_calls:
+            calls = []
+            for call in turn.tool_calls:
+                drawn += 1
+                calls.append(replace(call, id=call.id or f"call-{drawn}"))
+            turn = replace(turn, tool_calls=tuple(calls))
+            waiting = [call.id for call in calls]
+        linked.append(replace(turn, wire=None))
+    return tuple(linked)
+
+
+def _answering(turn: Message, waiting: list[str], number: int) -> Message:
+    """A tool's result with the id of its call, which is removed from `waiting`."""
+    if not turn.tool_call_id and not waiting:
+        return Message("user", turn.content)  # the call was a part of the reply's text
+    call = turn.tool_call_id or waiting[0]
+    if call not in waiting:
+        raise RecordError(f"turn {number} is the result of a tool call that the reply did not make")
+    waiting.remove(call)
+    return replace(turn, tool_call_id=call)

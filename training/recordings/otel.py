@@ -1,0 +1,215 @@
+"""Episodes from OpenTelemetry GenAI spans (an OTLP/JSON file export).
+
+The requests of one conversation id, or of one trace without such an id, are an episode: the last
+one asks with the whole history. The reward is an attribute that the operator names, on any span of
+the conversation or of its trace.
+"""
+
+import json
+import tempfile
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import IO
+
+from qnet.errors import ConfigError, RecordError
+from qnet.records import MessageRow, messages_of, rows_of
+from qnet.types import History, Message
+from training.recordings.episode import (
+    BadRecord,
+    RecordedEpisode,
+    build_episode,
+    to_reward,
+    to_task_id,
+)
+from training.recordings.fields import Fields
+from training.recordings.json_stream import OnBytes, read_values
+from training.recordings.otel_spans import AGENT, CONVERSATION, Fragment, fragments_of
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request to a model, put together from its fragments."""
+
+    path: Path
+    line: int
+    time_ns: int
+    asked: list[Message]
+    answered: list[Message]
+    flaw: str = ""
+    agent: str = ""
+
+
+@dataclass(slots=True)
+class _Stated:
+    """Rewards and task ids that the spans of one conversation or trace state."""
+
+    rewards: set[float] = field(default_factory=set)
+    task_ids: set[str] = field(default_factory=set)
+    flaw: str = ""
+
+
+def read_spans(
+    paths: Sequence[Path], fields: Fields, *, on_bytes: OnBytes = lambda count: None
+) -> Iterator[RecordedEpisode | BadRecord]:
+    """The episodes of these exports, in the order of their first spans.
+
+    Raises:
+        ConfigError: no attribute is named for the reward.
+    """
+    if not fields.reward and fields.default_reward is None:
+        raise ConfigError(
+            "spans have no reward of their own; name the attribute that holds it, such as "
+            "--reward-key gen_ai.evaluation.score.value, or give --default-reward"
+        )
+    with tempfile.TemporaryFile("w+b") as spool:
+        conversations = _Conversations(spool, fields)
+        for path in paths:
+            for value in read_values(path, on_bytes=on_bytes):
+                try:
+                    if value.flaw:
+                        raise RecordError(value.flaw)
+                    for fragment in fragments_of(value.value):
+                        conversations.add(fragment, path, value.line)
+                except RecordError as error:
+                    yield BadRecord(path, value.line, str(error))
+        yield from conversations.episodes()
+
+
+class _Conversations:
+    """Fragments of requests by conversation; their messages wait in a file, not in memory."""
+
+    def __init__(self, spool: IO[bytes], fields: Fields) -> None:
+        self._spool = spool
+        self._fields = fields
+        self._paths: list[Path] = []
+        self._offsets: dict[tuple[str, str], array[int]] = {}
+        self._id_of_span: dict[tuple[str, str], str] = {}
+        self._stated: dict[str, _Stated] = defaultdict(_Stated)
+        self._unnamed = count()
+
+    def add(self, fragment: Fragment, path: Path, line: int) -> None:
+        """Keep what a fragment says."""
+        if path not in self._paths:
+            self._paths.append(path)
+        key = (fragment.trace, fragment.span or f"unnamed-{next(self._unnamed)}")
+        said = fragment.attributes.get(CONVERSATION)
+        if isinstance(said, str) and said:
+            self._id_of_span[key] = f"conversation {said}"
+        self._note(fragment, self._id_of_span.get(key, ""))
+        if fragment.asked or fragment.answered or fragment.flaw:
+            self._offsets.setdefault(key, array("Q")).append(self._spool.seek(0, 2))
+            self._spool.write(_packed(fragment, self._paths.index(path), line))
+
+    def _note(self, fragment: Fragment, conversation: str) -> None:
+        """Note a reward or a task id for the conversation, or else for the whole trace."""
+        stated = self._stated[conversation or fragment.trace]
+        reward = self._fields.reward and fragment.attributes.get(self._fields.reward)
+        task = self._fields.task and fragment.attributes.get(self._fields.task)
+        try:
+            if reward not in (None, ""):
+                stated.rewards.add(to_reward(reward, self._fields.reward))
+            if task not in (None, ""):
+                stated.task_ids.add(to_task_id(task, self._fields.task))
+        except RecordError as error:
+            stated.flaw = str(error)
+
+    def episodes(self) -> Iterator[RecordedEpisode | BadRecord]:
+        """The episode of each conversation."""
+        groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for key in self._offsets:
+            groups[self._id_of_span.get(key, key[0])].append(key)
+        for name, keys in groups.items():
+            requests = sorted((self._request(key) for key in keys), key=lambda r: r.time_ns)
+            traces = {trace for trace, _ in keys}
+            try:
+                yield self._episode(requests, [name, *sorted(traces - {name})])
+            except RecordError as error:
+                first = min(requests, key=lambda r: (self._paths.index(r.path), r.line))
+                yield BadRecord(first.path, first.line, f"its conversation: {error}")
+
+    def _request(self, key: tuple[str, str]) -> _Request:
+        parts = []
+        for offset in self._offsets[key]:
+            self._spool.seek(offset)
+            parts.append(json.loads(self._spool.readline()))
+        parts.sort(key=lambda part: part["time_ns"])
+        request = _Request(
+            self._paths[parts[0]["path"]], parts[0]["line"], parts[0]["time_ns"], [], []
+        )
+        for part in parts:
+            asked, answered = (_unpacked(part[name]) for name in ("asked", "answered"))
+            # The same messages may be on the span and in an event of its details.
+            request.asked += [] if asked == request.asked else asked
+            request.answered += [] if answered == request.answered else answered
+            request.flaw = request.flaw or part["flaw"]
+            request.agent = request.agent or part["agent"]
+        return request
+
+    def _episode(self, requests: Sequence[_Request], names: Sequence[str]) -> RecordedEpisode:
+        for request in requests:
+            if request.flaw:
+                raise RecordError(f"line {request.line}: {request.flaw}")
+        history = _whole(requests)
+        stated = [self._stated[name] for name in names if name in self._stated]
+        for one in stated:
+            if one.flaw:
+                raise RecordError(one.flaw)
+        return build_episode(
+            history,
+            reward=self._reward(stated),
+            task_id=next((min(one.task_ids) for one in stated if one.task_ids), ""),
+            source=requests[-1].agent,
+        )
+
+    def _reward(self, stated: Sequence[_Stated]) -> float:
+        for one in stated:
+            if len(one.rewards) > 1:
+                raise RecordError(
+                    f"it has {len(one.rewards)} different values of {self._fields.reward!r}; "
+                    "state one for each conversation"
+                )
+            if one.rewards:
+                return min(one.rewards)
+        if self._fields.default_reward is None:
+            raise RecordError(f"none of its spans has the attribute {self._fields.reward!r}")
+        return self._fields.default_reward
+
+
+def _whole(requests: Sequence[_Request]) -> History:
+    """The messages of a conversation: the last request and its answer.
+
+    Raises:
+        RecordError: an earlier request is no part of it, or nothing was answered.
+    """
+    last = requests[-1]
+    whole = (*last.asked, *last.answered)
+    for request in requests[:-1]:
+        if tuple(request.asked) != whole[: len(request.asked)]:
+            raise RecordError(
+                f"the request in line {request.line} does not lead to the one in line {last.line}; "
+                "each request needs its whole history, and each agent a "
+                f"{CONVERSATION} of its own"
+            )
+    return whole
+
+
+def _packed(fragment: Fragment, path: int, line: int) -> bytes:
+    agent = fragment.attributes.get(AGENT)
+    row = {
+        "path": path,
+        "line": line,
+        "time_ns": fragment.time_ns,
+        "asked": [one.model_dump() for one in rows_of(fragment.asked)],
+        "answered": [one.model_dump() for one in rows_of(fragment.answered)],
+        "flaw": fragment.flaw,
+        "agent": agent if isinstance(agent, str) else "",
+    }
+    return json.dumps(row).encode() + b"\n"
+
+
+def _unpacked(rows: Sequence[object]) -> list[Message]:
+    return list(messages_of(MessageRow.model_validate(row) for row in rows))

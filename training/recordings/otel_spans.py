@@ -1,0 +1,175 @@
+"""Requests to models in OTLP/JSON exports: spans, their events, and events among the logs.
+
+The current conventions keep a request's messages in `gen_ai.system_instructions`,
+`gen_ai.input.messages` and `gen_ai.output.messages`, as attributes of the span or of an event
+`gen_ai.client.inference.operation.details`. Earlier ones have an event for each message, named
+`gen_ai.user.message` and the like, and `gen_ai.choice` for the answer.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from qnet.errors import RecordError
+from qnet.types import Message
+from training.recordings.openai_messages import to_message
+from training.recordings.otel_values import (
+    any_value,
+    attributes_of,
+    instructions_of,
+    messages_of,
+    structured,
+)
+
+INPUT: Final = "gen_ai.input.messages"
+OUTPUT: Final = "gen_ai.output.messages"
+INSTRUCTIONS: Final = "gen_ai.system_instructions"
+CONVERSATION: Final = "gen_ai.conversation.id"
+AGENT: Final = "gen_ai.agent.name"
+_DETAILS: Final = "gen_ai.client.inference.operation.details"
+_CHOICE: Final = "gen_ai.choice"
+_ROLE_OF_EVENT: Final = {
+    f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")
+}
+_INFERENCE: Final = (None, "chat", "generate_content", "text_completion")
+"""Operations that ask a model; others, such as `invoke_agent`, repeat what these say."""
+
+
+@dataclass(slots=True)
+class Fragment:
+    """A part of one request: a span with its events, or one event of the logs.
+
+    Attributes:
+        asked: messages of the request.
+        answered: the first answer to it.
+        attributes: of the span or event, its resource's below them.
+        flaw: why its messages cannot be read; "" if they can.
+    """
+
+    trace: str
+    span: str
+    time_ns: int
+    attributes: Mapping[str, Any]
+    asked: list[Message] = field(default_factory=list)
+    answered: list[Message] = field(default_factory=list)
+    flaw: str = ""
+
+    def add(self, name: str, attributes: Mapping[str, Any]) -> None:
+        """Add the messages of the span itself, or of an event with that name.
+
+        Raises:
+            RecordError: they are malformed, or hold what is not text.
+        """
+        if name in ("", _DETAILS):
+            self._add_attributes(attributes)
+        elif name == _CHOICE:
+            self._add_choice(attributes)
+        elif role := _ROLE_OF_EVENT.get(name):
+            self.asked.append(_event_message(attributes, role, name))
+
+    def _add_attributes(self, attributes: Mapping[str, Any]) -> None:
+        if attributes.get("gen_ai.operation.name") not in _INFERENCE:
+            return
+        if (value := attributes.get(INSTRUCTIONS)) is not None:
+            self.asked += instructions_of(value, INSTRUCTIONS)
+        if (value := attributes.get(INPUT)) is not None:
+            self.asked += messages_of(value, INPUT)
+        if (value := attributes.get(OUTPUT)) is not None:
+            rows = structured(value, OUTPUT)
+            # Several answers to one request: which one the agent took shows in its next request.
+            first = rows[:1] if isinstance(rows, list) else rows
+            self.answered += messages_of(first, OUTPUT)
+
+    def _add_choice(self, body: Mapping[str, Any]) -> None:
+        if body.get("index") in (None, 0):
+            said = structured(body.get("message", body), _CHOICE)
+            self.answered.append(_event_message(said, "assistant", _CHOICE))
+
+
+def fragments_of(export: object) -> Iterator[Fragment]:
+    """Spans and events of one export, in order.
+
+    Raises:
+        RecordError: it is no OTLP/JSON export.
+    """
+    if not isinstance(export, Mapping) or not {"resourceSpans", "resourceLogs"} & set(export):
+        raise RecordError("it has neither resourceSpans nor resourceLogs; expected OTLP/JSON")
+    for shared, span in _items(export, "resourceSpans", "scopeSpans", "spans"):
+        attributes = shared | attributes_of(span.get("attributes"))
+        fragment = _fragment(span, attributes, span.get("startTimeUnixNano"))
+        parts = [("", attributes)]
+        for event in _objects(span.get("events")):
+            parts.append((str(event.get("name")), _event_body(event)))
+        yield _filled(fragment, parts)
+    for shared, log in _items(export, "resourceLogs", "scopeLogs", "logRecords"):
+        body = _event_body(log)
+        name = str(log.get("eventName") or body.get("event.name"))
+        time = log.get("timeUnixNano") or log.get("observedTimeUnixNano")
+        yield _filled(_fragment(log, shared | body, time), [(name, body)])
+
+
+def _fragment(item: Mapping[str, Any], attributes: dict[str, Any], time: object) -> Fragment:
+    trace, span = (str(item.get(name) or "").lower() for name in ("traceId", "spanId"))
+    return Fragment(trace, span, _time(time), attributes)
+
+
+def _filled(fragment: Fragment, parts: list[tuple[str, dict[str, Any]]]) -> Fragment:
+    try:
+        for name, attributes in parts:
+            fragment.add(name, attributes)
+    except RecordError as error:
+        fragment.flaw = str(error)
+    return fragment
+
+
+def _items(
+    export: Mapping[str, Any], resources: str, scopes: str, items: str
+) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    """Spans or log records, each with the attributes of its resource."""
+    for resource in _objects(export.get(resources)):
+        described = resource.get("resource")
+        entries = described.get("attributes") if isinstance(described, Mapping) else None
+        shared = attributes_of(entries)
+        for scope in _objects(resource.get(scopes)):
+            for item in _objects(scope.get(items)):
+                yield shared, item
+
+
+def _objects(values: object) -> Iterator[Mapping[str, Any]]:
+    for value in values if isinstance(values, list) else ():
+        if isinstance(value, Mapping):
+            yield value
+
+
+def _event_body(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of an event and its body, which may be an attribute as JSON text."""
+    found = attributes_of(event.get("attributes"))
+    for body in (any_value(event.get("body")), found.get("gen_ai.event.content")):
+        try:
+            said = structured(body, "body") if body is not None else None
+        except RecordError:
+            continue  # a text that is not the event's data
+        if isinstance(said, Mapping):
+            found |= said
+    return found
+
+
+def _event_message(body: object, role: str, name: str) -> Message:
+    """A message of an event for each, OpenAI's shape in all but the id of a tool's result."""
+    if not isinstance(body, Mapping):
+        raise RecordError(f"{name} has no message")
+    row = {"role": body.get("role") or role, "content": body.get("content")}
+    if (calls := body.get("tool_calls")) is not None:
+        row["tool_calls"] = structured(calls, f"{name}.tool_calls")
+    if row["role"] == "tool":
+        row["tool_call_id"] = body.get("id")
+    if isinstance(row["content"], Mapping):
+        raise RecordError(f"{name}.content is not a text")
+    return to_message(row, name)[0]
+
+
+def _time(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        return 0

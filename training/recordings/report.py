@@ -1,0 +1,187 @@
+"""Report of an import: figures, and advice on what to collect next."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from training.recordings.episode import BadRecord, RecordedEpisode
+from training.recordings.task_tree import TaskTree, TreeFigures
+
+MOST_SHOWN: Final = 20
+"""Bad records that are named; the others are counted."""
+_FEW_GROUPS: Final = 50
+"""Below this many sibling groups that differ, collecting more is advised."""
+
+
+class ImportReport(BaseModel):
+    """Figures of an import.
+
+    Attributes:
+        files: files read.
+        episodes: imported episodes.
+        skipped: records that hold no episode.
+        bad_records: the first of them, by line and reason.
+        tasks: number of tasks.
+        tasks_with_one_episode: those of which nothing can be compared.
+        split_tasks: tasks whose episodes open with different messages, so that they share no state.
+        actions: replies of the agent.
+        tool_calls: calls of tools in them.
+        reward_min, reward_mean, reward_max: rewards of the episodes.
+        states: distinct states in which an action was taken.
+        branching_states: states with at least two different actions; they hold a sibling group.
+        differing_groups: sibling groups whose actions have different best outcomes.
+        repeated_episodes: episodes equal to another one.
+        contained_episodes: episodes that another one continues.
+        disagreeing_episodes: groups of equal episodes with different rewards.
+        uncertain_states: states in which one action had different observations.
+        advice: what to collect to have more.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    files: int
+    episodes: int
+    skipped: int
+    bad_records: tuple[str, ...]
+    tasks: int
+    tasks_with_one_episode: int
+    split_tasks: int
+    actions: int
+    tool_calls: int
+    reward_min: float
+    reward_mean: float
+    reward_max: float
+    states: int
+    branching_states: int
+    differing_groups: int
+    repeated_episodes: int
+    contained_episodes: int
+    disagreeing_episodes: int
+    uncertain_states: int
+    advice: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running figures of an import."""
+
+    files: int = 0
+    rewards: list[float] = field(default_factory=list)
+    actions: int = 0
+    tool_calls: int = 0
+    skipped: int = 0
+    bad: list[str] = field(default_factory=list)
+    tasks: int = 0
+    single: int = 0
+    split: int = 0
+    trees: TreeFigures = field(default_factory=TreeFigures)
+
+    def add_episode(self, episode: RecordedEpisode) -> None:
+        """Count an episode."""
+        self.rewards.append(episode.reward)
+        self.actions += sum(message.role == "assistant" for message in episode.messages)
+        self.tool_calls += sum(len(message.tool_calls) for message in episode.messages)
+
+    def add_bad(self, record: BadRecord) -> None:
+        """Count a bad record, and name it if it is one of the first."""
+        self.skipped += 1
+        if len(self.bad) < MOST_SHOWN:
+            self.bad.append(str(record))
+
+    def add_task(self, trees: Sequence[TaskTree]) -> None:
+        """Count the trees of one task."""
+        self.tasks += 1
+        self.single += sum(tree.figures.episodes for tree in trees) == 1
+        self.split += len(trees) > 1
+        self.trees = _sum((self.trees, *(tree.figures for tree in trees)))
+
+    def report(self) -> ImportReport:
+        """The report, with its advice."""
+        trees = self.trees
+        report = ImportReport(
+            files=self.files,
+            episodes=len(self.rewards),
+            skipped=self.skipped,
+            bad_records=tuple(self.bad),
+            tasks=self.tasks,
+            tasks_with_one_episode=self.single,
+            split_tasks=self.split,
+            actions=self.actions,
+            tool_calls=self.tool_calls,
+            reward_min=min(self.rewards),
+            reward_mean=sum(self.rewards) / len(self.rewards),
+            reward_max=max(self.rewards),
+            states=trees.states,
+            branching_states=trees.branching,
+            differing_groups=trees.differing,
+            repeated_episodes=trees.repeated,
+            contained_episodes=trees.contained,
+            disagreeing_episodes=trees.disagreeing,
+            uncertain_states=trees.uncertain,
+        )
+        return report.model_copy(update={"advice": tuple(_advice(report))})
+
+
+def show_report(report: ImportReport, console: Console) -> None:
+    """Print the report as a table, followed by the advice."""
+    table = Table("figure", "value", title="import")
+    for name, value in report.model_dump(exclude={"advice", "bad_records"}).items():
+        shown = f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+        table.add_row(name.replace("_", " "), shown)
+    console.print(table)
+    for line in report.advice:
+        console.print(f"• {escape(line)}", highlight=False)
+
+
+def _sum(figures: Iterable[TreeFigures]) -> TreeFigures:
+    names = [one.name for one in fields(TreeFigures)]
+    kept = list(figures)
+    return TreeFigures(**{name: sum(getattr(one, name) for one in kept) for name in names})
+
+
+def _advice(report: ImportReport) -> Iterable[str]:
+    """Plain sentences with figures; none if nothing is amiss."""
+    branching, states = report.branching_states, report.states
+    if report.tasks_with_one_episode:
+        yield (
+            f"{report.tasks_with_one_episode} of {report.tasks} tasks have one episode, with which "
+            "nothing can be compared: record several episodes of each task, under the same task id."
+        )
+    if report.split_tasks:
+        yield (
+            f"{report.split_tasks} of {report.tasks} tasks have episodes that open with different "
+            "messages, so that they share no state: keep dates, names and other changing text out "
+            "of the first messages."
+        )
+    if report.reward_min == report.reward_max:
+        yield (
+            f"All {report.episodes} episodes have the reward {report.reward_min:g}: a Q model "
+            "learns from differences, so record failures as well as successes."
+        )
+    if report.differing_groups < _FEW_GROUPS:
+        yield (
+            f"{branching} of {states} states branch, and {report.differing_groups} of these "
+            "sibling groups differ in outcome: draw several episodes per task at a temperature "
+            "above 0, or let the server draw several candidates (num_candidates) in its episodes."
+        )
+    elif report.differing_groups < branching / 2:
+        yield (
+            f"{report.differing_groups} of {branching} sibling groups differ in outcome: a finer "
+            "reward, or tasks on which the agent sometimes succeeds, make more of them differ."
+        )
+    if report.uncertain_states:
+        yield (
+            f"In {report.uncertain_states} states the same action had different observations: the "
+            "environment is not deterministic, or its observations hold changing text. Labels take "
+            "the best outcome."
+        )
+    if report.disagreeing_episodes:
+        yield (
+            f"{report.disagreeing_episodes} groups of equal episodes have different rewards, which "
+            "were averaged: look at how the reward is given."
+        )

@@ -1,0 +1,47 @@
+"""Episodes that the server recorded (`QGUIDE_EPISODES_DIR`): rows of trees with a single path."""
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import ValidationError
+
+from qnet.errors import RecordError
+from qnet.records import TreeRow
+from qnet.types import Message
+from training.algorithms.tree import Node, Tree
+from training.data.records import tree_from_row
+from training.recordings.episode import RecordedEpisode, flaw_of, read_task_id
+from training.recordings.fields import Fields
+
+
+def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[RecordedEpisode]:
+    """The episodes of a tree, one per leaf.
+
+    Raises:
+        RecordError: it is no tree, or one without any action.
+    """
+    try:
+        row = TreeRow.model_validate(record)
+    except ValidationError as error:
+        raise RecordError(flaw_of(error)) from error
+    if not row.nodes:
+        raise RecordError("it has no actions")
+    tree = tree_from_row(row)
+    task_id = read_task_id(record, fields.tasks or ("task_id",))
+    for leaf in tree.leaves():
+        yield RecordedEpisode(
+            messages=_messages(row, tree, leaf),
+            reward=leaf.step.reward,
+            task_id=task_id,
+            terminated=leaf.step.terminated,
+            source=leaf.source,
+            environment=row.environment,
+            kind=row.kind,
+        )
+
+
+def _messages(row: TreeRow, tree: Tree, leaf: Node) -> tuple[Message, ...]:
+    system = () if row.system is None else (Message("system", row.system),)
+    history = tree.history(leaf.id)
+    if not leaf.step.observation and leaf.step.observed is None:
+        history = history[:-1]  # nothing was recorded after the last action
+    return (*system, *history)

@@ -1,0 +1,84 @@
+"""ShareGPT conversations, as ETO and AgentGym publish their trajectories.
+
+    {"item_id": "webshop_17", "reward": 1.0, "conversations": [
+        {"from": "human", "loss": null, "value": "…"}, {"from": "gpt", "loss": true, "value": "…"}]}
+
+A reply with `"loss": false` is a part of the frame ("OK.") and is not imitated.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from qnet.errors import RecordError
+from qnet.types import Message, Role, ToolCall
+from training.recordings.episode import (
+    RecordedEpisode,
+    build_episode,
+    read_reward,
+    read_task_id,
+)
+from training.recordings.fields import Fields
+
+_TASK_FIELDS: Final = ("item_id", "task_id", "id")
+_CALL: Final = "function_call"
+_ROLES: Final[Mapping[str, Role]] = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+    _CALL: "assistant",
+}
+
+
+def read_sharegpt_record(record: Mapping[str, object], fields: Fields) -> RecordedEpisode:
+    """The episode of a record with `conversations`.
+
+    Raises:
+        RecordError: it is malformed.
+    """
+    turns = record.get("conversations")
+    if not isinstance(turns, Sequence) or isinstance(turns, str):
+        raise RecordError("conversations is not a list")
+    messages = [_to_message(turn, index) for index, turn in enumerate(turns)]
+    ignored = {i for i, turn in enumerate(turns) if turn.get("loss") is False}
+    system = record.get("system")
+    if isinstance(system, str) and system.strip():
+        messages.insert(0, Message("system", system))
+        ignored = {index + 1 for index in ignored}
+    return build_episode(
+        messages,
+        reward=read_reward(record, fields.reward or "reward", fields.default_reward),
+        task_id=read_task_id(record, fields.tasks or _TASK_FIELDS),
+        ignored=ignored,
+    )
+
+
+def _to_message(turn: object, index: int) -> Message:
+    place = f"conversations[{index}]"
+    if not isinstance(turn, Mapping):
+        raise RecordError(f"{place} is not an object")
+    speaker, value = turn.get("from"), turn.get("value")
+    role = _ROLES.get(speaker) if isinstance(speaker, str) else None
+    if role is None:
+        raise RecordError(f"{place}.from is none of {', '.join(_ROLES)}")
+    if not isinstance(value, str):
+        raise RecordError(f"{place}.value is not a text")
+    return _call(value, place) if speaker == _CALL else Message(role, value)
+
+
+def _call(value: str, place: str) -> Message:
+    """A turn that is nothing but a call: JSON with its name and arguments."""
+    try:
+        called = json.loads(value)
+    except (ValueError, RecursionError):
+        called = None
+    if not isinstance(called, dict) or not isinstance(called.get("name"), str):
+        raise RecordError(f"{place}.value is not a call as JSON with a name and arguments")
+    arguments = called.get("arguments", {})
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return Message("assistant", "", (ToolCall(called["name"], text),))

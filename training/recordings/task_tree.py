@@ -1,0 +1,182 @@
+"""The tree of the episodes of one task, and figures on what can be learned from it."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from statistics import fmean
+
+from qnet.records import TreeRow
+from qnet.types import History
+from training.algorithms.bellman import bellman_backup
+from training.algorithms.tree import Tree, merge_branch
+from training.data.records import TrajectoryRow, messages_of, node_row, rows_of
+from training.trajectory import Step, observation_message, observation_text
+
+_LEAST_DIFFERENCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFigures:
+    """Figures of one tree, or sums over several.
+
+    Attributes:
+        episodes: number of episodes.
+        states: distinct states in which an action was taken.
+        branching: states with at least two different actions.
+        differing: branching states whose actions have different best outcomes.
+        repeated: episodes with the same actions and observations as another.
+        contained: episodes that another one continues; their own reward is not in the tree.
+        disagreeing: groups of equal episodes with different rewards, which are averaged.
+        uncertain: states in which one action had different observations.
+    """
+
+    episodes: int = 0
+    states: int = 0
+    branching: int = 0
+    differing: int = 0
+    repeated: int = 0
+    contained: int = 0
+    disagreeing: int = 0
+    uncertain: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTree:
+    """The tree of one task as a record, and its figures."""
+
+    row: TreeRow
+    figures: TreeFigures
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """An episode as the messages before its first action, and its steps."""
+
+    opening: History
+    steps: tuple[Step, ...]
+    row: TrajectoryRow
+
+    @property
+    def path(self) -> tuple[tuple[str, str], ...]:
+        """Actions and observations; episodes are equal if these are."""
+        return tuple((step.key, step.observation) for step in self.steps)
+
+
+def build_task_trees(rows: Sequence[TrajectoryRow]) -> list[TaskTree]:
+    """Merge the episodes of one task; equal beginnings become the same nodes.
+
+    Episodes that open with other messages are in other states, so they become a tree of their own,
+    whose task id ends with #2, #3 and so on.
+    """
+    by_opening: dict[tuple[object, ...], list[_Chat]] = defaultdict(list)
+    for chat in map(_chat, rows):
+        by_opening[tuple(message.key for message in chat.opening)].append(chat)
+    return [
+        _build_tree(chats, task_id=chats[0].row.task_id + (f"#{number}" if number > 1 else ""))
+        for number, chats in enumerate(by_opening.values(), start=1)
+    ]
+
+
+def _build_tree(chats: Sequence[_Chat], *, task_id: str) -> TaskTree:
+    """The tree of episodes with the same opening.
+
+    The longest come first, so that no inner node has an outcome: an episode that another one
+    continues was cut short, and the tree keeps the outcome of the longer one. Rewards of equal
+    episodes are averaged.
+    """
+    groups: dict[tuple[object, ...], list[_Chat]] = defaultdict(list)
+    for chat in chats:
+        groups[chat.path].append(chat)
+    tree, contained, disagreeing = _root(chats[0]), 0, 0
+    for equal in sorted(groups.values(), key=lambda chats: -len(chats[0].steps)):
+        rewards = [chat.row.outcome_reward for chat in equal]
+        disagreeing += max(rewards) - min(rewards) > _LEAST_DIFFERENCE
+        known = len(tree.nodes)
+        steps = _rewarded(equal[0], fmean(rewards))
+        tree, branch = merge_branch(tree, steps, source=equal[0].row.source)
+        contained += len(equal) if branch[-1] <= known else 0
+    branching, differing, uncertain = _count_branching(tree)
+    figures = TreeFigures(
+        episodes=len(chats),
+        states=sum(bool(children) for children in tree.children),
+        branching=branching,
+        differing=differing,
+        repeated=len(chats) - len(groups),
+        contained=contained,
+        disagreeing=disagreeing,
+        uncertain=uncertain,
+    )
+    return TaskTree(_tree_row(chats, tree, task_id), figures)
+
+
+def _chat(row: TrajectoryRow) -> _Chat:
+    messages = messages_of(row.messages)
+    turns = [list(turn) for _, turn in groupby(messages, key=lambda m: m.role == "assistant")]
+    opening, *rest = turns
+    steps = []
+    for number in range(0, len(rest), 2):
+        (reply,), observed = rest[number], tuple(*rest[number + 1 : number + 2])
+        # An episode that ends with a reply leaves open what it led to.
+        last = number + 2 >= len(rest)
+        step = Step.of_messages(reply, observed)
+        steps.append(replace(step, observed=None) if last and not observed else step)
+    return _Chat(tuple(opening), tuple(steps), row)
+
+
+def _root(chat: _Chat) -> Tree:
+    _, opening = _split_system(chat.opening)
+    text = observation_text(opening)
+    plain = opening == (observation_message(text),)
+    return Tree(text, opening=() if plain else opening)
+
+
+def _split_system(opening: History) -> tuple[str | None, History]:
+    """The leading system message, and the other messages."""
+    if opening[0].role in ("system", "developer"):
+        return opening[0].content, opening[1:]
+    return None, opening
+
+
+def _rewarded(chat: _Chat, reward: float) -> list[Step]:
+    *before, last = chat.steps
+    return [*before, replace(last, reward=reward, terminated=chat.row.terminated)]
+
+
+def _tree_row(chats: Sequence[_Chat], tree: Tree, task_id: str) -> TreeRow:
+    row = chats[0].row
+    return TreeRow(
+        task_id=task_id,
+        kind=row.kind,
+        environment=row.environment,
+        first_observation=tree.first_observation,
+        system=_split_system(chats[0].opening)[0],
+        opening=rows_of(tree.opening),
+        nodes=tuple(node_row(node) for node in tree.nodes),
+        draws=len(chats),
+        completion_tokens=sum(chat.row.completion_tokens for chat in chats),
+    )
+
+
+def _count_branching(tree: Tree) -> tuple[int, int, int]:
+    """Numbers of states: branching, branching with different outcomes, and uncertain."""
+    best = bellman_backup(tree, gamma=1.0)
+    branching = differing = uncertain = 0
+    for children in tree.children:
+        outcomes = _outcomes(tree, children, best)
+        branching += len(outcomes) > 1
+        uncertain += len(outcomes) < len(children)
+        differing += (
+            len(outcomes) > 1
+            and max(outcomes.values()) - min(outcomes.values()) > _LEAST_DIFFERENCE
+        )
+    return branching, differing, uncertain
+
+
+def _outcomes(tree: Tree, children: Sequence[int], best: Mapping[int, float]) -> dict[str, float]:
+    """Best outcome of each different action of a state."""
+    outcomes: dict[str, float] = {}
+    for child in children:
+        key = tree.node(child).step.key
+        outcomes[key] = max(best[child], outcomes.get(key, best[child]))
+    return outcomes
