@@ -30,7 +30,7 @@ def record(*messages: Mapping[str, Any], **fields: object) -> dict[str, object]:
 
 
 def refusal(row: Mapping[str, object]) -> str:
-    """Why a row of messages is refused."""
+    """The reason to refuse a row of messages."""
     with pytest.raises(RecordError) as caught:
         read_message_record(row, Fields())
     return str(caught.value)
