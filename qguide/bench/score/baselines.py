@@ -37,7 +37,7 @@ from qnet.engine.packed_model import (
 )
 from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
-from qnet.models.qnet import QNet, ValueHead
+from qnet.models.qnet import MATCH_WIDTH, QNet, ValueHead
 from qnet.scoring.value_head import SharedPrefixScorer
 
 
@@ -280,15 +280,12 @@ def _with_match_features(loaded: LoadedQNet) -> LoadedQNet:
     Their cost is that of any match features; Q stays that of all other implementations.
     """
     model = _with_shared_weights(loaded.model)
-    plain, first = loaded.model.head, loaded.model.head.hidden[0]
-    width, hidden_size = first.weight.shape
-    head = ValueHead(hidden_size, width, features="match-1").to(first.weight)
-    with torch.no_grad():
-        head.hidden[0].weight.zero_()
-        head.hidden[0].weight[:, :hidden_size] = first.weight
-        head.hidden[0].bias.copy_(first.bias)
-        head.hidden[2].load_state_dict(plain.hidden[2].state_dict())
-        head.out.load_state_dict(plain.out.state_dict())
+    plain = loaded.model.head.state_dict()
+    width, hidden_size = plain["hidden.0.weight"].shape
+    head = ValueHead(hidden_size, width, features="match-1").to(plain["hidden.0.weight"])
+    unread = torch.zeros((width, MATCH_WIDTH)).to(plain["hidden.0.weight"])
+    weights = plain | {"hidden.0.weight": torch.cat([plain["hidden.0.weight"], unread], dim=1)}
+    head.load_state_dict(weights, strict=False)  # the match layers keep their random weights
     model.head = head.eval()
     return replace(loaded, model=model)
 
