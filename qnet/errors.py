@@ -18,7 +18,8 @@ QGuideError
 │   └── UnscorableError          the trunk's server refused this input
 ├── UpstreamError                an upstream answered with an error, or not with a completion
 │   ├── UpstreamTimeoutError     it did not answer in time
-│   └── UpstreamUnavailableError it cannot be reached, is busy, or its circuit is open
+│   ├── UpstreamUnavailableError it cannot be reached, is busy, or its circuit is open
+│   └── UpstreamLostError        a job has waited for it in vain
 ├── EnvironmentFailureError      a game or its engine failed
 │   └── InvalidGameError         a game file that the engine cannot play
 ├── EmptyTreeError               a tree without any action
@@ -113,6 +114,10 @@ class UpstreamTimeoutError(UpstreamError):
 
 class UpstreamUnavailableError(UpstreamError):
     """An upstream cannot be reached, is busy, or its circuit is open after repeated failures."""
+
+
+class UpstreamLostError(UpstreamError):
+    """An upstream for which a job has waited in vain; the job ends and can be resumed."""
 
 
 class OverloadedError(ScorerUnavailableError):

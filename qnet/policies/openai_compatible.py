@@ -16,6 +16,7 @@ import httpx
 import stamina
 
 from qnet.errors import (
+    HistoryTooLongError,
     InvalidCandidatesError,
     InvalidRequestError,
     UpstreamError,
@@ -27,11 +28,13 @@ from qnet.policies.answer_parsing import parse
 from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
 from qnet.policies.openai_schema import (
     MaxTokensName,
+    exceeds_context,
     read_completion,
     reason_of,
     request_body,
     retry_after_s,
 )
+from qnet.policies.session import session_headers
 from qnet.policies.usage_ledger import record_usage
 from qnet.support.bounded_body import (
     ACCEPT_ENCODING,
@@ -67,7 +70,10 @@ class UpstreamLimits:
         max_connections: of the pool.
         max_answer_bytes: a larger answer, compressed or not, is given up.
         retries: after failures that may pass.
-        longest_wait_s: before a retry; if the upstream asks for a longer wait there is no retry.
+        patience_s: time for which retries go on, however many there are, also after a timeout and
+            any failure of the server's; for jobs, which wait rather than fail. None: `retries`.
+        longest_wait_s: before a retry; if the upstream asks for a longer wait (with `patience_s`,
+            for one longer than that) there is no retry.
         breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
     """
 
@@ -77,9 +83,15 @@ class UpstreamLimits:
     max_connections: int = 100
     max_answer_bytes: int = 8 * 1024**2
     retries: int = 2
+    patience_s: float | None = None
     longest_wait_s: float = 5.0
     breaker_failures: int = 5
     breaker_open_s: float = 10.0
+
+    @property
+    def is_patient(self) -> bool:
+        """True for a job's limits: time is not pressing, and a failure costs an episode."""
+        return self.patience_s is not None
 
 
 class OpenAICompatiblePolicy:
@@ -125,7 +137,9 @@ class OpenAICompatiblePolicy:
             headers={"Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING}
             | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             timeout=httpx.Timeout(
-                limits.timeout_s, connect=limits.connect_timeout_s, pool=limits.connect_timeout_s
+                limits.timeout_s,
+                connect=limits.connect_timeout_s,
+                pool=None if limits.is_patient else limits.connect_timeout_s,
             ),
             limits=httpx.Limits(
                 max_connections=limits.max_connections,
@@ -139,6 +153,7 @@ class OpenAICompatiblePolicy:
 
         Raises:
             InvalidCandidatesError: n is below 1.
+            HistoryTooLongError: the upstream says that the history leaves no room for a reply.
             UpstreamRefusedError: the upstream says that the request is wrong.
             UpstreamError: it failed, was silent, is unreachable or busy.
         """
@@ -219,8 +234,8 @@ class OpenAICompatiblePolicy:
         drawn: list[Candidate] = []
         async for attempt in stamina.retry_context(
             on=self._wait_before_retry,
-            attempts=self._limits.retries + 1,
-            timeout=None,
+            attempts=None if self._limits.is_patient else self._limits.retries + 1,
+            timeout=self._limits.patience_s,
             wait_initial=_FIRST_WAIT_S,
             wait_max=self._limits.longest_wait_s,
             wait_jitter=_FIRST_WAIT_S,
@@ -234,7 +249,8 @@ class OpenAICompatiblePolicy:
             return False
         if not error.retry_after_s:
             return True
-        return error.retry_after_s <= self._limits.longest_wait_s and error.retry_after_s
+        longest_wait_s = self._limits.patience_s or self._limits.longest_wait_s
+        return error.retry_after_s <= longest_wait_s and error.retry_after_s
 
     async def _ask_once(self, body: dict[str, Any]) -> list[Candidate]:
         """Candidates from one request, whose outcome is told to the breaker.
@@ -285,7 +301,9 @@ class OpenAICompatiblePolicy:
                 "the request holds NaN or Infinity, which is no JSON; send finite numbers"
             ) from error
         try:
-            async with self._http.stream("POST", "chat/completions", content=content) as response:
+            async with self._http.stream(
+                "POST", "chat/completions", content=content, headers=session_headers()
+            ) as response:
                 answer = await read_bounded(response, max_bytes=limits.max_answer_bytes)
             check_number_of_values(answer.content, limits.max_answer_bytes // _BYTES_PER_VALUE)
             return answer
@@ -304,7 +322,8 @@ class OpenAICompatiblePolicy:
         except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
             raise UpstreamTimeoutError(
                 f"upstream {self.name} was silent for {limits.timeout_s:g} s; ask for fewer or "
-                "shorter candidates, or raise its timeout_s"
+                "shorter candidates, or raise its timeout_s",
+                retriable=limits.is_patient,
             ) from error
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise _UnreachableError(
@@ -317,6 +336,8 @@ class OpenAICompatiblePolicy:
         status, name = response.status_code, self.name
         if status in _REFUSED:
             reason = await parse(reason_of, response.content)
+            if exceeds_context(reason):
+                return HistoryTooLongError(f"upstream {name} refused: {reason}")
             return UpstreamRefusedError(f"upstream {name} refused: {reason}")
         if status in _FORBIDDEN:
             return UpstreamError(f"upstream {name} refused this server's key with {status}")
@@ -330,7 +351,7 @@ class OpenAICompatiblePolicy:
         return UpstreamError(
             f"upstream {name} answered with {status}",
             retry_after_s=wait_s,
-            retriable=status in _PASSING,
+            retriable=status in _PASSING or (self._limits.is_patient and response.is_server_error),
         )
 
 

@@ -249,6 +249,14 @@ def reason_of(answer: bytes) -> str:
     return said[:_SHOWN_CHARACTERS] or "it gave no reason"
 
 
+def exceeds_context(reason: str) -> bool:
+    """True if an upstream refuses a history because it is longer than the model's context.
+
+    OpenAI, vLLM and SGLang all name the "context length"; only OpenAI has a code for it.
+    """
+    return "context length" in reason.lower()
+
+
 def retry_after_s(header: str | None) -> float | None:
     """Seconds that a Retry-After header asks for, at most a day; None if it cannot be read."""
     if not header:

@@ -39,6 +39,7 @@ Fault = Literal[
 ]
 _FAULTS: tuple[str, ...] = get_args(Fault)
 _HANG_S = 3600.0
+_POLL_S = 0.01
 _LOGPROB = -0.5
 
 
@@ -51,16 +52,26 @@ class FakeUpstream:
         fault: the fault to inject.
         faults_after: number of requests to serve before the first fault.
         faults_left: number of faults left to inject; None is unlimited.
+        delay_s: time that every answer takes.
+        together: number of first requests that are answered only once all of them have arrived.
         asked: bodies of the requests so far, oldest first.
         keys: their Authorization headers.
+        sessions: their X-Session-ID headers.
+        in_flight: number of requests that wait for an answer.
+        most_in_flight: the largest number of them so far.
     """
 
     replies: Sequence[str] = DEFAULT_REPLIES
     fault: Fault = ""
     faults_after: int = 0
     faults_left: int | None = None
+    delay_s: float = 0.0
+    together: int = 0
     asked: list[Json] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    sessions: list[str | None] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
 
     def app(self) -> FastAPI:
         """Build the FastAPI application."""
@@ -89,6 +100,18 @@ class FakeUpstream:
         body: Json = await request.json()
         self.asked.append(body)
         self.keys.append(request.headers.get("authorization"))
+        self.sessions.append(request.headers.get("x-session-id"))
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(self.delay_s)
+            while len(self.asked) < self.together:
+                await asyncio.sleep(_POLL_S)
+            return await self._answer(body)
+        finally:
+            self.in_flight -= 1
+
+    async def _answer(self, body: Json) -> Response:
         match self._failing(body):
             case "hang":
                 await asyncio.sleep(_HANG_S)

@@ -3,10 +3,9 @@
 import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -18,8 +17,12 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from qnet.decision.perturbation import DEFAULT_MAX_TOKENS
-from qnet.policies.openai_compatible import UpstreamLimits
-from qnet.policies.openai_schema import MaxTokensName
+from qnet.policies.upstream_settings import (
+    DEFAULT_LIMITS,
+    ApiKey,
+    UpstreamName,
+    UpstreamSettings,
+)
 from qnet.records import MAX_REWARD
 from qnet.types import TaskMarker
 
@@ -28,22 +31,8 @@ SCRIPTED: Final = "scripted"
 DEFAULT_POLICY: Final = "default"
 VLLM: Final = "vllm"
 
-UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
-_PATIENCE: Final = UpstreamLimits()
 _HOST: Final = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
-
-
-def _fits_a_header(key: SecretStr) -> SecretStr:
-    if not re.fullmatch(r"[!-~]*", key.get_secret_value()):
-        raise ValueError(
-            "the key has a space, a control character or a character beyond ASCII, which an HTTP "
-            "header cannot carry; copy it again"
-        )
-    return key
-
-
-ApiKey = Annotated[SecretStr, AfterValidator(_fits_a_header)]
 
 
 class VllmTrunk(BaseModel):
@@ -62,45 +51,28 @@ class VllmTrunk(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
 
 
-class Upstream(BaseModel):
+class Upstream(UpstreamSettings):
     """An OpenAI-compatible server whose model is served as a policy.
 
     Attributes:
-        url: base URL as for an OpenAI client; /chat/completions is appended to it.
-        model: the model's name at the upstream.
         api_key: the key to send, if the upstream needs one.
-        n: `one_request` draws all candidates with one request (`n`); `parallel` sends one request
-            per candidate.
-        max_tokens_name: the parameter for the longest completion; OpenAI's reasoning models take
-            `max_completion_tokens`.
         cache_salt: send vLLM's `cache_salt`, which keeps the callers' prefix caches apart; most
             other servers refuse the parameter.
         timeout_s: longest time without a byte from the upstream; the default is nine tenths of the
             server's `timeout_s`.
-        connect_timeout_s: longest wait for a connection.
         max_connections: maximum number of open connections; `parallel` needs one per candidate.
-        max_answer_bytes: maximum size of an answer, compressed or decompressed; a larger one is
-            aborted.
         retries: retries of requests that are safe to repeat (no connection, 429, 502, 503, 504).
         breaker_failures: consecutive failures that open the circuit breaker.
         breaker_open_s: time for which an open circuit breaker sends nothing.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    url: HttpUrl
-    model: str = Field(min_length=1)
     api_key: ApiKey | None = None
-    n: Literal["one_request", "parallel"] = "one_request"
-    max_tokens_name: MaxTokensName = "max_tokens"
     cache_salt: bool = False
     timeout_s: float | None = Field(default=None, gt=0)
-    connect_timeout_s: float = Field(default=_PATIENCE.connect_timeout_s, gt=0)
-    max_connections: int = Field(default=_PATIENCE.max_connections, ge=1)
-    max_answer_bytes: int = Field(default=_PATIENCE.max_answer_bytes, ge=1024)
-    retries: int = Field(default=_PATIENCE.retries, ge=0)
-    breaker_failures: int = Field(default=_PATIENCE.breaker_failures, ge=1)
-    breaker_open_s: float = Field(default=_PATIENCE.breaker_open_s, gt=0)
+    max_connections: int = Field(default=DEFAULT_LIMITS.max_connections, ge=1)
+    retries: int = Field(default=DEFAULT_LIMITS.retries, ge=0)
+    breaker_failures: int = Field(default=DEFAULT_LIMITS.breaker_failures, ge=1)
+    breaker_open_s: float = Field(default=DEFAULT_LIMITS.breaker_open_s, gt=0)
 
 
 class Settings(BaseSettings):

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -66,7 +67,8 @@ def open_run(
     Args:
         folder: created if it is missing; no other job can use it until the block ends.
         config: written to `config.json` by a new run, compared with it by a resumed one.
-        may_change: top-level fields that do not change the rows, such as `parallel`.
+        may_change: fields and tables that do not change the rows, such as `parallel`; "*" in a
+            name stands for anything, as in "upstreams.*.url".
         weights: hashes of the models that the run uses, stored beside the fields of `config`.
 
     Raises:
@@ -122,7 +124,7 @@ def _refuse_other_config(
     differences = [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
         for name in sorted(before | now)
-        if name.split(".")[0] not in may_change
+        if not any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in may_change)
         and before.get(name, missing) != now.get(name, missing)
     ]
     if differences:

@@ -2,7 +2,9 @@
 
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
+
+from training.rollouts.usage import Usage
 
 MethodName = Literal[
     "greedy",
@@ -185,6 +187,7 @@ class Results(_Row):
     Attributes:
         complete: every task has an episode of every method and seed.
         kinds: number of tasks of each goal type.
+        usage: what a hosted policy's requests cost; None for a policy of this process.
         notes: explanations of the figures.
     """
 
@@ -197,6 +200,7 @@ class Results(_Row):
     comparisons: tuple[Comparison, ...]
     failures: tuple[Failure, ...]
     wall_clock_s: float
+    usage: Usage | None = Field(default=None, exclude_if=lambda usage: usage is None)
     config: dict[str, object]
     versions: dict[str, str]
     notes: dict[str, str]

@@ -1,4 +1,4 @@
-"""Collect expert trajectories for behaviour cloning.
+"""Collect trajectories for behaviour cloning, from an expert or from a policy's own successes.
 
     qguide collect --config training/configs/alfworld/collect.toml
 
@@ -6,13 +6,15 @@ plays the environment's expert and writes trajectory rows. Tasks whose episode i
 listed in `skipped.jsonl`, so that a resumed run does not play them again.
 
 With a `policy` it collects as DAgger does (Ross et al., 2011): the policy plays some of the steps,
-so that the expert's replies include those to states that the policy reaches.
+so that the expert's replies include those to states that the policy reaches. With
+`player = "policy"` the policy plays alone and no expert is needed: its successes are what rejection
+sampling fine-tuning learns from (STaR, Zelikman et al., 2022).
 """
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 from rich.console import Console
@@ -20,14 +22,18 @@ from rich.console import Console
 from qnet.types import Candidate, History, SampleRequest, Sampling
 from training.data.records import EXPERT, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, finished_task_ids
-from training.environment import Expert, Task
-from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.models import (
-    build_policy,
-    expert_builder,
-    sha256_of_policy,
+from training.environment import Expert, ExpertBuilder, Task
+from training.rollouts.episode import (
+    Agent,
+    AgentStep,
+    Episode,
+    derived_seed,
+    first_reply,
+    play_episode,
+    seeded,
 )
+from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from training.rollouts.models import expert_builder, sha256_of_policy
 from training.rollouts.rollout import ModelRequest, RolloutTask
 
 
@@ -39,19 +45,27 @@ class CollectConfig(RolloutConfig):
         only_won: keep only trajectories that succeed by the environment's criterion.
         mistakes: probability that the expert makes a plausible mistake in place of its reply. SFT
             does not imitate the mistake, but learns the expert's way back from it.
-        policy: "embedded" or a policy's folder, which plays some of the steps; "" for none. SFT
-            imitates such a step only if the expert's reply is the same.
-        policy_share: probability that the policy plays a step.
+        player: "expert", or "policy" for episodes of the policy alone.
+        policy: "embedded", a policy's folder, "upstream:NAME" or an address with "#" and a model;
+            "" for none. Beside the expert it plays some of the steps, which SFT imitates only if
+            the expert's reply is the same.
+        policy_share: probability that the policy plays a step beside the expert.
+        attempts: maximum number of the policy's own episodes per task; the first one that is kept
+            is the last.
         temperature: sampling temperature of the policy.
         max_tokens: maximum number of completion tokens in one of the policy's actions.
         seed: seed of the mistakes and of the policy's draws.
     """
 
+    policy_fields = ("policy",)
+
     max_steps: int = Field(default=40, ge=1)
     only_won: bool = True
     mistakes: float = Field(default=0.0, ge=0, lt=1)
+    player: Literal["expert", "policy"] = "expert"
     policy: str = ""
     policy_share: float = Field(default=0.5, gt=0, le=1)
+    attempts: int = Field(default=1, ge=1)
     temperature: float = Field(default=0.7, ge=0)
     max_tokens: int = Field(default=128, ge=1)
     seed: int = 0
@@ -68,6 +82,18 @@ class CollectConfig(RolloutConfig):
             raise ValueError(
                 f"policy is {self.policy!r} and mistakes {self.mistakes}; a policy makes mistakes "
                 "of its own, so set mistakes to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _player_is_there(self) -> Self:
+        if self.player == "policy" and not self.policy:
+            raise ValueError("player is 'policy', but there is no policy; name one")
+        if self.attempts > 1 and (self.player != "policy" or self.temperature == 0):
+            raise ValueError(
+                f"attempts is {self.attempts}, player {self.player!r} and temperature "
+                f"{self.temperature}; only a policy at a temperature above 0 plays a task "
+                "differently again, so set attempts to 1"
             )
         return self
 
@@ -97,10 +123,11 @@ def run_collect(config: CollectConfig, *, console: Console | None = None) -> Col
     with open_rollouts("collect", config, weights=weights, console=console) as rollouts:
         policy = None
         if config.policy:
-            policy = build_policy(config.policy, config.inference, config.environment)
+            policy = rollouts.build_policy(config.policy)
         skipped_path = rollouts.folder.path / SKIPPED
         with JsonlWriter(skipped_path) as skipped:
-            collector = _Collector(config, rollouts, skipped)
+            source = policy.name if policy and config.player == "policy" else EXPERT
+            collector = _Collector(config, rollouts, skipped, source=source)
             finished = finished_task_ids(rollouts.folder.rows) | finished_task_ids(skipped_path)
             rollouts.play(collector.collect, policy=policy, finished=finished)
         return collector.finish()
@@ -145,41 +172,61 @@ def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, 
     return choose
 
 
-def _agent(config: CollectConfig, expert: Expert, *, seed: int) -> Agent:
-    if not config.policy:
-        return expert_agent(expert, mistakes=config.mistakes, seed=seed)
-    sampling = Sampling(config.temperature, config.max_tokens)
-    return corrected_agent(expert, policy_share=config.policy_share, sampling=sampling, seed=seed)
-
-
 class _Collector:
-    """Plays each task once, then writes its episode, or its id if the episode is not kept."""
+    """Plays each task, then writes its episode, or its id if no episode is kept."""
 
-    def __init__(self, config: CollectConfig, rollouts: Rollouts, skipped: JsonlWriter) -> None:
+    def __init__(
+        self, config: CollectConfig, rollouts: Rollouts, skipped: JsonlWriter, *, source: str
+    ) -> None:
         self._config = config
         self._rollouts = rollouts
         self._skipped = skipped
-        self._build_expert = expert_builder(config.environment)
+        self._source = source
         self._collected = Collected()
+        self._build_expert: ExpertBuilder | None = None
+        if config.player == "expert":
+            self._build_expert = expert_builder(config.environment)
 
     def collect(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Play one task and write its episode, or its id if the episode is not kept."""
+        """Play one task and write its episode, or its id if no episode is kept."""
         task, config, collected = playable.task, self._config, self._collected
-        agent = _agent(config, self._build_expert(), seed=derived_seed(config.seed, task.id))
-        episode = yield from play_episode(
-            playable.make, agent, max_steps=config.max_steps, chat=playable.environment.chat
-        )
-        won = playable.environment.is_success(episode.reward, episode.terminated)
-        collected.episodes += 1
-        collected.won += won
-        collected.steps += len(episode.steps)
+        for attempt in range(config.attempts):
+            seed = derived_seed(config.seed, task.id) + attempt
+            episode = yield from play_episode(
+                playable.make,
+                self._agent(seed),
+                max_steps=config.max_steps,
+                chat=playable.environment.chat,
+            )
+            won = playable.environment.is_success(episode.reward, episode.terminated)
+            collected.episodes += 1
+            collected.won += won
+            collected.steps += len(episode.steps)
+            if kept := won or not config.only_won:
+                break
         note = f"{collected.won}/{collected.episodes} won"
-        if won or not config.only_won:
+        if kept:
             collected.kept += 1
-            self._rollouts.write(trajectory_row(task, config.environment.name, episode), note=note)
+            own_seed = None if self._build_expert else seed
+            row = trajectory_row(
+                task, config.environment.name, episode, source=self._source, seed=own_seed
+            )
+            self._rollouts.write(row, note=note)
         else:
             self._skipped.write({"task_id": task.id, "reward": episode.reward})
             self._rollouts.advance(note)
+
+    def _agent(self, seed: int) -> Agent:
+        config = self._config
+        sampling = Sampling(config.temperature, config.max_tokens)
+        if self._build_expert is None:
+            return first_reply(seeded(sampling, seed))
+        expert = self._build_expert()
+        if not config.policy:
+            return expert_agent(expert, mistakes=config.mistakes, seed=seed)
+        return corrected_agent(
+            expert, policy_share=config.policy_share, sampling=sampling, seed=seed
+        )
 
     def finish(self) -> Collected:
         """Write the run's figures."""

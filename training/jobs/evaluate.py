@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
 from qnet.decision.selection import TieBreak
@@ -46,11 +46,12 @@ from training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_tr
 from training.evaluation.search import TrajectoryValue, Verification
 from training.evaluation.value_models import ValueModels
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from training.rollouts.hosted import HostedPolicy, is_hosted
 from training.rollouts.models import (
     EMBEDDED,
-    build_policy,
     build_scorer,
     model_folder,
+    sha256_of_policy,
     weights_sha256,
 )
 from training.rollouts.rollout import RolloutTask
@@ -65,8 +66,9 @@ class EvaluateConfig(RolloutConfig):
     """Configuration of `qguide evaluate`.
 
     Attributes:
-        policy, qnet: "embedded" or a checkpoint's folder. The Q model may be a QNet or an implicit
-            Q; only q-guided and the methods that try before they choose use it.
+        policy: "embedded", a policy's folder, "upstream:NAME" or an address with "#" and a model.
+        qnet: "embedded" or a checkpoint's folder, of a QNet or an implicit Q; only q-guided and the
+            methods that try before they choose use it.
         verifier: folder of a Q model, read after the observation, that values the tries of
             verifier-best-of-n and q-beam; "" uses `qnet`.
         trajectory_value: value of a trajectory of verifier-best-of-n: Q of its "last" state, or
@@ -82,6 +84,8 @@ class EvaluateConfig(RolloutConfig):
         policy_sha256, qnet_sha256, verifier_sha256: hashes of the weights. The job fills them in,
             so that a run cannot be resumed with other models.
     """
+
+    policy_fields = ("policy",)
 
     policy: str = EMBEDDED
     qnet: str = EMBEDDED
@@ -108,6 +112,15 @@ class EvaluateConfig(RolloutConfig):
         if len(set(values)) != len(values):
             raise ValueError(f"{list(values)} has a value twice; name each once")
         return values
+
+    @model_validator(mode="after")
+    def _hosted_policies_state_no_likelihood(self) -> Self:
+        if "likeliest" in self.methods and is_hosted(self.policy):
+            raise ValueError(
+                f"policy is {self.policy!r}, which states no log-probabilities of whole replies; "
+                "leave out the method likeliest, or use a policy that runs in this process"
+            )
+        return self
 
     def needs_qnet(self, *, verified: bool) -> bool:
         """True if a method uses `qnet`.
@@ -149,7 +162,7 @@ class EvaluateConfig(RolloutConfig):
 def run_evaluate(
     config: EvaluateConfig,
     *,
-    policy: BatchPolicy | None = None,
+    policy: BatchPolicy | HostedPolicy | None = None,
     scorer: Scorer | None = None,
     verifier: Scorer | None = None,
     console: Console | None = None,
@@ -171,7 +184,7 @@ def run_evaluate(
     config = _with_hashes(config, policy is None, scorer is None, verifier is None)
     with open_rollouts("evaluate", config) as rollouts:
         if policy is None:
-            policy = build_policy(config.policy, config.inference, config.environment)
+            policy = rollouts.build_policy(config.policy)
         if verifier is None and config.verifier:
             verifier = build_scorer(config.verifier, config.inference)
         if scorer is None and config.needs_qnet(verified=verifier is not None):
@@ -189,7 +202,7 @@ def _with_hashes(
 ) -> EvaluateConfig:
     hashes: dict[str, str] = {}
     if own_policy:
-        hashes["policy_sha256"] = weights_sha256(model_folder(config.policy, "policy"))
+        hashes["policy_sha256"] = sha256_of_policy(config.policy)
     if own_qnet and config.needs_qnet(verified=bool(config.verifier) or not own_verifier):
         hashes["qnet_sha256"] = weights_sha256(model_folder(config.qnet, "qnet"))
     if own_verifier and config.verifier:
@@ -198,7 +211,10 @@ def _with_hashes(
 
 
 def _play_all(
-    config: EvaluateConfig, rollouts: Rollouts, policy: BatchPolicy, models: ValueModels
+    config: EvaluateConfig,
+    rollouts: Rollouts,
+    policy: BatchPolicy | HostedPolicy,
+    models: ValueModels,
 ) -> list[Failure]:
     """Play every trial that has no row yet, and return the failures."""
     evaluator = _Evaluator(config, rollouts, observes=models.observes)
@@ -298,6 +314,7 @@ def _sum_up(
         comparisons=tuple(compare(episodes, config.seeds)),
         failures=tuple(failures),
         wall_clock_s=seconds,
+        usage=rollouts.usage,
         config=config.model_dump(mode="json"),
         versions=_versions((*PACKAGES, *suite.environment.packages)),
         notes=NOTES,

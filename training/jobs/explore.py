@@ -7,10 +7,8 @@ grow in parallel, so that the policy samples in batches. The seed of a draw is d
 task, draw), so neither `parallel` nor a resume changes a tree.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from time import monotonic
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -29,19 +27,19 @@ from training.environment import Task
 from training.environments.registry import find_environment
 from training.exploration.mcts import Mcts, SearchedTree, search_task
 from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
+from training.rollouts.figures import RunFigures
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from training.rollouts.hosted import HostedPolicy
 from training.rollouts.models import (
     EMBEDDED,
-    build_policy,
     build_scorer,
     sha256_of_policy,
     sha256_of_q_model,
 )
-from training.rollouts.policies import GuidedPolicy, PolicyWithRollouts
+from training.rollouts.policies import JobPolicy, guide_actions, with_rollouts
 from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 from training.trajectory import Step
 
-MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})
 """The figures of a tree that are averaged over trees; the others are summed."""
 
@@ -50,8 +48,8 @@ class ExploreConfig(RolloutConfig):
     """Configuration of `qguide explore`.
 
     Attributes:
-        policy: "embedded", the folder of a policy, or "expert", which branches off by mistakes and
-            recovers from them.
+        policy: "embedded", the folder of a policy, "upstream:NAME" or an address with "#" and a
+            model, or "expert", which branches off by mistakes and recovers from them.
         guide: "embedded" or the folder of a Q model (QNet or implicit Q) that chooses the policy's
             steps among `exploration.candidates`, for a second, on-policy round; "" for none.
         rollouts: policy that plays on after a branch, named as `policy` is; "" for `policy` itself.
@@ -62,6 +60,8 @@ class ExploreConfig(RolloutConfig):
         mcts: how a task is searched.
         seed: base seed of all draws.
     """
+
+    policy_fields = ("policy", "rollouts")
 
     policy: str = EMBEDDED
     guide: str = ""
@@ -101,7 +101,10 @@ class ExploreConfig(RolloutConfig):
 
 
 def run_explore(
-    config: ExploreConfig, *, policy: BatchPolicy | None = None, console: Console | None = None
+    config: ExploreConfig,
+    *,
+    policy: BatchPolicy | HostedPolicy | None = None,
+    console: Console | None = None,
 ) -> dict[str, float]:
     """Explore the tasks that have no tree yet.
 
@@ -123,22 +126,14 @@ def run_explore(
         "rollouts_sha256": sha256_of_policy(config.rollouts) if config.rollouts else "",
     }
     with open_rollouts("explore", config, weights=weights, console=console) as rollouts:
-        policy = _with_guide_and_rollouts(
-            config, policy or build_policy(config.policy, config.inference, config.environment)
-        )
+        policy = policy or rollouts.build_policy(config.policy)
+        drawing: JobPolicy = policy
+        if config.rollouts:
+            drawing = with_rollouts(policy, rollouts.build_policy(config.rollouts))
+        scorer = build_scorer(config.guide, config.inference) if config.guide else None
         explorer = _Explorer(config, rollouts, source=policy.name)
-        rollouts.play(explorer.explore, policy=policy)
-        return explorer.finish()
-
-
-def _with_guide_and_rollouts(config: ExploreConfig, policy: BatchPolicy) -> BatchPolicy:
-    if config.guide:
-        scorer = build_scorer(config.guide, config.inference)
-        policy = GuidedPolicy(policy, scorer, num_candidates=config.exploration.candidates)
-    if config.rollouts:
-        rollouts = build_policy(config.rollouts, config.inference, config.environment)
-        policy = PolicyWithRollouts(policy, rollouts)
-    return policy
+        rollouts.play(explorer.explore, policy=drawing, scorer=scorer)
+        return explorer.figures.finish()
 
 
 def tree_row(task: Task, environment: str, explored: ExploredTree | SearchedTree) -> TreeRow:
@@ -177,27 +172,27 @@ def _best_trajectories(folders: Sequence[Path]) -> dict[str, tuple[Step, ...]]:
 
 
 class _Explorer:
-    """Grows each task's tree, writes it as soon as it is finished, and counts the figures."""
+    """Grows each task's tree and writes it as soon as it is finished."""
 
     def __init__(self, config: ExploreConfig, rollouts: Rollouts, *, source: str) -> None:
+        self.figures = RunFigures(rollouts, unit="trees", rate="draws", means=MEANS)
         self._config = config
         self._rollouts = rollouts
         self._source = source
         self._expert = _best_trajectories(config.expert)
-        self._started = monotonic()
-        self._trees = 0
-        self._totals: dict[str, float] = defaultdict(float)
 
     def explore(self, playable: PlayableTask) -> RolloutTask[None]:
         """Grow and write the tree of one task."""
         task, config = playable.task, self._config
-        explored = yield from self._grow(playable)
+        growing = self._grow(playable)
+        if config.guide:
+            growing = guide_actions(growing, num_candidates=config.exploration.candidates)
+        explored = yield from growing
         spent: Timings = yield TimingsRequest()
         searches = config.strategy == "mcts"
         depth = config.mcts.max_steps if searches else config.exploration.depth
         figures = tree_figures(explored, depth=depth)
-        self._count(figures | {"policy_s": spent.policy_s, "environment_s": spent.environment_s})
-        summary = self._summary()
+        summary = self.figures.add(figures, spent)
         self._rollouts.write(
             tree_row(task, config.environment.name, explored),
             note=f"branching {summary['expanded_branching_fraction']:.2f}  "
@@ -229,30 +224,6 @@ class _Explorer:
                 chat=chat,
             )
         )
-
-    def _count(self, figures: Mapping[str, float]) -> None:
-        self._trees += 1
-        for name, figure in figures.items():
-            self._totals[name] += figure
-
-    def finish(self) -> dict[str, float]:
-        """Write the run's figures.
-
-        Raises:
-            EnvironmentFailureError: every task failed.
-        """
-        self._rollouts.require_some(self._trees)
-        self._rollouts.metrics.write({"summary": self._summary()})
-        return self._summary()
-
-    def _summary(self) -> dict[str, float]:
-        seconds = monotonic() - self._started
-        figures: dict[str, float] = {"trees": self._trees, "failures": len(self._rollouts.failures)}
-        for name, total in self._totals.items():
-            figures[name] = total / self._trees if name in MEANS else total
-        figures["wall_time_s"] = seconds
-        figures["draws_per_s"] = self._totals["draws"] / seconds
-        return figures
 
 
 def tree_figures(explored: ExploredTree | SearchedTree, *, depth: int) -> dict[str, float]:

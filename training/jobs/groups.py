@@ -8,10 +8,8 @@ guided policy. Many episodes are played in parallel, so that the policy samples 
 of a draw is derived from (seed, task, step), so neither `parallel` nor a resume changes a row.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from time import monotonic
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -30,18 +28,17 @@ from training.exploration.decision_groups import (
     play_decisions,
 )
 from training.rollouts.episode import Agent, derived_seed, first_reply, seeded
+from training.rollouts.figures import RunFigures
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from training.rollouts.hosted import HostedPolicy
 from training.rollouts.models import (
     EMBEDDED,
-    build_policy,
     build_scorer,
     expert_builder,
     sha256_of_policy,
     sha256_of_q_model,
 )
 from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
-
-MAY_CHANGE = frozenset({"output", "parallel", "inference"})
 
 
 class Continuation(BaseModel):
@@ -77,13 +74,16 @@ class GroupsConfig(RolloutConfig):
     """Configuration of `qguide groups`.
 
     Attributes:
-        policy: "embedded" or the folder of the policy that draws the candidates.
+        policy: the policy that draws the candidates: "embedded", a folder, "upstream:NAME" or an
+            address with "#" and a model.
         qnet: "embedded" or a Q model's folder, if `decisions.go_on` or `continuation.by` is
             "guided"; "" for none.
         decisions: how an episode is played and its candidates are drawn.
         continuation: how each candidate is valued.
         seed: base seed of all draws.
     """
+
+    policy_fields = ("policy",)
 
     policy: str = EMBEDDED
     qnet: str = ""
@@ -110,7 +110,7 @@ class GroupsConfig(RolloutConfig):
 def run_groups(
     config: GroupsConfig,
     *,
-    policy: BatchPolicy | None = None,
+    policy: BatchPolicy | HostedPolicy | None = None,
     scorer: Scorer | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
@@ -134,12 +134,12 @@ def run_groups(
         "qnet_sha256": sha256_of_q_model(config.qnet),
     }
     with open_rollouts("groups", config, weights=weights, console=console) as rollouts:
-        policy = policy or build_policy(config.policy, config.inference, config.environment)
+        policy = policy or rollouts.build_policy(config.policy)
         if config.is_guided and scorer is None:
             scorer = build_scorer(config.qnet, config.inference)
         player = _Player(config, rollouts, source=policy.name)
         rollouts.play(player.play, policy=policy, scorer=scorer)
-        return player.finish()
+        return player.figures.finish()
 
 
 def _continuing(
@@ -161,17 +161,16 @@ def _continuing(
 
 
 class _Player:
-    """Plays each task's episode, writes it as soon as it is finished, and counts the figures."""
+    """Plays each task's episode and writes it as soon as it is finished."""
 
     def __init__(self, config: GroupsConfig, rollouts: Rollouts, *, source: str) -> None:
+        self.figures = RunFigures(rollouts, unit="episodes", rate="states")
         self._config = config
         self._rollouts = rollouts
         self._source = source
         self._build_expert: Callable[[], Expert] | None = None
         if config.continuation.by == "expert":
             self._build_expert = partial(expert_builder(config.environment), forgetful=True)
-        self._started = monotonic()
-        self._totals: dict[str, float] = defaultdict(float)
 
     def play(self, playable: PlayableTask) -> RolloutTask[None]:
         """Play and write the decisions of one task."""
@@ -187,35 +186,9 @@ class _Player:
         )
         spent: Timings = yield TimingsRequest()
         row = groups_row(task, config, played, source=self._source)
-        self._count(groups_figures(row))
-        self._count({"policy_s": spent.policy_s, "scorer_s": spent.scorer_s})
-        self._count({"environment_s": spent.environment_s})
-        summary = self._summary()
+        summary = self.figures.add(groups_figures(row), spent)
         note = f"{summary['states']:,.0f} states  {summary['states_per_s']:.1f}/s"
         self._rollouts.write(row, note=note)
-
-    def _count(self, figures: Mapping[str, float]) -> None:
-        for name, figure in figures.items():
-            self._totals[name] += figure
-
-    def finish(self) -> dict[str, float]:
-        """Write the run's figures.
-
-        Raises:
-            EnvironmentFailureError: every task failed.
-        """
-        self._rollouts.require_some(int(self._totals["episodes"]))
-        self._rollouts.metrics.write({"summary": self._summary()})
-        return self._summary()
-
-    def _summary(self) -> dict[str, float]:
-        seconds = monotonic() - self._started
-        states_per_s = self._totals["states"] / seconds
-        return dict(self._totals) | {
-            "failures": len(self._rollouts.failures),
-            "wall_time_s": seconds,
-            "states_per_s": states_per_s,
-        }
 
 
 def groups_row(
@@ -243,7 +216,6 @@ def groups_figures(row: DecisionGroupsRow) -> dict[str, float]:
         row.outcome_reward, row.decisions[-1].taken.terminated
     )
     return {
-        "episodes": 1,
         "won": succeeded,
         "states": len(row.decisions),
         "choices": sum(len(decision.candidates) > 1 for decision in row.decisions),

@@ -5,8 +5,9 @@ A job plays each task in a generator, which writes its rows as soon as they are 
     with open_rollouts("explore", config, weights=hashes) as rollouts:
         rollouts.play(lambda task: grow_tree(task, rollouts), policy=policy)
 
-Many tasks are played in parallel, so that the models answer in batches. A task that has a row is
-not played again; one that failed has none, so a resumed run tries it again.
+Many tasks are played in parallel: models in this process answer in batches, a hosted one answers
+each request on its own. A task that has a row is not played again; one that failed has none, so a
+resumed run tries it again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -14,22 +15,37 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from qnet.errors import EnvironmentFailureError, QGuideError
+from qnet.errors import ConfigError, EnvironmentFailureError, QGuideError, UpstreamLostError
 from qnet.types import BatchPolicy, Scorer
 from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from training.environment import Environment, EnvironmentBundle, Task
 from training.environments.registry import AnyEnvironment, default_environment
 from training.environments.task_selection import SelectedSuite, build_selected_suite
 from training.progress import ProgressBar
-from training.rollouts.models import Inference
-from training.rollouts.rollout import RolloutTask, run_rollouts
+from training.rollouts.concurrent import run_concurrently
+from training.rollouts.hosted import (
+    ROW_FIELDS,
+    HostedModel,
+    HostedPolicy,
+    Upstreams,
+    build_hosted_policy,
+    find_upstream,
+    is_hosted,
+)
+from training.rollouts.lockstep import run_rollouts
+from training.rollouts.models import Inference, build_policy
+from training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
+from training.rollouts.rollout import RolloutTask
+from training.rollouts.usage import Usage, recorded_usage
 
-MAY_CHANGE = frozenset({"output", "parallel", "inference"})
+MAY_CHANGE = frozenset({"output", "parallel", "inference"}) | {
+    f"upstreams.*.{field}" for field in HostedModel.model_fields.keys() - ROW_FIELDS
+}
 """Fields that a resumed run may change, because no row depends on them."""
 
 
@@ -41,14 +57,27 @@ class RolloutConfig(BaseModel):
         environment: the tasks to play.
         inference: how the models run.
         parallel: number of tasks played in parallel, and so the size of the models' batches.
+        upstreams: name -> a hosted model, which `policy = "upstream:NAME"` draws from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    policy_fields: ClassVar[tuple[str, ...]] = ()
 
     output: Path
     environment: AnyEnvironment = Field(default_factory=default_environment)
     inference: Inference = Inference()
     parallel: int = Field(default=64, ge=1)
+    upstreams: Upstreams = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _policies_have_upstreams(self) -> Self:
+        for field_name in self.policy_fields:
+            if is_hosted(name := getattr(self, field_name)):
+                try:
+                    find_upstream(name, self.upstreams)
+                except ConfigError as error:
+                    raise ValueError(str(error)) from error
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +111,7 @@ class Rollouts:
         suite: the tasks.
         metrics: writer of figures and failures.
         failures: tasks that this run could not play.
+        usage: usage of hosted policies, by all starts of the run; None if none was drawn from.
     """
 
     job: str
@@ -91,6 +121,7 @@ class Rollouts:
     metrics: JsonlWriter
     console: Console | None
     failures: list[TaskFailure] = field(default_factory=list)
+    usage: Usage | None = None
     _rows: JsonlWriter | None = None
     _bar: ProgressBar | None = None
 
@@ -98,7 +129,7 @@ class Rollouts:
         self,
         rollout: Callable[[PlayableTask], RolloutTask[None]],
         *,
-        policy: BatchPolicy | None = None,
+        policy: JobPolicy | None = None,
         scorer: Scorer | None = None,
         finished: Set[str] | None = None,
         rows: str = "rows.jsonl",
@@ -123,9 +154,13 @@ class Rollouts:
         if rows_written is None:
             rows_written = total - rows_per_task * len(waiting)
         bar = ProgressBar(self.job, total=total, done=rows_written, console=self.console)
+        tasks = ((task.id, rollout(self._playable(task))) for task in waiting)
         with JsonlWriter(path) as self._rows, bar as self._bar:
+            if isinstance(policy, HostedPolicy | HostedPolicyWithRollouts):
+                self._play_hosted(tasks, policy, scorer)
+                return
             run_rollouts(
-                ((task.id, rollout(self._playable(task))) for task in waiting),
+                tasks,
                 policy=policy,
                 scorer=scorer,
                 parallel=self.config.parallel,
@@ -133,6 +168,38 @@ class Rollouts:
                 on_done=lambda task_id, value, timings: None,
                 on_failure=self._fail,
             )
+
+    def _play_hosted(
+        self,
+        tasks: Iterator[tuple[str, RolloutTask[None]]],
+        policy: HostedPolicy | HostedPolicyWithRollouts,
+        scorer: Scorer | None,
+    ) -> None:
+        self.usage = recorded_usage(self.folder.metrics)
+        try:
+            run_concurrently(
+                tasks,
+                policy=policy,
+                scorer=scorer,
+                parallel=self.config.parallel,
+                environment_threads=self.config.environment.threads,
+                on_done=lambda task_id, value, timings: None,
+                on_failure=self._fail,
+                on_usage=self._add_usage,
+            )
+        except UpstreamLostError as error:
+            raise UpstreamLostError(
+                f"{error}. The finished rows are kept in {self.folder.path}; once the upstream "
+                "answers again, run the same command again to resume"
+            ) from error
+        finally:
+            self.metrics.write({"usage": self.usage.model_dump()})
+
+    def _add_usage(self, task_id: str, usage: Usage) -> None:
+        assert self.usage is not None, "a hosted policy is played"
+        if usage.requests:
+            self.usage += usage
+            self.metrics.write({"task_id": task_id, "usage": usage.model_dump()})
 
     def write(self, row: BaseModel | Mapping[str, object], *, note: str = "") -> None:
         """Write a row and advance the progress bar.
@@ -148,7 +215,7 @@ class Rollouts:
     def advance(self, note: str = "") -> None:
         """Advance the progress bar by one row that was written elsewhere, or that failed."""
         assert self._bar is not None, "the bar is shown while `play` runs"
-        self._bar.advance(note)
+        self._bar.advance(f"{note}  {self.usage}" if self.usage is not None else note)
 
     def require_some(self, written: int) -> None:
         """Check that at least one task was played.
@@ -165,6 +232,18 @@ class Rollouts:
                 f"all {len(self.failures)} tasks failed; the first was {first.task_id}: "
                 f"{first.error}"
             )
+
+    def build_policy(self, name: str) -> BatchPolicy | HostedPolicy:
+        """Build the policy of that name.
+
+        Raises:
+            CheckpointError: the folder is not a policy's.
+            ConfigError: there is no such upstream or no expert, or an upstream's key is not set.
+        """
+        config = self.config
+        if is_hosted(name):
+            return build_hosted_policy(name, config.upstreams)
+        return build_policy(name, config.inference, config.environment)
 
     def _playable(self, task: Task) -> PlayableTask:
         return PlayableTask(task, partial(self.suite.make, task), self.suite.environment)

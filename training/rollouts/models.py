@@ -10,6 +10,7 @@ from qnet.errors import ConfigError
 from qnet.types import BatchPolicy, Scorer
 from training.environment import EnvironmentConfig, ExpertBuilder
 from training.environments.registry import find_environment
+from training.rollouts.hosted import is_hosted
 
 EMBEDDED = "embedded"
 EXPERT = "expert"
@@ -146,8 +147,8 @@ def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
 
 
 def sha256_of_policy(name: str) -> str:
-    """One hash over the weights of the policy of that name; "" if it has none."""
-    return weights_sha256(model_folder(name, "policy"))
+    """One hash over the weights of the policy of that name; "" if it has none here."""
+    return "" if is_hosted(name) else weights_sha256(model_folder(name, "policy"))
 
 
 def sha256_of_q_model(name: str) -> str:

@@ -1,11 +1,17 @@
 """Policies composed of other policies, for trees that no single policy would grow."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
+from typing import TypeVar
 
 from qnet.decision.decide import Decision, Guidance, decide
-from qnet.types import BatchPolicy, Candidate, SampleRequest, Scorer
-from training.rollouts.rollout import run_together
+from qnet.errors import QGuideError
+from qnet.types import BatchPolicy, Candidate, SampleRequest
+from training.rollouts.hosted import HostedPolicy
+from training.rollouts.rollout import Answer, RolloutTask, resume
+
+T = TypeVar("T")
 
 
 class PolicyWithRollouts:
@@ -35,42 +41,60 @@ class PolicyWithRollouts:
         return [next(answers[flag]) for flag in is_rollout]
 
 
-class GuidedPolicy:
-    """A policy whose own actions are guided: the argmax of Q over M candidates of another policy.
+class HostedPolicyWithRollouts:
+    """The same where at least one of the two policies is hosted."""
+
+    def __init__(
+        self, branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy | HostedPolicy
+    ) -> None:
+        self.name = branching.name
+        self.branching = branching
+        self.rollouts = rollouts
+
+
+JobPolicy = BatchPolicy | HostedPolicy | HostedPolicyWithRollouts
+"""Any policy that a job can draw from."""
+
+
+def with_rollouts(
+    branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy | HostedPolicy
+) -> JobPolicy:
+    """`branching`, with the draws of roll-outs by `rollouts`."""
+    if isinstance(branching, HostedPolicy) or isinstance(rollouts, HostedPolicy):
+        return HostedPolicyWithRollouts(branching, rollouts)
+    return PolicyWithRollouts(branching, rollouts)
+
+
+def guide_actions(task: RolloutTask[T], *, num_candidates: int) -> RolloutTask[T]:
+    """The same task with guided actions: each is the argmax of Q over candidates of the policy.
 
     With it, the paths of a tree lead through states that the guided agent reaches, and the branches
     are the candidates between which the agent must choose there.
+
+    Args:
+        task: a rollout task whose draws for the role "act" are of one candidate.
+        num_candidates: number of candidates per action.
     """
+    answer = Answer()
+    with closing(task):
+        while True:
+            try:
+                request = resume(task, answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            try:
+                if isinstance(request, SampleRequest) and request.role == "act":
+                    guidance = Guidance(num_candidates, request.sampling)
+                    decision = yield from decide(request.history, guidance)
+                    answer = Answer([_best(decision)])
+                else:
+                    answer = Answer((yield request))
+            except QGuideError as error:
+                answer = Answer(error=error)
 
-    def __init__(self, policy: BatchPolicy, scorer: Scorer, *, num_candidates: int) -> None:
-        """Guide `policy` by `scorer` with `num_candidates` candidates per action."""
-        self.name = policy.name
-        self._policy = policy
-        self._scorer = scorer
-        self._num_candidates = num_candidates
 
-    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        """Candidates of each request, in order."""
-        plain = [request for request in requests if request.role != "act"]
-        drawn = iter(self._policy.sample_batch(plain) if plain else [])
-        decisions = iter(
-            run_together(
-                [
-                    decide(r.history, Guidance(self._num_candidates, r.sampling))
-                    for r in requests
-                    if r.role == "act"
-                ],
-                policy=self._policy,
-                scorer=self._scorer,
-            )
-        )
-        return [
-            [self._best(next(decisions))] if request.role == "act" else next(drawn)
-            for request in requests
-        ]
-
-    @staticmethod
-    def _best(decision: Decision) -> Candidate:
-        """The chosen candidate, charged with the tokens of all candidates."""
-        chosen = decision.candidates[decision.chosen]
-        return replace(chosen, completion_tokens=decision.usage.completion_tokens)
+def _best(decision: Decision) -> Candidate:
+    """The chosen candidate, charged with the tokens of all candidates."""
+    chosen = decision.candidates[decision.chosen]
+    return replace(chosen, completion_tokens=decision.usage.completion_tokens)

@@ -12,8 +12,8 @@ from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.task_selection import build_selected_suite
 from training.evaluation.methods import Play, q_guided
 from training.rollouts.episode import Episode, derived_seed, play_episode
+from training.rollouts.lockstep import run_together
 from training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
-from training.rollouts.rollout import run_together
 
 SEED = 3
 PLAY = Play(candidates=5, sampling=Sampling(temperature=1.8), greedy_candidate=True, max_steps=12)

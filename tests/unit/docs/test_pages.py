@@ -22,7 +22,7 @@ from tools.reference_pages.summary import with_summary
 from training.configs.job_files import load_config
 
 MOST_README_LINES = 200
-LANGUAGES = {"sh", "python", "json", "ts", "text"}
+LANGUAGES = {"sh", "python", "json", "toml", "ts", "text"}
 FOLDERS = ("clients/", "docker/", "docs/", "tests/", "training/")
 MADE_BY_THE_READER = {"docker/.env"}
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)[^)]*\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -116,6 +116,14 @@ def test_json_is_what_it_is_said_to_be(block: Block) -> None:
             Settings.model_validate({block.said: json.loads(block.text)})
         case _:
             json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "toml"], ids=named)
+def test_a_job_file_is_one_of_its_job(block: Block, tmp_path: Path) -> None:
+    assert block.kind == "job", "say before the block which job it is for: <!-- job: NAME -->"
+    file = tmp_path / "job.toml"
+    file.write_text(block.text)
+    load_config(JOBS[block.said], file, [f"output={tmp_path}"])
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=named)

@@ -17,7 +17,7 @@ from training.algorithms.tree import Tree, merge_branch
 from training.environment import StepResult
 from training.exploration.mcts import ROLLOUT, Mcts, SearchedTree, search_task
 from training.rollouts.episode import derived_seed
-from training.rollouts.rollout import run_together
+from training.rollouts.lockstep import run_together
 from training.trajectory import Step, action_key
 
 Rewards = Callable[[str], float]

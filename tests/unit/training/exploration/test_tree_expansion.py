@@ -11,7 +11,8 @@ from qnet.records import ROOT_ID
 from qnet.types import Candidate, Message, SampleRequest
 from training.environment import Environment, StepResult
 from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
-from training.rollouts.rollout import Timings, run_rollouts
+from training.rollouts.lockstep import run_rollouts
+from training.rollouts.rollout import Timings
 from training.trajectory import Step, action_key
 
 ACTIONS = ("a", "b", "c")

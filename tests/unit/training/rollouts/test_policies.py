@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from qnet.errors import HistoryTooLongError
 from qnet.types import (
     Candidate,
     DrawRole,
@@ -12,7 +13,9 @@ from qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from training.rollouts.policies import GuidedPolicy, PolicyWithRollouts
+from training.rollouts.lockstep import run_together
+from training.rollouts.policies import PolicyWithRollouts, guide_actions
+from training.rollouts.rollout import RolloutTask
 
 SAMPLING = Sampling(temperature=1.0)
 
@@ -30,6 +33,15 @@ class Counter:
             [Candidate(Message("assistant", f"{r.history[-1].content}{i}"), 1) for i in range(r.n)]
             for r in requests
         ]
+
+
+class Full:
+    """No history is short enough for it."""
+
+    name = "full"
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        raise HistoryTooLongError("too long")
 
 
 class LikesTwo:
@@ -52,15 +64,34 @@ def said(answers: Sequence[Sequence[Candidate]]) -> list[list[str]]:
     return [[candidate.message.content for candidate in candidates] for candidates in answers]
 
 
+def asking(*requests: SampleRequest) -> RolloutTask[list[list[Candidate]]]:
+    """A task that makes these requests, one after the other."""
+    answers: list[list[Candidate]] = []
+    for request in requests:
+        answers.append((yield request))
+    return answers
+
+
 def test_the_agents_own_reply_is_the_guided_one_and_costs_what_all_cost() -> None:
     policy = Counter()
-    guided = GuidedPolicy(policy, LikesTwo(), num_candidates=4)
-    answers = guided.sample_batch(
-        [ask("a", 1, "act"), ask("b", 3, "branch"), ask("c", 1, "rollout"), ask("d", 1, "act")]
-    )
+    requests = [ask("a", 1, "act"), ask("b", 3, "branch"), ask("c", 1, "rollout")]
+    task = guide_actions(asking(*requests, ask("d", 1, "act")), num_candidates=4)
+    [answers] = run_together([task], policy=policy, scorer=LikesTwo())
     assert said(answers) == [["a2"], ["b0", "b1", "b2"], ["c0"], ["d2"]]
     assert [candidates[0].completion_tokens for candidates in answers] == [4, 1, 1, 4]
-    assert sorted(policy.asked) == [1, 3, 4, 4]
+    assert policy.asked == [4, 3, 1, 4]
+
+
+def test_a_failed_draw_is_the_guided_tasks_to_handle() -> None:
+    def task() -> RolloutTask[str]:
+        try:
+            yield ask("a", 1, "act")
+        except HistoryTooLongError:
+            return "handled"
+        return "drawn"
+
+    [result] = run_together([guide_actions(task(), num_candidates=2)], policy=Full())
+    assert result == "handled"
 
 
 def test_rollouts_are_the_other_policys() -> None:

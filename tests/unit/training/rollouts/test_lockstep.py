@@ -9,12 +9,12 @@ from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongErro
 from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from training.environment import StepResult
 from training.rollouts.episode import Episode, derived_seed, first_reply, play_episode, seeded
+from training.rollouts.lockstep import run_rollouts
 from training.rollouts.rollout import (
     EnvironmentCall,
     RolloutTask,
     SampleRequests,
     Timings,
-    run_rollouts,
 )
 from training.trajectory import parse_action
 

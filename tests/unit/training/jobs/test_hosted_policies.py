@@ -1,0 +1,291 @@
+"""Jobs that draw from an upstream: same rows, many requests in flight, counted and resumable."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from qnet.errors import ConfigError, UpstreamLostError
+from qnet.records import TreeRow
+from qnet.types import ScoreRequest, ScoreResult
+from server.chat.fake_openai import FakeUpstream
+from tests.support.corridor_upstream import MODEL, SameReplies, hosted, serving_corridors
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.records import TrajectoryRow
+from training.data.runs import read_rows
+from training.environments.corridor import CorridorConfig
+from training.exploration.decision_groups import Decisions, Draws
+from training.exploration.tree_expansion import Exploration
+from training.jobs.collect import CollectConfig, run_collect
+from training.jobs.evaluate import EvaluateConfig, run_evaluate
+from training.jobs.explore import ExploreConfig, run_explore
+from training.jobs.groups import Continuation, GroupsConfig, run_groups
+from training.rollouts.hosted import HostedModel
+
+QUIET = Console(file=StringIO())
+UPSTREAM = "upstream:demo"
+KEY = "sk-very-secret"
+TASKS = 6
+
+
+class ByLength:
+    """A scorer: Q is the candidate's length."""
+
+    name = "by-length"
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        return [
+            ScoreResult(tuple(float(len(c.content)) for c in request.candidates), 5)
+            for request in requests
+        ]
+
+
+def explore_config(output: Path, upstreams: Mapping[str, HostedModel], **changes: object) -> Any:
+    values: dict[str, object] = {
+        "output": output,
+        "environment": CorridorConfig(count=TASKS),
+        "exploration": Exploration(max_steps=6, max_draws=4, depth=3),
+        "policy": UPSTREAM,
+        "upstreams": upstreams,
+    }
+    return ExploreConfig.model_validate(values | changes)
+
+
+def trees_in(output: Path) -> list[TreeRow]:
+    rows = read_rows(output / "rows.jsonl", TreeRow)
+    return sorted(rows, key=lambda row: row.task_id)
+
+
+def metrics_in(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def usage_in(output: Path) -> dict[str, Any]:
+    """The usage of all starts of a run."""
+    totals = [row["usage"] for row in metrics_in(output) if "task_id" not in row and "usage" in row]
+    usage: dict[str, Any] = totals[-1]
+    return usage
+
+
+@pytest.mark.parametrize("fault", ["", "refuse_n"])
+def test_trees_are_those_of_a_policy_in_this_process(tmp_path: Path, fault: Any) -> None:
+    with serving_corridors(FakeUpstream(fault=fault)) as url:
+        run_explore(explore_config(tmp_path / "hosted", hosted(url)), console=QUIET)
+    local = explore_config(tmp_path / "local", {}, policy="embedded")
+    run_explore(local, policy=SameReplies(), console=QUIET)
+    if not fault:
+        assert trees_in(tmp_path / "hosted") == trees_in(tmp_path / "local")
+    else:  # tokens of each reply are known where each is drawn alone
+        shapes = [
+            [[node.action for node in row.nodes] for row in trees_in(tmp_path / name)]
+            for name in ("hosted", "local")
+        ]
+        assert shapes[0] == shapes[1]
+
+
+def test_as_many_requests_are_in_flight_as_the_operator_says(tmp_path: Path) -> None:
+    fake = FakeUpstream(together=6)
+    with serving_corridors(fake) as url:
+        run_explore(explore_config(tmp_path, hosted(url, max_in_flight=6)), console=QUIET)
+    assert fake.most_in_flight == 6
+
+
+def test_every_request_names_its_tree_and_candidates_share_a_request(tmp_path: Path) -> None:
+    fake = FakeUpstream()
+    with serving_corridors(fake) as url:
+        run_explore(explore_config(tmp_path, hosted(url)), console=QUIET)
+    openings = {row.task_id: row.first_observation for row in trees_in(tmp_path)}
+    for body, session in zip(fake.asked, fake.sessions, strict=True):
+        assert session is not None
+        assert body["messages"][0]["content"] == openings[session]
+    assert {body.get("n", 1) for body in fake.asked} == {1, 4}
+
+
+def test_usage_and_cost_are_those_of_the_upstream(tmp_path: Path) -> None:
+    prices = {"prompt": 2.0, "completion": 8.0, "cached_prompt": 0.5}
+    fake = FakeUpstream()
+    with serving_corridors(fake) as url:
+        config = explore_config(tmp_path, hosted(url, prices=prices))
+        figures = run_explore(config, console=QUIET)
+    total = usage_in(tmp_path)
+    tasks = [r["usage"] for r in metrics_in(tmp_path) if "usage" in r and "task_id" in r]
+    assert len(tasks) == TASKS
+    assert total["requests"] == len(fake.asked) == sum(task["requests"] for task in tasks)
+    assert total["completion_tokens"] == figures["completion_tokens"]
+    fresh = total["prompt_tokens"] - total["cached_prompt_tokens"]
+    cost = fresh * 2.0 + total["cached_prompt_tokens"] * 0.5 + total["completion_tokens"] * 8.0
+    assert total["cost"] == pytest.approx(cost / 1e6)
+
+
+def test_a_rate_limit_is_waited_for(tmp_path: Path) -> None:
+    fake = FakeUpstream(fault="429", faults_after=10, faults_left=5)
+    with serving_corridors(fake) as url:
+        figures = run_explore(explore_config(tmp_path, hosted(url)), console=QUIET)
+    assert figures["failures"] == 0
+    assert len(trees_in(tmp_path)) == TASKS
+
+
+def test_a_run_goes_on_after_the_upstream_has_died(tmp_path: Path) -> None:
+    fake = FakeUpstream(fault="hang", faults_after=40)
+    with ThreadPoolExecutor(1) as thread:
+        with serving_corridors(fake) as url:
+            config = explore_config(tmp_path / "run", hosted(url, patience_s=0.5), parallel=2)
+            run = thread.submit(run_explore, config, console=QUIET)
+            while len(fake.asked) <= 40 and not run.done():
+                time.sleep(0.01)
+        with pytest.raises(UpstreamLostError, match=r"upstream demo .* run the same command again"):
+            run.result()
+    before = trees_in(tmp_path / "run")
+    assert 0 < len(before) < TASKS
+    with serving_corridors(FakeUpstream()) as url:
+        again = explore_config(tmp_path / "run", hosted(url), parallel=2)
+        run_explore(again, console=QUIET)
+        run_explore(explore_config(tmp_path / "whole", hosted(url)), console=QUIET)
+    assert trees_in(tmp_path / "run") == trees_in(tmp_path / "whole")
+    paid, needed = usage_in(tmp_path / "run"), usage_in(tmp_path / "whole")
+    assert paid["requests"] > needed["requests"]  # what was lost with the unfinished trees, too
+
+
+def test_another_model_does_not_resume_the_run(tmp_path: Path) -> None:
+    with serving_corridors(FakeUpstream()) as url:
+        run_explore(explore_config(tmp_path, hosted(url)), console=QUIET)
+        with pytest.raises(ConfigError, match=r"upstreams.demo.model was 'corridor-1'"):
+            run_explore(explore_config(tmp_path, hosted(url, model="other")), console=QUIET)
+
+
+def test_a_wrong_key_ends_the_run_at_once(tmp_path: Path) -> None:
+    refused = pytest.raises(UpstreamLostError, match=r"upstream demo refused .* key with 401")
+    with serving_corridors(FakeUpstream(fault="401")) as url, refused:
+        run_explore(explore_config(tmp_path, hosted(url)), console=QUIET)
+
+
+def test_the_key_is_sent_and_written_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("DEMO_KEY", KEY)
+    fake = FakeUpstream()
+    with serving_corridors(fake) as url:
+        upstreams = hosted(url, api_key_variable="DEMO_KEY")
+        run_explore(explore_config(tmp_path, upstreams), console=QUIET)
+    assert set(fake.keys) == {f"Bearer {KEY}"}
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) >= 3
+    assert not any(KEY in path.read_text() for path in files)
+    assert KEY not in caplog.text
+
+
+def test_a_key_that_is_not_exported_is_named(tmp_path: Path) -> None:
+    upstreams = hosted("http://127.0.0.1:1/v1", api_key_variable="NOT_EXPORTED")
+    with pytest.raises(ConfigError, match="variable NOT_EXPORTED is not set; export"):
+        run_explore(explore_config(tmp_path, upstreams), console=QUIET)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("upstream:gpt", r"no table \[upstreams.gpt\]; the job file has upstream:demo"),
+        ("http://127.0.0.1:1/v1", "names no model"),
+        (f"http://me:{KEY}@127.0.0.1:1/v1#m", "a password"),
+    ],
+)
+def test_a_policy_that_cannot_be_found_is_refused_before_the_run(
+    tmp_path: Path, policy: str, message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message) as refused:
+        explore_config(tmp_path, hosted("http://127.0.0.1:1/v1"), policy=policy)
+    assert KEY not in refused.value.errors()[0]["msg"]
+
+
+def test_groups_are_drawn_and_continued_by_an_upstream_and_guided_by_a_q_model(
+    tmp_path: Path,
+) -> None:
+    fake = FakeUpstream()
+    with serving_corridors(fake) as url:
+        config = GroupsConfig(
+            output=tmp_path,
+            environment=CorridorConfig(count=4),
+            policy=f"{url}#{MODEL}",
+            qnet="embedded",
+            decisions=Decisions(
+                draws=(Draws(n=3, temperature=0.7, greedy=True),), go_on="guided", max_steps=5
+            ),
+            continuation=Continuation(by="policy"),
+        )
+        figures = run_groups(config, scorer=ByLength(), console=QUIET)
+    rows = list(read_rows(tmp_path / "rows.jsonl", DecisionGroupsRow))
+    assert figures["episodes"] == len(rows) == 4
+    assert any(len(decision.candidates) > 1 for row in rows for decision in row.decisions)
+    greedy = [body for body in fake.asked if body["temperature"] == 0]
+    assert {body.get("n", 1) for body in greedy} == {1}
+    assert len(greedy) == figures["states"]
+
+
+def test_an_evaluation_counts_the_usage_of_all_its_starts(tmp_path: Path) -> None:
+    fake = FakeUpstream()
+    with serving_corridors(fake) as url:
+        values: dict[str, Any] = {
+            "output": tmp_path,
+            "environment": CorridorConfig(count=4),
+            "policy": UPSTREAM,
+            "upstreams": hosted(url),
+            "methods": ("greedy", "sample", "q-guided"),
+            "seeds": (0,),
+            "max_steps": 6,
+        }
+        first = run_evaluate(EvaluateConfig(**values), scorer=ByLength(), console=QUIET)
+        again = run_evaluate(EvaluateConfig(**values), scorer=ByLength(), console=QUIET)
+    assert first.complete
+    assert first.usage is not None
+    assert first.usage.requests == len(fake.asked)
+    assert again.usage == first.usage
+    with pytest.raises(ValidationError, match="states no log-probabilities"):
+        EvaluateConfig(**values | {"methods": ("likeliest",)})
+
+
+def test_a_policy_collects_its_own_successes(tmp_path: Path) -> None:
+    fake = FakeUpstream()
+    with serving_corridors(fake) as url:
+        config = CollectConfig(
+            output=tmp_path,
+            environment=CorridorConfig(count=10),
+            player="policy",
+            policy=UPSTREAM,
+            upstreams=hosted(url),
+            attempts=6,
+            max_steps=12,
+            temperature=1.0,
+        )
+        collected = run_collect(config, console=QUIET)
+        calls = len(fake.asked)
+        again = run_collect(config, console=QUIET)
+    rows = list(read_rows(tmp_path / "rows.jsonl", TrajectoryRow))
+    assert 0 < collected.kept == len(rows) < collected.episodes
+    assert all(row.terminated and row.outcome_reward == 1 for row in rows)
+    assert {row.source for row in rows} == {MODEL}
+    assert not any(row.mistakes for row in rows)
+    assert Counter(row.task_id for row in rows).most_common(1)[0][1] == 1
+    assert (again.episodes, len(fake.asked)) == (0, calls)
+
+
+def test_an_upstream_gets_the_parameters_that_it_takes(tmp_path: Path) -> None:
+    fake = FakeUpstream(fault="reasoning")
+    with serving_corridors(fake) as url:
+        upstreams = hosted(
+            url,
+            omit=["temperature"],
+            max_tokens_name="max_completion_tokens",
+            parameters={"reasoning_effort": "low"},
+        )
+        run_explore(explore_config(tmp_path, upstreams), console=QUIET)
+    assert len(trees_in(tmp_path)) == TASKS
+    assert {body["reasoning_effort"] for body in fake.asked} == {"low"}
+    assert not any("temperature" in body for body in fake.asked)

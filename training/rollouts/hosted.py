@@ -1,0 +1,253 @@
+"""Hosted policies of jobs: models of OpenAI-compatible servers, with usage, prices and patience.
+
+A job file names one by its `[upstreams.NAME]` table, or by its address alone:
+
+    policy = "upstream:gpt"
+    policy = "http://127.0.0.1:8000/v1#Qwen/Qwen3-8B"
+
+One string then names any policy, wherever a job takes one. Keys are read from the environment and
+never written anywhere.
+"""
+
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    HttpUrl,
+    JsonValue,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+)
+
+from qnet.errors import ConfigError, UpstreamError, UpstreamLostError
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qnet.policies.upstream_settings import ApiKey, UpstreamName, UpstreamSettings
+from qnet.policies.usage_ledger import collect_usage
+from qnet.types import Candidate, SampleRequest, Sampling
+from training.rollouts.usage import Prices, Usage
+
+PREFIX: Final = "upstream:"
+_ADDRESS: Final = re.compile(r"https?://[^#\s]+#\S+")
+_SCHEMES: Final = ("http://", "https://")
+_FAILED_DRAWS: Final = 3
+_LONGEST_WAIT_S: Final = 30.0
+_SET_BY_JOBS: Final = frozenset({"model", "messages", "n", "stream", "stream_options"})
+
+
+def _plain(url: HttpUrl) -> HttpUrl:
+    if url.username or url.password or url.query or url.fragment:
+        raise ValueError(
+            "the address holds a user, a password, a query or a fragment, which config.json would "
+            "show; name the variable that holds the key in api_key_variable"
+        )
+    return url
+
+
+def _free(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if taken := sorted(_SET_BY_JOBS & parameters.keys()):
+        raise ValueError(f"the job sets {', '.join(taken)} itself; leave them out")
+    return parameters
+
+
+class HostedModel(UpstreamSettings):
+    """An upstream of a job: one model of an OpenAI-compatible server.
+
+    Attributes:
+        api_key_variable: environment variable that holds the key; "" sends none.
+        max_in_flight: maximum number of requests at the same time; `parallel` has to be as large.
+        timeout_s: longest time without a byte from the upstream.
+        patience_s: how long a request is retried while the upstream is unreachable, overloaded
+            (429 with its `Retry-After`), failing (5xx) or silent, before the run ends.
+        parameters: further parameters of every request, for example `reasoning_effort`.
+        omit: parameters that the upstream refuses, so that they are not sent.
+        prices: per million tokens, for the run's cost.
+    """
+
+    url: Annotated[HttpUrl, AfterValidator(_plain)]
+    api_key_variable: str = Field(default="", pattern=r"^([A-Z_][A-Z0-9_]*)?$")
+    max_in_flight: int = Field(default=64, ge=1)
+    timeout_s: float = Field(default=600.0, gt=0)
+    patience_s: float = Field(default=600.0, gt=0)
+    parameters: Annotated[dict[str, JsonValue], AfterValidator(_free)] = Field(default_factory=dict)
+    omit: tuple[Literal["temperature", "max_tokens", "seed"], ...] = ()
+    prices: Prices | None = None
+
+    @property
+    def limits(self) -> UpstreamLimits:
+        """Limits of a client that waits rather than fails, and never stops asking by itself."""
+        return UpstreamLimits(
+            timeout_s=self.timeout_s,
+            connect_timeout_s=self.connect_timeout_s,
+            max_connections=self.max_in_flight,
+            max_answer_bytes=self.max_answer_bytes,
+            patience_s=self.patience_s,
+            longest_wait_s=_LONGEST_WAIT_S,
+            breaker_failures=sys.maxsize,
+        )
+
+    def sampling(self, sampling: Sampling) -> Sampling:
+        """A job's sampling as this upstream takes it."""
+        unset: dict[str, Any] = dict.fromkeys(self.omit)
+        if "temperature" in unset:
+            unset["first_greedy"] = False
+        parameters = {**self.parameters, **sampling.parameters}
+        return replace(sampling, parameters=parameters, **unset)
+
+
+Upstreams = dict[UpstreamName, HostedModel]
+
+ROW_FIELDS: Final = frozenset({"model", "parameters", "omit"})
+"""Fields of an upstream on which rows depend; a resumed run may change the others."""
+
+
+def is_hosted(name: str) -> bool:
+    """True if a job's name of a policy means a hosted one."""
+    return name.startswith((PREFIX, *_SCHEMES))
+
+
+def find_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> tuple[str, HostedModel]:
+    """The upstream that a policy's name means, and its name in messages.
+
+    Args:
+        name: "upstream:NAME", or an address with "#" and the model's name.
+        upstreams: the job file's tables.
+
+    Raises:
+        ConfigError: there is no such table, or the address names no model or holds a password.
+    """
+    if name.startswith(PREFIX):
+        table = name.removeprefix(PREFIX)
+        if table not in upstreams:
+            known = ", ".join(f"{PREFIX}{each}" for each in sorted(upstreams)) or "none"
+            raise ConfigError(
+                f"{name}: there is no table [upstreams.{table}]; the job file has {known}"
+            )
+        return table, upstreams[table]
+    if not _ADDRESS.fullmatch(name):
+        raise ConfigError(
+            f"{_without_password(name)} names no model; write http://HOST:PORT/v1#MODEL"
+        )
+    url, _, model = name.partition("#")
+    try:
+        hosted = HostedModel(url=TypeAdapter(HttpUrl).validate_python(url), model=model)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{_without_password(name)}: {reason}") from None
+    return f"{hosted.url.host}:{hosted.url.port}", hosted
+
+
+def build_hosted_policy(name: str, upstreams: Mapping[str, HostedModel]) -> "HostedPolicy":
+    """Build the hosted policy of that name; nothing is sent before the first draw.
+
+    Raises:
+        ConfigError: there is no such upstream, or its key's variable is not set.
+    """
+    upstream, hosted = find_upstream(name, upstreams)
+    return HostedPolicy(upstream, hosted, api_key=_read_key(upstream, hosted.api_key_variable))
+
+
+def _read_key(upstream: str, variable: str) -> SecretStr | None:
+    if not variable:
+        return None
+    if not (value := os.environ.get(variable)):
+        raise ConfigError(
+            f"upstream {upstream}: the environment variable {variable} is not set; export the key "
+            "there, or remove api_key_variable if the upstream needs none"
+        )
+    try:
+        key: SecretStr = TypeAdapter(ApiKey).validate_python(value)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"upstream {upstream}: {variable}: {reason}") from None
+    return key
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/#\s]*@", "//…@", url)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Usage of one rollout task so far."""
+
+    usage: Usage = field(default_factory=Usage)
+
+
+Draw = Callable[[SampleRequest, Tally], Awaitable[list[Candidate]]]
+"""Draws the candidates of one request and adds what they cost."""
+
+
+class HostedPolicy:
+    """One model of an upstream, drawn from by many rollout tasks at the same time.
+
+    Attributes:
+        name: the model's name, which rows state as their source.
+        upstream: the upstream's name in messages.
+    """
+
+    def __init__(self, upstream: str, hosted: HostedModel, *, api_key: SecretStr | None) -> None:
+        self.name = hosted.model
+        self.upstream = upstream
+        self._hosted = hosted
+        self._api_key = api_key
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Draw]:
+        """Connections of one event loop, closed at the end."""
+        hosted = self._hosted
+        policy = OpenAICompatiblePolicy(
+            self.upstream,
+            url=str(hosted.url),
+            model=hosted.model,
+            api_key=self._api_key.get_secret_value() if self._api_key else None,
+            takes_n=hosted.n == "one_request",
+            max_tokens_name=hosted.max_tokens_name,
+            limits=hosted.limits,
+        )
+        try:
+            yield _Draws(policy, hosted)
+        finally:
+            await policy.close()
+
+
+class _Draws:
+    """Draws of one run, counted so as to tell a lost upstream from one bad request."""
+
+    def __init__(self, policy: OpenAICompatiblePolicy, hosted: HostedModel) -> None:
+        self._policy = policy
+        self._hosted = hosted
+        self._answered = 0
+        self._failed_in_a_row = 0
+
+    async def __call__(self, request: SampleRequest, tally: Tally) -> list[Candidate]:
+        """Draw, waiting where the upstream has to be waited for.
+
+        Raises:
+            UpstreamLostError: no other draw is answered either.
+            UpstreamError: this one failed, and others were answered meanwhile.
+            UpstreamRefusedError: the upstream says that the request is wrong.
+        """
+        answered = self._answered
+        sampling = self._hosted.sampling(request.sampling)
+        with collect_usage() as spent:
+            try:
+                drawn = await self._policy.sample(request.history, n=request.n, sampling=sampling)
+            except UpstreamError as error:
+                self._failed_in_a_row += 1
+                alone = self._answered == answered and (error.retriable or not answered)
+                if alone or self._failed_in_a_row >= _FAILED_DRAWS:
+                    raise UpstreamLostError(str(error)) from error
+                raise
+            finally:
+                tally.usage += Usage.of(spent, self._hosted.prices)
+        self._answered += 1
+        self._failed_in_a_row = 0
+        return drawn

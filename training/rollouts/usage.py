@@ -1,0 +1,96 @@
+"""Tokens and cost of a hosted policy's requests."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
+
+from qnet.types import TokenUsage, total_of
+
+_MILLION = 1_000_000
+
+
+class Prices(BaseModel):
+    """Prices per million tokens, in any currency.
+
+    Attributes:
+        prompt: of tokens read.
+        completion: of tokens generated.
+        cached_prompt: of tokens read from the upstream's cache; None is the price of `prompt`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: float = Field(ge=0)
+    completion: float = Field(ge=0)
+    cached_prompt: float | None = Field(default=None, ge=0)
+
+    def cost_of(self, spent: TokenUsage) -> float:
+        """Cost of some tokens."""
+        cached_price = self.prompt if self.cached_prompt is None else self.cached_prompt
+        fresh_tokens = spent.prompt_tokens - spent.cached_tokens
+        return (
+            fresh_tokens * self.prompt
+            + spent.cached_tokens * cached_price
+            + spent.completion_tokens * self.completion
+        ) / _MILLION
+
+
+class Usage(BaseModel):
+    """Tokens and cost of requests to upstreams, as the upstreams count them.
+
+    Attributes:
+        requests: number of answered requests.
+        prompt_tokens: tokens read, the cached ones included.
+        cached_prompt_tokens: tokens that the upstream had in its cache.
+        completion_tokens: tokens generated.
+        cost: in the currency of the prices; None if no prices are given.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests: NonNegativeInt = 0
+    prompt_tokens: NonNegativeInt = 0
+    cached_prompt_tokens: NonNegativeInt = 0
+    completion_tokens: NonNegativeInt = 0
+    cost: NonNegativeFloat | None = None
+
+    @classmethod
+    def of(cls, answers: Sequence[TokenUsage], prices: Prices | None) -> Self:
+        """Usage of some answered requests."""
+        spent = total_of(answers)
+        return cls(
+            requests=len(answers),
+            prompt_tokens=spent.prompt_tokens,
+            cached_prompt_tokens=spent.cached_tokens,
+            completion_tokens=spent.completion_tokens,
+            cost=prices.cost_of(spent) if prices else None,
+        )
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """Usage of both."""
+        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Usage(
+            requests=self.requests + other.requests,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            cached_prompt_tokens=self.cached_prompt_tokens + other.cached_prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=sum(costs) if costs else None,
+        )
+
+    def __str__(self) -> str:
+        """The figures in one line, for the progress bar."""
+        tokens = f"{self.prompt_tokens:,} tokens in, {self.completion_tokens:,} out"
+        return tokens if self.cost is None else f"{tokens}, cost {self.cost:.2f}"
+
+
+def recorded_usage(metrics: Path) -> Usage:
+    """Sum of the usage of all tasks in a run's `metrics.jsonl`."""
+    total = Usage()
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "task_id" in row and "usage" in row:
+            total += Usage.model_validate(row["usage"])
+    return total
