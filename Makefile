@@ -80,19 +80,8 @@ format: setup $(VENV)/.installed-dev ## let ruff put the code into its shape
 	$(bin)/ruff check --fix
 	$(bin)/ruff format
 
-jobs := training/configs/alfworld/embedded
-# Two jobs at once, of those that use one core; each line is a job and its configuration.
-pair := xargs -P 2 -L 1 sh -c '$(bin)/qguide $$1 --config $(jobs)/$$2.toml' qguide
-# The same with the policy that the second stage has just written.
-with_policy := xargs -P 2 -L 1 sh -c '$(bin)/qguide $$1 --config $(jobs)/$$2.toml \
-	--set policy=runs/embedded/sft_corrections/checkpoint' qguide
 embedded-models: setup ## train the models that ship, from seeds alone (two cores)
-	$(bin)/qguide collect --config $(jobs)/collect.toml
-	$(bin)/qguide sft --config $(jobs)/sft.toml
-	printf '%s\n' 'collect collect_more_corrections' 'collect collect_corrections' | $(pair)
-	$(bin)/qguide sft --config $(jobs)/sft_corrections.toml
-	printf '%s\n' 'groups groups' 'groups groups_more' 'groups groups_held_back' | $(with_policy)
-	$(bin)/qguide train-qnet --config $(jobs)/train_qnet.toml
+	$(bin)/qguide run training/configs/alfworld/embedded/pipeline.toml
 	rm -rf qnet/embedded
 	mkdir -p qnet/embedded
 	cp -r runs/embedded/sft_corrections/checkpoint qnet/embedded/policy

@@ -1,14 +1,16 @@
-"""`qguide`: every offline job, the server, benchmarks, keys, and tools for checkpoints."""
+"""`qguide`: the jobs, pipelines, the server, benchmarks, keys, and tools for checkpoints."""
 
 from qguide.commands.bench import app as bench
 from qguide.commands.export import ensemble, export_model, export_trunk
 from qguide.commands.jobs import app
 from qguide.commands.keys import app as keys
+from qguide.commands.run import run
 from qguide.commands.serve import serve
 from server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
 
+app.command()(run)
 app.command()(serve)
 app.command()(export_trunk)
 app.command()(ensemble)

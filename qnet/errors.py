@@ -24,6 +24,7 @@ QGuideError
 │   └── InvalidGameError         a game file that the engine cannot play
 ├── EmptyTreeError               a tree without any action
 ├── RecordError                  a row of an artefact that does not match its schema
+├── StageFailedError             a stage of a pipeline ended with an error
 └── ConfigError                  a job's or server's configuration that cannot be run
 """
 
@@ -142,6 +143,10 @@ class EmptyTreeError(QGuideError):
 
 class RecordError(QGuideError):
     """A row of an artefact that does not match its schema."""
+
+
+class StageFailedError(QGuideError):
+    """A stage of a pipeline ended with an error; the message has the end of its log."""
 
 
 class ConfigError(QGuideError):

@@ -15,8 +15,9 @@ from threading import Thread
 
 def guard(command: list[str]) -> int:
     """Run the command to its end and return its exit status."""
-    # Unlike SIG_IGN, a handler is not inherited, so the command itself still ends on SIGTERM.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    # Unlike SIG_IGN, a handler is not inherited, so the command itself still ends on a signal.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     Thread(target=_end_with_stdin, daemon=True).start()
     status = child.wait()

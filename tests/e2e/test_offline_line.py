@@ -7,11 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from qguide.commands.jobs import app
-from training.data.records import EXPERT, TrajectoryRow, rows_of
-from training.data.runs import JsonlWriter, open_run
-from training.environments.corridor import Corridor, CorridorConfig, CorridorSuite
+from tests.support.corridors import write_solutions
 from training.evaluation.records import DEFAULT_METHODS
-from training.trajectory import Step, path_history, react_reply
 
 SFT = """
 trajectories = ["{runs}/expert"]
@@ -79,33 +76,6 @@ def run_job(runs: Path, job: str, text: str) -> None:
     path.write_text(text.format(runs=runs))
     result = qguide(job, "--config", str(path))
     assert result.exit_code == 0, result.output
-
-
-def write_solutions(runs: Path, *, count: int) -> None:
-    """Rows that `collect` would write if corridors had an expert."""
-    suite = CorridorSuite(0, count)
-    with (
-        open_run(runs / "expert", CorridorConfig()) as run,
-        JsonlWriter(run.rows) as rows,
-    ):
-        for task in suite.tasks:
-            environment = suite.make(task)
-            first, steps = environment.reset(), []
-            for action in Corridor.of_seed(int(task.source)).solution():
-                done = environment.step(action)
-                reply = react_reply("On.", action)
-                steps.append(Step(reply, done.observation, done.reward, done.terminated))
-            row = TrajectoryRow(
-                task_id=task.id,
-                kind=task.kind,
-                environment="fake",
-                messages=rows_of(path_history(first, steps)),
-                outcome_reward=steps[-1].reward,
-                terminated=True,
-                steps=len(steps),
-                source=EXPERT,
-            )
-            rows.write(row)
 
 
 @pytest.fixture(scope="module")

@@ -5,38 +5,15 @@ from typing import Final, get_args
 
 from pydantic import BaseModel
 
+from qguide.pipelines.config import PipelineConfig
+from qguide.pipelines.job_types import JOB_CONFIGS, config_type
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
 from training.environment import EnvironmentConfig
 from training.environments.registry import ENVIRONMENTS, find_environment
-from training.jobs.choice_regret import ChoiceRegretConfig
-from training.jobs.collect import CollectConfig
-from training.jobs.evaluate import EvaluateConfig
-from training.jobs.explore import ExploreConfig
-from training.jobs.groups import GroupsConfig
 from training.jobs.import_episodes import ImportConfig
-from training.jobs.label import LabelConfig
-from training.jobs.pairs import PairsConfig
-from training.jobs.recorded_groups import RecordedGroupsConfig
-from training.jobs.rerank_recorded import RerankConfig
-from training.jobs.sft import SftConfig
-from training.jobs.train_dpo import TrainDpoConfig
-from training.jobs.train_qnet import TrainQNetConfig
 
-JOBS: Final[dict[str, type[BaseModel]]] = {
-    "collect": CollectConfig,
-    "sft": SftConfig,
-    "explore": ExploreConfig,
-    "groups": GroupsConfig,
-    "label": LabelConfig,
-    "train-qnet": TrainQNetConfig,
-    "pairs": PairsConfig,
-    "train-dpo": TrainDpoConfig,
-    "evaluate": EvaluateConfig,
-    "choice-regret": ChoiceRegretConfig,
-    "recorded-groups": RecordedGroupsConfig,
-    "rerank-recorded": RerankConfig,
-}
+JOBS: Final[dict[str, type[BaseModel]]] = {name: config_type(name) for name in JOB_CONFIGS}
 COMMANDS: Final[dict[str, type[BaseModel]]] = {"import": ImportConfig}
 """Jobs that have command line options in place of a job file."""
 _INTRODUCTION: Final = (
@@ -44,6 +21,10 @@ _INTRODUCTION: Final = (
     "`[environment]` table depend on the environment; tables shared by several jobs are at the "
     "end. Hashes that a job fills in itself are omitted. `qguide import` has no job file: its "
     "fields are options, with hyphens, such as `--reward-key`."
+)
+_PIPELINES: Final = (
+    "The fields of a [pipeline's](../train/pipelines.md) TOML file. `--set stage.field=value` "
+    "overrides a field of that stage's job."
 )
 
 
@@ -56,6 +37,8 @@ def jobs_page() -> str:
         tables |= _tables_in(kind)
     for name, kind in COMMANDS.items():
         parts += [f"## qguide {name} (options)", _rows_of(kind)]
+    parts += ["## qguide run", _PIPELINES, _rows_of(PipelineConfig)]
+    tables |= _tables_in(PipelineConfig)
     for name in ENVIRONMENTS:
         kind = find_environment(name).config
         parts += [f"## Environment {name}", _rows_of(kind)]

@@ -116,22 +116,34 @@ def _refuse_other_config(
     run: RunFolder, resolved: Mapping[str, object], may_change: Set[str]
 ) -> None:
     try:
-        before = dict(_flat(json.loads(run.config.read_text(encoding="utf-8"))))
+        before = json.loads(run.config.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ConfigError(f"{run.config} is not JSON ({error}); remove {run.path}") from error
-    now = dict(_flat(resolved))
-    missing = object()
-    differences = [
-        f"{name} was {before.get(name)!r} and is {now.get(name)!r}"
-        for name in sorted(before | now)
-        if not any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in may_change)
-        and before.get(name, missing) != now.get(name, missing)
-    ]
+    differences = config_differences(before, resolved, may_change)
     if differences:
         raise ConfigError(
             f"the run in {run.path} was started under another configuration: "
             f"{'; '.join(differences)}; use its values or another output folder"
         )
+
+
+def config_differences(
+    before: Mapping[str, object], now: Mapping[str, object], may_change: Set[str] = frozenset()
+) -> list[str]:
+    """Each field that differs between two configurations, with both of its values.
+
+    Args:
+        before, now: the configurations, as JSON would keep them.
+        may_change: patterns of fields that may differ, as in `open_run`.
+    """
+    old, new = dict(_flat(before)), dict(_flat(now))
+    missing = object()
+    return [
+        f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
+        for name in sorted(old | new)
+        if not any(fnmatchcase(name, p) or fnmatchcase(name, f"{p}.*") for p in may_change)
+        and old.get(name, missing) != new.get(name, missing)
+    ]
 
 
 def _flat(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -1,0 +1,56 @@
+"""`qguide run`: the jobs of a pipeline, side by side where possible, and resumed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from qguide.commands.errors import shown_errors
+
+
+def run(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline's TOML file.")],
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Processes side by side; replaces the file's.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of logs and summary; replaces the file's.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")] = False,
+    redo_changed: Annotated[
+        bool,
+        typer.Option(
+            "--redo-changed",
+            help="Run finished stages again if their configuration or inputs have changed; their "
+            "output is moved aside.",
+        ),
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="stage.field=value; overrides a field of a stage's job."),
+    ] = None,
+) -> None:
+    """Run a pipeline of jobs; run again, it resumes."""
+    with shown_errors():
+        from qguide.pipelines.config import load_pipeline
+        from qguide.pipelines.plan import build_plan
+        from qguide.pipelines.runner import PipelineRunner
+        from qguide.pipelines.stop_signals import StopSignals
+        from qguide.pipelines.summary import SummaryFile, locked_folder
+        from qguide.pipelines.views import print_plan, print_times, shown_progress
+
+        plan = build_plan(load_pipeline(pipeline, overrides or (), slots=slots, output=output))
+        console = Console()
+        if dry_run:
+            print_plan(plan, SummaryFile(plan.output).summary, console)
+            return
+        with locked_folder(plan.output), StopSignals() as stop:
+            summaries = SummaryFile(plan.output)
+            try:
+                with shown_progress(plan, summaries.summary, console) as view:
+                    PipelineRunner(
+                        plan, summaries, view=view, stop=stop, redo_changed=redo_changed
+                    ).run()
+            finally:
+                print_times(plan, summaries.summary, console)

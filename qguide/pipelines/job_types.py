@@ -1,0 +1,121 @@
+"""Jobs that may be a pipeline's stages, and the paths that their configurations read."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel
+
+from qnet.errors import ConfigError
+
+JOB_CONFIGS: Final[Mapping[str, str]] = {
+    "collect": "training.jobs.collect:CollectConfig",
+    "sft": "training.jobs.sft:SftConfig",
+    "explore": "training.jobs.explore:ExploreConfig",
+    "groups": "training.jobs.groups:GroupsConfig",
+    "label": "training.jobs.label:LabelConfig",
+    "train-qnet": "training.jobs.train_qnet:TrainQNetConfig",
+    "pairs": "training.jobs.pairs:PairsConfig",
+    "train-dpo": "training.jobs.train_dpo:TrainDpoConfig",
+    "evaluate": "training.jobs.evaluate:EvaluateConfig",
+    "choice-regret": "training.jobs.choice_regret:ChoiceRegretConfig",
+    "recorded-groups": "training.jobs.recorded_groups:RecordedGroupsConfig",
+    "rerank-recorded": "training.jobs.rerank_recorded:RerankConfig",
+}
+"""Import path of each job's configuration; a job's module imports torch, so only when asked for."""
+
+OUTPUT: Final = "output"
+EMBEDDED: Final = "embedded"
+EXPERT: Final = "expert"
+
+Model = Literal["policy", "qnet"]
+
+MODEL_FIELDS: Final[Mapping[str, Model]] = {
+    "base": "policy",
+    "policy": "policy",
+    "reference": "policy",
+    "rollouts": "policy",
+    "trunk": "policy",
+    "guide": "qnet",
+    "qnet": "qnet",
+    "qnets": "qnet",
+    "verifier": "qnet",
+}
+"""Fields that name a model: a folder, a name on the hub, or one that ships with QGuide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A path that a job reads.
+
+    Attributes:
+        field: its field, as in `--set`.
+        named: the value of the field, as it was written.
+        model: the kind of model that it names; None for a file or a run folder.
+    """
+
+    field: str
+    named: str
+    model: Model | None = None
+
+    @property
+    def path(self) -> Path:
+        """The absolute path."""
+        if self.model is not None and self.named == EMBEDDED:
+            from qnet.models.checkpoint import embedded_path
+
+            return embedded_path(self.model)
+        return Path(self.named).resolve()
+
+
+def config_type(job: str) -> type[BaseModel]:
+    """The class that validates the job's configuration.
+
+    Raises:
+        ConfigError: there is no such job.
+    """
+    if job not in JOB_CONFIGS:
+        raise ConfigError(f"job {job!r} is unknown; name one of {', '.join(JOB_CONFIGS)}")
+    module, _, name = JOB_CONFIGS[job].partition(":")
+    found: type[BaseModel] = getattr(import_module(module), name)
+    return found
+
+
+def output_of(config: BaseModel) -> Path:
+    """The absolute path of the run folder that a job writes."""
+    return Path(getattr(config, OUTPUT)).resolve()
+
+
+def processes_of(config: BaseModel) -> int:
+    """Number of processes that a job starts; a trainer's configuration says it."""
+    return int(getattr(getattr(config, "optimization", None), "processes", 1))
+
+
+def reads_of(config: BaseModel) -> Iterator[Read]:
+    """Everything that a job reads: fields that are paths, and fields that name models."""
+    for field in type(config).model_fields:
+        if field != OUTPUT:
+            yield from _reads(field, field, getattr(config, field))
+
+
+def _reads(name: str, field: str, value: object) -> Iterator[Read]:
+    """The paths in a field's value.
+
+    Args:
+        name: full name of the field, with its tables.
+        field: its last part.
+        value: its value.
+    """
+    match value:
+        case BaseModel():
+            for inner in type(value).model_fields:
+                yield from _reads(f"{name}.{inner}", inner, getattr(value, inner))
+        case tuple() | list():
+            for item in value:
+                yield from _reads(name, field, item)
+        case Path():
+            yield Read(name, str(value), MODEL_FIELDS.get(field))
+        case str() if field in MODEL_FIELDS and value not in ("", EXPERT):
+            yield Read(name, value, MODEL_FIELDS[field])

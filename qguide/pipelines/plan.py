@@ -1,0 +1,148 @@
+"""The plan of a pipeline: its stages in an order in which each finds what it reads."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from qguide.pipelines.config import PipelineConfig, StageConfig
+from qguide.pipelines.job_types import Read, config_type, output_of, processes_of, reads_of
+from qnet.errors import ConfigError
+from training.configs.job_files import load_config
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage whose job file has been read.
+
+    Attributes:
+        config: the job's configuration, overrides included.
+        arguments: the command line after `qguide`.
+        reads: what the job reads.
+        output: absolute path of the run folder that it writes.
+        needs: stages that have to be finished first, in the order of the file.
+        slots: number of slots that it takes.
+        program: what is started with the arguments; this process's Python with QGuide.
+    """
+
+    name: str
+    job: str
+    config: BaseModel
+    arguments: tuple[str, ...]
+    reads: tuple[Read, ...]
+    output: Path
+    needs: tuple[str, ...]
+    slots: int
+    program: tuple[str, ...] = (sys.executable, "-P", "-m", "qguide")
+
+    @property
+    def command(self) -> list[str]:
+        """The command line that starts it."""
+        return [*self.program, *self.arguments]
+
+    @property
+    def shown_command(self) -> str:
+        """The command line as a user would write it."""
+        return shlex.join(("qguide", *self.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The stages by name, in the order of the file.
+
+    Attributes:
+        output: folder of the log files and the summary.
+        slots: number of slots.
+    """
+
+    output: Path
+    slots: int
+    stages: Mapping[str, Stage]
+
+    def order(self) -> Iterator[Stage]:
+        """The stages, each after those that it needs."""
+        graph = {stage.name: stage.needs for stage in self.stages.values()}
+        for name in TopologicalSorter(graph).static_order():
+            yield self.stages[name]
+
+    def log(self, stage: Stage) -> Path:
+        """The file with a stage's output."""
+        return self.output / "logs" / f"{stage.name}.log"
+
+
+def build_plan(pipeline: PipelineConfig) -> Plan:
+    """Read every stage's job file and find out which stage needs which.
+
+    Raises:
+        ConfigError: a job file is wrong, two stages write the same folder, stages need each other
+            in a circle, or a stage reads what is not there and no stage writes.
+    """
+    configs = {name: _load(stage) for name, stage in pipeline.stages.items()}
+    outputs = {name: output_of(config) for name, config in configs.items()}
+    _require_distinct(outputs)
+    stages = {}
+    for name, stage in pipeline.stages.items():
+        reads = tuple(reads_of(configs[name]))
+        read_from = [_writer(read, outputs) for read in reads]
+        if name in read_from:
+            raise ConfigError(f"stage {name} reads its own output {outputs[name]}; change one")
+        _require_present(name, reads, read_from)
+        needed = {*stage.needs, *read_from}
+        stages[name] = Stage(
+            name=name,
+            job=stage.job,
+            config=configs[name],
+            arguments=_arguments(stage),
+            reads=reads,
+            output=outputs[name],
+            needs=tuple(other for other in pipeline.stages if other in needed),
+            slots=stage.slots or min(processes_of(configs[name]), pipeline.slots),
+        )
+    plan = Plan(pipeline.output, pipeline.slots, stages)
+    try:
+        list(plan.order())
+    except CycleError as error:
+        circle = " -> ".join(error.args[1])
+        raise ConfigError(f"stages {circle} need each other; change what they read") from error
+    return plan
+
+
+def _load(stage: StageConfig) -> BaseModel:
+    return load_config(config_type(stage.job), stage.config, stage.set)
+
+
+def _arguments(stage: StageConfig) -> tuple[str, ...]:
+    overrides = [part for override in stage.set for part in ("--set", override)]
+    return (stage.job, "--config", str(stage.config), *overrides)
+
+
+def _require_distinct(outputs: Mapping[str, Path]) -> None:
+    writers: dict[Path, str] = {}
+    for name, output in outputs.items():
+        if output in writers:
+            raise ConfigError(
+                f"stages {writers[output]} and {name} both write {output}; give one another output"
+            )
+        writers[output] = name
+
+
+def _writer(read: Read, outputs: Mapping[str, Path]) -> str | None:
+    """The stage that writes a path; None if it lies in no stage's output."""
+    for name, output in outputs.items():
+        if read.path.is_relative_to(output):
+            return name
+    return None
+
+
+def _require_present(stage: str, reads: Sequence[Read], writers: Sequence[str | None]) -> None:
+    for read, writer in zip(reads, writers, strict=True):
+        # A model may also be a name on the hub, which the job resolves.
+        if writer is None and read.model is None and not read.path.exists():
+            raise ConfigError(
+                f"stage {stage} reads {read.field} = {read.named}, which does not exist and which "
+                "no stage writes; correct it, or add the stage that writes it"
+            )

@@ -1,0 +1,213 @@
+"""Runs a plan: starts each stage when what it needs is finished and slots are free."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Final, Protocol
+
+from qguide.pipelines.fingerprint import Fingerprint, InputHashes, changes
+from qguide.pipelines.plan import Plan, Stage
+from qguide.pipelines.stage_process import ProcessEnd, StageProcess, last_lines
+from qguide.pipelines.summary import StageSummary, State, SummaryFile
+from qnet.errors import ConfigError, StageFailedError
+
+GRACE_S: Final = 30.0
+"""Time for interrupted stages to end before they are killed."""
+
+_TICK_S: Final = 0.25
+_SHOWN_LINES: Final = 10
+
+
+class View(Protocol):
+    """Shows the progress of a run."""
+
+    def changed(self, stage: Stage, summary: StageSummary, note: str = "") -> None:
+        """Show that a stage's state has changed."""
+        ...
+
+
+class StopRequest(Protocol):
+    """A request to stop, made by a signal."""
+
+    @property
+    def count(self) -> int:
+        """Number of requests so far; from the second one on, stages are killed."""
+        ...
+
+
+class PipelineRunner:
+    """One run of a plan.
+
+    Attributes:
+        redo_changed: run a finished stage again if its configuration or inputs have changed, with
+            its output moved aside; otherwise that is an error.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        summaries: SummaryFile,
+        *,
+        view: View,
+        stop: StopRequest,
+        redo_changed: bool = False,
+    ) -> None:
+        self.redo_changed = redo_changed
+        self._plan = plan
+        self._summaries = summaries
+        self._view = view
+        self._stop = stop
+        self._hashes = InputHashes()
+        self._waiting = dict(plan.stages)
+        self._running: dict[Future[ProcessEnd], tuple[Stage, StageProcess, Fingerprint]] = {}
+        self._failures: list[str] = []
+        summaries.summary.stages = {
+            name: summaries.summary.stage(name) for name in plan.stages
+        }  # in the order of the file, and without stages that it no longer has
+
+    def run(self) -> None:
+        """Run every stage that is not finished.
+
+        Raises:
+            ConfigError: a finished stage's configuration or inputs have changed; nothing is run.
+            StageFailedError: a stage failed; those that do not need it were run to their end.
+            KeyboardInterrupt: a signal stopped the run.
+        """
+        if not self.redo_changed:
+            self._require_unchanged()
+        for name in self._waiting:
+            if not self._is_done(name):
+                self._summaries.summary.stage(name).state = "waiting"
+        started = monotonic()
+        with ThreadPoolExecutor(max_workers=len(self._plan.stages)) as threads:
+            try:
+                self._run_all(threads.submit)
+            finally:
+                self._end_running()
+                self._summaries.summary.wall_s += monotonic() - started
+                self._summaries.save()
+        if self._stop.count:
+            raise KeyboardInterrupt
+        if self._failures:
+            raise StageFailedError("\n".join(self._failures))
+
+    def _run_all(self, submit: Callable[[Callable[[], ProcessEnd]], Future[ProcessEnd]]) -> None:
+        while (self._waiting or self._running) and not self._stop.count:
+            for stage in self._startable():
+                if process := self._start(stage):
+                    future = submit(process[0].wait)
+                    self._running[future] = (stage, *process)
+            if self._running:
+                self._collect_ended()
+
+    def _startable(self) -> Iterator[Stage]:
+        """Stages in the order of the file that may start now; each is handed out once."""
+        for stage in list(self._waiting.values()):
+            states = {self._summaries.summary.stage(need).state for need in stage.needs}
+            if states & {"failed", "blocked"}:
+                del self._waiting[stage.name]
+                self._set(stage.name, "blocked")
+            elif all(need not in self._waiting for need in stage.needs) and states <= {"finished"}:
+                used = sum(running.slots for running, _, _ in self._running.values())
+                if used + stage.slots <= self._plan.slots:
+                    del self._waiting[stage.name]
+                    yield stage
+
+    def _start(self, stage: Stage) -> tuple[StageProcess, Fingerprint] | None:
+        """Start a stage's process; None if it is finished already, or cannot be started."""
+        summary = self._summaries.summary.stage(stage.name)
+        fingerprint = self._hashes.fingerprint(stage)
+        if summary.made_of is not None and stage.output.is_dir():
+            if not (found := changes(summary.made_of, fingerprint)):
+                self._set(stage.name, "finished", note="not run again")
+                return None
+            if not self.redo_changed:
+                self._fail(stage, _changed(stage, found))
+                return None
+            self._move_aside(stage)
+        log = self._plan.log(stage)
+        summary.command, summary.log = stage.shown_command, str(log)
+        summary.starts += 1
+        summary.started_at, summary.ended_at = datetime.now(UTC), None
+        summary.exit_status = summary.made_of = None
+        process = StageProcess(stage.command, shown=stage.shown_command, log=log)
+        self._set(stage.name, "running")
+        return process, fingerprint
+
+    def _is_done(self, name: str) -> bool:
+        """True if the stage finished in this run or before, and its output is still there."""
+        made_of = self._summaries.summary.stage(name).made_of
+        return made_of is not None and self._plan.stages[name].output.is_dir()
+
+    def _require_unchanged(self) -> None:
+        """Refuse to run if finished stages, whose inputs are complete, have changed."""
+        problems = []
+        for stage in self._plan.order():
+            made_of = self._summaries.summary.stage(stage.name).made_of
+            if made_of and all(self._is_done(name) for name in (stage.name, *stage.needs)):
+                found = changes(made_of, self._hashes.fingerprint(stage))
+                problems += [_changed(stage, found)] if found else []
+        if problems:
+            raise ConfigError("\n".join(problems))
+
+    def _move_aside(self, stage: Stage) -> None:
+        number = 1
+        while (aside := stage.output.with_name(f"{stage.output.name}.replaced-{number}")).exists():
+            number += 1
+        stage.output.rename(aside)
+
+    def _collect_ended(self) -> None:
+        ended, _ = wait(self._running, timeout=_TICK_S, return_when=FIRST_COMPLETED)
+        for future in ended:
+            stage, _, fingerprint = self._running.pop(future)
+            self._ended(stage, future.result(), fingerprint)
+
+    def _ended(self, stage: Stage, end: ProcessEnd, fingerprint: Fingerprint) -> None:
+        summary = self._summaries.summary.stage(stage.name)
+        summary.wall_s += end.wall_s
+        summary.cpu_s += end.cpu_s
+        summary.exit_status = end.exit_status
+        summary.ended_at = datetime.now(UTC)
+        if end.exit_status == 0:
+            summary.made_of = fingerprint
+            self._set(stage.name, "finished")
+        elif self._stop.count:
+            self._set(stage.name, "interrupted")
+        else:
+            log = self._plan.log(stage)
+            lines = "\n".join(f"  {line}" for line in last_lines(log, _SHOWN_LINES))
+            self._fail(
+                stage,
+                f"stage {stage.name} ended with status {end.exit_status}; the last lines of "
+                f"{log}:\n{lines}",
+            )
+
+    def _fail(self, stage: Stage, message: str) -> None:
+        self._failures.append(message)
+        self._set(stage.name, "failed")
+
+    def _set(self, name: str, state: State, *, note: str = "") -> None:
+        summary = self._summaries.summary.stage(name)
+        summary.state = state
+        self._summaries.save()
+        self._view.changed(self._plan.stages[name], summary, note)
+
+    def _end_running(self) -> None:
+        """Interrupt the stages that run, and kill those that do not end in time."""
+        for _, process, _ in self._running.values():
+            process.interrupt()
+        deadline = monotonic() + GRACE_S
+        while self._running and monotonic() < deadline and self._stop.count < 2:
+            self._collect_ended()
+        for _, process, _ in self._running.values():
+            process.kill()
+        while self._running:
+            self._collect_ended()
+
+
+def _changed(stage: Stage, found: list[str]) -> str:
+    return (
+        f"stage {stage.name} has finished, but since then {'; '.join(found)}; restore that, or run "
+        f"it again with --redo-changed, which moves {stage.output} aside"
+    )

@@ -1,0 +1,141 @@
+"""Progress of a pipeline in the terminal, its plan, and the table of times at its end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from qguide.pipelines.plan import Plan, Stage
+from qguide.pipelines.stage_process import last_lines
+from qguide.pipelines.summary import StageSummary, Summary
+from training.data.runs import RunFolder
+
+_COLOURS: Final = {
+    "waiting": "dim",
+    "running": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "interrupted": "yellow",
+    "blocked": "dim",
+}
+_NOTE_WIDTH: Final = 60
+
+
+class LiveTable:
+    """A table of all stages that is drawn anew while they run."""
+
+    def __init__(self, plan: Plan, summary: Summary) -> None:
+        self._plan = plan
+        self._summary = summary
+        self._notes: dict[str, str] = {}
+
+    def changed(self, stage: Stage, summary: StageSummary, note: str = "") -> None:
+        """Keep the note; the table itself reads the summary when it is drawn."""
+        self._notes[stage.name] = note
+
+    def __rich__(self) -> Table:
+        """The table of this moment."""
+        table = Table("stage", "job", "state", "time", "last said")
+        for stage in self._plan.stages.values():
+            summary = self._summary.stage(stage.name)
+            colour = _COLOURS[summary.state]
+            table.add_row(
+                stage.name,
+                stage.job,
+                f"[{colour}]{summary.state}[/{colour}]",
+                _duration(_elapsed_s(summary)),
+                escape(self._note(stage, summary)),
+            )
+        return table
+
+    def _note(self, stage: Stage, summary: StageSummary) -> str:
+        if summary.state != "running":
+            return self._notes.get(stage.name, "")
+        (last,) = last_lines(self._plan.log(stage), 1) or [""]
+        if last.startswith("$ "):  # only its command so far; a trainer says more in its metrics
+            (last,) = last_lines(RunFolder(stage.output).metrics, 1) or [""]
+        return last[:_NOTE_WIDTH]
+
+
+class PlainLines:
+    """One line for each change of a stage's state, for logs and pipes."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan = plan
+        self._console = console
+
+    def changed(self, stage: Stage, summary: StageSummary, note: str = "") -> None:
+        """Print the stage's new state."""
+        if note:
+            text = note
+        elif summary.state == "running":
+            text = f"log {self._plan.log(stage)}"
+        elif summary.exit_status is not None and summary.ended_at is not None:
+            text = f"{_duration(summary.wall_s)}, CPU {_duration(summary.cpu_s)}"
+        else:
+            text = ""
+        now = datetime.now(UTC).strftime("%H:%M:%S")
+        self._console.print(
+            f"{now} {stage.name} {summary.state}" + (f" ({text})" if text else ""),
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+@contextmanager
+def shown_progress(
+    plan: Plan, summary: Summary, console: Console
+) -> Iterator[LiveTable | PlainLines]:
+    """A table that is drawn anew in a terminal, plain lines elsewhere."""
+    if not console.is_terminal:
+        yield PlainLines(plan, console)
+        return
+    table = LiveTable(plan, summary)
+    with Live(table, console=console, refresh_per_second=2):
+        yield table
+
+
+def print_plan(plan: Plan, summary: Summary, console: Console) -> None:
+    """Print what would be run, each stage after those that it needs."""
+    lines = [f"{len(plan.stages)} stages, {plan.slots} slots, logs and summary in {plan.output}"]
+    for stage in plan.order():
+        done = summary.stage(stage.name).made_of is not None and stage.output.is_dir()
+        lines += [
+            "",
+            f"{stage.name}: {stage.shown_command}",
+            f"  needs   {', '.join(stage.needs) or 'no stage'}",
+            f"  reads   {', '.join(read.named for read in stage.reads) or 'no files'}",
+            f"  writes  {stage.output}",
+            f"  slots   {stage.slots}",
+            *(["  has finished"] if done else []),
+        ]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def print_times(plan: Plan, summary: Summary, console: Console) -> None:
+    """Print the time of each stage, over all of its starts."""
+    table = Table("stage", "state", "starts", "wall", "CPU")
+    for name in plan.stages:
+        stage = summary.stage(name)
+        times = (_duration(stage.wall_s), _duration(stage.cpu_s))
+        table.add_row(name, stage.state, str(stage.starts), *times)
+    table.add_section()
+    table.add_row("all", "", "", _duration(summary.wall_s), _duration(summary.cpu_s))
+    console.print(table)
+
+
+def _elapsed_s(summary: StageSummary) -> float:
+    if summary.state != "running" or summary.started_at is None:
+        return summary.wall_s
+    return summary.wall_s + (datetime.now(UTC) - summary.started_at).total_seconds()
+
+
+def _duration(seconds: float) -> str:
+    """Hours, minutes and seconds; tenths below a minute."""
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,146 @@
+"""`qguide run` over real jobs with tiny models: corridors, and the plan of the embedded models."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from qguide.cli import app
+from tests.support.corridors import write_solutions
+from tests.support.serving import ROOT
+
+FILES = {
+    "sft": """
+trajectories = ["runs/expert"]
+output = "runs/sft"
+[architecture]
+vocab_size = 320
+hidden_size = 32
+intermediate_size = 64
+layers = 2
+heads = 2
+context = 512
+[optimization]
+lr = 0.01
+epochs = 2
+batch_tokens = 2048
+threads = 1
+processes = 2
+""",
+    "explore": """
+output = "runs/trees"
+policy = "runs/sft/checkpoint"
+expert = ["runs/expert"]
+[environment]
+name = "fake"
+count = 4
+[exploration]
+max_steps = 8
+max_draws = 6
+max_tokens = 16
+depth = 4
+""",
+    "label": """
+trees = ["runs/trees"]
+output = "runs/labels"
+""",
+    "train_qnet": """
+labels = ["runs/labels"]
+trunk = "runs/sft/checkpoint"
+output = "runs/qnet"
+head_width = 16
+validation_fraction = 0.3
+[optimization]
+lr = 0.003
+epochs = 1
+""",
+    "evaluate": """
+output = "runs/evaluation"
+policy = "runs/sft/checkpoint"
+qnet = "runs/qnet/checkpoint"
+methods = ["greedy", "q-guided"]
+candidates = 2
+seeds = [0]
+max_steps = 4
+max_tokens = 16
+[environment]
+name = "fake"
+first_seed = 100
+count = 2
+""",
+    "pipeline": """
+output = "runs/pipeline"
+slots = 2
+[stages.policy]
+job = "sft"
+config = "sft.toml"
+[stages.trees]
+job = "explore"
+config = "explore.toml"
+[stages.labels]
+job = "label"
+config = "label.toml"
+[stages.qnet]
+job = "train-qnet"
+config = "train_qnet.toml"
+[stages.evaluation]
+job = "evaluate"
+config = "evaluate.toml"
+""",
+}
+
+
+def run(*more: str) -> Result:
+    return CliRunner().invoke(app, ["run", "pipeline.toml", *more], catch_exceptions=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    write_solutions(tmp_path / "runs", count=20)
+    for name, text in FILES.items():
+        (tmp_path / f"{name}.toml").write_text(text)
+    return tmp_path
+
+
+def test_a_pipeline_runs_once_and_after_a_change_only_when_told(folder: Path) -> None:
+    result = run()
+    assert result.exit_code == 0, result.output
+    results = json.loads((folder / "runs/evaluation/results.json").read_text())
+    assert results["complete"]
+    summary = json.loads((folder / "runs/pipeline/summary.json").read_text())
+    assert list(summary["stages"]) == ["policy", "trees", "labels", "qnet", "evaluation"]
+    assert all(stage["cpu_s"] > 0 for stage in summary["stages"].values())
+    log = (folder / "runs/pipeline/logs/policy.log").read_text()
+    assert log.startswith("$ qguide sft --config sft.toml")
+
+    again = run()
+    assert again.exit_code == 0, again.output
+    assert again.output.count("not run again") == 5
+
+    changed = run("--set", "labels.gamma=0.5")
+    assert changed.exit_code == 2
+    assert "stage labels has finished, but since then gamma was 0.9 and is 0.5" in changed.output
+
+    redone = run("--set", "labels.gamma=0.5", "--redo-changed")
+    assert redone.exit_code == 0, redone.output
+    assert redone.output.count("not run again") == 2
+    assert (folder / "runs/qnet.replaced-1/checkpoint").is_dir()
+
+
+def test_a_failed_stage_is_named_with_the_end_of_its_log(folder: Path) -> None:
+    result = run("--set", "trees.policy=runs/none/checkpoint")
+    assert result.exit_code == 1
+    assert "stage trees ended with status 1; the last lines of" in result.output
+    assert "runs/none/checkpoint" in result.output
+    assert "qnet blocked" in result.output
+
+
+def test_a_dry_run_starts_nothing(folder: Path) -> None:
+    result = run("--dry-run")
+    assert result.exit_code == 0
+    assert "qnet: qguide train-qnet --config train_qnet.toml" in result.output
+    assert "needs   policy, labels" in result.output
+    assert not (folder / "runs/pipeline").exists()

@@ -1,0 +1,35 @@
+"""Corridors that are solved: rows that `collect` would write if corridors had an expert."""
+
+from pathlib import Path
+
+from training.data.records import EXPERT, TrajectoryRow, rows_of
+from training.data.runs import JsonlWriter, open_run
+from training.environments.corridor import Corridor, CorridorConfig, CorridorSuite
+from training.trajectory import Step, path_history, react_reply
+
+
+def write_solutions(runs: Path, *, count: int) -> None:
+    """Write the shortest solutions of some corridors to the run folder `expert`."""
+    suite = CorridorSuite(0, count)
+    with (
+        open_run(runs / "expert", CorridorConfig()) as run,
+        JsonlWriter(run.rows) as rows,
+    ):
+        for task in suite.tasks:
+            environment = suite.make(task)
+            first, steps = environment.reset(), []
+            for action in Corridor.of_seed(int(task.source)).solution():
+                done = environment.step(action)
+                reply = react_reply("On.", action)
+                steps.append(Step(reply, done.observation, done.reward, done.terminated))
+            row = TrajectoryRow(
+                task_id=task.id,
+                kind=task.kind,
+                environment="fake",
+                messages=rows_of(path_history(first, steps)),
+                outcome_reward=steps[-1].reward,
+                terminated=True,
+                steps=len(steps),
+                source=EXPERT,
+            )
+            rows.write(row)

@@ -1,0 +1,164 @@
+"""A plan: which stage needs which, derived from what the jobs read and write."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from qguide.pipelines.config import load_pipeline
+from qguide.pipelines.job_types import JOB_CONFIGS, MODEL_FIELDS, config_type
+from qguide.pipelines.plan import Plan, build_plan
+from qnet.errors import ConfigError
+from tests.support.serving import ROOT
+
+EMBEDDED = ROOT / "training/configs/alfworld/embedded/pipeline.toml"
+NO_MODELS = {
+    "api_key_variable", "device", "environment", "groups", "model", "name", "parameters",
+    "phrases", "policy_sha256", "qnet_sha256", "runs", "slice", "upstreams", "verifier_sha256",
+}  # fmt: skip
+"""Fields of text, in any job, that name neither a file nor a model."""
+
+
+def write_files(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (folder / f"{name}.toml").write_text(text)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three jobs: games to trajectories, those to a policy, and trees of the policy."""
+    monkeypatch.chdir(tmp_path)
+    write_files(
+        tmp_path,
+        collect='output = "runs/expert"\n[environment]\ncount = 3',
+        sft='trajectories = ["runs/expert"]\noutput = "runs/sft"\n[optimization]\nprocesses = 2',
+        explore='policy = "runs/sft/checkpoint"\noutput = "runs/trees"\n',
+        pipeline="""
+            output = "runs/pipeline"
+            slots = 2
+            [stages.trees]
+            job = "explore"
+            config = "explore.toml"
+            set = ["parallel=7"]
+            [stages.policy]
+            job = "sft"
+            config = "sft.toml"
+            [stages.expert]
+            job = "collect"
+            config = "collect.toml"
+        """,
+    )
+    return tmp_path
+
+
+def plan_of(folder: Path, *overrides: str, **options: Any) -> Plan:
+    return build_plan(load_pipeline(folder / "pipeline.toml", overrides, **options))
+
+
+def test_a_stage_needs_those_whose_output_it_reads(files: Path) -> None:
+    plan = plan_of(files)
+    assert {name: stage.needs for name, stage in plan.stages.items()} == {
+        "trees": ("policy",),
+        "policy": ("expert",),
+        "expert": (),
+    }
+    assert [stage.name for stage in plan.order()] == ["expert", "policy", "trees"]
+    assert plan.stages["policy"].output == files / "runs/sft"
+
+
+def test_a_stage_takes_as_many_slots_as_it_has_processes(files: Path) -> None:
+    assert {name: stage.slots for name, stage in plan_of(files).stages.items()} == {
+        "trees": 1,
+        "policy": 2,
+        "expert": 1,
+    }
+    assert plan_of(files, slots=1).stages["policy"].slots == 1
+
+
+def test_overrides_follow_those_of_the_file(files: Path) -> None:
+    trees = plan_of(files, "trees.parallel=9", "trees.seed=4").stages["trees"]
+    assert trees.shown_command == (
+        f"qguide explore --config {files}/explore.toml --set parallel=7 --set parallel=9 "
+        "--set seed=4"
+    )
+    assert trees.config.model_dump()["parallel"] == 9
+
+
+def test_a_need_that_no_file_shows_is_named(files: Path) -> None:
+    text = (files / "pipeline.toml").read_text()
+    (files / "pipeline.toml").write_text(text.replace('"sft.toml"', '"sft.toml"\nneeds = ["late"]'))
+    with pytest.raises(ConfigError, match=r"stages\.policy\.needs has 'late'; name another stage"):
+        plan_of(files)
+    (files / "pipeline.toml").write_text(
+        text.replace('"collect.toml"', '"collect.toml"\nneeds = ["trees"]')
+    )
+    with pytest.raises(ConfigError, match=r"stages .*trees.* need each other"):
+        plan_of(files)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["policy.output=runs/expert"], "policy and expert both write"),
+        (["trees.policy=runs/trees/checkpoint"], "trees reads its own output"),
+        (['policy.trajectories=["elsewhere"]'], "reads trajectories = elsewhere, which does not"),
+        (["tree.parallel=9"], "there is no stage 'tree'; name one of trees, policy, expert"),
+        (["parallel=9"], "names no stage"),
+        (["trees.paralel=9"], "paralel: there is no such field"),
+    ],
+)
+def test_a_plan_that_cannot_be_run_is_refused(
+    files: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_of(files, *overrides)
+
+
+def test_an_unknown_job_is_refused(files: Path) -> None:
+    text = (files / "pipeline.toml").read_text()
+    (files / "pipeline.toml").write_text(text.replace('"explore"', '"expand"'))
+    with pytest.raises(ConfigError, match="job 'expand' is unknown; name one of collect, sft"):
+        plan_of(files)
+
+
+def test_the_embedded_models_are_made_in_the_order_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = build_plan(load_pipeline(EMBEDDED))
+    assert {name: (stage.slots, set(stage.needs)) for name, stage in plan.stages.items()} == {
+        "expert": (1, set()),
+        "sft": (2, {"expert"}),
+        "more_corrections": (1, {"sft"}),
+        "corrections": (1, {"sft"}),
+        "sft_corrections": (2, {"sft", "corrections", "more_corrections"}),
+        "groups": (1, {"sft_corrections"}),
+        "more_groups": (1, {"sft_corrections"}),
+        "groups_held_back": (1, {"sft_corrections"}),
+        "qnet": (1, {"sft_corrections", "groups", "more_groups", "groups_held_back"}),
+    }
+    assert plan.slots == 2
+
+
+def texts_in(kind: type[BaseModel]) -> Iterator[str]:
+    """Names of all fields whose value may be text, in nested tables too."""
+    for name, field in kind.model_fields.items():
+        for one in types_in(field.annotation):
+            if one is str:
+                yield name
+            elif isinstance(one, type) and issubclass(one, BaseModel):
+                yield from texts_in(one)
+
+
+def types_in(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for argument in get_args(annotation):
+        yield from types_in(argument)
+
+
+@pytest.mark.parametrize("job", JOB_CONFIGS)
+def test_every_field_of_text_is_known_to_name_a_model_or_none(job: str) -> None:
+    unknown = set(texts_in(config_type(job))) - MODEL_FIELDS.keys() - NO_MODELS
+    assert unknown == set(), "add it to MODEL_FIELDS, or to NO_MODELS"

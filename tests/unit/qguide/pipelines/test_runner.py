@@ -1,0 +1,285 @@
+"""A pipeline's processes: side by side, in order, resumed, stopped, and blamed when they fail."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Thread
+
+import psutil
+import pytest
+from pydantic import BaseModel
+from rich.console import Console
+
+from qguide.pipelines.job_types import Read
+from qguide.pipelines.plan import Plan, Stage
+from qguide.pipelines.runner import PipelineRunner
+from qguide.pipelines.stage_process import last_lines
+from qguide.pipelines.stop_signals import StopSignals
+from qguide.pipelines.summary import Summary, SummaryFile, locked_folder
+from qguide.pipelines.views import LiveTable, PlainLines, print_times
+from qnet.errors import ConfigError, StageFailedError
+from tests.support.serving import ROOT
+
+MOST_S = 60
+PRELUDE = f"""
+import pathlib, sys, time
+def wait_for(name):
+    for _ in range({MOST_S * 50}):
+        if pathlib.Path(name).exists():
+            return
+        time.sleep(0.02)
+    sys.exit(f"{{name}} never came")
+def note(text):
+    with open("events", "a") as file:
+        file.write(text + "\\n")
+def write(name, text=""):
+    pathlib.Path(name).parent.mkdir(exist_ok=True, parents=True)
+    pathlib.Path(name).write_text(text)
+"""
+
+
+class Job(BaseModel):
+    value: int = 0
+
+
+def stage(
+    name: str,
+    script: str,
+    *,
+    needs: Sequence[str] = (),
+    slots: int = 1,
+    value: int = 0,
+) -> Stage:
+    """A stage that runs a Python script, and reads the folders of the stages that it needs."""
+    return Stage(
+        name=name,
+        job="script",
+        config=Job(value=value),
+        arguments=(),
+        reads=tuple(Read("reads", need) for need in needs),
+        output=Path(name).resolve(),
+        needs=tuple(needs),
+        slots=slots,
+        program=(sys.executable, "-c", PRELUDE + script),
+    )
+
+
+def plan_of(*stages: Stage, slots: int = 2) -> Plan:
+    return Plan(Path("pipeline"), slots, {one.name: one for one in stages})
+
+
+def run(plan: Plan, *, redo_changed: bool = False) -> str:
+    """Run a plan; returns the lines that it printed."""
+    told = io.StringIO()
+    view = PlainLines(plan, Console(file=told, width=200))
+    with locked_folder(plan.output), StopSignals() as stop:
+        summaries = SummaryFile(plan.output)
+        PipelineRunner(plan, summaries, view=view, stop=stop, redo_changed=redo_changed).run()
+    return told.getvalue()
+
+
+def summary() -> Summary:
+    return Summary.model_validate_json(Path("pipeline/summary.json").read_bytes())
+
+
+def states() -> dict[str, str]:
+    return {name: one.state for name, one in summary().stages.items()}
+
+
+def events() -> list[str]:
+    return Path("events").read_text().splitlines()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def finished(name: str, text: str = "") -> str:
+    """A script that notes that it ran and writes its output."""
+    return f"note({name!r}); write('{name}/rows', {text!r})"
+
+
+def test_stages_that_do_not_need_each_other_run_side_by_side() -> None:
+    both = "write('{0}/here'); wait_for('{1}/here'); note('{0}')"
+    run(
+        plan_of(
+            stage("c", finished("c"), needs=("a", "b")),
+            stage("a", both.format("a", "b")),
+            stage("b", both.format("b", "a")),
+        )
+    )
+    assert sorted(events()[:2]) == ["a", "b"]
+    assert events()[2:] == ["c"]
+    assert states() == {"c": "finished", "a": "finished", "b": "finished"}
+
+
+def test_a_stage_of_two_slots_runs_alone() -> None:
+    script = "note('+{0}'); time.sleep(0.05); note('-{0}'); write('{0}/rows')"
+    run(
+        plan_of(
+            stage("wide", script.format("wide"), slots=2),
+            *(stage(name, script.format(name)) for name in ("a", "b")),
+        )
+    )
+    start = events().index("+wide")
+    assert events()[start + 1] == "-wide"
+
+
+def test_times_are_summed_and_printed() -> None:
+    busy = "import subprocess\nwhile time.process_time() < 0.3: pass\nwrite('a/rows')"
+    plan = plan_of(stage("a", busy))
+    run(plan)
+    found = summary()
+    assert found.stages["a"].cpu_s >= 0.3
+    assert found.stages["a"].starts == 1
+    assert found.cpu_s == found.stages["a"].cpu_s
+    assert found.wall_s >= found.stages["a"].wall_s > 0
+    told = io.StringIO()
+    print_times(plan, found, Console(file=told))
+    assert "finished" in told.getvalue()
+
+
+def test_a_failure_stops_what_needs_it_and_names_the_end_of_its_log() -> None:
+    plan = plan_of(
+        stage("a", "print('one'); sys.exit('no such game')"),
+        stage("b", finished("b"), needs=("a",)),
+        stage("c", finished("c"), needs=("b",)),
+        stage("d", finished("d")),
+    )
+    with pytest.raises(StageFailedError, match=r"(?s)stage a ended .* 1; .*a\.log:.*no such game"):
+        run(plan)
+    assert states() == {"a": "failed", "b": "blocked", "c": "blocked", "d": "finished"}
+    assert events() == ["d"]
+    assert "one" in Path("pipeline/logs/a.log").read_text()
+
+
+def test_a_second_start_runs_only_what_is_left() -> None:
+    broken = "wait_for('a/rows'); sys.exit(1)"
+    with pytest.raises(StageFailedError):
+        run(plan_of(stage("a", finished("a")), stage("b", broken, needs=("a",))))
+    repaired = plan_of(stage("a", finished("a")), stage("b", finished("b"), needs=("a",)))
+    assert "a finished (not run again)" in run(repaired)
+    assert events() == ["a", "b"]
+    assert [one.starts for one in summary().stages.values()] == [1, 2]
+    run(repaired)
+    assert events() == ["a", "b"]
+
+
+def test_a_finished_stage_with_another_configuration_is_refused_or_moved_aside() -> None:
+    run(plan_of(stage("a", finished("a"), value=1)))
+    changed = plan_of(stage("a", finished("a"), value=2), stage("b", finished("b")))
+    with pytest.raises(ConfigError, match=r"stage a has finished, .*value was 1 and is 2; restore"):
+        run(changed)
+    assert events() == ["a"]
+    run(changed, redo_changed=True)
+    assert sorted(events()) == ["a", "a", "b"]
+    assert Path("a.replaced-1/rows").exists()
+
+
+def test_a_stage_whose_input_is_made_anew_and_differs_is_not_kept_silently() -> None:
+    first = plan_of(stage("a", finished("a", "1")), stage("b", finished("b"), needs=("a",)))
+    run(first)
+    Path("a/rows").unlink()
+    Path("a").rmdir()
+    run(first)
+    assert events() == ["a", "b", "a"], "the same input again"
+    Path("a/rows").unlink()
+    Path("a").rmdir()
+    other = plan_of(stage("a", finished("a", "2")), stage("b", finished("b"), needs=("a",)))
+    with pytest.raises(StageFailedError, match="since then a has changed"):
+        run(other)
+    run(other, redo_changed=True)
+    assert events() == ["a", "b", "a", "a", "b"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_all_stages_and_a_second_start_continues(number: signal.Signals) -> None:
+    script = """
+if pathlib.Path('go').exists():
+    write('{0}/rows')
+else:
+    try:
+        write('{0}.up')
+        time.sleep(600)
+    except KeyboardInterrupt:
+        note('{0} interrupted')
+        sys.exit(130)
+"""
+    plan = plan_of(*(stage(name, script.format(name)) for name in ("a", "b")))
+
+    def send() -> None:
+        while not (Path("a.up").exists() and Path("b.up").exists()):
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    sender = Thread(target=send)
+    sender.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(plan)
+    sender.join()
+    assert sorted(events()) == ["a interrupted", "b interrupted"]
+    assert states() == {"a": "interrupted", "b": "interrupted"}
+    Path("go").touch()
+    run(plan)
+    assert states() == {"a": "finished", "b": "finished"}
+
+
+def test_a_stage_does_not_outlive_a_pipeline_that_is_killed() -> None:
+    script = """
+import sys
+from pathlib import Path
+from qguide.pipelines.stage_process import StageProcess
+sleeper = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+StageProcess([sys.executable, "-c", sleeper], shown="sleep", log=Path("log")).wait()
+"""
+    pipeline = subprocess.Popen(
+        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    while not (told := last_lines(Path("log"), 1)) or not told[0].isdigit():
+        assert pipeline.poll() is None
+        time.sleep(0.02)
+    sleeper = psutil.Process(int(told[0]))
+    pipeline.kill()
+    pipeline.wait()
+    assert psutil.wait_procs([sleeper], timeout=MOST_S)[1] == []
+
+
+def test_only_one_pipeline_runs_in_a_folder() -> None:
+    with (
+        locked_folder(Path("pipeline")),
+        pytest.raises(ConfigError, match="a pipeline is running in pipeline"),
+        locked_folder(Path("pipeline")),
+    ):
+        pass
+
+
+def test_a_summary_of_something_else_is_refused() -> None:
+    Path("pipeline").mkdir()
+    Path("pipeline/summary.json").write_text(json.dumps({"rows": 3}))
+    with pytest.raises(ConfigError, match="is not a pipeline's summary"):
+        SummaryFile(Path("pipeline"))
+
+
+def test_the_table_shows_the_last_line_of_a_running_stage() -> None:
+    plan = plan_of(stage("a", ""))
+    found = Summary()
+    found.stage("a").state = "running"
+    log = plan.log(plan.stages["a"])
+    log.parent.mkdir(parents=True)
+    log.write_text("$ qguide collect\n[bold]3/7\n")
+    told = io.StringIO()
+    Console(file=told, width=120).print(LiveTable(plan, found))
+    assert "[bold]3/7" in told.getvalue()
+    log.write_text("$ qguide sft\n")
+    Path("a").mkdir()
+    Path("a/metrics.jsonl").write_text('{"step": 4}\n')
+    Console(file=told, width=120).print(LiveTable(plan, found))
+    assert '{"step": 4}' in told.getvalue()
