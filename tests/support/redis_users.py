@@ -1,0 +1,63 @@
+"""Parts of several servers that share one Redis."""
+
+import asyncio
+
+from qnet.scoring.value_head import ScriptedScorer
+from qnet.types import Message, ScoreRequest, ScoreResult
+from server.access.rate_limits import Caller, Limiter
+from server.context.request_context import Account
+from server.episodes.redis_store import RedisEpisodeStore
+from server.episodes.state import Episode
+from server.episodes.store import MemoryEpisodeStore
+from server.errors.types import OverLimitError
+from server.redis.client import RedisLink
+
+ADA = Caller("ada", False, requests_per_minute=2, tokens_per_day=100)
+STATE = (Message("user", "a secret place"),)
+REQUEST = ScoreRequest(STATE, (Message("assistant", "go"), Message("assistant", "stay")))
+
+
+async def until(link: RedisLink, *, up: bool) -> None:
+    async with asyncio.timeout(30):
+        while link.up != up:
+            await asyncio.sleep(0.02)
+
+
+async def admitted(limiter: Limiter, *, tokens: int = 0) -> bool:
+    try:
+        async with limiter.admit(ADA, account := Account()):
+            account.tokens = tokens
+    except OverLimitError:
+        return False
+    return True
+
+
+class CountingScorer:
+    """Counts how often it is asked; its Q can be spoilt."""
+
+    name = "scripted"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.q_value = 0.5
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """The same Q for every candidate."""
+        self.asked += 1
+        (scored,) = ScriptedScorer({}).score([request])
+        return ScoreResult((self.q_value,) * len(scored.q_values), scored.computed_tokens, 0)
+
+
+def stores(link: RedisLink) -> list[RedisEpisodeStore]:
+    """Of two servers."""
+    return [
+        RedisEpisodeStore(
+            link, MemoryEpisodeStore(max_bytes=10_000, ttl_s=60), max_bytes=10_000, ttl_s=60
+        )
+        for _ in range(2)
+    ]
+
+
+def step(known: Episode | None) -> Episode:
+    known = known or Episode(id="e")
+    return known.model_copy(update={"steps": known.steps + 1})
