@@ -1,6 +1,7 @@
 """`qguide`: the jobs, pipelines, the server, benchmarks, keys, and tools for checkpoints."""
 
 from qguide.commands.bench import app as bench
+from qguide.commands.data import export_data, import_episodes
 from qguide.commands.export import ensemble, export_model, export_trunk
 from qguide.commands.jobs import app
 from qguide.commands.keys import app as keys
@@ -12,6 +13,8 @@ __all__ = ["app"]
 
 app.command()(run)
 app.command()(serve)
+app.command("import")(import_episodes)
+app.command()(export_data)
 app.command()(export_trunk)
 app.command()(ensemble)
 app.command()(export_model)

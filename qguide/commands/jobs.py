@@ -112,39 +112,6 @@ def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
         _show("train-qnet", trained.metrics)
 
 
-@app.command("import")
-def import_(
-    source: Annotated[Path, typer.Argument(help="A file, or a folder of .jsonl and .json files.")],
-    output: Annotated[Path, typer.Option(help="Folder to write.")],
-    format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format", help="served, messages, sharegpt or otel; else by the first record."
-        ),
-    ] = None,
-    environment: Annotated[
-        str, typer.Option(help="Name of the environment, if the recording names none.")
-    ] = "imported",
-    reward_key: Annotated[
-        str, typer.Option(help="Field or span attribute that holds the reward.")
-    ] = "",
-    task_key: Annotated[
-        str, typer.Option(help="Field or span attribute that holds the task id.")
-    ] = "",
-    default_reward: Annotated[
-        float | None, typer.Option(help="Reward of episodes that state none.")
-    ] = None,
-    skip_bad: Annotated[bool, typer.Option(help="Leave out records that hold no episode.")] = False,
-) -> None:
-    """Import recorded episodes of any agent, and report what can be learned from them."""
-    options = {name.removesuffix("_"): value for name, value in locals().items()}
-    with shown_errors():
-        from training.jobs.import_episodes import ImportConfig, run_import
-        from training.recordings.report import show_report
-
-        show_report(run_import(load_config(ImportConfig, None, (), options=options)), Console())
-
-
 @app.command()
 def evaluate(
     output: Annotated[Path | None, typer.Option(help="Folder to write or resume.")] = None,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from qguide.commands.jobs import app
+from qguide.cli import app
 from qnet.errors import ConfigError, RecordError
 from qnet.records import NodeRow, TreeRow
 from training.data.records import TrajectoryRow

@@ -1,0 +1,256 @@
+"""Exported records are data sets that `datasets` loads and TRL reads."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from trl.data_utils import apply_chat_template, is_conversational
+from typer.testing import CliRunner
+
+from qguide.cli import app
+from qnet.errors import ConfigError, RecordError
+from qnet.records import NodeRow, Row, TreeRow
+from tests.support.tiny_models import renderer
+from training.data.decision_groups import (
+    CandidateRow,
+    ContinuationRow,
+    DecisionGroupsRow,
+    DecisionRow,
+)
+from training.data.preferences import PreferenceRow
+from training.data.records import LabelRow, MessageRow, TrajectoryRow
+from training.data.runs import JsonlWriter
+from training.jobs.export_data import ExportConfig, ExportFormat, run_export_data
+
+pytestmark = pytest.mark.filterwarnings("default")  # datasets and TRL use deprecated functions
+
+CALL = {"name": "look", "arguments": '{"at": "desk"}', "id": "c1"}
+TASK = MessageRow(role="user", content="Find the mug.")
+CALLING = MessageRow.model_validate({"role": "assistant", "content": "", "tool_calls": [CALL]})
+SEEN = MessageRow(role="tool", content="A mug.", tool_call_id="c1")
+DONE = MessageRow(role="assistant", content="It is on the desk.")
+GIVE_UP = MessageRow(role="assistant", content="I give up.")
+OF_TASK: dict[str, Any] = {"task_id": "mug", "kind": "", "environment": "imported"}
+
+
+def trajectory(*messages: MessageRow, reward: float, **more: Any) -> TrajectoryRow:
+    """An episode of two actions."""
+    return TrajectoryRow(
+        **OF_TASK,
+        messages=messages,
+        outcome_reward=reward,
+        terminated=True,
+        steps=2,
+        source="agent",
+        **more,
+    )
+
+
+def labels(*q_values: float | None, last: MessageRow, ids: tuple[int, int]) -> LabelRow:
+    """A path of two labelled actions."""
+    return LabelRow(
+        **OF_TASK,
+        target="q",
+        messages=(TASK, CALLING, SEEN, last),
+        q_values=q_values,
+        node_ids=ids,
+        parent_ids=(0, 1),
+    )
+
+
+TRAJECTORIES = (
+    trajectory(TASK, CALLING, SEEN, DONE, reward=1.0),
+    trajectory(TASK, CALLING, SEEN, GIVE_UP, reward=0.0, mistakes=(1,)),
+)
+PAIR = PreferenceRow(
+    **OF_TASK,
+    level="step",
+    source="best-path",
+    messages=(TASK, CALLING, SEEN),
+    chosen=(DONE,),
+    rejected=(GIVE_UP,),
+    chosen_value=1.0,
+    rejected_value=0.0,
+    depth=1,
+)
+LABELS = (
+    labels(0.9, 1.0, last=DONE, ids=(1, 2)),
+    labels(None, 0.0, last=GIVE_UP, ids=(1, 3)),
+    labels(None, None, last=GIVE_UP, ids=(1, 4)),
+)
+
+
+def candidate(action: str, reward: float) -> CandidateRow:
+    """A candidate that ends its episode."""
+    ended = ContinuationRow(outcome_reward=reward, steps=1, terminated=True)
+    return CandidateRow(
+        action=action,
+        count=1,
+        observation="",
+        reward=reward,
+        terminated=True,
+        continuations=(ended,),
+    )
+
+
+GROUPS = DecisionGroupsRow(
+    **OF_TASK,
+    first_observation="Find the mug.",
+    decisions=(
+        DecisionRow(
+            candidates=(candidate("Action: desk", 1.0), candidate("Action: no", 0.0)), chosen=0
+        ),
+    ),
+    source="policy",
+    continuation="policy",
+    seed=0,
+)
+TREE = TreeRow(
+    **OF_TASK,
+    first_observation="Find the mug.",
+    nodes=(
+        NodeRow(
+            id=1,
+            parent=0,
+            depth=1,
+            action='Action: look({"at": "desk"})',
+            observation="A mug.",
+            source="agent",
+            reply=CALLING,
+            observed=(SEEN,),
+        ),
+    ),
+    draws=1,
+)
+
+
+def exported(
+    folder: Path, rows: Sequence[Row], format_: ExportFormat, *, suffix: str = ".jsonl", **more: Any
+) -> list[dict[str, Any]]:
+    """The rows of an export, as `datasets` loads them."""
+    with JsonlWriter(folder / "rows.jsonl") as writer:
+        for row in rows:
+            writer.write(row)
+    output = folder / f"out{suffix}"
+    run_export_data(ExportConfig(source=folder, output=output, format=format_, **more))
+    kind = "parquet" if output.suffix == ".parquet" else "json"
+    cache = str(folder / "cache")
+    loaded = datasets.load_dataset(kind, data_files=str(output), split="train", cache_dir=cache)
+    return [dict(row) for row in loaded]
+
+
+SUFFIXES = pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+
+
+@SUFFIXES
+def test_trajectories_are_conversations(tmp_path: Path, suffix: str) -> None:
+    first, second = exported(tmp_path, TRAJECTORIES, "trl-sft", suffix=suffix)
+    assert is_conversational(first)
+    assert [turn["role"] for turn in first["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    (call,) = first["messages"][1]["tool_calls"]
+    assert call["function"] == {"name": "look", "arguments": '{"at": "desk"}'}
+    assert (first["reward"], first["task_id"]) == (1.0, "mug")
+    assert second["messages"][-1]["weight"] == 0
+    said = apply_chat_template({"messages": first["messages"]}, renderer().tokenizer)["text"]
+    assert "It is on the desk." in said
+    assert "None" not in said
+
+
+def test_a_least_reward_selects_episodes(tmp_path: Path) -> None:
+    assert len(exported(tmp_path, TRAJECTORIES, "trl-sft", min_reward=0.5)) == 1
+
+
+@SUFFIXES
+def test_pairs_are_preferences_with_a_prompt(tmp_path: Path, suffix: str) -> None:
+    (row,) = exported(tmp_path, [PAIR], "trl-preference", suffix=suffix)
+    assert is_conversational(row)
+    sides = {name: row[name] for name in ("prompt", "chosen", "rejected")}
+    text = apply_chat_template(sides, renderer().tokenizer)
+    assert text["prompt"].endswith("<|assistant|>")
+    assert text["chosen"].startswith("It is on the desk.")
+    assert text["rejected"].startswith("I give up.")
+
+
+@SUFFIXES
+def test_labelled_paths_are_supervised_step_by_step(tmp_path: Path, suffix: str) -> None:
+    rows = exported(tmp_path, LABELS, "trl-stepwise", suffix=suffix, threshold=0.6)
+    assert [row["labels"] for row in rows] == [[True, True], [True, False], [True]]
+    assert rows[0]["prompt"] == "Find the mug."
+    assert rows[0]["completions"] == [
+        'Action: look({"at": "desk"})',
+        "A mug.\n\nIt is on the desk.",
+    ]
+
+
+def test_candidates_of_groups_are_single_steps(tmp_path: Path) -> None:
+    rows = exported(tmp_path, [GROUPS], "trl-stepwise")
+    assert [(row["completions"], row["labels"]) for row in rows] == [
+        (["Action: desk"], [True]),
+        (["Action: no"], [False]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "row", [*TRAJECTORIES, PAIR, *LABELS, GROUPS, TREE], ids=lambda row: type(row).__name__
+)
+def test_every_row_comes_back_from_parquet(tmp_path: Path, row: Row) -> None:
+    (read,) = exported(tmp_path, [row], "parquet", suffix=".parquet")
+    assert type(row).model_validate_json(json.dumps(_without_nulls(read))) == row
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without the nulls that parquet has in place of fields that were not written."""
+    if isinstance(value, dict):
+        optional = {"tool_calls", "reply", "observed", "opening", "sources", "last_observed"}
+        left_out = optional | {"tool_call_id", "visit_counts", "values", "kind"}
+        return {
+            name: _without_nulls(item)
+            for name, item in value.items()
+            if item is not None or name not in left_out
+        }
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def test_rows_of_another_kind_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="trl-preference reads preference pairs"):
+        exported(tmp_path, TRAJECTORIES, "trl-preference")
+
+
+def test_rows_that_no_job_writes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "hello"}\n')
+    config = ExportConfig(source=tmp_path, output=tmp_path / "out.jsonl", format="parquet")
+    with pytest.raises(RecordError, match="no kind that a job writes"):
+        run_export_data(config)
+
+
+def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
+    exported(tmp_path, TRAJECTORIES, "trl-sft")
+    with pytest.raises(ConfigError, match="exists"):
+        exported(tmp_path, TRAJECTORIES, "trl-sft")
+
+
+def test_nothing_to_export_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no row to export"):
+        exported(tmp_path, TRAJECTORIES, "trl-sft", min_reward=2.0)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_the_command_exports(tmp_path: Path) -> None:
+    with JsonlWriter(tmp_path / "rows.jsonl") as writer:
+        writer.write(TRAJECTORIES[0])
+    output = tmp_path / "sft.jsonl"
+    command = ["export-data", str(tmp_path), "--output", str(output), "--format", "trl-sft"]
+    shown = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(output.read_text())["messages"][0] == {
+        "role": "user",
+        "content": "Find the mug.",
+    }

@@ -1,0 +1,1 @@
+"""Records of the jobs in the formats of other trainers and tools."""

@@ -1,0 +1,195 @@
+"""TRL's dataset formats: conversations, preferences with a prompt, and stepwise supervision."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Self
+
+from pydantic import Field
+
+from qnet.openai_messages import plain_message
+from qnet.records import MessageRow, Row
+from qnet.types import Message
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import GroupLabels, candidate_label, decisions_of
+from training.data.preferences import PreferenceRow
+from training.data.records import LabelRow, TrajectoryRow, messages_of
+
+_SEPARATOR = "\n\n"
+
+
+class CalledFunction(Row):
+    """A function's name, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class CalledTool(Row):
+    """A custom tool's name and input."""
+
+    name: str
+    input: str
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class Call(Row):
+    """One tool call in OpenAI's shape."""
+
+    id: str
+    type: str
+    function: CalledFunction | None = Field(default=None, exclude_if=_is_none)
+    custom: CalledTool | None = Field(default=None, exclude_if=_is_none)
+
+
+class ChatTurn(Row):
+    """One message in OpenAI's shape.
+
+    Attributes:
+        weight: 0 for a reply that is not to be imitated; TRL does not read it, others do.
+    """
+
+    role: str
+    content: str
+    tool_calls: tuple[Call, ...] | None = Field(default=None, exclude_if=_is_none)
+    tool_call_id: str | None = Field(default=None, exclude_if=_is_none)
+    weight: float | None = Field(default=None, exclude_if=_is_none)
+
+    @classmethod
+    def of(cls, message: Message, *, imitated: bool = True) -> Self:
+        """Convert from `qnet`'s message; text stands in for null, which some templates print."""
+        row = plain_message(message)
+        return cls.model_validate(
+            row | {"content": row["content"] or "", "weight": None if imitated else 0.0}
+        )
+
+
+class ConversationRow(Row):
+    """A conversation for TRL's SFT trainer; the other columns are for you and for `import`."""
+
+    messages: tuple[ChatTurn, ...]
+    task_id: str
+    reward: float
+    terminated: bool
+    source: str
+
+
+class ConversationPair(Row):
+    """A preference with an explicit prompt, for TRL's DPO and reward trainers."""
+
+    prompt: tuple[ChatTurn, ...]
+    chosen: tuple[ChatTurn, ...]
+    rejected: tuple[ChatTurn, ...]
+    task_id: str
+    chosen_value: float
+    rejected_value: float
+
+
+class StepwiseRow(Row):
+    """A prompt, its steps, and if each of them is good.
+
+    Attributes:
+        prompt: the text of the messages before the first step.
+        completions: the text of each action, behind what was observed after the one before it.
+    """
+
+    prompt: str
+    completions: Annotated[tuple[str, ...], Field(min_length=1)]
+    labels: tuple[bool, ...]
+    task_id: str
+
+
+def conversation_row(row: TrajectoryRow) -> ConversationRow:
+    """An episode as a conversation."""
+    mistakes, number = set(row.mistakes), -1
+    turns = []
+    for message in messages_of(row.messages):
+        number += message.role == "assistant"
+        mistaken = message.role == "assistant" and number in mistakes
+        turns.append(ChatTurn.of(message, imitated=not mistaken))
+    return ConversationRow(
+        messages=tuple(turns),
+        task_id=row.task_id,
+        reward=row.outcome_reward,
+        terminated=row.terminated,
+        source=row.source,
+    )
+
+
+def conversation_pair(row: PreferenceRow) -> ConversationPair:
+    """A preference pair as conversations."""
+    prompt, chosen, rejected = (_turns(rows) for rows in (row.messages, row.chosen, row.rejected))
+    return ConversationPair(
+        prompt=prompt,
+        chosen=chosen,
+        rejected=rejected,
+        task_id=row.task_id,
+        chosen_value=row.chosen_value,
+        rejected_value=row.rejected_value,
+    )
+
+
+def _turns(rows: Iterable[MessageRow]) -> tuple[ChatTurn, ...]:
+    return tuple(ChatTurn.of(message) for message in messages_of(rows))
+
+
+def stepwise_of_labels(rows: Iterable[LabelRow], *, threshold: float) -> Iterator[StepwiseRow]:
+    """Each path of the labelled trees; a step is good if its label is at least `threshold`.
+
+    A path ends before its first action without a label.
+    """
+    task_id, labels = "", dict[int, float]()
+    for row in rows:
+        if row.task_id != task_id:
+            task_id, labels = row.task_id, {}
+        # A label is in the first path through its node.
+        labels |= {n: q for n, q in zip(row.node_ids, row.q_values, strict=True) if q is not None}
+        known = [labels[node] for node in _labelled_start(row, labels)]
+        prompt, steps = _steps(messages_of(row.messages))
+        if known:
+            yield StepwiseRow(
+                prompt=prompt,
+                completions=tuple(steps[: len(known)]),
+                labels=tuple(q >= threshold for q in known),
+                task_id=row.task_id,
+            )
+
+
+def _labelled_start(row: LabelRow, labels: dict[int, float]) -> Iterator[int]:
+    """Node ids of a path up to the first without a label."""
+    for node in row.node_ids:
+        if node not in labels:
+            return
+        yield node
+
+
+def stepwise_of_groups(
+    row: DecisionGroupsRow, labels: GroupLabels, *, threshold: float
+) -> Iterator[StepwiseRow]:
+    """Each candidate of an episode's decisions, as a single step."""
+    for decision in decisions_of(row, with_single=True):
+        for candidate in decision.row.candidates:
+            value = candidate_label(candidate, decision, labels).value
+            yield StepwiseRow(
+                prompt=_SEPARATOR.join(message.text for message in decision.history),
+                completions=(candidate.action,),
+                labels=(value >= threshold,),
+                task_id=row.task_id,
+            )
+
+
+def _steps(messages: Sequence[Message]) -> tuple[str, list[str]]:
+    """The text before the first action, and that of each step."""
+    before: list[str] = []
+    prompt: str | None = None
+    steps: list[str] = []
+    for message in messages:
+        if message.role != "assistant":
+            before.append(message.text)
+            continue
+        if prompt is None:
+            prompt, before = _SEPARATOR.join(before), []
+        steps.append(_SEPARATOR.join([*before, message.text]))
+        before = []
+    return prompt or "", steps

@@ -1,0 +1,139 @@
+"""Export records of the jobs to the formats of other trainers and tools.
+
+    qguide export-data runs/imported/trajectories --format trl-sft --output sft.jsonl
+
+    format           reads                        writes
+    trl-sft          trajectories                 messages
+    trl-preference   preference pairs             prompt, chosen, rejected
+    trl-stepwise     labels, decision groups      prompt, completions, labels
+    parquet          any row of a job             its fields as columns
+
+TRL's formats are written as JSON lines, or as parquet to an output that ends with .parquet. The
+file appears when everything is written.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat
+from rich.progress import track
+
+from qnet.errors import ConfigError
+from qnet.records import Row
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import GroupLabels
+from training.data.preferences import PreferenceRow
+from training.data.records import LabelRow, TrajectoryRow
+from training.data.runs import JsonlWriter, read_rows, rows_path
+from training.exports.parquet import write_parquet
+from training.exports.row_kinds import row_kind
+from training.exports.trl import (
+    ConversationPair,
+    ConversationRow,
+    StepwiseRow,
+    conversation_pair,
+    conversation_row,
+    stepwise_of_groups,
+    stepwise_of_labels,
+)
+
+ExportFormat = Literal["trl-sft", "trl-preference", "trl-stepwise", "parquet"]
+
+
+class ExportConfig(BaseModel):
+    """Configuration of `qguide export-data`.
+
+    Attributes:
+        source: a run folder, or its file of rows.
+        output: the file to write; it must not exist.
+        format: format of the file.
+        min_reward: lowest reward of a trajectory to export; for `trl-sft` only.
+        threshold: lowest value of a step that counts as good; for `trl-stepwise` only.
+        group_labels: how the values of decision groups are computed; for `trl-stepwise` only.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: Path
+    output: Path
+    format: ExportFormat
+    min_reward: FiniteFloat | None = None
+    threshold: FiniteFloat = 0.5
+    group_labels: GroupLabels = GroupLabels()
+
+
+def run_export_data(config: ExportConfig) -> dict[str, object]:
+    """Write the file; returns its figures.
+
+    Raises:
+        ConfigError: the source does not suit the format or has nothing to export, or the output
+            exists.
+        RecordError: a row is malformed.
+    """
+    path = rows_path(config.source)
+    kind = row_kind(path)
+    if config.output.exists():
+        raise ConfigError(f"{config.output} exists; choose another output, or remove it")
+    written_kind, rows = _exported(config, path, kind)
+    config.output.parent.mkdir(parents=True, exist_ok=True)
+    partial = config.output.with_name(config.output.name + ".partial")
+    partial.unlink(missing_ok=True)
+    shown = track(rows, "export-data", transient=True)
+    if config.format == "parquet" or config.output.suffix == ".parquet":
+        count = write_parquet(partial, written_kind, shown)
+    else:
+        count = _write_lines(partial, shown)
+    if not count:
+        partial.unlink()
+        raise ConfigError(f"{path} has no row to export; name another source, or lower min_reward")
+    partial.replace(config.output)
+    return {"rows": count, "from": kind.__name__, "output": str(config.output)}
+
+
+def _exported(config: ExportConfig, path: Path, kind: type[Row]) -> tuple[type[Row], Iterable[Row]]:
+    """The kind of rows to write, and these rows."""
+    match config.format, kind:
+        case "parquet", _:
+            return kind, read_rows(path, kind)
+        case "trl-sft", _ if kind is TrajectoryRow:
+            return ConversationRow, _conversations(config, path)
+        case "trl-preference", _ if kind is PreferenceRow:
+            return ConversationPair, map(conversation_pair, read_rows(path, PreferenceRow))
+        case "trl-stepwise", _ if kind is LabelRow:
+            labels = read_rows(path, LabelRow)
+            return StepwiseRow, stepwise_of_labels(labels, threshold=config.threshold)
+        case "trl-stepwise", _ if kind is DecisionGroupsRow:
+            return StepwiseRow, _of_groups(config, path)
+    expected, job = _READS[config.format]
+    raise ConfigError(
+        f"{path} holds rows of the kind {kind.__name__}, but {config.format} reads {expected}; "
+        f"name the output of {job}"
+    )
+
+
+_READS = {
+    "trl-sft": ("trajectories", "`qguide import` or `qguide collect`"),
+    "trl-preference": ("preference pairs", "`qguide pairs`"),
+    "trl-stepwise": ("labels or decision groups", "`qguide label` or `qguide groups`"),
+}
+
+
+def _conversations(config: ExportConfig, path: Path) -> Iterator[ConversationRow]:
+    for row in read_rows(path, TrajectoryRow):
+        if config.min_reward is None or row.outcome_reward >= config.min_reward:
+            yield conversation_row(row)
+
+
+def _of_groups(config: ExportConfig, path: Path) -> Iterator[StepwiseRow]:
+    for row in read_rows(path, DecisionGroupsRow):
+        yield from stepwise_of_groups(row, config.group_labels, threshold=config.threshold)
+
+
+def _write_lines(path: Path, rows: Iterable[Row]) -> int:
+    count = 0
+    with JsonlWriter(path) as writer:
+        for row in rows:
+            writer.write(row)
+            count += 1
+    return count
