@@ -17,13 +17,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from qnet.errors import CheckpointError, QGuideError
+from qnet.models.classifier import (
+    WholeConversations,
+    classifier_manifest,
+    conversations_of,
+    is_classifier,
+    qnet_of,
+    require_one_label,
+)
 from qnet.models.ensemble import member_folders
 from qnet.models.hub import model_folder, short_name
 from qnet.models.implicit_q import ImplicitQ
@@ -52,12 +62,17 @@ class LoadedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LoadedQNet:
-    """A Q model ready to score with."""
+    """A Q model ready to score with.
+
+    Attributes:
+        conversations: set where whole conversations are read, as a classifier of others does.
+    """
 
     name: str
     model: QNet
     renderer: Renderer
     manifest: Manifest
+    conversations: WholeConversations | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +180,14 @@ def load_q_model(
         kinds: those that will do.
 
     Raises:
-        CheckpointError: see `load_policy`; a Q model without a manifest is refused, and so is one
-            whose Q is read elsewhere or whose file holds weights that the model lacks.
+        CheckpointError: see `load_policy`; a Q model without a manifest is refused unless it is a
+            sequence classifier with one label, and so is one whose Q is read elsewhere or whose
+            file holds weights that the model lacks.
     """
     directory = model_folder(directory)
     manifest = read_manifest(directory)
     if manifest is None:
-        raise CheckpointError(f"{directory} has no {MANIFEST}; a Q model needs one: train it again")
+        return _load_classifier(directory, dtype, device)
     _expect_kind(directory, manifest, *kinds)
     require_read_at(directory, manifest)
     if manifest.kind == "ensemble":
@@ -184,6 +200,26 @@ def load_q_model(
     implicit = _load_model(ImplicitQ, directory, dtype, allow_unused=False).to(device).eval()
     renderer = load_fitting_renderer(directory, int(implicit.policy.config.vocab_size), manifest)
     return LoadedImplicitQ(manifest.name, implicit, renderer, manifest)
+
+
+def _load_classifier(directory: Path, dtype: torch.dtype, device: str) -> LoadedQNet:
+    """A Hugging Face sequence classifier with one label."""
+    if not is_classifier(directory):
+        raise CheckpointError(
+            f"{directory} has no {MANIFEST} and is no sequence classifier; a Q model is one or the "
+            "other: train it again, or name a classifier with one label"
+        )
+    with broken_refused(str(directory)):
+        config = AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    require_one_label(directory, config)
+    classifier = _load_model(AutoModelForSequenceClassification, directory, dtype)
+    qnet = qnet_of(directory, classifier).eval()
+    nn.Module.to(qnet, device)
+    manifest = classifier_manifest(directory, config)
+    renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size), manifest)
+    return LoadedQNet(manifest.name, qnet, renderer, manifest, conversations_of(config))
 
 
 def _load_member(directory: Path, dtype: torch.dtype, device: str) -> LoadedQNet | LoadedImplicitQ:

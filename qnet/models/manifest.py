@@ -95,10 +95,19 @@ def read_manifest(directory: Path) -> Manifest | None:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise CheckpointError(f"{path} is not a manifest this version reads: {error}") from error
-    if manifest.renderer_version not in (RENDERER_VERSION, FIRST_RENDERER_VERSION):
-        raise other_renderer(directory, manifest)
+    require_renderer(directory, manifest)
     _verify_files(directory, manifest)
     return manifest
+
+
+def require_renderer(directory: Path, manifest: Manifest) -> None:
+    """Refuse a model that was trained with a renderer of another version.
+
+    Raises:
+        CheckpointError: it was.
+    """
+    if manifest.renderer_version not in (RENDERER_VERSION, FIRST_RENDERER_VERSION):
+        raise other_renderer(directory, manifest)
 
 
 def require_read_at(directory: Path, manifest: Manifest) -> None:
@@ -113,6 +122,19 @@ def require_read_at(directory: Path, manifest: Manifest) -> None:
             f"{directory}: read_at is {manifest.read_at!r}; Q of a {manifest.kind} is read at "
             f"{' or '.join(map(repr, known))}; train it again"
         )
+
+
+def loadable_files(directory: Path) -> list[Path]:
+    """Files of a model folder that loading may read, in order."""
+    return sorted(p for p in directory.iterdir() if p.is_file() and p.suffix in _LOADABLE)
+
+
+def content_sha256(directory: Path, manifest: Manifest) -> str:
+    """Hash that identifies a checkpoint: its manifest's file, or else what stands in for one."""
+    path = directory / MANIFEST
+    if path.is_file():
+        return sha256_of(path)
+    return hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()
 
 
 def _verify_files(directory: Path, manifest: Manifest) -> None:

@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 from qnet.engine.packed_model import context_length
 from qnet.errors import CheckpointError
+from qnet.models.classifier import EXPORTED, exported_mark
 from qnet.models.hub import model_folder
 from qnet.models.qnet import ValueHead
 from qnet.models.trunk_export import (
@@ -31,9 +32,6 @@ from qnet.models.trunk_export import (
     write_trunk,
     write_weights,
 )
-
-RENDERER_MARK: Final = "qguide_renderer"
-"""In the configuration of an exported classifier: the renderer whose tokens it was trained on."""
 
 ExportFormat = Literal["sentence-transformers", "sequence-classification"]
 
@@ -147,7 +145,7 @@ def _write_classifier(directory: Path, loaded: LoadedHead, output: Path) -> None
     config.num_labels = 1
     config.problem_type = "regression"  # vLLM then answers with the logit itself
     config.pad_token_id = _padding(loaded, output)
-    setattr(config, RENDERER_MARK, loaded.manifest.renderer_version)
+    setattr(config, EXPORTED, exported_mark(loaded.manifest))
     config.save_pretrained(output)
 
 

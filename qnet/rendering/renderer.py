@@ -202,6 +202,28 @@ class Renderer:
         """
         return self._join(self._exchanges(messages, most_tokens), state=False)
 
+    def encode_conversation(
+        self, messages: Sequence[Message], *, most_tokens: int | None = None
+    ) -> list[int]:
+        """Tokens of a conversation that ends with a reply, printed and tokenised as a whole.
+
+        That is `apply_chat_template` without a generation prompt, as Hugging Face's classifiers
+        are trained. These tokens need not be a prefix of those of the conversation that goes on.
+
+        Args:
+            most_tokens: see `encode_state`.
+
+        Raises:
+            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
+            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
+            RenderingError: the chat template refuses the messages in every form.
+        """
+        text = self._texts.conversation(messages)
+        self._refuse_longer("the conversation", len(text), most_tokens)
+        for message in messages:
+            self._check(message)
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
     def decode_reply(self, token_ids: Sequence[int]) -> Message:
         """The assistant's message that these generated tokens say.
 

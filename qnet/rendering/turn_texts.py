@@ -89,6 +89,21 @@ class TurnTexts:
         found = self.plain.reply(self.template.render(rows))
         return self.plain.lead_in + text + self.plain.lead_out if found is None else found
 
+    def conversation(self, messages: Sequence[Message]) -> str:
+        """A conversation that ends with a reply, as the template itself prints it as a whole.
+
+        Raises:
+            RenderingError: the template refuses the messages in every form.
+        """
+        try:
+            return self.template.render(self._rows(messages, thoughts=True))
+        except RenderingError:  # roles in an order that it refuses, as in `answer`
+            rows = []
+            for reply, answers in exchanges(messages):
+                rows += [self._row(reply)] if reply else []
+                rows += [self._row(as_one_user(answers))] if answers else []
+            return self.template.render(rows)
+
     def opening(self, messages: Sequence[Message]) -> Observed:
         """The messages before the first reply."""
         if not messages:
@@ -218,15 +233,20 @@ class TurnTexts:
     def _row(self, message: Message) -> Row:
         return text_row(message.role, message.text, self.traits.style)
 
-    def _rows(self, messages: Sequence[Message]) -> list[Row]:
-        """A whole conversation."""
+    def _rows(self, messages: Sequence[Message], *, thoughts: bool = False) -> list[Row]:
+        """A whole conversation.
+
+        Args:
+            thoughts: leave them in replies without calls, for the template to keep or drop.
+        """
         rows: list[Row] = []
         for reply, answers in exchanges(messages):
             if reply is None:
                 rows += [self._row(turn) for turn in self._turns(answers, first=True)]
                 continue
             said = self._without_thoughts(reply)
-            rows.append(self._call_row(said) if self._calls(said) else self._row(said))
+            text = reply if thoughts else said
+            rows.append(self._call_row(said) if self._calls(said) else self._row(text))
             rows += self._answer_rows(self._frame_of(reply), answers)
         return rows
 

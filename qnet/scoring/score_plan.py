@@ -17,7 +17,7 @@ from qnet.engine.windows import Columns
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qnet.models.match_features import match_features, observed_features, turns_of
 from qnet.models.qnet import HeadFeatures
-from qnet.rendering.renderer import Renderer
+from qnet.rendering.renderer import RenderedEpisode, Renderer
 from qnet.types import ScoreRequest
 
 BLOCK_TOKENS = 64
@@ -100,27 +100,41 @@ class RequestRenderer:
         answers = _encode_observations(self.renderer, request, self.context)
         encoded = [(*action, *seen) for action, seen in zip(actions, answers, strict=True)]
         tokens = len(state.token_ids) + max(map(len, encoded))
-        _require_fit(tokens, name=self.name, context=self.context)
-        # In order, so that the tree's branches lie one after the other.
-        action_lengths = dict(zip(encoded, map(len, actions), strict=True))
-        distinct = {token_ids: i for i, token_ids in enumerate(sorted(action_lengths))}
-        tree = TokenTrie()
-        rendered = RenderedRequest(
-            state.token_ids,
-            state.action_spans,
-            candidates=[list(token_ids) for token_ids in distinct],
-            action_lengths=[action_lengths[token_ids] for token_ids in distinct],
-            index=[distinct[token_ids] for token_ids in encoded],
-            tree=tree,
-            paths=[tree.add(token_ids) for token_ids in distinct],
-            cache_salt=request.cache_salt,
-        )
+        require_fit(tokens, name=self.name, context=self.context)
+        rendered = plan_request(state, encoded, list(map(len, actions)), request.cache_salt)
         if self.features == "none":
             return rendered
         return replace(rendered, features=_features(rendered))
 
 
-def _require_fit(tokens: int, *, name: str, context: int) -> None:
+def plan_request(
+    state: RenderedEpisode,
+    encoded: Sequence[tuple[int, ...]],
+    action_lengths: Sequence[int],
+    cache_salt: str,
+) -> RenderedRequest:
+    """A state and the tokens of each candidate behind it, equal ones once.
+
+    Args:
+        action_lengths: number of tokens of the action at each candidate's beginning.
+    """
+    # In order, so that the tree's branches lie one after the other.
+    length_of = dict(zip(encoded, action_lengths, strict=True))
+    distinct = {token_ids: i for i, token_ids in enumerate(sorted(length_of))}
+    tree = TokenTrie()
+    return RenderedRequest(
+        state.token_ids,
+        state.action_spans,
+        candidates=[list(token_ids) for token_ids in distinct],
+        action_lengths=[length_of[token_ids] for token_ids in distinct],
+        index=[distinct[token_ids] for token_ids in encoded],
+        tree=tree,
+        paths=[tree.add(token_ids) for token_ids in distinct],
+        cache_salt=cache_salt,
+    )
+
+
+def require_fit(tokens: int, *, name: str, context: int) -> None:
     """Refuse a history that with its longest candidate exceeds the context."""
     if tokens > context:
         raise HistoryTooLongError(

@@ -24,6 +24,7 @@ from qnet.engine.packed_model import (
 )
 from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
+from qnet.scoring.conversations import ConversationRenderer
 from qnet.scoring.score_plan import (
     RenderedRequest,
     RequestRenderer,
@@ -219,8 +220,11 @@ class ScriptedScorer:
         return next(found, self._otherwise)
 
 
-def _request_renderer(loaded: LoadedQNet, context: int) -> RequestRenderer:
+def _request_renderer(loaded: LoadedQNet, context: int) -> RequestRenderer | ConversationRenderer:
     """The renderer of requests to a QNet in this process, which takes so many tokens."""
+    if loaded.conversations:
+        pad_token_id = loaded.conversations.pad_token_id
+        return ConversationRenderer(loaded.renderer, loaded.name, context, pad_token_id)
     return RequestRenderer(
         loaded.renderer,
         loaded.name,

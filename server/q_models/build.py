@@ -16,7 +16,7 @@ from qnet.device.device_thread import DeviceThread
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
 from qnet.models.checkpoint import embedded_path, load_policy, load_q_model
 from qnet.models.hub import model_folder
-from qnet.models.manifest import MANIFEST, Manifest, sha256_of
+from qnet.models.manifest import Manifest, content_sha256
 from qnet.policies.local import LocalPolicy
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
@@ -272,7 +272,8 @@ def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str
         origin = build_vllm_scorer_source(settings, folder, trunk)
     else:
         origin = _local_scorer_source(settings, source, folder)
-    return sha256_of(folder / MANIFEST)[:_VERSION_DIGITS], origin
+    assert origin.manifest is not None
+    return content_sha256(folder, origin.manifest)[:_VERSION_DIGITS], origin
 
 
 def _local_scorer_source(settings: Settings, source: str, folder: Path) -> ScorerSource:

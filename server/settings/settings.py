@@ -92,7 +92,8 @@ class Settings(BaseSettings):
             for example `HF_TOKEN` for a gated model. No other variable of this server is passed.
         vllm_ready_s: longest time for vLLM to start.
         vllm_silent_s: vLLM is restarted if it does not answer health checks for this long.
-        q_models: `name` or `name@version` -> "embedded", "scripted" or a checkpoint folder. A name
+        q_models: `name` or `name@version` -> "embedded", "scripted", a checkpoint folder, or a
+            Hugging Face folder or hub name of any sequence classifier with one label. A name
             without a version selects the first version listed. The default version is the first 12
             digits of the SHA-256 of the checkpoint's manifest, which identifies the checkpoint.
         vllm_trunks: `name@version`, or `name` for all of its versions -> the vLLM server that

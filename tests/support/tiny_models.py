@@ -13,10 +13,11 @@ from transformers import (
     MistralConfig,
     PhiConfig,
     PretrainedConfig,
+    PreTrainedTokenizerBase,
     Qwen2Config,
     Qwen3Config,
 )
-from transformers.models.auto import AutoModelForCausalLM
+from transformers.models.auto import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from qnet.models.checkpoint import LoadedPolicy, LoadedQNet, save_checkpoint
 from qnet.models.implicit_q import ImplicitQ
@@ -101,11 +102,20 @@ def q_model(
     return LoadedQNet("tiny-q", _lively(qnet), renderer(), manifest)
 
 
-def save_policy(folder: Path, architecture: str = "llama", *, seed: int = 0) -> Path:
+def save_policy(
+    folder: Path,
+    architecture: str = "llama",
+    *,
+    seed: int = 0,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Path:
     """A random causal LM as any Hugging Face folder: weights, configuration, tokenizer."""
-    model = AutoModelForCausalLM.from_config(config_of(architecture))
+    tokenizer = tokenizer or renderer().tokenizer
+    config = config_of(architecture)
+    config.vocab_size = len(tokenizer)
+    model = AutoModelForCausalLM.from_config(config)
     _lively(model, seed=seed).save_pretrained(folder)
-    renderer().tokenizer.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -117,6 +127,7 @@ def save_qnet(
     head_features: HeadFeatures = "none",
     head_bins: int = 0,
     reads_observation: bool = False,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Path:
     """A random head on the trunk of a Hugging Face folder, as a checkpoint."""
     read_at: ReadAt = "observation" if reads_observation else "last_token"
@@ -125,7 +136,29 @@ def save_qnet(
     )
     _lively(qnet.head)
     manifest = Manifest(kind="qnet", name="tiny-q", read_at=read_at)
-    save_checkpoint(folder, model=qnet, tokenizer=renderer().tokenizer, manifest=manifest)
+    tokenizer = tokenizer or renderer().tokenizer
+    save_checkpoint(folder, model=qnet, tokenizer=tokenizer, manifest=manifest)
+    return folder
+
+
+def save_classifier(
+    folder: Path,
+    architecture: str = "llama",
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    labels: int = 1,
+    pad_token_id: int | None = None,
+    **more: Any,
+) -> Path:
+    """A random sequence classifier as any Hugging Face folder."""
+    tokenizer = tokenizer or renderer().tokenizer
+    config = config_of(architecture, **more)
+    config.vocab_size = len(tokenizer) + 1  # transformers adds a token to a Qwen tokenizer's
+    config.num_labels = labels
+    config.pad_token_id = pad_token_id
+    model = AutoModelForSequenceClassification.from_config(config)
+    _lively(model).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

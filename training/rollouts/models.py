@@ -25,6 +25,8 @@ class Inference(BaseModel):
         cache_bytes: memory for the histories kept between steps. If it cannot hold those of all
             episodes played in parallel, histories are computed again at each step.
         threads: number of torch's threads; 0 leaves the choice to torch.
+        full_sequences: run Q models whose architecture cannot be packed on every full sequence,
+            which costs the whole history per candidate; false refuses them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,6 +35,7 @@ class Inference(BaseModel):
     dtype: Literal["float32", "bfloat16"] = "float32"
     cache_bytes: int = Field(default=2 * 1024**3, ge=0)
     threads: int = Field(default=0, ge=0)
+    full_sequences: bool = False
 
 
 def build_policy(name: str, inference: Inference, environment: EnvironmentConfig) -> BatchPolicy:
@@ -97,8 +100,8 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
     """Build the fast scorer of the Q model of that name.
 
     Args:
-        name: "embedded" for the Q model that ships with QGuide, or a checkpoint's folder, of a
-            QNet, an implicit Q or an ensemble.
+        name: "embedded" for the Q model that ships with QGuide, a checkpoint's folder (a QNet, an
+            implicit Q or an ensemble), or that of any sequence classifier with one label.
         inference: how it runs.
 
     Raises:
@@ -106,14 +109,20 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
     """
     import torch
 
+    from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
     from qnet.models.checkpoint import load_q_model
-    from qnet.scoring.build import build_shared_prefix_scorer
+    from qnet.scoring.build import build_serving_scorer
 
     if inference.threads:
         torch.set_num_threads(inference.threads)
     dtype: torch.dtype = getattr(torch, inference.dtype)
     loaded = load_q_model(model_folder(name, "qnet"), dtype=dtype, device=inference.device)
-    return build_shared_prefix_scorer(loaded, cache_bytes=inference.cache_bytes)
+    return build_serving_scorer(
+        loaded,
+        cache_bytes=inference.cache_bytes,
+        tokens_per_forward=DEFAULT_TOKENS_PER_FORWARD,
+        full_sequences=inference.full_sequences,
+    )
 
 
 def build_logprob_scorer(name: str, inference: Inference) -> Scorer:

@@ -1,0 +1,122 @@
+"""Hugging Face sequence classifiers with one label as Q models: the logit is Q.
+
+A reward model is one, and so is what `qguide export-model` writes of a linear head. Those of
+others read whole conversations as their chat template prints them; an exported one reads what it
+was trained on.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from qnet.errors import CheckpointError
+from qnet.models.hub import short_name
+from qnet.models.manifest import (
+    Manifest,
+    loadable_files,
+    require_read_at,
+    require_renderer,
+    sha256_of,
+)
+from qnet.models.qnet import QNet, QNetConfig
+
+CLASSIFIER: Final = "ForSequenceClassification"
+"""End of the names of transformers' classes."""
+EXPORTED: Final = "qguide"
+"""Field of an exported classifier's configuration, with the manifest's fields below."""
+_EXPORTED_FIELDS: Final = ("renderer_version", "read_at")
+
+
+@dataclass(frozen=True, slots=True)
+class WholeConversations:
+    """Tokens of a classifier of others: conversations as its chat template prints them.
+
+    Attributes:
+        pad_token_id: the classifier reads at the last token that is not this one.
+    """
+
+    pad_token_id: int | None
+
+
+def is_classifier(directory: Path) -> bool:
+    """True if the configuration in a folder is a sequence classifier's."""
+    try:
+        fields = json.loads((directory / "config.json").read_bytes())
+        return any(str(name).endswith(CLASSIFIER) for name in fields["architectures"])
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+def require_one_label(directory: Path, config: PretrainedConfig) -> None:
+    """Refuse a classifier of several classes.
+
+    Raises:
+        CheckpointError: it has another number of labels than one.
+    """
+    if config.num_labels != 1:
+        labels = ", ".join(map(str, list((config.id2label or {}).values())[:5]))
+        raise CheckpointError(
+            f"{directory} has {config.num_labels} labels ({labels}), and none of them is Q; name a "
+            "classifier with one label, such as a reward model (num_labels = 1)"
+        )
+
+
+def qnet_of(directory: Path, classifier: PreTrainedModel) -> QNet:
+    """The classifier's own trunk and score layer as a QNet with a linear head.
+
+    Raises:
+        CheckpointError: there is more to its head than one linear layer.
+    """
+    prefix = classifier.base_model_prefix
+    trunk: Any = getattr(classifier, prefix)
+    score: Any = getattr(classifier, "score", None)
+    own = [name for name in classifier.state_dict() if not name.startswith(f"{prefix}.")]
+    if not isinstance(score, nn.Linear) or set(own) - {"score.weight", "score.bias"}:
+        raise CheckpointError(
+            f"{directory}: {type(classifier).__name__} has {', '.join(own)} behind its trunk; a Q "
+            "model has one linear layer named score, read at the last token: serve this one by "
+            "its own server (QGUIDE_CLASSIFIERS)"
+        )
+    fields = {k: v for k, v in trunk.config.to_dict().items() if k[0] != "_"}
+    with torch.device("meta"):
+        qnet = QNet(QNetConfig(trunk=fields, head="linear"))
+    qnet.trunk = trunk
+    qnet.head.out = score
+    return qnet
+
+
+def exported_mark(manifest: Manifest) -> dict[str, str]:
+    """The field of an exported classifier's configuration."""
+    return {name: getattr(manifest, name) for name in _EXPORTED_FIELDS}
+
+
+def classifier_manifest(directory: Path, config: PretrainedConfig) -> Manifest:
+    """The manifest that a classifier's folder does not have, with the hashes of its files.
+
+    Raises:
+        CheckpointError: the configuration says that this was exported, but not how Q is read.
+    """
+    mark: dict[str, Any] = {"read_at": "last_token"} | (getattr(config, EXPORTED, None) or {})
+    files = {path.name: sha256_of(path) for path in loadable_files(directory)}
+    try:
+        manifest = Manifest(kind="qnet", name=short_name(directory), files=files, **mark)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{directory}/config.json: the field {EXPORTED} is not what this version of "
+            "qguide export-model writes; export it again"
+        ) from error
+    require_read_at(directory, manifest)
+    require_renderer(directory, manifest)
+    return manifest
+
+
+def conversations_of(config: PretrainedConfig) -> WholeConversations | None:
+    """How a classifier reads a conversation; None if it is an exported Q model."""
+    if getattr(config, EXPORTED, None):
+        return None
+    return WholeConversations(config.get_text_config().pad_token_id)
