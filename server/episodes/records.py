@@ -10,9 +10,13 @@ are written as one offer row per step instead. Tool calls are written as the lin
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
-from qnet.records import NodeRow, OfferedRow, OfferRow, TreeRow
+from qnet.openai_messages import PART_END
+from qnet.records import MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
+from qnet.types import Message
 from server.episodes.state import Episode, Outcome
 
 Redact = Callable[[str], str]
@@ -33,7 +37,7 @@ def texts_of(episode: Episode, outcome: Outcome) -> list[str]:
     Collected by building the rows, so that no text can get into them without being redacted.
 
     Raises:
-        NotRecordableError: its history is not a sequence of task, action, observation, ….
+        NotRecordableError: it does not begin with a task, or its texts were not kept.
     """
     texts: dict[str, None] = {}
 
@@ -46,38 +50,55 @@ def texts_of(episode: Episode, outcome: Outcome) -> list[str]:
     return list(texts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An action of the agent and what it observed, redacted."""
+
+    action: str
+    reply: Message
+    observed: tuple[Message, ...]
+
+    @property
+    def observation(self) -> str:
+        """All that was observed, as one text."""
+        return PART_END.join(message.text for message in self.observed)
+
+
 def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
     """The path taken, as a tree.
 
     Raises:
-        NotRecordableError: its history is not a sequence of task, action, observation, ….
+        NotRecordableError: it does not begin with a task, or its texts were not kept.
     """
     if episode.broken:
         raise NotRecordableError(episode.broken)
     if not episode.offers:
         raise NotRecordableError("the texts of its steps were not kept")
-    system, said = _split(episode, redact)
-    said += [_last_action(episode, outcome, redact), redact(outcome.observation)]
-    turns = list(zip(said[1::2], said[2::2], strict=True))
-    drawn_by = _drawers(episode, redact, first=1 if system is None else 2)
+    system, opening = _opening(episode, redact)
+    steps = _steps(episode, outcome, redact)
+    first_observation = PART_END.join(message.text for message in opening)
+    drawn_by = _drawers(episode, redact)
     return TreeRow(
-        task_id=task_id(system, said[0]),
+        task_id=task_id(system, first_observation),
         kind=ENVIRONMENT,
         environment=ENVIRONMENT,
-        first_observation=said[0],
+        first_observation=first_observation,
         system=system,
+        opening=() if _is_plain(opening) else rows_of(opening),
         nodes=tuple(
             NodeRow(
                 id=number,
                 parent=number - 1,
                 depth=number,
-                action=action,
-                observation=observation,
-                reward=outcome.reward if number == len(turns) else 0.0,
-                terminated=outcome.terminated and number == len(turns),
-                source=drawn_by.get((number, action), AGENT),
+                action=step.action,
+                observation=step.observation,
+                reward=outcome.reward if number == len(steps) else 0.0,
+                terminated=outcome.terminated and number == len(steps),
+                source=drawn_by.get((number, step.action), AGENT),
+                reply=MessageRow.from_message(step.reply) if step.reply.tool_calls else None,
+                observed=None if _is_plain(step.observed) else rows_of(step.observed),
             )
-            for number, (action, observation) in enumerate(turns, start=1)
+            for number, step in enumerate(steps, start=1)
         ),
         draws=1,
         completion_tokens=sum(offer.completion_tokens for offer in episode.offers),
@@ -86,18 +107,19 @@ def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
 
 def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[OfferRow]:
     """The candidates of each step, with the reward of the episode."""
-    system, said = _split(episode, redact)
-    first = 1 if system is None else 2
-    said.append(_last_action(episode, outcome, redact))
+    system, opening = _opening(episode, redact)
+    task = task_id(system, PART_END.join(message.text for message in opening))
+    steps = _steps(episode, outcome, redact)
     for offer in episode.offers:
+        depth = _depth(episode, offer.at)
         yield OfferRow(
-            task_id=task_id(system, said[0]),
-            depth=_depth(offer.at, first=first),
+            task_id=task,
+            depth=depth,
             candidates=tuple(
                 OfferedRow(content=redact(text), q_value=q) for text, q in offer.q_values.items()
             ),
             chosen=redact(offer.chosen),
-            taken=said[offer.at - first + 1],
+            taken=steps[depth - 1].action,
             q_model=offer.q_model,
             policy=offer.policy or AGENT,
             outcome_reward=outcome.reward,
@@ -110,31 +132,63 @@ def task_id(system: str | None, first_observation: str) -> str:
     return f"{ENVIRONMENT}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _split(episode: Episode, redact: Redact) -> tuple[str | None, list[str]]:
-    """The system message, if any, and the texts from the first observation to the last."""
-    messages = episode.messages
-    instructed = messages[0].role in ("system", "developer")
-    system = redact(messages[0].content) if instructed else None
-    turns = messages if system is None else messages[1:]
-    roles = ["user" if message.role == "tool" else message.role for message in turns]
-    if roles != ["user", *["assistant", "user"] * (len(turns) // 2)]:
-        raise NotRecordableError("its messages do not alternate between user and assistant")
-    return system, [redact(message.text) for message in turns]
+def _opening(episode: Episode, redact: Redact) -> tuple[str | None, tuple[Message, ...]]:
+    """The system message, if any, and the other messages before the first action."""
+    before = tuple(takewhile(lambda message: message.role != "assistant", episode.messages))
+    instructed = before and before[0].role in ("system", "developer")
+    system = redact(before[0].content) if instructed else None
+    opening = before[1:] if instructed else before
+    if not opening:
+        raise NotRecordableError("it does not begin with a task")
+    return system, tuple(_redacted(message, redact) for message in opening)
 
 
-def _last_action(episode: Episode, outcome: Outcome, redact: Redact) -> str:
-    return redact(episode.offers[-1].chosen if outcome.action is None else outcome.action)
+def _steps(episode: Episode, outcome: Outcome, redact: Redact) -> list[_Step]:
+    """The agent's actions; the last one is not among the episode's messages."""
+    steps: list[_Step] = []
+    for message in episode.messages:
+        if message.role == "assistant":
+            steps.append(_Step(redact(message.text), _redacted(message, redact), ()))
+        elif steps:
+            observed = (*steps[-1].observed, _redacted(message, redact))
+            steps[-1] = replace(steps[-1], observed=observed)
+    offer = episode.offers[-1]
+    text = offer.chosen if outcome.action is None else outcome.action
+    reply = offer.calling.get(text, Message("assistant", text))
+    answered = _redacted(_answer(reply, outcome.observation), redact)
+    return [*steps, _Step(redact(text), _redacted(reply, redact), (answered,))]
 
 
-def _drawers(episode: Episode, redact: Redact, *, first: int) -> dict[tuple[int, str], str]:
+def _answer(reply: Message, observation: str) -> Message:
+    """The observation of the last action, which is told as a text."""
+    if observation and len(reply.tool_calls) == 1:
+        return Message("tool", observation, tool_call_id=reply.tool_calls[0].id)
+    return Message("user", observation)
+
+
+def _redacted(message: Message, redact: Redact) -> Message:
+    calls = (
+        replace(call, name=redact(call.name), arguments=redact(call.arguments))
+        for call in message.tool_calls
+    )
+    content = redact(message.content) if message.content or not message.tool_calls else ""
+    return replace(message, content=content, tool_calls=tuple(calls), wire=None)
+
+
+def _is_plain(messages: tuple[Message, ...]) -> bool:
+    """True for a single user message, of which the text is all."""
+    return len(messages) == 1 and messages[0].role == "user"
+
+
+def _drawers(episode: Episode, redact: Redact) -> dict[tuple[int, str], str]:
     """The policy that drew each candidate, by (depth, text)."""
     return {
-        (_depth(offer.at, first=first), redact(text)): offer.policy or AGENT
+        (_depth(episode, offer.at), redact(text)): offer.policy or AGENT
         for offer in episode.offers
         for text in offer.q_values
     }
 
 
-def _depth(at: int, *, first: int) -> int:
-    """Depth of the action after `at` messages, `first` of which precede the first action."""
-    return (at - first) // 2 + 1
+def _depth(episode: Episode, at: int) -> int:
+    """Depth of the action after `at` messages."""
+    return sum(message.role == "assistant" for message in episode.messages[:at]) + 1

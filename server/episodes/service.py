@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from qnet.errors import InvalidRequestError, UnknownEpisodeError
-from qnet.types import History
+from qnet.types import History, Message
 from server.context.request_context import scoped_episode_id
 from server.episodes.recorder import EpisodeRecorder
 from server.episodes.redaction import NoRedaction, RedactionProcesses, Redactor, require_redaction
@@ -87,11 +87,13 @@ class Episodes:
         q_model: str,
         policy: str = "",
         completion_tokens: int = 0,
+        candidates: Iterable[Message] = (),
         unreadable: str = "",
     ) -> None:
         """Store the candidates of a step and the chosen one; see `Offer`.
 
         Args:
+            candidates: the candidates as messages.
             unreadable: why Q models cannot read this history; the episode is not recorded then.
 
         Raises:
@@ -99,6 +101,7 @@ class Episodes:
         """
         if episode_id is None:
             return
+        keep = self._recorder is not None
         offer = Offer(
             at=len(history),
             q_values=q_values,
@@ -106,8 +109,8 @@ class Episodes:
             q_model=q_model,
             policy=policy,
             completion_tokens=completion_tokens,
+            calling={c.text: replace(c, wire=None) for c in candidates if keep and c.tool_calls},
         )
-        keep = self._recorder is not None
         await self._store.update(
             scoped_episode_id(episode_id),
             lambda known: (known or Episode(id=episode_id)).after(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from qnet.errors import EpisodeClosedError
 from qnet.types import History, Message
@@ -25,6 +25,8 @@ class Offer(_State):
         q_model: `name@version` of the Q model that guides this episode.
         policy: the policy that drew the candidates; "" if the agent sent its own.
         completion_tokens: tokens drawn for this step.
+        calling: text of each candidate that calls tools -> the candidate as a message; empty if
+            episodes are not recorded.
     """
 
     at: int
@@ -33,6 +35,7 @@ class Offer(_State):
     q_model: str
     policy: str = ""
     completion_tokens: int = 0
+    calling: Mapping[str, Message] = Field(default={}, exclude_if=lambda calling: not calling)
 
     def merged_with(self, other: Self) -> Self:
         """Merge with a later offer for the same state."""
@@ -46,6 +49,7 @@ class Offer(_State):
                     },
                 },
                 "completion_tokens": self.completion_tokens + other.completion_tokens,
+                "calling": {**self.calling, **other.calling},
             }
         )
 

@@ -146,6 +146,7 @@ class GuidedStepService:
             q_model=q_model.id,
             policy=asked.policy.name,
             completion_tokens=decision.usage.completion_tokens,
+            candidates=(candidate.message for candidate, _ in decision.scored_candidates),
             unreadable=str(asked.unreadable or ""),
         )
 

@@ -156,4 +156,5 @@ class ScoringService:
             q_values=dict(zip(texts, scored.q_values, strict=True)),
             chosen=texts[scored.chosen],
             q_model=q_model.id,
+            candidates=candidates,
         )

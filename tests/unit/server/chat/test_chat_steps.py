@@ -177,6 +177,14 @@ def test_steps_of_an_episode_become_a_record_tool_calls_too(
     said = [_text(answer) for answer in (first, second)]
     assert [node["action"] for node in nodes] == said
     assert [node["observation"] for node in nodes] == ["a mug", ""]
+    for node, answer in zip(nodes, (first, second), strict=True):
+        calls = [
+            call["function"] for call in answer["choices"][0]["message"].get("tool_calls") or ()
+        ]
+        written = node.get("reply", {}).get("tool_calls", [])
+        assert [(call["name"], call["arguments"]) for call in written] == [
+            (call["name"], call["arguments"]) for call in calls
+        ]
     refused = client.post(
         "/v1/chat/completions", json={"messages": [TASK], "qguide": {"episode_id": "e"}}
     )

@@ -307,10 +307,12 @@ def test_a_history_that_was_rewritten_is_no_record(serve: Serve, tmp_path: Path)
     assert rows(tmp_path, "trees") == []
 
 
-def test_turns_that_do_not_alternate_are_no_record(serve: Serve, tmp_path: Path) -> None:
+def test_several_messages_may_open_an_episode(serve: Serve, tmp_path: Path) -> None:
     client = serve(recording(tmp_path))
     act(client, [TASK, TASK])
-    assert "do not alternate" in end(client).json()["reason"]
+    assert end(client).json()["recorded"]
+    (tree,) = rows(tmp_path, "trees")
+    assert [message["content"] for message in tree["opening"]] == [TASK["content"]] * 2
 
 
 def test_every_text_is_redacted_before_it_is_written(serve: Serve, tmp_path: Path) -> None:

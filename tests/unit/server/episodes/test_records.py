@@ -1,0 +1,83 @@
+"""Rows of an episode hold what its Q model read: messages, tool calls and their results."""
+
+import pytest
+
+from qnet.types import Message, ToolCall
+from server.episodes.records import NotRecordableError, offer_rows, texts_of, tree_row
+from server.episodes.state import Episode, Offer, Outcome
+from training.data.records import tree_from_row
+
+SYSTEM = Message("system", "You find things.")
+TASK = Message("user", "Find the mug.")
+BOTH = Message(
+    "assistant",
+    "Both.",
+    (ToolCall("look", '{"at": "desk"}', "c1"), ToolCall("look", '{"at": "secret"}', "c2")),
+)
+SEEN = (Message("tool", "A mug.", tool_call_id="c1"), Message("tool", "No.", tool_call_id="c2"))
+TAKE = Message("assistant", "", (ToolCall("take", '{"what": "mug"}', "c3"),))
+DROP = Message("assistant", "", (ToolCall("drop", "{}", "c4"),))
+OUTCOME = Outcome(reward=1.0, observation="You have it.")
+
+
+def offer(at: int, *candidates: Message) -> Offer:
+    """The candidates of a step, of which the first one was chosen."""
+    return Offer(
+        at=at,
+        q_values={candidate.text: 0.5 for candidate in candidates},
+        chosen=candidates[0].text,
+        q_model="q@1",
+        policy="p",
+        calling={c.text: c for c in candidates if c.tool_calls},
+    )
+
+
+EPISODE = Episode(
+    id="e",
+    steps=2,
+    messages=(SYSTEM, TASK, BOTH, *SEEN),
+    offers=(offer(2, BOTH), offer(5, TAKE, DROP)),
+)
+
+
+def plain(text: str) -> str:
+    """No redaction."""
+    return text
+
+
+def test_the_tree_is_the_conversation() -> None:
+    row = tree_row(EPISODE, OUTCOME, plain)
+    tree = tree_from_row(row)
+    answer = Message("tool", "You have it.", tool_call_id="c3")
+    assert row.system == SYSTEM.content
+    assert tree.history(2) == (TASK, BOTH, *SEEN, TAKE, answer)
+    assert [node.source for node in tree.nodes] == ["p", "p"]
+    assert row.nodes[0].observation == "A mug.\nNo."
+
+
+def test_another_candidate_may_be_the_last_action() -> None:
+    row = tree_row(EPISODE, OUTCOME.model_copy(update={"action": DROP.text}), plain)
+    assert tree_from_row(row).node(2).step.reply == DROP
+
+
+def test_an_action_of_the_agents_own_is_a_text() -> None:
+    row = tree_row(EPISODE, OUTCOME.model_copy(update={"action": "I stop."}), plain)
+    assert row.nodes[1].reply is None
+    assert row.nodes[1].action == "I stop."
+
+
+def test_offers_have_the_depths_of_their_actions() -> None:
+    offers = list(offer_rows(EPISODE, OUTCOME, plain))
+    assert [(row.depth, row.taken) for row in offers] == [(1, BOTH.text), (2, TAKE.text)]
+
+
+def test_every_text_of_a_call_is_redacted() -> None:
+    row = tree_row(EPISODE, OUTCOME, lambda text: text.replace("secret", "***"))
+    assert "secret" not in row.model_dump_json()
+    assert "secret" in "".join(texts_of(EPISODE, OUTCOME))
+
+
+def test_an_episode_without_a_task_is_no_record() -> None:
+    greeting = Episode(id="e", steps=1, messages=(BOTH, *SEEN), offers=(offer(3, TAKE),))
+    with pytest.raises(NotRecordableError, match="begin with a task"):
+        tree_row(greeting, OUTCOME, plain)
