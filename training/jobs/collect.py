@@ -7,34 +7,42 @@ listed in `skipped.jsonl`, so that a resumed run does not play them again.
 
 With a `policy` it collects as DAgger does (Ross et al., 2011): the policy plays some of the steps,
 so that the expert's replies include those to states that the policy reaches. With
-`player = "policy"` the policy plays alone and no expert is needed: its successes are what rejection
-sampling fine-tuning learns from (STaR, Zelikman et al., 2022).
+`player = "policy"` the policy plays alone and no expert is needed:
+
+    only_won = true     its successes, for rejection sampling fine-tuning (RFT; STaR)
+    only_won = false    all of its episodes, for AgentEvol and the pairs of ETO
+    qnet                the episodes that a Q model guides, for self-training (Q*Agent-ST)
 """
 
-from collections.abc import Generator
-from dataclasses import dataclass, field, replace
-from random import Random
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from rich.console import Console
 
-from qnet.types import Candidate, History, SampleRequest, Sampling
+from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.records import EXPERT, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, finished_task_ids
-from training.environment import Expert, ExpertBuilder, Task
+from training.environment import ExpertBuilder, Task
+from training.evaluation.methods import Play, q_guided
 from training.rollouts.episode import (
     Agent,
-    AgentStep,
     Episode,
     derived_seed,
     first_reply,
     play_episode,
     seeded,
 )
+from training.rollouts.expert_agents import corrected_agent, expert_agent
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.models import expert_builder, sha256_of_policy
-from training.rollouts.rollout import ModelRequest, RolloutTask
+from training.rollouts.hosted import HostedPolicy
+from training.rollouts.models import (
+    build_scorer,
+    expert_builder,
+    sha256_of_policy,
+    sha256_of_q_model,
+)
+from training.rollouts.rollout import RolloutTask
 
 
 class CollectConfig(RolloutConfig):
@@ -50,8 +58,11 @@ class CollectConfig(RolloutConfig):
             "" for none. Beside the expert it plays some of the steps, which SFT imitates only if
             the expert's reply is the same.
         policy_share: probability that the policy plays a step beside the expert.
-        attempts: maximum number of the policy's own episodes per task; the first one that is kept
-            is the last.
+        qnet: "embedded" or the folder of a Q model that guides the policy's own episodes; "" for
+            none.
+        candidates: M, the number of candidates per step of a guided episode.
+        attempts: maximum number of the policy's own episodes per task.
+        keep: number of a task's kept episodes after which it gets no more attempts.
         temperature: sampling temperature of the policy.
         max_tokens: maximum number of completion tokens in one of the policy's actions.
         seed: seed of the mistakes and of the policy's draws.
@@ -65,7 +76,10 @@ class CollectConfig(RolloutConfig):
     player: Literal["expert", "policy"] = "expert"
     policy: str = ""
     policy_share: float = Field(default=0.5, gt=0, le=1)
+    qnet: str = ""
+    candidates: int = Field(default=3, ge=1)
     attempts: int = Field(default=1, ge=1)
+    keep: int = Field(default=1, ge=1)
     temperature: float = Field(default=0.7, ge=0)
     max_tokens: int = Field(default=128, ge=1)
     seed: int = 0
@@ -95,6 +109,21 @@ class CollectConfig(RolloutConfig):
                 f"{self.temperature}; only a policy at a temperature above 0 plays a task "
                 "differently again, so set attempts to 1"
             )
+        if self.keep > self.attempts:
+            raise ValueError(
+                f"keep is {self.keep} and attempts {self.attempts}; a task cannot keep more "
+                "episodes than it plays, so raise attempts"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _qnet_guides_a_policy(self) -> Self:
+        if self.qnet and (self.player != "policy" or self.temperature == 0):
+            raise ValueError(
+                f"qnet is {self.qnet!r}, player {self.player!r} and temperature "
+                f"{self.temperature}; a Q model chooses between draws of a policy, so set player "
+                "to 'policy' and temperature above 0, or leave out qnet"
+            )
         return self
 
 
@@ -117,59 +146,38 @@ class Collected:
     failed: list[tuple[str, str]] = field(default_factory=list)
 
 
-def run_collect(config: CollectConfig, *, console: Console | None = None) -> Collected:
-    """Play every task that has not been played yet."""
-    weights = {"policy_sha256": sha256_of_policy(config.policy) if config.policy else ""}
+def run_collect(
+    config: CollectConfig,
+    *,
+    policy: BatchPolicy | HostedPolicy | None = None,
+    scorer: Scorer | None = None,
+    console: Console | None = None,
+) -> Collected:
+    """Play every task that has not been played yet.
+
+    Args:
+        config: tasks and players.
+        policy: used instead of the policy that `config` names.
+        scorer: used instead of the Q model that `config` names.
+        console: shows the progress; None is stderr.
+    """
+    weights = {}
+    if policy is None:
+        weights["policy_sha256"] = sha256_of_policy(config.policy) if config.policy else ""
+    if scorer is None and config.qnet:
+        weights["qnet_sha256"] = sha256_of_q_model(config.qnet)
     with open_rollouts("collect", config, weights=weights, console=console) as rollouts:
-        policy = None
-        if config.policy:
+        if policy is None and config.policy:
             policy = rollouts.build_policy(config.policy)
+        if scorer is None and config.qnet:
+            scorer = build_scorer(config.qnet, config.inference)
         skipped_path = rollouts.folder.path / SKIPPED
         with JsonlWriter(skipped_path) as skipped:
             source = policy.name if policy and config.player == "policy" else EXPERT
             collector = _Collector(config, rollouts, skipped, source=source)
             finished = finished_task_ids(rollouts.folder.rows) | finished_task_ids(skipped_path)
-            rollouts.play(collector.collect, policy=policy, finished=finished)
+            rollouts.play(collector.collect, policy=policy, scorer=scorer, finished=finished)
         return collector.finish()
-
-
-def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
-    """An agent that plays the expert's replies and asks no model."""
-    rng = Random(seed)
-
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        yield from ()
-        reply = expert.reply(history[-1].content)
-        if rng.random() < mistakes:
-            return AgentStep(expert.deviate(rng), completion_tokens=0, mistaken=True)
-        return AgentStep(reply, completion_tokens=0)
-
-    return choose
-
-
-def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, seed: int) -> Agent:
-    """An agent that plays the expert's replies at some steps and the policy's at the others.
-
-    Args:
-        expert: a fresh expert.
-        policy_share: probability that the policy plays a step. Its reply counts as a mistake
-            unless it equals the expert's word for word.
-        sampling: sampling of the policy; its seed is replaced at every step.
-        seed: seed of who plays each step, and of the draws.
-    """
-    rng = Random(seed)
-
-    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        wanted = expert.reply(history[-1].content)
-        if rng.random() >= policy_share:
-            return AgentStep(wanted, completion_tokens=0)
-        drawn = replace(sampling, seed=derived_seed(seed, step))
-        candidates: list[Candidate] = yield SampleRequest(history, 1, drawn)
-        reply = candidates[0].message.content
-        expert.follow(reply)
-        return AgentStep(reply, candidates[0].completion_tokens, mistaken=reply != wanted)
-
-    return choose
 
 
 class _Collector:
@@ -188,45 +196,46 @@ class _Collector:
             self._build_expert = expert_builder(config.environment)
 
     def collect(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Play one task and write its episode, or its id if no episode is kept."""
+        """Play one task and write its kept episodes, or its id if there are none."""
         task, config, collected = playable.task, self._config, self._collected
+        rows: list[TrajectoryRow] = []
         for attempt in range(config.attempts):
-            seed = derived_seed(config.seed, task.id) + attempt
+            agent, seed = self._agent(task, attempt)
             episode = yield from play_episode(
-                playable.make,
-                self._agent(seed),
-                max_steps=config.max_steps,
-                chat=playable.environment.chat,
+                playable.make, agent, max_steps=config.max_steps, chat=playable.environment.chat
             )
             won = playable.environment.is_success(episode.reward, episode.terminated)
             collected.episodes += 1
             collected.won += won
             collected.steps += len(episode.steps)
-            if kept := won or not config.only_won:
+            if won or not config.only_won:
+                name = config.environment.name
+                rows.append(trajectory_row(task, name, episode, source=self._source, seed=seed))
+            if len(rows) == config.keep:
                 break
+        collected.kept += len(rows)
         note = f"{collected.won}/{collected.episodes} won"
-        if kept:
-            collected.kept += 1
-            own_seed = None if self._build_expert else seed
-            row = trajectory_row(
-                task, config.environment.name, episode, source=self._source, seed=own_seed
-            )
-            self._rollouts.write(row, note=note)
+        if rows:
+            self._rollouts.write(*rows, note=note)
         else:
             self._skipped.write({"task_id": task.id, "reward": episode.reward})
             self._rollouts.advance(note)
 
-    def _agent(self, seed: int) -> Agent:
+    def _agent(self, task: Task, attempt: int) -> tuple[Agent, int | None]:
+        """The agent of an attempt, and the seed that its row states."""
         config = self._config
+        seed = derived_seed(config.seed, task.id) + attempt
         sampling = Sampling(config.temperature, config.max_tokens)
+        if config.qnet:  # the seed of `evaluate`, which plays the same episode
+            play = Play(candidates=config.candidates, sampling=sampling)
+            return q_guided(play, config.seed + attempt, task.id), config.seed + attempt
         if self._build_expert is None:
-            return first_reply(seeded(sampling, seed))
+            return first_reply(seeded(sampling, seed)), seed
         expert = self._build_expert()
         if not config.policy:
-            return expert_agent(expert, mistakes=config.mistakes, seed=seed)
-        return corrected_agent(
-            expert, policy_share=config.policy_share, sampling=sampling, seed=seed
-        )
+            return expert_agent(expert, mistakes=config.mistakes, seed=seed), None
+        share = config.policy_share
+        return corrected_agent(expert, policy_share=share, sampling=sampling, seed=seed), None
 
     def finish(self) -> Collected:
         """Write the run's figures."""

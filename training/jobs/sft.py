@@ -4,12 +4,17 @@
 
 reads trajectory rows, writes a policy checkpoint. Either an LLM folder is fine-tuned (`base`) or a
 small Llama is trained from scratch with a tokenizer of its own (`architecture`).
+
+What it learns from makes it one of the papers' baselines (training/configs/alfworld/baselines):
+
+    RFT           the expert's episodes and a policy's distinct successes
+    AgentEvol     the expert's episodes and all of a policy's, weighted by their reward
+    Q*Agent-ST    the expert's episodes and all guided ones
 """
 
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,8 +33,8 @@ from qnet.models.manifest import Manifest
 from qnet.rendering.renderer import Renderer
 from qnet.types import Message
 from training.data.augmentation import Augmentation, build_augmenter
-from training.data.records import TrajectoryRow, messages_of
-from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from training.data.demonstrations import Demonstration, read_demonstrations
+from training.data.runs import RunFolder, open_run, sha256_of_rows
 from training.environments.registry import task_markers_of
 from training.optimization.padded_batches import (
     Sequence1D,
@@ -44,18 +49,14 @@ from training.small_models.architecture import Architecture, build_llama
 from training.small_models.tokenizer import train_tokenizer
 
 
-class Demonstration(NamedTuple):
-    """An episode, and the indices of those of its actions that must not be imitated."""
-
-    messages: Sequence[Message]
-    mistakes: tuple[int, ...] = ()
-
-
 class SftConfig(BaseModel):
     """Configuration of `qguide sft`.
 
     Attributes:
         trajectories: run folders of `collect` (or of finished episodes).
+        distinct: leave out an episode whose actions are those of an earlier one of the same task.
+        reward_weighted: weight an episode's tokens by its outcome reward, which must not be
+            negative (AgentEvol).
         base: a Hugging Face causal LM, folder or hub name; None trains `architecture` from scratch.
         observation_weight: loss weight of observation tokens; the papers' is 0. A small weight
             helps a model that is trained from scratch to learn the environment's language.
@@ -68,6 +69,8 @@ class SftConfig(BaseModel):
     output: Path
     name: str = "policy"
     environment: str = ""
+    distinct: bool = False
+    reward_weighted: bool = False
     base: Path | None = None
     architecture: Architecture = Architecture()
     optimization: Optimization = Optimization()
@@ -91,13 +94,14 @@ def run_sft(config: SftConfig) -> Manifest:
 
 def _train(config: SftConfig, run: RunFolder) -> Manifest:
     torch.manual_seed(config.seed)
-    episodes = [
-        Demonstration(messages_of(row.messages), row.mistakes)
-        for folder in config.trajectories
-        for row in read_rows(RunFolder(folder).rows, TrajectoryRow)
-    ]
+    episodes = read_demonstrations(
+        config.trajectories, distinct=config.distinct, reward_weighted=config.reward_weighted
+    )
     if not episodes:
-        raise ConfigError(f"no trajectories in {config.trajectories}; run `qguide collect` first")
+        raise ConfigError(
+            f"nothing to imitate in {config.trajectories}: there is no episode, or all have the "
+            "weight 0; run `qguide collect` first"
+        )
     if config.base is not None:
         config = config.model_copy(update={"base": model_folder(config.base)})
     model, tokenizer = build_model(config, [episode.messages for episode in episodes])
@@ -151,11 +155,14 @@ def build_model(
 def sft_sequence(
     renderer: Renderer, episode: Demonstration, *, observation_weight: float
 ) -> Sequence1D:
-    """Tokens of one episode; the column `weight` is 1 for action tokens, 0 for mistaken ones."""
+    """Tokens of one episode; the column `weight` is 0 for mistaken actions.
+
+    It is the episode's weight for other actions, and `observation_weight` of that elsewhere.
+    """
     rendered = renderer.encode_episode(episode.messages)
-    weight = [observation_weight] * len(rendered.token_ids)
+    weight = [observation_weight * episode.weight] * len(rendered.token_ids)
     for number, (start, end) in enumerate(rendered.action_spans):
-        weight[start:end] = [float(number not in episode.mistakes)] * (end - start)
+        weight[start:end] = [episode.weight * (number not in episode.mistakes)] * (end - start)
     return Sequence1D(rendered.token_ids, {"weight": weight})
 
 

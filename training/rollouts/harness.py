@@ -201,15 +201,15 @@ class Rollouts:
             self.usage += usage
             self.metrics.write({"task_id": task_id, "usage": usage.model_dump()})
 
-    def write(self, row: BaseModel | Mapping[str, object], *, note: str = "") -> None:
-        """Write a row and advance the progress bar.
+    def write(self, *rows: BaseModel | Mapping[str, object], note: str = "") -> None:
+        """Write rows, all at once, and advance the progress bar by one.
 
         Args:
-            row: a row of the task that is being played.
+            rows: of the task that is being played.
             note: the latest figures, shown beside the bar.
         """
         assert self._rows is not None, "rows are written while `play` runs"
-        self._rows.write(row)
+        self._rows.write(*rows)
         self.advance(note)
 
     def advance(self, note: str = "") -> None:

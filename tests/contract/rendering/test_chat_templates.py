@@ -18,8 +18,9 @@ from tests.support.chat_templates import (
     trl_training_templates,
 )
 from tests.support.tiny_models import config_of
+from training.data.demonstrations import Demonstration
 from training.data.records import LabelRow, rows_of
-from training.jobs.sft import Demonstration, sft_sequence
+from training.jobs.sft import sft_sequence
 from training.optimization.packed_trees import pack_tree
 
 FAMILIES = trl_templates() | OWN_TEMPLATES

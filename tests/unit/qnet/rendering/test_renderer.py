@@ -10,8 +10,9 @@ from transformers import PreTrainedTokenizerFast
 from qnet.errors import MalformedHistoryError, RenderingError
 from qnet.rendering.renderer import Renderer
 from qnet.types import Message, ToolCall
+from training.data.demonstrations import Demonstration
 from training.data.records import LabelRow, rows_of
-from training.jobs.sft import Demonstration, sft_sequence
+from training.jobs.sft import sft_sequence
 from training.optimization.packed_trees import pack_tree
 from training.small_models.tokenizer import train_tokenizer
 

@@ -73,6 +73,24 @@ def test_training_ships_with_the_papers_numbers() -> None:
     assert qnet.unbranched_suffixes
 
 
+def test_self_training_ships_with_the_papers_numbers() -> None:
+    guided = load_config(CollectConfig, CONFIGS / "baselines" / "collect_guided.toml")
+    assert (guided.candidates, guided.attempts, guided.temperature) == (3, 1, 0.7)
+    assert not guided.only_won
+    cloning = load_config(SftConfig, CONFIGS / "sft.toml")
+    changed = {"trajectories", "output", "name"}
+    for name, collected, option in (
+        ("self_training", "collect_guided", {}),
+        ("rft", "collect_samples", {"distinct": True}),
+        ("agent_evol", "collect_all_samples", {"reward_weighted": True}),
+    ):
+        config = load_config(SftConfig, CONFIGS / "baselines" / f"sft_{name}.toml")
+        own = load_config(CollectConfig, CONFIGS / "baselines" / f"{collected}.toml").output
+        assert config.trajectories == (*cloning.trajectories, own)
+        expected = cloning.model_dump(exclude=changed) | option
+        assert config.model_dump(exclude=changed) == expected
+
+
 def test_preference_training_ships_with_the_papers_numbers() -> None:
     config = load_config(TrainDpoConfig, CONFIGS / "train_dpo.toml")
     optimization = config.optimization

@@ -1,0 +1,129 @@
+"""A policy's own and guided episodes as data of sft, on the fake environment."""
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import PreTrainedModel
+
+from qnet.models.checkpoint import load_policy
+from qnet.rendering.renderer import Renderer
+from qnet.types import Message
+from tests.support.tiny_models import save_policy
+from tests.unit.training.jobs.test_evaluate import QUIET, Patient, Wanderer, evaluate, rows_of
+from training.data.demonstrations import Demonstration
+from training.data.records import TrajectoryRow
+from training.data.runs import read_rows
+from training.environments.corridor import CorridorConfig
+from training.jobs.collect import CollectConfig, Collected, run_collect
+from training.jobs.sft import sft_loss, sft_sequence
+
+
+def collect(output: Path, *, guided: bool = False, **changes: object) -> Collected:
+    values: dict[str, object] = {
+        "output": output,
+        "environment": CorridorConfig(count=8),
+        "player": "policy",
+        "policy": "wanderer",
+        "max_steps": 12,
+        **changes,
+    }
+    return run_collect(
+        CollectConfig.model_validate(values),
+        policy=Wanderer(),
+        scorer=Patient() if guided else None,
+        console=QUIET,
+    )
+
+
+def trajectories_in(output: Path) -> list[TrajectoryRow]:
+    return list(read_rows(output / "rows.jsonl", TrajectoryRow))
+
+
+def test_a_task_keeps_as_many_successes_as_it_may(tmp_path: Path) -> None:
+    collected = collect(tmp_path, attempts=12, keep=3)
+    rows = trajectories_in(tmp_path)
+    per_task = Counter(row.task_id for row in rows)
+    assert set(per_task.values()) >= {1, 3}
+    assert max(per_task.values()) == 3
+    assert collected.kept == len(rows) < collected.episodes
+    assert all(row.outcome_reward == 1 for row in rows)
+    assert collect(tmp_path, attempts=12, keep=3).episodes == 0
+
+
+def test_guided_episodes_are_those_of_an_evaluation(tmp_path: Path) -> None:
+    collect(tmp_path / "rows", guided=True, qnet="patient", candidates=4, only_won=False, seed=1)
+    evaluate(
+        tmp_path / "evaluation",
+        methods=("q-guided",),
+        seeds=(1,),
+        candidates=4,
+        greedy_candidate=False,
+    )
+    evaluated = {row.task_id: row for row in rows_of(tmp_path / "evaluation")}
+    rows = trajectories_in(tmp_path / "rows")
+    assert len(rows) == len(evaluated) == 8
+    for row in rows:
+        same = evaluated[row.task_id]
+        assert row.actions == same.actions
+        assert (row.outcome_reward, row.terminated) == (same.reward, same.terminated)
+        assert (row.completion_tokens, row.seed) == (same.completion_tokens, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"keep": 3}, "keep is 3 and attempts 1"),
+        ({"qnet": "q", "player": "expert"}, "set player to 'policy'"),
+        ({"qnet": "q", "temperature": 0.0}, "temperature above 0"),
+    ],
+)
+def test_what_cannot_be_collected_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        collect(tmp_path, **changes)
+
+
+GOOD = Demonstration((Message("user", "Say red."), Message("assistant", "Action: red")))
+BAD = Demonstration((Message("user", "Say blue."), Message("assistant", "Action: green")))
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Renderer]:
+    folder = tmp_path_factory.mktemp("policy")
+    save_policy(folder)
+    loaded = load_policy(folder)
+    return loaded.model, loaded.renderer
+
+
+def gradients(
+    policy: tuple[PreTrainedModel, Renderer], *episodes: Demonstration, observed: float = 0.0
+) -> list[torch.Tensor]:
+    """Gradients of the mean loss, as an optimizer step has them."""
+    model, renderer = policy
+    model.zero_grad()
+    rows = [sft_sequence(renderer, e, observation_weight=observed) for e in episodes]
+    loss = sft_loss(model, rows)
+    (loss.total / loss.weight).backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("observed", [0.0, 0.3])
+def test_weight_0_leaves_an_episode_out_and_weight_2_counts_it_twice(
+    policy: tuple[PreTrainedModel, Renderer], observed: float
+) -> None:
+    def of(*episodes: Demonstration) -> list[torch.Tensor]:
+        return gradients(policy, *episodes, observed=observed)
+
+    plain = of(GOOD, BAD)
+    assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-6)
+    assert_close(of(GOOD, BAD._replace(weight=0.0)), of(GOOD))
+    twice = of(GOOD._replace(weight=2.0), BAD)
+    assert_close(twice, of(GOOD, GOOD, BAD))
+    with pytest.raises(AssertionError):
+        assert_close(twice, plain)

@@ -1,0 +1,50 @@
+"""Agents that play the expert's replies, alone or in turn with a policy (DAgger)."""
+
+from collections.abc import Generator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from qnet.types import Candidate, History, SampleRequest, Sampling
+from training.environment import Expert
+from training.rollouts.episode import Agent, AgentStep, derived_seed
+from training.rollouts.rollout import ModelRequest
+
+
+def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
+    """An agent that plays the expert's replies and asks no model."""
+    rng = Random(seed)
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        yield from ()
+        reply = expert.reply(history[-1].content)
+        if rng.random() < mistakes:
+            return AgentStep(expert.deviate(rng), completion_tokens=0, mistaken=True)
+        return AgentStep(reply, completion_tokens=0)
+
+    return choose
+
+
+def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, seed: int) -> Agent:
+    """An agent that plays the expert's replies at some steps and the policy's at the others.
+
+    Args:
+        expert: a fresh expert.
+        policy_share: probability that the policy plays a step. Its reply counts as a mistake
+            unless it equals the expert's word for word.
+        sampling: sampling of the policy; its seed is replaced at every step.
+        seed: seed of who plays each step, and of the draws.
+    """
+    rng = Random(seed)
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        wanted = expert.reply(history[-1].content)
+        if rng.random() >= policy_share:
+            return AgentStep(wanted, completion_tokens=0)
+        drawn = replace(sampling, seed=derived_seed(seed, step))
+        candidates: list[Candidate] = yield SampleRequest(history, 1, drawn)
+        reply = candidates[0].message.content
+        expert.follow(reply)
+        return AgentStep(reply, candidates[0].completion_tokens, mistaken=reply != wanted)
+
+    return choose
