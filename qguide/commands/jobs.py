@@ -281,7 +281,11 @@ def play(
 
 
 def _show(title: str, figures: Mapping[str, Any]) -> None:
-    """Print the figures of a finished job, one per line."""
+    """Print the figures of a finished job, one per line; only once under a launcher."""
+    from training.data.runs import is_main_process
+
+    if not is_main_process():
+        return
     console = Console()
     console.print(f"[bold]{title}[/bold]")
     for name, value in figures.items():

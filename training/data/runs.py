@@ -11,6 +11,7 @@ its task is done again.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,6 +55,11 @@ class RunFolder:
         return self.path / "run.lock"
 
 
+def is_main_process() -> bool:
+    """False in the processes that a launcher starts beside the first one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def open_run(
     folder: Path,
@@ -75,6 +81,9 @@ def open_run(
         ConfigError: another job is using the folder, or its run has another configuration.
     """
     run = RunFolder(folder)
+    if not is_main_process():  # the main process holds the folder; the others only read it
+        yield run
+        return
     with _locked(run):
         _start_or_resume(run, config.model_dump(mode="json") | dict(weights or {}), may_change)
         yield run

@@ -36,6 +36,8 @@ from training.data.augmentation import Augmentation, build_augmenter
 from training.data.demonstrations import Demonstration, read_demonstrations
 from training.data.runs import RunFolder, open_run, sha256_of_rows
 from training.environments.registry import task_markers_of
+from training.optimization.launch import in_processes
+from training.optimization.options import Optimization
 from training.optimization.padded_batches import (
     Sequence1D,
     pad_column,
@@ -43,7 +45,7 @@ from training.optimization.padded_batches import (
     padded_tokens,
     plan_steps,
 )
-from training.optimization.trainer import Loop, Loss, Optimization
+from training.optimization.trainer import Loop, Loss, Training
 from training.rollouts.models import weights_sha256
 from training.small_models.architecture import Architecture, build_llama
 from training.small_models.tokenizer import train_tokenizer
@@ -107,11 +109,10 @@ def _train(config: SftConfig, run: RunFolder) -> Manifest:
     model, tokenizer = build_model(config, [episode.messages for episode in episodes])
     renderer = Renderer(tokenizer)
     sequences, steps = _plan(config, renderer, episodes)
-    loop = Loop(model, config.optimization, output=run.path)
-    loop.run(
+    training = Training(
+        f"sft {config.name}",
         steps,
-        lambda batch: sft_loss(model, [sequences[i] for i in batch]),
-        name=f"sft {config.name}",
+        loss=lambda batch: sft_loss(model, [sequences[i] for i in batch]),
         size=lambda batch: padded_tokens([len(sequences[i].token_ids) for i in batch]),
     )
     manifest = Manifest(
@@ -123,9 +124,17 @@ def _train(config: SftConfig, run: RunFolder) -> Manifest:
         data_sha256=sha256_of_rows(config.trajectories),
         metrics={"episodes": len(episodes), "steps": len(steps)},
     )
-    return save_checkpoint(
-        config.output / "checkpoint", model=model, tokenizer=tokenizer, manifest=manifest
-    )
+
+    def fit() -> Manifest:
+        loop = Loop(model, config.optimization, output=run.path)
+        loop.run(training)
+        return loop.write(
+            lambda whole: save_checkpoint(
+                config.output / "checkpoint", model=whole, tokenizer=tokenizer, manifest=manifest
+            )
+        )
+
+    return in_processes(config.optimization, fit)
 
 
 def build_model(

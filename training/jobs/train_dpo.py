@@ -30,9 +30,11 @@ from training.dpo_training.objective import DpoObjective, pairs_loss
 from training.dpo_training.validation import Referenced, validate
 from training.environments.registry import task_markers_of
 from training.optimization.best_weights import BestWeights, Criterion
+from training.optimization.launch import in_processes
+from training.optimization.options import Optimization
 from training.optimization.packed_replies import PackedReplies
 from training.optimization.padded_batches import plan_steps
-from training.optimization.trainer import Loop, Loss, Optimization
+from training.optimization.trainer import Loop, Loss, Training
 from training.rollouts.models import weights_sha256
 
 
@@ -95,8 +97,6 @@ class _Data:
 
 def _train(config: TrainDpoConfig, run: RunFolder) -> Manifest:
     torch.manual_seed(config.seed)
-    if config.optimization.threads:
-        torch.set_num_threads(config.optimization.threads)
     local = {"policy": model_folder(config.policy)}
     if config.reference:
         local["reference"] = model_folder(config.reference)
@@ -114,17 +114,25 @@ def _train(config: TrainDpoConfig, run: RunFolder) -> Manifest:
         config.policy, config.reference or config.policy, beta=config.beta
     )
     model.reference.requires_grad_(False)
-    require_packable(model.policy, min(examples.training, key=len))
-    data = _Data.of(examples, model.reference, run)
-    figures = _optimize(config, run, model.policy, data)
-    return _save(config, model, renderer, figures)
+
+    def fit() -> Manifest:
+        loop, figures = _optimize(config, run, model, examples)
+        return loop.write(lambda policy: _save(config, model, policy, renderer, figures))
+
+    return in_processes(config.optimization, fit)
 
 
 def _optimize(
-    config: TrainDpoConfig, run: RunFolder, policy: PreTrainedModel, data: _Data
-) -> dict[str, float]:
-    """Train the policy in place; figures of the weights that it ends with."""
+    config: TrainDpoConfig, run: RunFolder, model: ImplicitQ, examples: PackedExamples
+) -> tuple[Loop[PreTrainedModel], dict[str, float]]:
+    """Train the policy; the loop with the weights to keep, and their validation figures."""
+    policy = model.policy
     best = BestWeights(run.path, config.keep)
+    loop = Loop(policy, config.optimization, output=run.path, best=best)
+    require_packable(policy, min(examples.training, key=len))
+    with loop.main_process_first():  # it writes the file that the others read
+        data = _Data.of(examples, model.reference.to(loop.device), run)
+    model.reference.to("cpu")
     of_last_epoch: dict[str, float] = {}
 
     def figures_now() -> dict[str, float]:
@@ -138,22 +146,23 @@ def _optimize(
 
     def on_epoch(_: int) -> dict[str, float]:
         of_last_epoch.update(figures_now())
-        best.offer(policy, of_last_epoch)
         return dict(of_last_epoch)
 
     epochs = _plan(config, data.training.trees)
-    Loop(policy, config.optimization, output=run.path).run(
-        [step for epoch in epochs for step in epoch],
-        lambda indices: _loss(policy, data.training, indices, config),
-        name=f"train-dpo {config.name}",
-        size=lambda indices: sum(len(data.training.trees[i]) for i in indices),
-        on_epoch=on_epoch,
-        steps_per_epoch=len(epochs[0]),
+    loop.run(
+        Training(
+            f"train-dpo {config.name}",
+            [step for epoch in epochs for step in epoch],
+            loss=lambda indices: _loss(policy, data.training, indices, config),
+            size=lambda indices: sum(len(data.training.trees[i]) for i in indices),
+            validate=on_epoch,
+            steps_per_epoch=len(epochs[0]),
+        )
     )
-    if best.restore(policy):
-        return best.figures
+    if loop.restore_best():
+        return loop, best.figures
     # A run that had ended before has seen no epoch now.
-    return of_last_epoch or figures_now()
+    return loop, of_last_epoch or loop.evaluate(figures_now)
 
 
 def _loss(
@@ -184,8 +193,13 @@ def _plan(config: TrainDpoConfig, trees: Sequence[PackedReplies]) -> list[list[l
 
 
 def _save(
-    config: TrainDpoConfig, model: ImplicitQ, renderer: Renderer, figures: dict[str, float]
+    config: TrainDpoConfig,
+    model: ImplicitQ,
+    policy: PreTrainedModel,
+    renderer: Renderer,
+    figures: dict[str, float],
 ) -> Manifest:
+    model.policy = policy
     weights = config.policy / "model.safetensors"
     manifest = Manifest(
         kind="implicit-q",

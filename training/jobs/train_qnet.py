@@ -24,9 +24,11 @@ from qnet.models.qnet import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, Head
 from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
 from training.optimization.best_weights import BestWeights, Criterion
+from training.optimization.launch import in_processes
+from training.optimization.options import Optimization
 from training.optimization.packed_trees import PackedTree
 from training.optimization.padded_batches import plan_steps
-from training.optimization.trainer import Loop, Optimization
+from training.optimization.trainer import Loop, Training
 from training.q_training.examples import Examples, Packing, Rows, read_examples
 from training.q_training.losses import loss_of, output_embeddings, require_range
 from training.q_training.objective import Objective
@@ -142,43 +144,48 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
     qnet = _build_qnet(config)
     if config.head_bins:
         require_range(training, config.head_range)
-    figures = _fit(qnet, config, training, epoch_steps, held_back, run)
-    return save_checkpoint(
-        config.output / "checkpoint",
-        model=qnet,
-        tokenizer=packing.renderer.tokenizer,
-        manifest=_manifest(config, training, metrics=figures),
-    )
+
+    def fit() -> Manifest:
+        loop, figures = _fit(qnet, config, training, epoch_steps, held_back, run)
+        return loop.write(
+            lambda whole: save_checkpoint(
+                config.output / "checkpoint",
+                model=whole,
+                tokenizer=packing.renderer.tokenizer,
+                manifest=_manifest(config, training, metrics=figures),
+            )
+        )
+
+    return in_processes(config.optimization, fit)
 
 
 def _fit(
     qnet: QNet,
     config: TrainQNetConfig,
-    training: Sequence[PackedTree],
+    trees: Sequence[PackedTree],
     epoch_steps: Sequence[EpochSteps],
     held_back: tuple[list[PackedTree], list[PackedTree]],
     run: RunFolder,
-) -> dict[str, float]:
-    """Train the net, leave it with the weights to keep, and return their validation figures."""
-    logits = output_embeddings(config.trunk, qnet) if config.models_world else None
-    require_packable(qnet, min(training, key=len))
+) -> tuple[Loop[QNet], dict[str, float]]:
+    """Train the net; the loop with the weights to keep, and their validation figures."""
     best = BestWeights(run.path, config.keep)
-
-    def on_epoch(epoch: int) -> dict[str, float]:
-        figures = validate(qnet, *held_back)
-        best.offer(qnet, figures)
-        return figures
-
-    loop = Loop(qnet, config.optimization, output=run.path)
+    loop = Loop(qnet, config.optimization, output=run.path, best=best)
+    require_packable(qnet, min(trees, key=len))
+    models_world = config.models_world
+    logits = output_embeddings(config.trunk, qnet, loop.device) if models_world else None
     loop.run(
-        [step for epoch in epoch_steps for step in epoch],
-        lambda indices: loss_of(qnet, [training[i] for i in indices], config, logits),
-        name=f"train-qnet {config.name}",
-        size=lambda indices: sum(len(training[i]) for i in indices),
-        on_epoch=on_epoch,
-        steps_per_epoch=len(epoch_steps[0]),
+        Training(
+            f"train-qnet {config.name}",
+            [step for epoch in epoch_steps for step in epoch],
+            loss=lambda indices: loss_of(qnet, [trees[i] for i in indices], config, logits),
+            size=lambda indices: sum(len(trees[i]) for i in indices),
+            validate=lambda _: validate(qnet, *held_back),
+            steps_per_epoch=len(epoch_steps[0]),
+        )
     )
-    return best.figures if best.restore(qnet) else validate(qnet, *held_back)
+    if loop.restore_best():
+        return loop, best.figures
+    return loop, loop.evaluate(lambda: validate(qnet, *held_back))
 
 
 def _build_qnet(config: TrainQNetConfig) -> QNet:

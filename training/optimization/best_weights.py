@@ -5,11 +5,12 @@ mostly luck. Rank correlation and regret are measured on thousands of held-back 
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
-from torch import nn
+from torch import Tensor
 
 Criterion = Literal["last", "spearman", "regret_steps"]
 
@@ -29,23 +30,25 @@ class BestWeights:
         self._weights, self._figures = folder / WEIGHTS, folder / FIGURES
         self._criterion = criterion
 
-    def offer(self, model: nn.Module, figures: dict[str, float]) -> None:
-        """Keep the model's weights unless an earlier epoch was better."""
+    def is_beaten_by(self, figures: Mapping[str, float]) -> bool:
+        """True if an epoch with these figures is to be saved: no earlier one was better."""
         if self._criterion == "last" or self._criterion not in figures:
-            return
-        if self._figures.is_file() and self._is_better(self.figures, figures):
-            return
+            return False
+        return not (self._figures.is_file() and self._is_better(self.figures, figures))
+
+    def save(self, weights: Mapping[str, Tensor], figures: Mapping[str, float]) -> None:
+        """Keep the weights of an epoch instead of those saved before."""
         unfinished = self._weights.with_suffix(".partial")
-        torch.save(model.state_dict(), unfinished)
+        torch.save(dict(weights), unfinished)
         unfinished.replace(self._weights)
         self._figures.write_text(json.dumps(figures))
 
-    def restore(self, model: nn.Module) -> bool:
-        """Load the saved weights into the model; return False, and change nothing, without any."""
+    def load(self) -> dict[str, Any] | None:
+        """The saved weights; None if the last epoch's are to be kept."""
         if self._criterion == "last" or not self._figures.is_file():
-            return False
-        model.load_state_dict(torch.load(self._weights, weights_only=True))
-        return True
+            return None
+        weights: dict[str, Any] = torch.load(self._weights, weights_only=True)
+        return weights
 
     @property
     def figures(self) -> dict[str, float]:
@@ -53,6 +56,6 @@ class BestWeights:
         figures: dict[str, Any] = json.loads(self._figures.read_text())
         return figures
 
-    def _is_better(self, figures: dict[str, float], others: dict[str, float]) -> bool:
+    def _is_better(self, figures: Mapping[str, float], others: Mapping[str, float]) -> bool:
         one, other = figures[self._criterion], others[self._criterion]
         return one < other if self._criterion == "regret_steps" else one > other

@@ -1,16 +1,18 @@
 """Muon: momentum with orthogonalised matrix updates (Jordan and others, 2024).
 
 torch.optim.Muon does the same in bfloat16, which CPUs without bfloat16 units emulate slowly. This
-implementation computes in the gradient's own dtype.
+implementation computes in the gradient's own dtype, and processes that train one model together
+divide the matrices among them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
-from training.optimization.parallel import shared_map
+from training.optimization.all_reduce import all_reduce_sum
+from training.optimization.partition import partition
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
@@ -61,3 +63,18 @@ class Muon(torch.optim.Optimizer):
             state["momentum"] = torch.zeros_like(matrix)
         velocity = state["momentum"].lerp_(gradient, 1 - momentum)
         return torch.lerp(gradient, velocity, momentum)
+
+
+def shared_map(function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Map tensors by a function that keeps their shape, with the work divided among processes."""
+    if not distributed.is_initialized() or not tensors:
+        return [function(tensor) for tensor in tensors]
+    parts = partition([t.numel() for t in tensors], parts=distributed.get_world_size())
+    mine = set(parts[distributed.get_rank()])
+    results = [
+        function(tensor) if i in mine else torch.zeros_like(tensor)
+        for i, tensor in enumerate(tensors)
+    ]
+    # Each result is computed by one process and is zero in all others, so the sum has them all.
+    all_reduce_sum(results)
+    return results

@@ -1,63 +1,44 @@
 """Training loop of the jobs: schedule, clipping, progress, metrics, resumption.
 
-A job provides a model, its batches in order and a loss. The loop can be killed at any time: its
-state is saved every `save_every_s` seconds, and the next start resumes from there with the same
-order of batches.
+A job provides a model, its batches in order and a loss. Accelerate provides the hardware: the CPU,
+one GPU, or several processes, with the whole model in each or a shard of it (FSDP2). The loop
+can be killed at any time: its state is saved every `save_every_s` seconds, and the next start
+resumes from there with the same order of batches.
 """
 
-import json
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from accelerate.utils import broadcast_object_list
 from rich.progress import Progress
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
 
-from training.optimization.muon import Muon
-from training.optimization.parallel import all_reduce_sum, assign, data_parallel
+from training.optimization.accelerator import (
+    ModelHost,
+    build_accelerator,
+    enable_gradient_checkpointing,
+)
+from training.optimization.all_reduce import all_reduce_sum, copy_weights_of_main, sum_gradients
+from training.optimization.best_weights import BestWeights
+from training.optimization.metrics import Metrics
+from training.optimization.optimizers import build_optimizers, cosine_with_warmup
+from training.optimization.options import Optimization
+from training.optimization.partition import share
+from training.optimization.training_state import TrainingState
 from training.optimization.weight_average import WeightAverage
 
-STATE = "training_state.pt"
-
-
-class Optimization(BaseModel):
-    """Options of the optimizer and the batches; the defaults are QLASS's for fine-tuning an LLM.
-
-    Attributes:
-        optimizer: "muon" orthogonalises the updates of hidden matrices and leaves the rest to
-            AdamW; it learns faster from scratch.
-        batch_tokens: minimum number of tokens in an optimizer step, which consists of whole
-            micro-batches. The papers count sequences instead (64).
-        micro_batch_tokens: maximum number of tokens, padding included, that go through the model
-            at once.
-        average_last: share of the steps, at the end of the training, over which the weights are
-            averaged; validation and the result use the average.
-        processes: number of processes that divide each step's micro-batches among them, on a CPU.
-            With more than one, `threads` must be 1, and each step should have at least as many
-            micro-batches.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    lr: float = Field(default=1e-5, gt=0)
-    muon_lr: float = Field(default=0.01, gt=0)
-    warmup_ratio: float = Field(default=0.03, ge=0, le=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    epochs: int = Field(default=3, ge=1)
-    average_last: float = Field(default=0.0, ge=0, lt=1)
-    batch_tokens: int = Field(default=16_384, ge=1)
-    micro_batch_tokens: int = Field(default=8_192, ge=1)
-    threads: int = Field(default=0, ge=0, description="0 leaves torch's own choice")
-    processes: int = Field(default=1, ge=1)
-    save_every_s: float = Field(default=120.0, gt=0)
+Model = TypeVar("Model", bound=nn.Module)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,185 +49,237 @@ class Loss:
     weight: float
 
 
-def cosine_with_warmup(step: int, *, steps: int, warmup_ratio: float) -> float:
-    """Factor of the learning rate at `step`: linear warm-up to 1, then a cosine down to 0."""
-    warmup = max(1, round(steps * warmup_ratio))
-    if step < warmup:
-        return (step + 1) / warmup
-    progress = (step - warmup) / max(1, steps - warmup)
-    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Batches, loss and validation of one training.
+
+    Attributes:
+        steps: all steps of the training, in order, each a list of micro-batches.
+        loss: computes the loss of one micro-batch, on the model's device.
+        size: number of tokens in a micro-batch, by which processes divide a step.
+        validate: called with an epoch's number at its end, in all processes; returns figures for
+            `metrics.jsonl`.
+        steps_per_epoch: number of steps after which `validate` is called; 0 for never.
+    """
+
+    name: str
+    steps: Sequence[Sequence[Any]]
+    loss: Callable[[Any], Loss]
+    size: Callable[[Any], int]
+    validate: Callable[[int], dict[str, float]] | None = None
+    steps_per_epoch: int = 0
 
 
-def build_optimizers(model: nn.Module, optimization: Optimization) -> list[torch.optim.Optimizer]:
-    """AdamW alone, or Muon for the hidden matrices and AdamW for the rest."""
-    trainable = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    if optimization.optimizer == "adamw":
-        return [_adamw([p for _, p in trainable], optimization)]
-    hidden = [p for n, p in trainable if p.ndim == 2 and "layers" in n]
-    chosen = {id(p) for p in hidden}
-    rest = [p for _, p in trainable if id(p) not in chosen]
-    if not hidden:  # a frozen trunk: only the value head learns
-        return [_adamw(rest, optimization)]
-    muon = Muon(hidden, lr=optimization.muon_lr, weight_decay=optimization.weight_decay)
-    return [muon, _adamw(rest, optimization)]
+class Loop(Generic[Model]):
+    """Training loop of one model; its metrics and saved state are in the run folder.
 
+    The model is on the training device from here on. With FSDP it stays on the CPU, and whole,
+    until `run`.
 
-def _adamw(parameters: list[nn.Parameter], optimization: Optimization) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        parameters,
-        lr=optimization.lr,
-        betas=(0.9, 0.95),
-        weight_decay=optimization.weight_decay,
-    )
+    Args:
+        best: keeps the weights of the best epoch.
+    """
 
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    """The parameter's gradient; zeros if this process had no micro-batch."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
-
-
-class Loop:
-    """Training loop of one model; its metrics and saved state are in the run folder."""
-
-    def __init__(self, model: nn.Module, optimization: Optimization, *, output: Path) -> None:
+    def __init__(
+        self,
+        model: Model,
+        optimization: Optimization,
+        *,
+        output: Path,
+        best: BestWeights | None = None,
+    ) -> None:
         self.model = model
         self.optimization = optimization
-        self.output = output
-        self.optimizers = build_optimizers(model, optimization)
-        self._base_lrs = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
-        self._average = WeightAverage()
-        self._saved_at = time.monotonic()
         self.step = 0
         if optimization.threads:
             torch.set_num_threads(optimization.threads)
+        self._accelerator = build_accelerator(optimization, output)
+        if not self._accelerator.is_fsdp2:
+            model.to(self._accelerator.device)
+        if optimization.gradient_checkpointing:
+            enable_gradient_checkpointing(model)
+        self._host: nn.Module = ModelHost(model)
+        self.optimizers = build_optimizers(model, optimization)
+        self._base_lrs = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
+        self._average = WeightAverage(model)
+        self._state = TrainingState(self._accelerator, self._average, output)
+        self._metrics = Metrics(self._accelerator, output, optimization.model_dump())
+        self._best = best
+        self._saved_at = time.monotonic()
 
-    def run(
-        self,
-        steps: Sequence[Sequence[Any]],
-        loss: Callable[[Any], Loss],
-        *,
-        name: str,
-        size: Callable[[Any], int],
-        on_epoch: Callable[[int], dict[str, float]] | None = None,
-        steps_per_epoch: int = 0,
-    ) -> None:
-        """Train on `steps`, each a list of micro-batches, from a saved state if there is one.
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        device: torch.device = self._accelerator.device
+        return device
 
-        Args:
-            steps: all steps of the training, in order.
-            loss: computes the loss of one micro-batch.
-            name: shown beside the progress bar.
-            size: number of tokens in a micro-batch, by which processes divide a step.
-            on_epoch: called with an epoch's number at its end; returns figures for
-                `metrics.jsonl`.
-            steps_per_epoch: number of steps after which `on_epoch` is called; 0 for never.
-        """
-        self._resume()
+    def run(self, training: Training) -> None:
+        """Train from a saved state if there is one; all processes have to call this."""
+        self._prepare()
+        self.step = self._state.load()
+        self._metrics.start_after(self.step)
         self.model.train()
-        one_step = partial(self._one_step, loss=loss, size=size, total_steps=len(steps))
-        helping = partial(self._help, steps, one_step)
-        with data_parallel(self.optimization.processes, helping), Progress() as progress:
-            bar = progress.add_task(name, total=len(steps), completed=self.step)
-            while self.step < len(steps):
+        with Progress(disable=not self._accelerator.is_main_process) as progress:
+            bar = progress.add_task(training.name, total=len(training.steps), completed=self.step)
+            while self.step < len(training.steps):
                 started = time.monotonic()
-                mean = one_step(steps[self.step])
-                self._count_step(len(steps))
+                mean, save = self._one_step(training)
+                self._count_step(len(training.steps))
                 row = {"step": self.step, "loss": mean, "step_s": time.monotonic() - started}
-                if on_epoch and steps_per_epoch and self.step % steps_per_epoch == 0:
-                    row |= self._epoch_figures(on_epoch, self.step // steps_per_epoch)
-                self._log(row)
-                progress.update(bar, completed=self.step, description=f"{name} loss {mean:.4f}")
-                if time.monotonic() - self._saved_at > self.optimization.save_every_s:
+                self._metrics.log(row | self._epoch_figures(training))
+                shown = f"{training.name} loss {mean:.4f}"
+                progress.update(bar, completed=self.step, description=shown)
+                if save:
                     self._save()
         self._save()
-        self._average.copy_to(self.model)
+        self._average.apply()
+        self._metrics.close()
 
-    def _count_step(self, total_steps: int) -> None:
-        self.step += 1
-        if self.step > total_steps * (1 - self.optimization.average_last):
-            self._average.update(self.model)
+    def _prepare(self) -> None:
+        """Hand the model and the optimizers to accelerate, which shards the weights with FSDP."""
+        if self._accelerator.is_fsdp2:
+            self._host, *self.optimizers = self._accelerator.prepare(self._host, *self.optimizers)
+            return
+        # Not wrapped in DDP (see `all_reduce`): only mixed precision is wanted.
+        self._host = self._accelerator.prepare_model(self._host, evaluation_mode=True)
+        self.optimizers = [self._accelerator.prepare_optimizer(o) for o in self.optimizers]
+        copy_weights_of_main(self.model)
 
-    def _epoch_figures(
-        self, on_epoch: Callable[[int], dict[str, float]], epoch: int
-    ) -> dict[str, float]:
-        """Figures of the averaged weights; the model trains on afterwards."""
-        with self._average.applied(self.model):
-            figures = on_epoch(epoch)
-        self.model.train()
-        return figures
+    def evaluate(self, function: Callable[[], Result]) -> Result:
+        """Call a function that uses the model, in all processes; the main one's result in all."""
+        results: list[Result] = [self._host(function)]
+        broadcast_object_list(results)
+        return results[0]
 
-    def _help(self, steps: Sequence[Sequence[Any]], one_step: Callable[[Any], float]) -> None:
-        """Take part in every step, in a process other than the first."""
-        for step in range(self.step, len(steps)):
-            self.step = step
-            one_step(steps[step])
+    def restore_best(self) -> bool:
+        """Give the model the weights of the best epoch; False, and no change, if none is kept."""
+        weights = self._best.load() if self._best else None
+        if weights is None:
+            return False
+        options = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(self.model, weights, options=options)
+        return True
 
-    def _one_step(
-        self,
-        micro_batches: Sequence[Any],
-        *,
-        loss: Callable[[Any], Loss],
-        size: Callable[[Any], int],
-        total_steps: int,
-    ) -> float:
+    def write(self, save: Callable[[Model], Result]) -> Result:
+        """Call `save` with the whole model in the main process; its result in all."""
+        model = self._whole_model()
+        results = [save(model) if self._accelerator.is_main_process else None]
+        broadcast_object_list(results)
+        return results[0]  # type: ignore[return-value]
+
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """Let the other processes begin the block when the main one has ended it."""
+        with self._accelerator.main_process_first():
+            yield
+
+    def _one_step(self, training: Training) -> tuple[float, bool]:
+        """Train one step; its mean loss, and whether it is time to save."""
+        self._set_learning_rates(len(training.steps))
+        sums = self._add_gradients(training)
+        parameters = [p for p in self._host.parameters() if p.requires_grad]
+        if not self._accelerator.is_fsdp2:
+            sum_gradients(parameters)
+        all_reduce_sum([sums])
+        total, weight, save = sums.tolist()
+        # FSDP has averaged the gradients over the processes instead of adding them up.
+        divisor = weight / self._accelerator.num_processes if self._accelerator.is_fsdp2 else weight
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(divisor)
+        self._accelerator.clip_grad_norm_(self._host.parameters(), self.optimization.max_grad_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return total / weight, save > 0
+
+    def _add_gradients(self, training: Training) -> Tensor:
+        """Backward passes of this process's micro-batches; sums of loss and weight, time to save.
+
+        The last number is above 0 in the main process when it is time to save, so that after the
+        sum over all processes each of them knows.
+        """
+        mine = share(
+            training.steps[self.step],
+            size=training.size,
+            rank=self._accelerator.process_index,
+            ranks=self._accelerator.num_processes,
+            even=self._accelerator.is_fsdp2,
+        )
+        sums = torch.zeros(3, device=self.device)
+        passes = [(item, 1.0) for item in mine.items] + [(item, 0.0) for item in mine.fillers]
+        for micro_batch, counts in passes:
+            total, weight = self._host(_parts_of_loss, training.loss, micro_batch)
+            self._accelerator.backward(total if counts else total * 0.0)
+            sums[0] += total.detach() * counts
+            sums[1] += weight * counts
+        sums[2] = float(
+            self._accelerator.is_main_process
+            and time.monotonic() - self._saved_at > self.optimization.save_every_s
+        )
+        return sums
+
+    def _set_learning_rates(self, steps: int) -> None:
         factor = cosine_with_warmup(
-            self.step, steps=total_steps, warmup_ratio=self.optimization.warmup_ratio
+            self.step, steps=steps, warmup_ratio=self.optimization.warmup_ratio
         )
         for optimizer, lrs in zip(self.optimizers, self._base_lrs, strict=True):
             for group, lr in zip(optimizer.param_groups, lrs, strict=True):
                 group["lr"] = lr * factor
-        sums = torch.zeros(2, dtype=torch.float32)
-        for micro_batch in assign(micro_batches, size=size):
-            part = loss(micro_batch)
-            part.total.backward()
-            sums += torch.tensor([float(part.total.detach()), part.weight])
-        trainable = [p for p in self.model.parameters() if p.requires_grad]
-        if self.optimization.processes > 1:
-            all_reduce_sum([sums, *(_gradient(p) for p in trainable)])
-        weight = float(sums[1])
-        for parameter in trainable:
-            if parameter.grad is not None:
-                parameter.grad.div_(weight)
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.optimization.max_grad_norm)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return float(sums[0]) / weight
 
-    def _log(self, row: dict[str, float]) -> None:
-        with (self.output / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    def _count_step(self, total_steps: int) -> None:
+        self.step += 1
+        if self.step > total_steps * (1 - self.optimization.average_last):
+            self._average.update()
+
+    def _epoch_figures(self, training: Training) -> dict[str, float]:
+        """Figures of the averaged weights at an epoch's end; the model trains on afterwards."""
+        validate = training.validate
+        if not validate or not training.steps_per_epoch or self.step % training.steps_per_epoch:
+            return {}
+        epoch = self.step // training.steps_per_epoch
+        with self._average.applied():
+            figures = self.evaluate(lambda: validate(epoch))
+            self._keep_if_best(figures)
+        self.model.train()
+        return figures
+
+    def _keep_if_best(self, figures: dict[str, float]) -> None:
+        best = self._best
+        if best is None:
+            return
+        # One process decides: the others may read its file before or after it has written it.
+        better = [best.is_beaten_by(figures)]
+        broadcast_object_list(better)
+        if better[0]:
+            weights = self._whole_weights()
+            if self._accelerator.is_main_process:
+                best.save(weights, figures)
+
+    def _whole_weights(self) -> dict[str, Any]:
+        """The model's weights; with FSDP gathered, on the CPU, and in the main process only."""
+        if not self._accelerator.is_fsdp2:
+            return self.model.state_dict()
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        return get_model_state_dict(self.model, options=options)
+
+    def _whole_model(self) -> Model:
+        """The model, or with FSDP a copy of it with whole weights, in the main process."""
+        if not self._accelerator.is_fsdp2:
+            return self.model
+        weights = self._whole_weights()
+        if not self._accelerator.is_main_process:
+            return self.model
+        whole = type(self.model)(self.model.config)
+        whole.load_state_dict(weights)
+        return whole
 
     def _save(self) -> None:
-        state = {
-            "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizers": [o.state_dict() for o in self.optimizers],
-            "average": self._average.state_dict(),
-        }
-        partial = self.output / f"{STATE}.partial"
-        torch.save(state, partial)
-        partial.replace(self.output / STATE)
+        self._state.save(self.step)
         self._saved_at = time.monotonic()
 
-    def _resume(self) -> None:
-        path = self.output / STATE
-        if path.is_file():
-            state = torch.load(path, weights_only=True)
-            self.model.load_state_dict(state["model"])
-            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(saved)
-            self._average.load_state_dict(state["average"])
-            self.step = int(state["step"])
-        self._drop_metrics_after(self.step)
 
-    def _drop_metrics_after(self, step: int) -> None:
-        """Keep only the rows of saved steps; later steps are trained and logged again."""
-        path = self.output / "metrics.jsonl"
-        if path.is_file():
-            rows = path.read_text().splitlines()[:step]
-            unfinished = path.with_suffix(".partial")
-            unfinished.write_text("".join(f"{row}\n" for row in rows))
-            unfinished.replace(path)
+def _parts_of_loss(loss: Callable[[Any], Loss], micro_batch: object) -> tuple[Tensor, float]:
+    """The loss as a tuple, in which FSDP finds the tensor."""
+    parts = loss(micro_batch)
+    return parts.total, parts.weight

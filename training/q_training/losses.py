@@ -18,7 +18,7 @@ VocabularyLogits = Callable[[Tensor], Tensor]
 """From hidden states (N, D) to the logits of the next token (N, V)."""
 
 
-def output_embeddings(trunk: Path, qnet: QNet) -> VocabularyLogits:
+def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> VocabularyLogits:
     """The output layer of the policy that a QNet's trunk comes from.
 
     Where it is the input embedding, it is the QNet's own and trained with it; otherwise it stays
@@ -26,6 +26,7 @@ def output_embeddings(trunk: Path, qnet: QNet) -> VocabularyLogits:
 
     Args:
         trunk: the policy's folder.
+        device: where the QNet's hidden states are.
     """
     policy = AutoModelForCausalLM.from_pretrained(
         trunk,
@@ -38,8 +39,8 @@ def output_embeddings(trunk: Path, qnet: QNet) -> VocabularyLogits:
     if layer.weight is policy.get_input_embeddings().weight:
         embeddings = qnet.trunk.get_input_embeddings()
         return lambda hidden_ND: torch.nn.functional.linear(hidden_ND, embeddings.weight)
-    frozen: VocabularyLogits = layer.requires_grad_(False)
-    return frozen
+    layer.requires_grad_(False).to(device)
+    return lambda hidden_ND: layer(hidden_ND.to(layer.weight.dtype))
 
 
 def loss_of(

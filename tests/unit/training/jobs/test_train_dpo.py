@@ -19,7 +19,7 @@ from training.data.preferences import PreferenceRow
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from training.jobs.pairs import PairsConfig, run_pairs
 from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from training.optimization.trainer import Optimization
+from training.optimization.options import Optimization
 
 WORDS = ("desk", "shelf")
 

@@ -23,9 +23,9 @@ from training.data.records import LabelRow, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from training.jobs.sft import SftConfig, run_sft
 from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from training.optimization.options import Optimization
 from training.optimization.packed_groups import pack_groups
 from training.optimization.packed_trees import Framing, PackedTree, Place, pack_tree
-from training.optimization.trainer import Optimization
 from training.q_training.examples import Examples, read_examples, rename_tree
 from training.q_training.losses import output_embeddings
 from training.q_training.objective import (
@@ -314,7 +314,8 @@ def test_a_world_model_learns_what_actions_are_answered(tmp_path: Path, policy: 
     def surprise(qnet: QNet) -> float:
         with torch.no_grad():
             hidden_TD = hidden_of_tree(qnet, tree)
-            return float(world_loss(hidden_TD, tree, config, output_embeddings(policy, qnet)))
+            logits = output_embeddings(policy, qnet, qnet.device)
+            return float(world_loss(hidden_TD, tree, config, logits))
 
     before = QNet.from_trunk(policy, head_width=32).eval()
     after = load_qnet(tmp_path / "qnet" / "checkpoint").model
@@ -462,8 +463,8 @@ def test_a_trunk_that_sees_past_the_mask_is_refused() -> None:
         trunk = torch.nn.Identity()
         device = torch.device("cpu")
 
-        def forward(self, ids_BT: torch.Tensor, **_: object) -> torch.Tensor:
-            return torch.full(ids_BT.shape, float(ids_BT.shape[1]))
+        def forward(self, input_ids: torch.Tensor, **_: object) -> torch.Tensor:
+            return torch.full(input_ids.shape, float(input_ids.shape[1]))
 
     qnet: Any = Forgetful()
     with pytest.raises(ConfigError, match="ignore the attention mask"):

@@ -11,7 +11,8 @@ from training.optimization.best_weights import BestWeights, Criterion
 
 def offer(best: BestWeights, model: nn.Linear, weight: float, **figures: float) -> None:
     nn.init.constant_(model.weight, weight)
-    best.offer(model, figures)
+    if best.is_beaten_by(figures):
+        best.save(model.state_dict(), figures)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,9 @@ def test_the_best_by_the_criterion_is_restored(
     offer(best, model, 2.0, spearman=0.5, regret_steps=0.8)
     offer(best, model, 3.0, spearman=0.4, regret_steps=0.5)
     offer(best, model, 4.0, spearman=0.4, regret_steps=0.7)
-    assert best.restore(model) == (criterion != "last")
+    weights = best.load()
+    assert (weights is None) == (criterion == "last")
+    model.load_state_dict(weights or model.state_dict())
     assert torch.equal(model.weight, torch.full((1, 2), kept))
     if criterion == "spearman":
         assert best.figures == {"spearman": 0.5, "regret_steps": 0.8}
@@ -35,4 +38,4 @@ def test_the_best_by_the_criterion_is_restored(
 def test_without_held_back_groups_the_last_epoch_stays(tmp_path: Path) -> None:
     best, model = BestWeights(tmp_path, "spearman"), nn.Linear(2, 1)
     offer(best, model, 1.0, sibling_accuracy=0.7)
-    assert not best.restore(model)
+    assert best.load() is None

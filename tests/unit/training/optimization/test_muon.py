@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from training.optimization.muon import Muon, orthogonalise
+from training.optimization.launch import in_processes
+from training.optimization.muon import Muon, orthogonalise, shared_map
+from training.optimization.options import Optimization
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (4, 16), (16, 4)])
@@ -27,3 +29,17 @@ def test_it_minimises_a_quadratic() -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert min(losses) < losses[0] / 50
+
+
+def test_two_processes_share_a_map_and_both_have_all_of_it() -> None:
+    tensors = [torch.full((2, 3), float(i)) for i in range(5)]
+    computed: list[float] = []
+
+    def double(tensor: torch.Tensor) -> torch.Tensor:
+        computed.append(float(tensor[0, 0]))
+        return 2 * tensor
+
+    two = Optimization(processes=2, threads=1, device="cpu")
+    doubled = in_processes(two, lambda: shared_map(double, tensors))
+    assert 0 < len(computed) < len(tensors)
+    torch.testing.assert_close(doubled, [2 * tensor for tensor in tensors])

@@ -1,7 +1,9 @@
-"""The training loop: the schedule, resuming, and that it learns."""
+"""The training loop: it learns, on any hardware, and ends alike however its work is divided."""
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,82 +12,73 @@ import torch
 from torch import nn
 
 from qnet.errors import ConfigError
-from training.optimization.trainer import (
-    STATE,
-    Loop,
-    Loss,
-    Optimization,
-    build_optimizers,
-    cosine_with_warmup,
+from qnet.models.qnet import QNet
+from tests.support.tiny_models import q_model
+from tests.support.trainings import STEPS, LossOf, line_loss, train, weights_of
+from training.optimization.optimizers import build_optimizers, cosine_with_warmup
+from training.optimization.options import Optimization
+from training.optimization.trainer import Loss
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
+devices = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("auto", marks=needs_cuda, id="cuda")]
 )
 
 
-def build(output: Path, **changes: object) -> tuple[nn.Module, Loop]:
-    torch.manual_seed(0)
-    model = nn.Linear(4, 1)
-    optimization = Optimization(lr=0.2, **changes)
-    return model, Loop(model, optimization, output=output)
+def rows_of(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def loss_of(model: nn.Module) -> object:
-    torch.manual_seed(1)
-    x = torch.randn(64, 4)
-    y = x.sum(-1, keepdim=True)
+def dying(*, at: int | None) -> LossOf:
+    """The line's loss, until the call of this number is interrupted; None interrupts none."""
 
-    def loss(rows: list[int]) -> Loss:
-        error = model(x[rows]) - y[rows]
-        return Loss((error**2).sum(), float(len(rows)))
+    def loss_of(model: nn.Module) -> Callable[[list[int]], Loss]:
+        calls, loss = iter(range(1000)), line_loss(model)
 
-    return loss
+        def loss_or_interrupt(rows: list[int]) -> Loss:
+            if next(calls) == at:
+                raise KeyboardInterrupt
+            return loss(rows)
 
+        return loss_or_interrupt
 
-def dying(loss: Any, *, at: int | None) -> Any:
-    """The loss, until the call of this number is interrupted; None interrupts none."""
-    calls = iter(range(1000))
-
-    def loss_or_interrupt(rows: list[int]) -> Loss:
-        if next(calls) == at:
-            raise KeyboardInterrupt
-        return loss(rows)  # type: ignore[no-any-return]
-
-    return loss_or_interrupt
+    return loss_of
 
 
-STEPS = [[[i % 64, (i + 7) % 64], [(i + 3) % 64]] for i in range(40)]
-
-
-def test_it_learns_and_writes_a_metric_per_step(tmp_path: Path) -> None:
-    model, loop = build(tmp_path)
-    loop.run(STEPS, loss_of(model), name="line", size=len)  # type: ignore[arg-type]
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+@devices
+def test_it_learns_and_writes_a_metric_per_step(tmp_path: Path, device: str) -> None:
+    model = train(tmp_path, device=device)
+    rows = rows_of(tmp_path)
     assert [row["step"] for row in rows] == list(range(1, 41))
     assert rows[-1]["loss"] < rows[0]["loss"] / 10
+    on_cuda = device == "auto"
+    assert all(parameter.is_cuda == on_cuda for parameter in model.parameters())
 
 
 def test_a_killed_run_ends_where_an_unbroken_one_ends(tmp_path: Path) -> None:
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "broken").mkdir()
-    whole, loop = build(tmp_path / "whole")
-    loop.run(STEPS, loss_of(whole), name="line", size=len)  # type: ignore[arg-type]
-    broken, loop = build(tmp_path / "broken", save_every_s=1e-9)
+    whole = train(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        loop.run(STEPS, dying(loss_of(broken), at=30), name="line", size=len)
-    assert (tmp_path / "broken" / STATE).is_file()
-    again, loop = build(tmp_path / "broken", save_every_s=1e-9)
-    loop.run(STEPS, loss_of(again), name="line", size=len)  # type: ignore[arg-type]
-    assert torch.equal(whole.weight, again.weight)  # type: ignore[arg-type]
-    rows = (tmp_path / "broken" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["step"] for row in rows] == list(range(1, 41))
+        train(tmp_path / "broken", loss_of=dying(at=30), save_every_s=1e-9)
+    [state] = (tmp_path / "broken").glob("state-*")
+    assert state.name == "state-000015"
+    again = train(tmp_path / "broken", save_every_s=1e-9)
+    assert torch.equal(weights_of(whole), weights_of(again))
+    assert [row["step"] for row in rows_of(tmp_path / "broken")] == list(range(1, 41))
+    [state] = (tmp_path / "broken").glob("state-*")
+    assert state.name == "state-000040"
+
+
+def test_a_finished_run_that_starts_again_changes_nothing(tmp_path: Path) -> None:
+    ends = [train(tmp_path, average_last=0.25) for _ in range(2)]
+    assert torch.equal(weights_of(ends[0]), weights_of(ends[1]))
+    assert len(rows_of(tmp_path)) == 40
 
 
 def test_a_run_killed_before_its_first_save_begins_its_metrics_anew(tmp_path: Path) -> None:
     for killed_at in (30, 50, None):
-        model, loop = build(tmp_path, save_every_s=3600)
-        loss = dying(loss_of(model), at=killed_at)
         with pytest.raises(KeyboardInterrupt) if killed_at else nullcontext():
-            loop.run(STEPS, loss, name="line", size=len)
-    rows = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["step"] for row in rows] == list(range(1, 41))
+            train(tmp_path, loss_of=dying(at=killed_at), save_every_s=3600)
+    assert [row["step"] for row in rows_of(tmp_path)] == list(range(1, 41))
 
 
 def test_the_schedule_warms_up_and_falls_to_zero() -> None:
@@ -95,78 +88,179 @@ def test_the_schedule_warms_up_and_falls_to_zero() -> None:
     assert factors[100] == pytest.approx(0.0)
 
 
-def test_two_processes_end_where_one_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_two_processes_end_where_one_ends(tmp_path: Path, optimizer: str) -> None:
+    # The last step has one micro-batch, so the second process has none of its own.
+    steps = [*STEPS, [[5]]]
     ends = []
     for processes in (1, 2):
-        (folder := tmp_path / str(processes)).mkdir()
-        model, loop = build(folder, processes=processes, threads=1)
-        loop.run([*STEPS, [[5]]], loss_of(model), name="line", size=len)  # type: ignore[arg-type]
-        ends.append(model.weight)
-        assert len((folder / "metrics.jsonl").read_text().splitlines()) == 41
+        torch.manual_seed(0)
+        model = nn.Sequential()
+        model.add_module("layers", nn.Linear(4, 4))
+        model.add_module("head", nn.Linear(4, 1))
+        folder = tmp_path / str(processes)
+        train(folder, model=model, steps=steps, processes=processes, optimizer=optimizer, lr=0.02)
+        ends.append(weights_of(model))
+        assert len(rows_of(folder)) == 41
+    torch.testing.assert_close(ends[0], ends[1])
+    losses = [[row["loss"] for row in rows_of(tmp_path / name)] for name in ("1", "2")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_weights_that_a_micro_batch_does_not_use_are_trained_by_the_others(tmp_path: Path) -> None:
+    def loss_of(model: Any) -> Callable[[list[int]], Loss]:
+        def loss(rows: list[int]) -> Loss:
+            part = model[rows[0] % 2]  # as with experts: each row takes one of them
+            return Loss((part(torch.ones(4)) - 1.0).square().sum(), 1.0)
+
+        return loss
+
+    ends = []
+    for processes in (1, 2):
+        torch.manual_seed(0)
+        model = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+        folder = tmp_path / str(processes)
+        train(folder, model=model, loss_of=loss_of, steps=[[[0], [1]]] * 5, processes=processes)
+        ends.append(weights_of(model))
     torch.testing.assert_close(ends[0], ends[1])
 
 
-def test_what_is_dealt_to_whom_changes_nothing_but_float_sums(tmp_path: Path) -> None:
+def test_how_work_is_divided_changes_nothing_but_float_sums(tmp_path: Path) -> None:
     ends: list[torch.Tensor] = []
     # Weighed by their number, then as if the first micro-batch were as long as all others.
     for size in (len, lambda rows: 100 if rows[0] == 0 else 1):
-        (folder := tmp_path / str(len(ends))).mkdir()
-        model, loop = build(folder, processes=2, threads=1)
-        loop.run([[*STEPS[0], *STEPS[1]]] * 3, loss_of(model), name="line", size=size)  # type: ignore[arg-type]
-        assert isinstance(model.weight, torch.Tensor)
-        ends.append(model.weight)
+        folder = tmp_path / str(len(ends))
+        model = train(folder, steps=[[*STEPS[0], *STEPS[1]]] * 3, size=size, processes=2)
+        ends.append(weights_of(model))
     torch.testing.assert_close(ends[0], ends[1])
+
+
+@devices
+def test_accumulated_micro_batches_equal_one_large_batch(tmp_path: Path, device: str) -> None:
+    small = [[[0, 1], [2], [3, 4, 5]], [[6], [7, 8]]]
+    large = [[list(chain.from_iterable(step))] for step in small]
+    ends = [
+        weights_of(train(tmp_path / name, steps=steps, device=device))
+        for name, steps in (("small", small), ("large", large))
+    ]
+    torch.testing.assert_close(ends[0], ends[1])
+
+
+@devices
+def test_bf16_computes_in_bfloat16_and_keeps_float32_weights(tmp_path: Path, device: str) -> None:
+    computed: list[torch.dtype] = []
+
+    def loss_of(model: nn.Module) -> Callable[[list[int]], Loss]:
+        model.register_forward_hook(lambda *call: computed.append(call[-1].dtype))
+        return line_loss(model)
+
+    model = train(tmp_path, loss_of=loss_of, mixed_precision="bf16", device=device)
+    assert set(computed) == {torch.bfloat16}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    rows = rows_of(tmp_path)
+    assert rows[-1]["loss"] < rows[0]["loss"] / 10
+
+
+def q_loss(model: Any) -> Callable[[list[int]], Loss]:
+    def loss(tokens: list[int]) -> Loss:
+        q_BT = model(torch.tensor([tokens], device=model.device))
+        return Loss((q_BT - 0.5).square().sum(), float(len(tokens)))
+
+    return loss
+
+
+@devices
+def test_checkpointing_computes_layers_again_and_ends_alike(tmp_path: Path, device: str) -> None:
+    ends, calls = [], []
+    for checkpointing in (False, True):
+        model: QNet = q_model("llama").model
+        seen: list[int] = []
+        model.trunk.layers[0].mlp.register_forward_pre_hook(lambda *_, seen=seen: seen.append(1))
+        train(
+            tmp_path / str(checkpointing),
+            model=model,
+            loss_of=q_loss,
+            steps=[[[1, 2, 3], [4, 5]]] * 2,
+            lr=1e-3,
+            gradient_checkpointing=checkpointing,
+            device=device,
+        )
+        ends.append(weights_of(model))
+        calls.append(len(seen))
+    torch.testing.assert_close(ends[0], ends[1])
+    assert calls == [4, 8]
+
+
+def test_a_model_that_cannot_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Linear does not support it"):
+        train(tmp_path, gradient_checkpointing=True)
 
 
 def test_the_last_weights_are_averaged_and_a_killed_run_averages_the_same(tmp_path: Path) -> None:
     shown: list[torch.Tensor] = []
-    ends = []
-    for at in (None, 35):
-        (folder := tmp_path / str(at)).mkdir()
-        model, loop = build(folder, average_last=0.25, save_every_s=1e-9)
-        if at is None:
-            hook = loop.optimizers[0].register_step_post_hook(
-                lambda *_, m=model: shown.append(m.weight.detach().clone())
-            )
-            loop.run(STEPS, loss_of(model), name="line", size=len)  # type: ignore[arg-type]
-            hook.remove()
-        else:
-            with pytest.raises(KeyboardInterrupt):
-                loop.run(STEPS, dying(loss_of(model), at=2 * at), name="line", size=len)
-            model, loop = build(folder, average_last=0.25, save_every_s=1e-9)
-            loop.run(STEPS, loss_of(model), name="line", size=len)  # type: ignore[arg-type]
-        ends.append(model.weight)
-    torch.testing.assert_close(ends[0], torch.stack(shown[30:]).mean(0))
-    assert torch.equal(ends[0], ends[1])  # type: ignore[arg-type]
+
+    def record(loop: Any) -> None:
+        model = loop.model
+        loop.optimizers[0].register_step_post_hook(lambda *_: shown.append(weights_of(model)))
+
+    whole = train(tmp_path / "whole", average_last=0.25, inspect=record)
+    torch.testing.assert_close(weights_of(whole), torch.stack(shown[30:40]).mean(0))
+    broken = tmp_path / "broken"
+    with pytest.raises(KeyboardInterrupt):
+        train(broken, average_last=0.25, save_every_s=1e-9, loss_of=dying(at=70))
+    again = train(broken, average_last=0.25, save_every_s=1e-9)
+    assert torch.equal(weights_of(whole), weights_of(again))
 
 
 def test_an_epoch_is_validated_with_the_averaged_weights(tmp_path: Path) -> None:
-    model, loop = build(tmp_path, average_last=0.5)
     seen: list[torch.Tensor] = []
+    model = nn.Linear(4, 1)
 
-    def on_epoch(epoch: int) -> dict[str, float]:
-        seen.append(model.weight.detach().clone())  # type: ignore[operator]
-        return {}
+    def validate(epoch: int) -> dict[str, float]:
+        seen.append(weights_of(model))
+        return {"epoch": float(epoch)}
 
-    loop.run(
-        STEPS,
-        loss_of(model),  # type: ignore[arg-type]
-        name="line",
-        size=len,
-        on_epoch=on_epoch,
-        steps_per_epoch=40,
-    )
-    assert torch.equal(seen[0], model.weight)  # type: ignore[arg-type]
+    train(tmp_path, model=model, average_last=0.5, validate=validate, steps_per_epoch=40)
+    assert torch.equal(seen[0], weights_of(model))
+    assert rows_of(tmp_path)[-1]["epoch"] == 1.0
 
 
 def test_processes_and_threads_are_not_mixed(tmp_path: Path) -> None:
-    model, loop = build(tmp_path, processes=2)
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(ConfigError, match=r"set optimization\.threads to 1"):
-            loop.run(STEPS, loss_of(model), name="line", size=len)  # type: ignore[arg-type]
-    finally:
-        torch.set_num_threads(1)
+    with pytest.raises(ConfigError, match=r"set optimization\.threads to 1"):
+        train(tmp_path, processes=2, threads=2)
+    torch.set_num_threads(1)
+
+
+def test_processes_of_a_launcher_are_not_divided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match="processes is 2, but 4 processes were launched"):
+        train(tmp_path, processes=2)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch finds fewer than two GPUs")
+def test_two_gpus_end_where_the_cpu_ends(tmp_path: Path) -> None:
+    ends = [
+        weights_of(train(tmp_path / device, device=device, processes=processes))
+        for device, processes in (("cpu", 1), ("auto", 2))
+    ]
+    torch.testing.assert_close(ends[0], ends[1])
+
+
+def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(tmp_path, trackers=["tensorboard"])
+    events = EventAccumulator(str(tmp_path / "qguide"))
+    events.Reload()
+    logged = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert logged == [(r["step"], pytest.approx(r["loss"])) for r in rows_of(tmp_path)]
+
+
+def test_a_tracker_that_is_not_installed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pip install wandb"):
+        train(tmp_path, trackers=["wandb"])
 
 
 def test_muon_with_a_frozen_trunk_leaves_the_value_head_to_adamw() -> None:

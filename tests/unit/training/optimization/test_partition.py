@@ -1,10 +1,10 @@
 """Work is divided among processes by size."""
 
-import torch
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.optimization.parallel import assign, data_parallel, partition, shared_map
+from training.optimization.partition import Share, partition, share
 
 sizes = st.lists(st.integers(1, 100), max_size=30)
 
@@ -30,26 +30,16 @@ def test_everything_is_dealt_once_and_no_hand_is_over_full(sizes: list[int], han
 
 
 def test_one_process_keeps_everything_as_it_came() -> None:
-    assert assign([3, 1, 2], size=lambda item: item) == [3, 1, 2]
+    assert share([3, 1, 2], size=int, rank=0, ranks=1) == Share([3, 1, 2], [])
 
 
-def test_two_processes_share_a_map_and_both_have_all_of_it() -> None:
-    tensors = [torch.full((2, 3), float(i)) for i in range(5)]
-    worked_out: list[float] = []
-
-    def double(tensor: torch.Tensor) -> torch.Tensor:
-        worked_out.append(float(tensor[0, 0]))
-        return 2 * tensor
-
-    def work() -> None:
-        shared_map(double, tensors)
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with data_parallel(2, work):
-            doubled = shared_map(double, tensors)
-    finally:
-        torch.set_num_threads(threads)
-    assert 0 < len(worked_out) < len(tensors)
-    torch.testing.assert_close(doubled, [2 * tensor for tensor in tensors])
+@pytest.mark.parametrize("even", [False, True])
+@given(sizes=st.lists(st.integers(1, 100), min_size=1, max_size=12), ranks=st.integers(1, 4))
+def test_every_item_counts_once_and_passes_are_even_where_they_have_to_be(
+    sizes: list[int], ranks: int, even: bool
+) -> None:
+    shares = [share(sizes, size=int, rank=r, ranks=ranks, even=even) for r in range(ranks)]
+    assert sorted(item for part in shares for item in part.items) == sorted(sizes)
+    passes = [len(part.items) + len(part.fillers) for part in shares]
+    assert not even or len(set(passes)) == 1
+    assert {item for part in shares for item in part.fillers} <= {min(sizes)}

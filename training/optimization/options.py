@@ -1,0 +1,53 @@
+"""Options of the optimizer, the batches and the hardware, which every training job has."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Tracker = Literal["tensorboard", "wandb"]
+
+
+class Optimization(BaseModel):
+    """Options of the optimizer and the batches; the defaults are QLASS's for fine-tuning an LLM.
+
+    Attributes:
+        optimizer: "muon" orthogonalises the updates of hidden matrices and leaves the rest to
+            AdamW; it learns faster from scratch. FSDP takes AdamW only.
+        batch_tokens: minimum number of tokens in an optimizer step, which consists of whole
+            micro-batches, whose gradients are accumulated. The papers count sequences instead (64).
+        micro_batch_tokens: maximum number of tokens, padding included, that go through the model
+            at once. A smaller number needs less memory and changes nothing else.
+        average_last: share of the steps, at the end of the training, over which the weights are
+            averaged; validation and the result use the average.
+        device: "auto" trains on a GPU if there is one; "cpu" never does. `CUDA_VISIBLE_DEVICES`
+            chooses among GPUs.
+        processes: number of processes that divide each step's micro-batches among them, on the
+            CPU or with one GPU each. With more than one, `threads` must be 1, and each step should
+            have at least as many micro-batches. Leave it at 1 under `accelerate launch`, which
+            starts the processes itself.
+        mixed_precision: "bf16" computes matrix products in bfloat16; weights, sums of gradients
+            and the optimizer stay in float32.
+        gradient_checkpointing: keep each layer's input only and compute the layer again in the
+            backward pass; takes about a third more time and far less memory.
+        trackers: send the metrics to these as well; `metrics.jsonl` is always written.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    lr: float = Field(default=1e-5, gt=0)
+    muon_lr: float = Field(default=0.01, gt=0)
+    warmup_ratio: float = Field(default=0.03, ge=0, le=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    epochs: int = Field(default=3, ge=1)
+    average_last: float = Field(default=0.0, ge=0, lt=1)
+    batch_tokens: int = Field(default=16_384, ge=1)
+    micro_batch_tokens: int = Field(default=8_192, ge=1)
+    device: Literal["auto", "cpu"] = "auto"
+    threads: int = Field(default=0, ge=0, description="0 leaves torch's own choice")
+    processes: int = Field(default=1, ge=1)
+    mixed_precision: Literal["no", "bf16"] = "no"
+    gradient_checkpointing: bool = False
+    trackers: tuple[Tracker, ...] = ()
+    save_every_s: float = Field(default=120.0, gt=0)
