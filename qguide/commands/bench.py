@@ -1,4 +1,4 @@
-"""`qguide bench`: benchmarks of scoring, memory, the whole server and fairness between keys.
+"""`qguide bench`: benchmarks of scoring, memory, the whole server, fairness between keys, a GPU.
 
 Cost of scoring, compared with baselines and a lower bound:
 
@@ -16,6 +16,10 @@ Load test of the whole server:
 Latency of one key under the load of another:
 
     qguide bench fairness --seconds 20 --output fairness.json
+
+Check of a GPU: contract tests, training steps and scoring at 1 B and 7 B, in under eight minutes:
+
+    qguide bench gpu --output gpu.json
 
 Each writes JSON, and most write a plot beside it. Like every job they also read `--config FILE`
 (TOML) and `--set field=value`.
@@ -36,6 +40,7 @@ from qguide.commands.errors import shown_errors
 
 if TYPE_CHECKING:
     from qguide.bench.fairness.fairness import FairnessBench
+    from qguide.bench.gpu.config import GpuCheck
     from qguide.bench.score.config import ScoreBench
     from qguide.bench.serve.load_test import ServeBench
     from qguide.bench.soak.soak import Soak
@@ -77,7 +82,7 @@ Peers = Annotated[
 
 @app.callback()
 def bench() -> None:
-    """Run benchmarks of scoring, memory, the server and fairness on this machine."""
+    """Run benchmarks of scoring, memory, the server, fairness and a GPU on this machine."""
 
 
 @app.command()
@@ -196,8 +201,33 @@ def fairness(
         _fairness(load_config(FairnessBench, config, overrides or (), options=options))
 
 
+@app.command()
+def gpu(
+    output: Output = None,
+    device: Device = None,
+    small: Annotated[
+        bool | None, typer.Option("--small", help="Tiny shapes, to try the check on a CPU.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Limit of the whole check.")] = None,
+    patience: Annotated[
+        float | None, typer.Option(help="Factor of the parts' own limits, for slower machines.")
+    ] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Check a GPU: contract tests, training steps and scoring at 1 B and 7 B."""
+    options = _options(locals())
+    with _shown_errors():
+        from qguide.bench.gpu.config import GpuCheck
+        from training.configs.job_files import load_config
+
+        passed = _gpu(load_config(GpuCheck, config, overrides or (), options=options))
+    if not passed:
+        raise typer.Exit(1)
+
+
 def _shown_errors() -> AbstractContextManager[None]:
-    """Print errors with status 2, because status 1 means a failed soak test."""
+    """Print errors with status 2, because status 1 means a failed soak test or check."""
     return shown_errors(other_status=2, interrupted=KEPT)
 
 
@@ -252,6 +282,18 @@ def _score(config: "ScoreBench") -> None:
         run = score_bench(config, advance=advance)
     print_run(run, Console())
     plot_run(run, config.plot)
+
+
+def _gpu(config: "GpuCheck") -> bool:
+    """Run and report a check of a GPU; True if it passed."""
+    from qguide.bench.gpu.parts import parts_of
+    from qguide.bench.gpu.report import print_gpu
+    from qguide.bench.gpu.run import gpu_check
+
+    with _steps(len(parts_of(config, config.output.parent))) as advance:
+        run = gpu_check(config, advance=advance)
+    print_gpu(run, Console())
+    return run.passed
 
 
 def _fairness(config: "FairnessBench") -> None:

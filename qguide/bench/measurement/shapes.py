@@ -56,11 +56,9 @@ SHAPES = {
 }
 
 
-def build_qnet(
-    name: str, shape: Shape, *, seed: int, dtype: torch.dtype, device: str
-) -> LoadedQNet:
-    """Build a QNet of this shape with random weights."""
-    trunk = LlamaConfig(
+def llama_config(shape: Shape) -> LlamaConfig:
+    """The configuration of a trunk of this shape."""
+    return LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.ffn,
@@ -69,6 +67,13 @@ def build_qnet(
         num_key_value_heads=shape.kv_heads,
         max_position_embeddings=CONTEXT,
     )
+
+
+def build_qnet(
+    name: str, shape: Shape, *, seed: int, dtype: torch.dtype, device: str
+) -> LoadedQNet:
+    """Build a QNet of this shape with random weights."""
+    trunk = llama_config(shape)
     with torch.device(device):
         model = QNet(QNetConfig(trunk=trunk.to_dict(), head_width=shape.head_width))
     # Rotary angles stay in float32, as in a model loaded from a checkpoint.
