@@ -1,0 +1,123 @@
+"""Step rewards by Monte Carlo: the mean outcome of roll-outs from a state (IPR 3.2, RRO 2).
+
+    r(s_t, a_t) = 1/N * sum of the outcomes of N roll-outs from e_1:t, for t < n
+    r(s_n, a_n) = outcome of e_n                                        (IPR, equations 4 and 5)
+
+The roll-outs of a state are played in step (`rollouts.together`), so that its tokens are read once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.types import Sampling
+from training.environment import Environment
+from training.exploration.replays import new_steps
+from training.rollouts.episode import Episode, first_reply, play_episode, seeded
+from training.rollouts.rollout import RolloutTask
+from training.rollouts.together import play_together
+from training.trajectory import REACT, ChatFormat, Step
+
+
+class StepRewards(BaseModel):
+    """Options of the roll-outs that give a step its reward.
+
+    Attributes:
+        rollouts: number of roll-outs from each state (N in IPR, m in RRO).
+        temperature: sampling temperature of the roll-outs.
+        max_steps: actions after which an episode is cut off, those before the state included.
+        max_tokens: maximum number of completion tokens in one reply.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rollouts: int = Field(default=5, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    max_steps: int = Field(default=40, ge=1)
+    max_tokens: int = Field(default=128, ge=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutEnd:
+    """Outcome of a roll-out, and its length.
+
+    Attributes:
+        steps: those of the roll-out alone; 0 if there was nothing left to play.
+        terminated: False if a limit cut it off.
+    """
+
+    outcome_reward: float
+    steps: int
+    terminated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepReward:
+    """Reward of the last step of a prefix.
+
+    Attributes:
+        rollouts: a single one, of no steps, if the prefix is a whole episode.
+        completion_tokens: tokens generated for the roll-outs.
+    """
+
+    rollouts: tuple[RolloutEnd, ...]
+    completion_tokens: int = 0
+
+    @property
+    def mean(self) -> float:
+        """The step reward."""
+        return fmean(rollout.outcome_reward for rollout in self.rollouts)
+
+
+def step_reward(
+    make: Callable[[], Environment],
+    first_observation: str,
+    steps: Sequence[Step],
+    *,
+    options: StepRewards,
+    seed_parts: Sequence[object],
+    chat: ChatFormat = REACT,
+) -> RolloutTask[StepReward]:
+    """Roll out a policy from the state after some steps; a rollout task.
+
+    The draws have the role "rollout", so a scorer other than the agent may answer them.
+
+    Args:
+        make: a fresh, single-use episode of the task; the same one every time.
+        first_observation: of the task.
+        steps: as they were played; none for the reward of the task itself.
+        options: of the roll-outs.
+        seed_parts: the job's seed, the task and the step, from which the draws' seeds derive.
+        chat: the environment's.
+
+    Raises:
+        EnvironmentFailureError: the steps replayed differently.
+    """
+    if steps and (steps[-1].terminated or len(steps) >= options.max_steps):
+        return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated),))
+    sampling = Sampling(options.temperature, options.max_tokens)
+    episodes: list[Episode] = yield from play_together(
+        [
+            play_episode(
+                make,
+                first_reply(seeded(sampling, *seed_parts, number), role="rollout"),
+                max_steps=options.max_steps,
+                prefix=[step.action for step in steps],
+                chat=chat,
+            )
+            for number in range(options.rollouts)
+        ]
+    )
+    return StepReward(
+        tuple(
+            RolloutEnd(
+                episode.reward,
+                len(new_steps(episode, first_observation, steps)),
+                episode.terminated,
+            )
+            for episode in episodes
+        ),
+        sum(episode.completion_tokens for episode in episodes),
+    )
