@@ -93,6 +93,15 @@ def pairs(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def rro(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Preference pairs by reward rising sampling (RRO algorithm 1)."""
+    with shown_errors():
+        from training.jobs.rro import RroConfig, run_rro
+
+        _show("rro", run_rro(load_config(RroConfig, config, overrides or ())))
+
+
+@app.command()
 def train_dpo(config: RequiredConfig, overrides: Overrides = None) -> None:
     """An implicit Q from preference pairs (StepQ): step-level or trajectory-level DPO."""
     with shown_errors():

@@ -18,6 +18,7 @@ JOB_CONFIGS: Final[Mapping[str, str]] = {
     "label": "training.jobs.label:LabelConfig",
     "train-qnet": "training.jobs.train_qnet:TrainQNetConfig",
     "pairs": "training.jobs.pairs:PairsConfig",
+    "rro": "training.jobs.rro:RroConfig",
     "train-dpo": "training.jobs.train_dpo:TrainDpoConfig",
     "evaluate": "training.jobs.evaluate:EvaluateConfig",
     "choice-regret": "training.jobs.choice_regret:ChoiceRegretConfig",

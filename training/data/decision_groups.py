@@ -1,6 +1,6 @@
 """Decision groups: a played episode with the value of every distinct candidate at every step.
 
-    groups ─▶ DecisionGroupsRow ─▶ train-qnet, pairs, choice-regret
+    groups, rro ─▶ DecisionGroupsRow ─▶ train-qnet, pairs, choice-regret
 
 An exploration tree holds examples that a Q model may learn from. A decision group holds exactly
 what it must choose between: the candidates that the policy draws in states it reaches itself. Rows
@@ -108,7 +108,7 @@ class DecisionRow(Row):
 
 
 class DecisionGroupsRow(TaskRow):
-    """One episode's decisions: `groups` writes it; `train-qnet` and `choice-regret` read it.
+    """One episode's decisions: `groups` and `rro` write it; `train-qnet` and `pairs` read it.
 
     Attributes:
         first_observation: the first decision's state, that is, the task and the first view.
@@ -119,6 +119,7 @@ class DecisionGroupsRow(TaskRow):
         continuation: the agent that played on after each candidate.
         seed: seed of the draws.
         completion_tokens: tokens generated for the candidates, not for their continuations.
+        start: the task played from its first observation; only `rro` does that.
     """
 
     version: Literal[1] = 1
@@ -129,6 +130,7 @@ class DecisionGroupsRow(TaskRow):
     continuation: ContinuationBy
     seed: int
     completion_tokens: NonNegativeInt = 0
+    start: tuple[ContinuationRow, ...] = Field(default=(), exclude_if=lambda start: not start)
 
     @model_validator(mode="after")
     def _goes_on_until_it_ends(self) -> Self:

@@ -1,6 +1,7 @@
 """Preference pairs: two continuations of one state, of which the first has the higher value.
 
-groups, explore, collect ─▶ pairs ─▶ PreferenceRow ─▶ train-dpo
+groups, explore, collect ─▶ pairs ─┐
+                              rro ─┴▶ PreferenceRow ─▶ train-dpo
 """
 
 from itertools import pairwise
@@ -10,19 +11,20 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
 from qnet.records import TaskRow
 from qnet.types import History
-from training.data.records import MessageRow, messages_of
+from training.data.records import MessageRow, messages_of, rows_of
 from training.trajectory import message_key
 
 Level = Literal["step", "trajectory"]
 """One action against another, or everything up to the end of an episode."""
 
-PairSource = Literal["group", "best-path", "outcome"]
+PairSource = Literal["group", "best-path", "outcome", "rising", "fixed"]
 """Two candidates of a decision group; a step of a tree's best path and a sibling (StepQ); two
-episodes of one task with different outcomes (ETO)."""
+episodes of one task with different outcomes (ETO); the best and the worst of the draws of a step,
+drawn until the reward rises or a fixed number of times (RRO)."""
 
 
 class PreferenceRow(TaskRow):
-    """One preference pair: `pairs` writes it, `train-dpo` reads it.
+    """One preference pair: `pairs` and `rro` write it, `train-dpo` reads it.
 
     Attributes:
         level: length of what is compared.
@@ -33,7 +35,7 @@ class PreferenceRow(TaskRow):
         rejected: the worse one.
         chosen_value: on the scale of its source, above `rejected_value`.
         depth: actions before the state.
-        candidates: how many continuations the state had.
+        candidates: how many continuations the state had; of `rro`, the number of draws.
     """
 
     version: Literal[1] = 1
@@ -88,3 +90,40 @@ class PreferenceRow(TaskRow):
     def history(self) -> History:
         """The state as a chat."""
         return messages_of(self.messages)
+
+
+def preference_row(
+    task: TaskRow,
+    origin: tuple[Level, PairSource],
+    *,
+    state: History,
+    chosen: History,
+    rejected: History,
+    values: tuple[float, float],
+    candidates: int,
+) -> PreferenceRow:
+    """The row of a pair.
+
+    Args:
+        task: any row of the pair's task.
+        origin: level and source of the pair.
+        state: the chat before it.
+        chosen, rejected: the better and the worse continuation.
+        values: of the two.
+        candidates: how many continuations the state had.
+    """
+    level, source = origin
+    return PreferenceRow(
+        task_id=task.task_id,
+        kind=task.kind,
+        environment=task.environment,
+        level=level,
+        source=source,
+        messages=rows_of(state),
+        chosen=rows_of(chosen),
+        rejected=rows_of(rejected),
+        chosen_value=values[0],
+        rejected_value=values[1],
+        depth=sum(message.role == "assistant" for message in state),
+        candidates=candidates,
+    )

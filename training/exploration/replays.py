@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from qnet.errors import EnvironmentFailureError
+from qnet.types import Sampling
 from training.environment import Environment
-from training.rollouts.episode import Episode
-from training.trajectory import Step
+from training.rollouts.episode import Episode, first_reply, play_episode
+from training.rollouts.rollout import RolloutTask
+from training.trajectory import REACT, ChatFormat, Step
 
 
 def first_observation(make: Callable[[], Environment]) -> str:
@@ -39,9 +41,38 @@ def new_steps(episode: Episode, first: str, before: Sequence[Step]) -> tuple[Ste
     return (*(replace(step, reward=0.0) for step in own[:-1]), *own[-1:])
 
 
+def next_step(
+    make: Callable[[], Environment],
+    first: str,
+    before: Sequence[Step],
+    reply: str,
+    *,
+    chat: ChatFormat = REACT,
+) -> RolloutTask[Step]:
+    """One more step of an episode that is replayed up to it; a rollout task.
+
+    Args:
+        make: a fresh, single-use episode of the task.
+        first: the first observation when the task was first played.
+        before: the steps to replay, none of which ended the episode.
+        reply: the agent's reply after them.
+        chat: the environment's chat format.
+
+    Raises:
+        EnvironmentFailureError: the episode replayed differently.
+    """
+    prefix = [*(step.action for step in before), reply]
+    draws_nothing = first_reply(lambda _: Sampling())
+    episode = yield from play_episode(
+        make, draws_nothing, max_steps=len(prefix), prefix=prefix, chat=chat
+    )
+    [step] = new_steps(episode, first, before)
+    return step
+
+
 def _require_same(now: str, before: str, when: str) -> None:
     if now != before:
         raise EnvironmentFailureError(
-            f"a replayed episode differs {when}: {now!r} instead of {before!r}; a tree needs "
+            f"a replayed episode differs {when}: {now!r} instead of {before!r}; branches need "
             "a deterministic environment, and an expert's trajectory of the same game"
         )

@@ -21,15 +21,15 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qnet.errors import ConfigError
-from qnet.records import MAX_REWARD, ROOT_ID, TaskRow, TreeRow
+from qnet.records import MAX_REWARD, ROOT_ID, TreeRow
 from qnet.types import History, Message
 from training.algorithms.labelling import Target
 from training.algorithms.preferences import best_path_pairs, value_pairs
 from training.algorithms.tree import Node
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels, candidate_label, decisions_of
-from training.data.preferences import Level, PairSource, PreferenceRow
-from training.data.records import TrajectoryRow, messages_of, rows_of
+from training.data.preferences import PreferenceRow, preference_row
+from training.data.records import TrajectoryRow, messages_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
 from training.data.task_trees import TaskTree, read_task_trees
 from training.trajectory import step_messages
@@ -136,7 +136,7 @@ def _of_groups(row: DecisionGroupsRow, config: PairsConfig) -> Iterator[Preferen
         values = [candidate_label(c, decision, config.group_labels).value for c in candidates]
         pairs = value_pairs(values, min_margin=config.min_label_margin, most=config.most_per_state)
         for better, worse in pairs:
-            yield _row(
+            yield preference_row(
                 row,
                 ("step", "group"),
                 state=decision.history,
@@ -156,7 +156,7 @@ def _of_tree(task: TaskTree, config: PairsConfig) -> Iterator[PreferenceRow]:
     leaves = list(tree.leaves())
     rewards = [leaf.step.reward for leaf in leaves]
     for better, worse in value_pairs(rewards, min_margin=_LEAST_MARGIN, most=config.most_per_task):
-        yield _row(
+        yield preference_row(
             task.row,
             ("trajectory", "outcome"),
             state=(*_system(task.row), *tree.history(ROOT_ID)),
@@ -172,7 +172,7 @@ def _along_best_path(task: TaskTree, config: PairsConfig) -> Iterator[Preference
     values = task.labels(target=config.target, gamma=config.gamma, normalized=config.normalize)
     for better, worse in best_path_pairs(tree, values, min_margin=config.min_label_margin):
         parent = tree.node(better).parent
-        yield _row(
+        yield preference_row(
             task.row,
             ("step", "best-path"),
             state=(*_system(task.row), *tree.history(parent)),
@@ -196,7 +196,7 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
         ):
             state, chosen = _cut_at_first_action(rows[better])
             _, rejected = _cut_at_first_action(rows[worse])
-            yield _row(
+            yield preference_row(
                 rows[better],
                 ("trajectory", "outcome"),
                 state=state,
@@ -205,33 +205,6 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
                 values=(outcomes[better], outcomes[worse]),
                 candidates=len(rows),
             )
-
-
-def _row(
-    task: TaskRow,
-    origin: tuple[Level, PairSource],
-    *,
-    state: History,
-    chosen: History,
-    rejected: History,
-    values: tuple[float, float],
-    candidates: int,
-) -> PreferenceRow:
-    level, source = origin
-    return PreferenceRow(
-        task_id=task.task_id,
-        kind=task.kind,
-        environment=task.environment,
-        level=level,
-        source=source,
-        messages=rows_of(state),
-        chosen=rows_of(chosen),
-        rejected=rows_of(rejected),
-        chosen_value=values[0],
-        rejected_value=values[1],
-        depth=sum(message.role == "assistant" for message in state),
-        candidates=candidates,
-    )
 
 
 def _system(task: TreeRow) -> History:

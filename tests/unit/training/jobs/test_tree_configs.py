@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from training.configs.job_files import load_config
 from training.environments.alfworld.bundle import AlfWorldConfig
 from training.exploration.mcts import Mcts
+from training.exploration.rising import Rising
+from training.exploration.step_rewards import StepRewards
 from training.exploration.tree_expansion import Exploration
 from training.jobs.choice_regret import ChoiceRegretConfig
 from training.jobs.collect import CollectConfig
@@ -16,6 +18,7 @@ from training.jobs.explore import ExploreConfig
 from training.jobs.groups import GroupsConfig
 from training.jobs.label import LabelConfig
 from training.jobs.pairs import PairsConfig
+from training.jobs.rro import RroConfig
 from training.jobs.sft import SftConfig
 from training.jobs.train_dpo import TrainDpoConfig
 from training.jobs.train_qnet import TrainQNetConfig
@@ -31,13 +34,14 @@ KINDS: dict[str, type[BaseModel]] = {
     "train_qnet": TrainQNetConfig,
     "train_value": TrainQNetConfig,
     "pairs": PairsConfig,
+    "rro": RroConfig,
     "train_dpo": TrainDpoConfig,
 }
+JOB_FILES = sorted(p for p in CONFIGS.rglob("*.toml") if not p.stem.startswith("pipeline"))
+"""A pipeline's file is no job's; the tests of pipelines plan it."""
 
 
-@pytest.mark.parametrize(
-    "path", sorted(CONFIGS.rglob("*.toml")), ids=lambda path: str(path.relative_to(CONFIGS))
-)
+@pytest.mark.parametrize("path", JOB_FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_job_file_makes_a_configuration(path: Path) -> None:
     [kind] = [kind for job, kind in KINDS.items() if path.stem.startswith(job)]
     load_config(kind, path)
@@ -102,6 +106,13 @@ def test_preference_training_ships_with_the_papers_numbers() -> None:
     assert (pairs.trees, pairs.target) == ((search.output,), "mcts")
     assert (search.strategy, search.mcts) == ("mcts", Mcts())
     assert config.policy == load_config(SftConfig, CONFIGS / "sft.toml").output / "checkpoint"
+
+
+def test_reward_rising_ships_with_the_papers_rule() -> None:
+    config = load_config(RroConfig, CONFIGS / "rro.toml")
+    assert (config.rising, config.rewards) == (Rising(), StepRewards())
+    assert (config.rising.stop, config.rising.go_on) == ("rising", "first")
+    assert Path(config.policy) == load_config(SftConfig, CONFIGS / "sft.toml").output / "checkpoint"
 
 
 def test_each_stage_reads_what_the_one_before_it_writes() -> None:

@@ -1,0 +1,208 @@
+"""One trajectory by reward rising sampling: each step's draws, with their rewards (RRO 3.2).
+
+Two things are ours. The trajectory goes on with the first draw of a step, which is as good a sample
+of the policy as one drawn apart, and has its reward already. A draw whose action was drawn before
+at the same step has that action's reward, and counts as a draw.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.errors import HistoryTooLongError
+from qnet.types import Candidate, SampleRequest, Sampling
+from training.algorithms.rising import StopRule, draws_another, extreme_pair
+from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
+from training.environment import Environment
+from training.exploration.replays import first_observation, next_step
+from training.exploration.step_rewards import StepReward, StepRewards, step_reward
+from training.rollouts.episode import derived_seed
+from training.rollouts.rollout import EnvironmentCall, RolloutTask
+from training.trajectory import REACT, ChatFormat, Step, action_key
+
+
+class Rising(BaseModel):
+    """Options of the draws of a step.
+
+    Attributes:
+        stop: "rising" stops at the first draw whose reward is at least that of the step before;
+            "never" makes `max_draws` draws, the ablation with fixed-size exploration.
+        max_draws: most draws of a step; the paper does not state any limit (5 is its fixed size).
+        temperature: sampling temperature of the draws; the paper does not state it.
+        go_on: the action with which the trajectory goes on: the first drawn, a sample of the policy
+            as in algorithm 1, or the one with the highest reward (ours).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stop: StopRule = "rising"
+    max_draws: int = Field(default=5, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    go_on: Literal["first", "chosen"] = "first"
+
+
+@dataclass(frozen=True, slots=True)
+class RisingTrajectory:
+    """A trajectory, the draws of its steps, and their cost.
+
+    Attributes:
+        start: reward of the task itself, before any step.
+        completion_tokens: tokens generated for the draws.
+        rollout_tokens: tokens generated for their rewards.
+    """
+
+    first_observation: str
+    start: StepReward
+    decisions: tuple[DecisionRow, ...]
+    completion_tokens: int
+    rollout_tokens: int
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """The draws of one step.
+
+    Attributes:
+        keys: action of each draw, in order.
+        rewards: reward of each draw.
+        found: the first draw of each action, its step and its reward.
+    """
+
+    keys: list[str] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    found: dict[str, tuple[Candidate, Step, StepReward]] = field(default_factory=dict)
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Game:
+    """The task that is explored, and with what."""
+
+    make: Callable[[], Environment]
+    options: Rising
+    rewards: StepRewards
+    seed_parts: tuple[object, ...]
+    chat: ChatFormat
+    first: str
+
+    def reward(self, steps: list[Step], *parts: object) -> RolloutTask[StepReward]:
+        """Reward of the last of some steps."""
+        return step_reward(
+            self.make,
+            self.first,
+            steps,
+            options=self.rewards,
+            seed_parts=(*self.seed_parts, *parts),
+            chat=self.chat,
+        )
+
+
+def explore_rising(
+    make: Callable[[], Environment],
+    *,
+    task_id: str,
+    options: Rising,
+    rewards: StepRewards,
+    seed: int,
+    chat: ChatFormat = REACT,
+) -> RolloutTask[RisingTrajectory]:
+    """Play one trajectory, and draw at each step until the reward rises; a rollout task.
+
+    Args:
+        make: a fresh, single-use episode of the task; the same one every time.
+        task_id: the task's part in the seeds of its draws.
+        options: of the draws.
+        rewards: of the roll-outs; its limits are those of the trajectory, too.
+        seed: the job's.
+        chat: the environment's.
+
+    Raises:
+        EnvironmentFailureError: an episode replayed differently.
+        HistoryTooLongError: the task leaves no room for a first reply.
+    """
+    first: str = yield EnvironmentCall(lambda: first_observation(make))
+    game = _Game(make, options, rewards, (seed, task_id), chat, first)
+    start = yield from game.reward([])
+    before = start.mean
+    steps: list[Step] = []
+    decisions: list[DecisionRow] = []
+    tokens, rollout_tokens = 0, start.completion_tokens
+    while len(steps) < rewards.max_steps and not (steps and steps[-1].terminated):
+        try:
+            drawn = yield from _draw(game, steps, before=before)
+        except HistoryTooLongError:
+            if not steps:
+                raise
+            break
+        decision = _decision(drawn, options)
+        _, step, reward = list(drawn.found.values())[decision.chosen]
+        steps.append(step)
+        before = reward.mean
+        decisions.append(decision)
+        tokens += drawn.completion_tokens
+        rollout_tokens += sum(r.completion_tokens for _, _, r in drawn.found.values())
+    return RisingTrajectory(first, start, tuple(decisions), tokens, rollout_tokens)
+
+
+def _draw(game: _Game, steps: list[Step], *, before: float) -> RolloutTask[_Drawn]:
+    """Draws of one step, until the rule stops them."""
+    options, drawn = game.options, _Drawn()
+    history = game.chat.history(game.first, steps)
+    while draws_another(
+        drawn.rewards, before=before, max_draws=options.max_draws, stop=options.stop
+    ):
+        place = (len(steps) + 1, len(drawn.keys))
+        seed = derived_seed(*game.seed_parts, *place, "draw")
+        sampling = Sampling(options.temperature, game.rewards.max_tokens, seed=seed)
+        [candidate] = yield SampleRequest(history, 1, sampling)
+        drawn.completion_tokens += candidate.completion_tokens
+        key = action_key(candidate.message.content)
+        if key not in drawn.found:
+            reply = candidate.message.content
+            step = yield from next_step(game.make, game.first, steps, reply, chat=game.chat)
+            reward = yield from game.reward([*steps, step], *place)
+            drawn.found[key] = (candidate, step, reward)
+        drawn.keys.append(key)
+        drawn.rewards.append(drawn.found[key][2].mean)
+    return drawn
+
+
+def _decision(drawn: _Drawn, options: Rising) -> DecisionRow:
+    counts = Counter(drawn.keys)
+    chosen = 0
+    if options.go_on == "chosen":
+        means = [reward.mean for _, _, reward in drawn.found.values()]
+        pair = extreme_pair(means)
+        chosen = pair.better if pair else 0
+    return DecisionRow(
+        candidates=tuple(
+            _candidate_row(candidate, counts[key], step, reward)
+            for key, (candidate, step, reward) in drawn.found.items()
+        ),
+        chosen=chosen,
+    )
+
+
+def _candidate_row(
+    candidate: Candidate, count: int, step: Step, reward: StepReward
+) -> CandidateRow:
+    return CandidateRow(
+        action=step.action,
+        count=count,
+        logprob=candidate.logprob,
+        observation=step.observation,
+        reward=step.reward,
+        terminated=step.terminated,
+        valid=step.valid,
+        continuations=tuple(
+            ContinuationRow(
+                outcome_reward=rollout.outcome_reward,
+                steps=1 + rollout.steps,
+                terminated=rollout.terminated,
+            )
+            for rollout in reward.rollouts
+        ),
+    )

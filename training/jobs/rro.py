@@ -1,0 +1,211 @@
+"""Collect preference pairs by reward rising sampling (RRO algorithm 1), for `train-dpo`.
+
+    qguide rro --config training/configs/alfworld/rro.toml
+
+reads a policy. It plays one trajectory per task, and at each step draws actions until the reward of
+one, the mean outcome of the policy's roll-outs after it, is at least that of the step before. With
+`rising.stop = "never"` all steps have the same number of draws, which is the paper's ablation.
+
+    explored.jsonl   one row per task: every draw with its roll-outs, as `groups` writes them
+    rows.jsonl       the pairs, all at once when the last task is done
+
+The seed of a draw is derived from (seed, task, step, draw), so neither `parallel` nor a resume
+changes a row, and the draws of the two rules begin alike.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from rich.console import Console
+
+from qnet.types import BatchPolicy, Message
+from training.algorithms.rising import THIRDS, extreme_pair, rising_shares
+from training.data.decision_groups import ContinuationRow, DecisionGroupsRow
+from training.data.preferences import PairSource, PreferenceRow, preference_row
+from training.data.runs import JsonlWriter, RunFolder, read_rows
+from training.environments.registry import find_environment
+from training.exploration.rising import Rising, RisingTrajectory, explore_rising
+from training.exploration.step_rewards import StepRewards
+from training.rollouts.figures import RunFigures
+from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from training.rollouts.hosted import HostedPolicy
+from training.rollouts.models import EMBEDDED, sha256_of_policy
+from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+
+EXPLORED: Final = "explored.jsonl"
+
+
+class RroConfig(RolloutConfig):
+    """Configuration of `qguide rro`.
+
+    Attributes:
+        policy: the policy that draws and rolls out: "embedded", a folder, "upstream:NAME" or an
+            address with "#" and a model.
+        rising: the draws of a step.
+        rewards: the roll-outs that give a step its reward, and the limits of every episode. The
+            paper does not state their number (m); 5 is IPR's.
+        seed: base seed of all draws.
+    """
+
+    policy_fields = ("policy",)
+
+    policy: str = EMBEDDED
+    rising: Rising = Rising()
+    rewards: StepRewards = StepRewards()
+    seed: int = 0
+
+
+def run_rro(
+    config: RroConfig,
+    *,
+    policy: BatchPolicy | HostedPolicy | None = None,
+    console: Console | None = None,
+) -> dict[str, float]:
+    """Explore the tasks that have no row yet, then write the pairs of all tasks.
+
+    Args:
+        config: tasks, policy and options.
+        policy: used instead of the policy that `config` names.
+        console: shows the progress; None is stderr.
+
+    Returns:
+        Time and cost of this start of the run, and the figures of all its tasks: see `figures_of`.
+
+    Raises:
+        ConfigError: the run folder belongs to another configuration.
+        EnvironmentFailureError: no task could be explored.
+    """
+    weights = {"policy_sha256": "" if policy else sha256_of_policy(config.policy)}
+    with open_rollouts("rro", config, weights=weights, console=console) as rollouts:
+        policy = policy or rollouts.build_policy(config.policy)
+        explorer = _Explorer(config, rollouts, source=policy.name)
+        rollouts.play(explorer.explore, policy=policy, rows=EXPLORED)
+        spent = explorer.figures.finish()
+        figures = _write_pairs(config, rollouts.folder)
+        rollouts.metrics.write({"pairs": figures})
+        return spent | figures
+
+
+class _Explorer:
+    """Explores each task and writes its trajectory as soon as it is finished."""
+
+    def __init__(self, config: RroConfig, rollouts: Rollouts, *, source: str) -> None:
+        self.figures = RunFigures(rollouts, unit="trajectories", rate="rollouts")
+        self._config = config
+        self._rollouts = rollouts
+        self._source = source
+
+    def explore(self, playable: PlayableTask) -> RolloutTask[None]:
+        """Explore and write one task."""
+        task, config = playable.task, self._config
+        explored = yield from explore_rising(
+            playable.make,
+            task_id=task.id,
+            options=config.rising,
+            rewards=config.rewards,
+            seed=config.seed,
+            chat=playable.environment.chat,
+        )
+        spent: Timings = yield TimingsRequest()
+        row = explored_row(playable, config, explored, source=self._source)
+        summary = self.figures.add(
+            {
+                "rollouts": _rollouts_of(row),
+                "completion_tokens": explored.completion_tokens + explored.rollout_tokens,
+            },
+            spent,
+        )
+        self._rollouts.write(row, note=f"{summary['rollouts_per_s']:.1f} roll-outs/s")
+
+
+def explored_row(
+    playable: PlayableTask, config: RroConfig, explored: RisingTrajectory, *, source: str
+) -> DecisionGroupsRow:
+    """An explored task as a row."""
+    return DecisionGroupsRow(
+        task_id=playable.task.id,
+        kind=playable.task.kind,
+        environment=config.environment.name,
+        first_observation=explored.first_observation,
+        system=find_environment(config.environment.name).chat.system,
+        decisions=explored.decisions,
+        source=source,
+        continuation="policy",
+        seed=config.seed,
+        completion_tokens=explored.completion_tokens,
+        start=tuple(
+            ContinuationRow(
+                outcome_reward=rollout.outcome_reward,
+                steps=rollout.steps,
+                terminated=rollout.terminated,
+            )
+            for rollout in explored.start.rollouts
+        ),
+    )
+
+
+def _rollouts_of(row: DecisionGroupsRow) -> int:
+    candidates = [candidate for decision in row.decisions for candidate in decision.candidates]
+    return len(row.start) + sum(len(candidate.continuations) for candidate in candidates)
+
+
+def pairs_of(row: DecisionGroupsRow, source: PairSource) -> Iterator[PreferenceRow]:
+    """The best and the worst draw of each step of a trajectory, where they differ."""
+    for history, decision in row.states():
+        candidates = decision.candidates
+        outcomes = [candidate.outcome for candidate in candidates]
+        if pair := extreme_pair(outcomes):
+            yield preference_row(
+                row,
+                ("step", source),
+                state=history,
+                chosen=(Message("assistant", candidates[pair.better].action),),
+                rejected=(Message("assistant", candidates[pair.worse].action),),
+                values=(outcomes[pair.better], outcomes[pair.worse]),
+                candidates=sum(candidate.count for candidate in candidates),
+            )
+
+
+def _write_pairs(config: RroConfig, folder: RunFolder) -> dict[str, float]:
+    """Write the pairs of all explored tasks; returns their figures."""
+    source: PairSource = "rising" if config.rising.stop == "rising" else "fixed"
+    explored = list(read_rows(folder.path / EXPLORED, DecisionGroupsRow))
+    unfinished = folder.rows.with_suffix(".partial")
+    unfinished.unlink(missing_ok=True)
+    gaps: list[float] = []
+    with JsonlWriter(unfinished) as writer:
+        for row in sorted(explored, key=lambda row: row.task_id):
+            for pair in pairs_of(row, source):
+                writer.write(pair)
+                gaps.append(pair.gap)
+    unfinished.replace(folder.rows)
+    mean_gap = {"mean_gap": sum(gaps) / len(gaps)} if gaps else {}
+    return {"pairs": len(gaps), **mean_gap, **figures_of(explored)}
+
+
+def figures_of(rows: Iterable[DecisionGroupsRow]) -> dict[str, float]:
+    """Cost and trend of explored trajectories.
+
+    Returns:
+        `draws_per_step`: the paper's cost, candidates explored per step. `rising_initial`,
+        `rising_middle`, `rising_final`: share of the trajectories' steps whose reward rises, by
+        third (table 2); a third without steps has no figure.
+    """
+    rows = list(rows)
+    decisions = [decision for row in rows for decision in row.decisions]
+    draws = sum(candidate.count for d in decisions for candidate in d.candidates)
+    figures: dict[str, float] = {"tasks": len(rows), "steps": len(decisions), "draws": draws}
+    if decisions:
+        figures["draws_per_step"] = draws / len(decisions)
+    shares = [rising_shares(taken_rewards(row)) for row in rows]
+    for number, name in enumerate(THIRDS):
+        if steps := sum(share[number].whole for share in shares):
+            rising = sum(share[number].part for share in shares)
+            figures[f"rising_{name}"] = rising / steps
+    return figures
+
+
+def taken_rewards(row: DecisionGroupsRow) -> list[float]:
+    """Reward of the task itself, then of each step that the trajectory took."""
+    start = [rollout.outcome_reward for rollout in row.start]
+    return [sum(start) / len(start), *(decision.taken.outcome for decision in row.decisions)]
