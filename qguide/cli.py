@@ -5,6 +5,7 @@ from qguide.commands.data import export_data, import_episodes
 from qguide.commands.export import ensemble, export_model, export_trunk
 from qguide.commands.jobs import app
 from qguide.commands.keys import app as keys
+from qguide.commands.report import report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
 from server.chat.fake_openai import fake_upstream
@@ -12,6 +13,7 @@ from server.chat.fake_openai import fake_upstream
 __all__ = ["app"]
 
 app.command()(run)
+app.command()(report)
 app.command()(serve)
 app.command("import")(import_episodes)
 app.command()(export_data)

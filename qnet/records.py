@@ -176,11 +176,24 @@ class TreeRow(TaskRow):
         return self
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+def _is_empty(value: object) -> bool:
+    return value == ""
+
+
 class OfferedRow(Row):
-    """A candidate of a served step; `q_value` is None where none was read."""
+    """A candidate of a served step; `q_value` is None where none was read.
+
+    Attributes:
+        count: how often it was drawn; None if that was not recorded.
+    """
 
     content: str
     q_value: FiniteFloat | None
+    count: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=_is_none)
 
 
 class OfferRow(Row):
@@ -188,10 +201,16 @@ class OfferRow(Row):
 
     Attributes:
         depth: number of the step's action in the episode, from 1.
+        candidates: the distinct ones, in the order in which they were drawn.
         chosen: the candidate that was answered.
         taken: the action in the episode, which is the agent's to decide.
         q_model: `name@version` that gave the Q-values.
         policy: the one that drew the candidates, "agent" where the caller brought its own.
+        episode: id of the episode, made up when it was recorded; "" in rows of before.
+        asked: the Q model, alias or split that the request named; "" for the default.
+        reason: why `chosen` was chosen; "" in rows of before.
+        completion_tokens: tokens drawn for the step.
+        duration_ms: time of the step in the server.
     """
 
     task_id: NonEmpty
@@ -202,3 +221,10 @@ class OfferRow(Row):
     q_model: str
     policy: NonEmpty
     outcome_reward: Reward
+    episode: str = Field(default="", exclude_if=_is_empty)
+    asked: str = Field(default="", exclude_if=_is_empty)
+    reason: str = Field(default="", exclude_if=_is_empty)
+    completion_tokens: NonNegativeInt | None = Field(default=None, exclude_if=_is_none)
+    duration_ms: Annotated[FiniteFloat, Field(ge=0)] | None = Field(
+        default=None, exclude_if=_is_none
+    )

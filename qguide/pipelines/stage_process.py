@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
+import psutil
+
 from server.upstreams import process_guard
 
 
@@ -37,6 +39,7 @@ class StageProcess:
     def __init__(self, command: Sequence[str], *, shown: str, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._started = monotonic()
+        self._cpu_at_kill_s = 0.0
         with log.open("ab") as file:
             file.write(f"$ {shown}  # {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
             file.flush()
@@ -60,7 +63,7 @@ class StageProcess:
         return ProcessEnd(
             exit_status=code if code >= 0 else 128 - code,
             wall_s=monotonic() - self._started,
-            cpu_s=usage.ru_utime + usage.ru_stime,
+            cpu_s=max(usage.ru_utime + usage.ru_stime, self._cpu_at_kill_s),
         )
 
     def interrupt(self) -> None:
@@ -69,7 +72,19 @@ class StageProcess:
 
     def kill(self) -> None:
         """End it and everything that it started, at once."""
+        self._cpu_at_kill_s = self._cpu_s()  # the guard cannot wait for it any more
         self._signal(signal.SIGKILL)
+
+    def _cpu_s(self) -> float:
+        """CPU time so far, of all its running processes."""
+        total = 0.0
+        with suppress(psutil.NoSuchProcess):
+            guard = psutil.Process(self._process.pid)
+            for process in (guard, *guard.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    total += times.user + times.system
+        return total
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):

@@ -9,6 +9,7 @@ are written as one offer row per step instead. Tool calls are written as the lin
 
 import hashlib
 import json
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -107,6 +108,8 @@ def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
 
 def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[OfferRow]:
     """The candidates of each step, with the reward of the episode."""
+    # Not the caller's id, which may say more than the caller wants to be written.
+    recorded_as = secrets.token_hex(8)
     system, opening = _opening(episode, redact)
     task = task_id(system, PART_END.join(message.text for message in opening))
     steps = _steps(episode, outcome, redact)
@@ -116,13 +119,19 @@ def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[O
             task_id=task,
             depth=depth,
             candidates=tuple(
-                OfferedRow(content=redact(text), q_value=q) for text, q in offer.q_values.items()
+                OfferedRow(content=redact(text), q_value=q, count=offer.counts.get(text))
+                for text, q in offer.q_values.items()
             ),
             chosen=redact(offer.chosen),
             taken=steps[depth - 1].action,
             q_model=offer.q_model,
             policy=offer.policy or AGENT,
             outcome_reward=outcome.reward,
+            episode=recorded_as,
+            asked=offer.asked,
+            reason=offer.reason,
+            completion_tokens=offer.completion_tokens,
+            duration_ms=offer.duration_ms,
         )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -81,16 +81,12 @@ class Episodes:
         self,
         episode_id: str | None,
         history: History,
+        offer: Offer,
         *,
-        q_values: Mapping[str, float | None],
-        chosen: str,
-        q_model: str,
-        policy: str = "",
-        completion_tokens: int = 0,
         candidates: Iterable[Message] = (),
         unreadable: str = "",
     ) -> None:
-        """Store the candidates of a step and the chosen one; see `Offer`.
+        """Store the candidates of a step and the chosen one.
 
         Args:
             candidates: the candidates as messages.
@@ -102,15 +98,9 @@ class Episodes:
         if episode_id is None:
             return
         keep = self._recorder is not None
-        offer = Offer(
-            at=len(history),
-            q_values=q_values,
-            chosen=chosen,
-            q_model=q_model,
-            policy=policy,
-            completion_tokens=completion_tokens,
-            calling={c.text: replace(c, wire=None) for c in candidates if keep and c.tool_calls},
-        )
+        if keep:
+            calling = {c.text: replace(c, wire=None) for c in candidates if c.tool_calls}
+            offer = offer.model_copy(update={"calling": calling})
         await self._store.update(
             scoped_episode_id(episode_id),
             lambda known: (known or Episode(id=episode_id)).after(

@@ -1,6 +1,7 @@
 """State of an episode as an immutable, JSON-serialisable value."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Self
@@ -27,6 +28,10 @@ class Offer(_State):
         completion_tokens: tokens drawn for this step.
         calling: text of each candidate that calls tools -> the candidate as a message; empty if
             episodes are not recorded.
+        counts: how often each text was drawn.
+        asked: the Q model, alias or split that the request named; "" for the default.
+        reason: why it was chosen.
+        duration_ms: time of the step in this server.
     """
 
     at: int
@@ -36,6 +41,10 @@ class Offer(_State):
     policy: str = ""
     completion_tokens: int = 0
     calling: Mapping[str, Message] = Field(default={}, exclude_if=lambda calling: not calling)
+    counts: Mapping[str, int] = {}
+    asked: str = ""
+    reason: str = ""
+    duration_ms: float = 0.0
 
     def merged_with(self, other: Self) -> Self:
         """Merge with a later offer for the same state."""
@@ -50,6 +59,8 @@ class Offer(_State):
                 },
                 "completion_tokens": self.completion_tokens + other.completion_tokens,
                 "calling": {**self.calling, **other.calling},
+                "counts": dict(Counter(self.counts) + Counter(other.counts)),
+                "duration_ms": self.duration_ms + other.duration_ms,
             }
         )
 

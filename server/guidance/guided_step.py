@@ -1,5 +1,6 @@
 """Guided steps, for every route that draws candidates."""
 
+from collections import Counter
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -10,7 +11,7 @@ from qnet.decision.perturbation import Paraphraser
 from qnet.errors import InvalidCandidatesError, InvalidRequestError, MalformedHistoryError
 from qnet.types import History, Sampling, ScoreRequest, ScoreResult
 from server.episodes.service import Episodes
-from server.episodes.state import Episode
+from server.episodes.state import Episode, Offer
 from server.messages.schemas import StepOptions
 from server.observability.metered import MeteredPolicy
 from server.observability.metrics import Metrics
@@ -102,8 +103,8 @@ class GuidedStepService:
                 deadline=self.deadline,
             )
             self._measure(decision, q_model.id)
-        await self._remember(asked, decision, q_model)
         total_ms = (perf_counter() - started) * 1e3
+        await self._remember(asked, decision, q_model, total_ms)
         return GuidedStepResult(
             decision, asked.policy.name, q_model.name, q_model.version, total_ms
         )
@@ -136,16 +137,28 @@ class GuidedStepService:
         return Perturbation(self.paraphraser, asked.options.task, markers)
 
     async def _remember(
-        self, asked: GuidedStepRequest, decision: Decision, q_model: QModelLease
+        self,
+        asked: GuidedStepRequest,
+        decision: Decision,
+        q_model: QModelLease,
+        total_ms: float,
     ) -> None:
-        await self.episodes.end_step(
-            asked.options.episode_id,
-            asked.history,
+        offer = Offer(
+            at=len(asked.history),
             q_values={candidate.message.text: q for candidate, q in decision.scored_candidates},
             chosen=decision.action.text,
             q_model=q_model.id,
             policy=asked.policy.name,
             completion_tokens=decision.usage.completion_tokens,
+            counts=Counter(candidate.message.text for candidate in decision.candidates),
+            asked=asked.options.q_model or "",
+            reason=decision.reason,
+            duration_ms=total_ms,
+        )
+        await self.episodes.end_step(
+            asked.options.episode_id,
+            asked.history,
+            offer,
             candidates=(candidate.message for candidate, _ in decision.scored_candidates),
             unreadable=str(asked.unreadable or ""),
         )

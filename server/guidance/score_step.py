@@ -1,5 +1,6 @@
 """Scoring of the caller's own candidates, for every route; each distinct one is scored once."""
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from qnet.decision.deadline import Deadline
 from qnet.decision.selection import Distinct, Reason, distinct, select
 from qnet.types import History, Message, ScoreRequest
 from server.episodes.service import Episodes
+from server.episodes.state import Offer
 from server.messages.history import (
     TriedCandidates,
     to_candidates,
@@ -105,7 +107,9 @@ class ScoringService:
         await self.episodes.begin_step(episode_id)
         with self.hold(q_model, episode_id) as held:
             scored = await self.score(history, candidates, held)
-        await self._remember(episode_id, history, candidates.messages, scored, held)
+        if episode_id is not None:
+            offer = _offer(history, candidates.messages, scored, held, asked=q_model or "")
+            await self.episodes.end_step(episode_id, history, offer, candidates=candidates.messages)
         return held, scored
 
     async def score(
@@ -140,21 +144,24 @@ class ScoringService:
             score_ms=score_s * 1e3,
         )
 
-    async def _remember(
-        self,
-        episode_id: str | None,
-        history: History,
-        candidates: Sequence[Message],
-        scored: Scored,
-        q_model: QModelLease,
-    ) -> None:
-        """Record the scored candidates as a step of the episode."""
-        texts = [candidate.text for candidate in candidates]
-        await self.episodes.end_step(
-            episode_id,
-            history,
-            q_values=dict(zip(texts, scored.q_values, strict=True)),
-            chosen=texts[scored.chosen],
-            q_model=q_model.id,
-            candidates=candidates,
-        )
+
+def _offer(
+    history: History,
+    candidates: Sequence[Message],
+    scored: Scored,
+    q_model: QModelLease,
+    *,
+    asked: str,
+) -> Offer:
+    """The scored candidates as a step of the episode."""
+    texts = [candidate.text for candidate in candidates]
+    return Offer(
+        at=len(history),
+        q_values=dict(zip(texts, scored.q_values, strict=True)),
+        chosen=texts[scored.chosen],
+        q_model=q_model.id,
+        counts=Counter(texts),
+        asked=asked,
+        reason=scored.reason,
+        duration_ms=scored.score_ms,
+    )

@@ -5,14 +5,17 @@ task's seeds are averaged first, and then tasks are resampled or have their sign
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 RESAMPLES = 10_000
 _CHUNK = 1_000
 
 Interval = tuple[float, float]
+Column = NDArray[np.float64]
 
 
 def wilson_interval(successes: int, trials: int) -> Interval:
@@ -76,3 +79,93 @@ def sign_flip_p_value(
         rng=rng,
     )
     return float(result.pvalue)
+
+
+class ClusteredDifference(NamedTuple):
+    """Difference of two means over clustered observations.
+
+    Attributes:
+        interval: 95 % percentile bootstrap interval.
+        standard_error: of the bootstrap.
+    """
+
+    difference: float
+    interval: Interval
+    standard_error: float
+
+
+def clustered_mean_interval(
+    sums: Sequence[float],
+    counts: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """95 % percentile bootstrap interval of a mean over observations, clustered by task.
+
+    Args:
+        sums, counts: sum and number of each task's observations.
+        rng: generator of the resamples.
+        resamples: number of resamples.
+    """
+    sums_K, counts_K = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
+    mean = float(sums_K.sum() / counts_K.sum())
+    if len(sums_K) < 2 or np.ptp(sums_K / counts_K) == 0:
+        return mean, mean
+    found = stats.bootstrap(
+        (sums_K, counts_K),
+        lambda sums, counts, axis: sums.sum(axis=axis) / counts.sum(axis=axis),
+        paired=True,
+        vectorized=True,
+        n_resamples=resamples,
+        batch=_batch(len(sums_K)),
+        method="percentile",
+        rng=rng,
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def clustered_difference(
+    arm: tuple[Sequence[float], Sequence[float]],
+    baseline: tuple[Sequence[float], Sequence[float]],
+    rng: np.random.Generator,
+    *,
+    resamples: int = RESAMPLES,
+) -> ClusteredDifference:
+    """Difference of the means of two arms, with tasks resampled as wholes.
+
+    A task that both arms played stays paired; one that only one of them played counts there.
+
+    Args:
+        arm, baseline: sums and numbers of each task's observations, 0 and 0 where it has none.
+        rng: generator of the resamples.
+        resamples: number of resamples.
+    """
+    columns = tuple(np.asarray(one, dtype=np.float64) for one in (*arm, *baseline))
+
+    def difference(*parts: Column, axis: int = -1) -> Column:
+        sums_a, counts_a, sums_b, counts_b = (part.sum(axis=axis) for part in parts)
+        # A resample without any task of an arm is too rare to matter, but must not be a NaN.
+        found: Column = sums_a / np.maximum(counts_a, 1) - sums_b / np.maximum(counts_b, 1)
+        return found
+
+    observed = float(difference(*columns))
+    if len(columns[0]) < 2:
+        return ClusteredDifference(observed, (observed, observed), 0.0)
+    found = stats.bootstrap(
+        columns,
+        difference,
+        paired=True,
+        vectorized=True,
+        n_resamples=resamples,
+        batch=_batch(len(columns[0])),
+        method="percentile",
+        rng=rng,
+    )
+    low, high = found.confidence_interval
+    return ClusteredDifference(observed, (float(low), float(high)), float(found.standard_error))
+
+
+def _batch(observations: int) -> int:
+    """Number of resamples at a time, so that they take some tens of megabytes."""
+    return max(1, min(_CHUNK, 2_000_000 // observations))

@@ -19,7 +19,7 @@ from rich.console import Console
 from qguide.pipelines.job_types import Read
 from qguide.pipelines.plan import Plan, Stage
 from qguide.pipelines.runner import PipelineRunner
-from qguide.pipelines.stage_process import last_lines
+from qguide.pipelines.stage_process import StageProcess, last_lines
 from qguide.pipelines.stop_signals import StopSignals
 from qguide.pipelines.summary import Summary, SummaryFile, locked_folder
 from qguide.pipelines.views import LiveTable, PlainLines, print_times
@@ -250,6 +250,24 @@ StageProcess([sys.executable, "-c", sleeper], shown="sleep", log=Path("log")).wa
     pipeline.kill()
     pipeline.wait()
     assert psutil.wait_procs([sleeper], timeout=MOST_S)[1] == []
+
+
+def test_the_cpu_time_of_a_killed_stage_is_known() -> None:
+    script = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+while time.process_time() < 0.2: pass
+print("busy", flush=True)
+time.sleep(600)
+"""
+    process = StageProcess([sys.executable, "-c", script], shown="busy", log=Path("log"))
+    while last_lines(Path("log"), 1) != ["busy"]:
+        time.sleep(0.02)
+    process.interrupt()
+    process.kill()
+    end = process.wait()
+    assert end.exit_status == 128 + signal.SIGKILL
+    assert end.cpu_s >= 0.2
 
 
 def test_only_one_pipeline_runs_in_a_folder() -> None:

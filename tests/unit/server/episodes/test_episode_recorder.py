@@ -24,7 +24,7 @@ from server.episodes.redaction import NoRedaction, Redactor
 from server.episodes.redis_store import RedisEpisodeStore
 from server.episodes.rotated_file import RotatedFile
 from server.episodes.service import Closed, Episodes
-from server.episodes.state import Outcome
+from server.episodes.state import Offer, Outcome
 from server.episodes.store import MemoryEpisodeStore
 from server.observability.metrics import Metrics
 from server.redis.client import RedisLink
@@ -84,7 +84,8 @@ def rows(folder: Path, kind: str) -> list[Any]:
 async def step(episodes: Episodes, episode_id: str = "e", other: str = "stay") -> None:
     history = (Message("user", "look"),)
     q_values = {"go": 0.5, other: 0.25}
-    await episodes.end_step(episode_id, history, q_values=q_values, chosen="go", q_model="q@0")
+    offer = Offer(at=1, q_values=q_values, chosen="go", q_model="q@0")
+    await episodes.end_step(episode_id, history, offer)
 
 
 @contextmanager

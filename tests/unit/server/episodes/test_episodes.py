@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qnet.errors import QGuideError
-from qnet.records import TreeRow
+from qnet.records import OfferRow, TreeRow
 from server.access.keys import create_key
 from server.settings.settings import Settings
 from tests.support import redaction_hooks
@@ -263,6 +263,23 @@ def test_an_episode_becomes_a_tree_and_its_offers(serve: Serve, tmp_path: Path) 
     assert {offer["task_id"] for offer in offers} == {tree.task_id}
     assert sorted(c["q_value"] for c in offers[0]["candidates"]) == [0.25, 0.5, 0.75]
     assert {offer["outcome_reward"] for offer in offers} == {0.5}
+    assert len({offer["episode"] for offer in offers}) == 1
+    assert {offer["reason"] for offer in offers} <= {"highest_q", "tied_highest_q"}
+    assert sum(offer["completion_tokens"] for offer in offers) == tree.completion_tokens
+    assert all(offer["duration_ms"] > 0 for offer in offers)
+    assert [c["count"] for c in offers[0]["candidates"]] == [1, 1, 1]
+    (file,) = tmp_path.glob("offers-*.jsonl")
+    assert len(list(read_rows(file, OfferRow))) == 3
+
+
+def test_two_episodes_of_one_task_stay_apart_in_the_records(serve: Serve, tmp_path: Path) -> None:
+    for _ in "12":
+        client = serve(recording(tmp_path))
+        play(client)
+        end(client)
+    offers = rows(tmp_path, "offers")
+    assert len({offer["task_id"] for offer in offers}) == 1
+    assert len({offer["episode"] for offer in offers}) == 2
 
 
 def test_what_the_agent_did_stands_in_the_tree_not_what_was_chosen(

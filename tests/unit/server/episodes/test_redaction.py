@@ -18,7 +18,7 @@ from server.episodes.recorder import EpisodeRecorder
 from server.episodes.redaction import RedactionError, RedactionProcesses
 from server.episodes.redaction_worker import write_message
 from server.episodes.service import Episodes
-from server.episodes.state import Outcome
+from server.episodes.state import Offer, Outcome
 from server.episodes.store import MemoryEpisodeStore
 from server.observability.metrics import Metrics
 from tests.support import redaction_hooks
@@ -40,7 +40,8 @@ async def hook(name: str, *, timeout_s: float = PATIENCE_S) -> AsyncIterator[Red
 
 async def step(episodes: Episodes, episode_id: str, said: str) -> None:
     history = (Message("user", said),)
-    await episodes.end_step(episode_id, history, q_values={"go": 0.5}, chosen="go", q_model="q@0")
+    offer = Offer(at=1, q_values={"go": 0.5}, chosen="go", q_model="q@0")
+    await episodes.end_step(episode_id, history, offer)
 
 
 async def test_texts_come_back_redacted_in_their_order() -> None:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from training.evaluation.statistics import (
     bootstrap_interval,
+    clustered_difference,
+    clustered_mean_interval,
     sign_flip_p_value,
     wilson_interval,
 )
@@ -70,3 +72,35 @@ def test_a_p_value_is_never_0_and_does_not_depend_on_who_is_called_first(
     p_value = sign_flip_p_value(differences, rng(), permutations=1000)
     assert 0 < p_value <= 1
     assert p_value == sign_flip_p_value([-d for d in differences], rng(), permutations=1000)
+
+
+def test_copies_of_a_tasks_observations_do_not_narrow_the_interval() -> None:
+    sums, counts = [3.0, 1.0, 0.0, 2.0, 3.0], [4.0] * 5
+    once = clustered_mean_interval(sums, counts, np.random.default_rng(0), resamples=500)
+    tenfold = clustered_mean_interval(
+        [10 * one for one in sums],
+        [10 * one for one in counts],
+        np.random.default_rng(0),
+        resamples=500,
+    )
+    assert tenfold == pytest.approx(once)
+    assert once[0] < sum(sums) / sum(counts) < once[1]
+
+
+def test_a_gain_on_every_task_is_certain_however_much_tasks_differ() -> None:
+    baseline = [0.0, 1.0, 2.0, 3.0, 4.0]
+    arm = [one + 0.4 for one in baseline]
+    counts = [4.0] * 5
+    found = clustered_difference((arm, counts), (baseline, counts), np.random.default_rng(0))
+    assert found.difference == pytest.approx(0.1)
+    assert found.interval == pytest.approx((0.1, 0.1))
+    assert found.standard_error == pytest.approx(0.0)
+
+
+def test_arms_of_different_tasks_are_not_paired() -> None:
+    counts_a, counts_b = [1.0] * 20 + [0.0] * 20, [0.0] * 20 + [1.0] * 20
+    sums_a, sums_b = [0.0, 1.0] * 10 + [0.0] * 20, [0.0] * 20 + [0.0, 1.0] * 10
+    found = clustered_difference((sums_a, counts_a), (sums_b, counts_b), np.random.default_rng(0))
+    assert found.difference == 0
+    # Two means of 20 coin flips: the root of 2 * 0.25 / 20.
+    assert found.standard_error == pytest.approx(0.158, rel=0.1)

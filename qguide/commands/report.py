@@ -1,0 +1,39 @@
+"""`qguide report`: was guidance worth it, in served episodes and their outcomes?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from qguide.commands.errors import shown_errors
+
+
+def report(
+    episodes: Annotated[
+        list[Path], typer.Argument(help="Folders of recorded episodes, or offers-*.jsonl files.")
+    ],
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="The arm that the others are compared with: name@version, or 'one candidate'."
+        ),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
+    json: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")
+    ] = False,
+) -> None:
+    """Report whether guidance was worth it, from served episodes and their outcomes."""
+    with shown_errors():
+        from training.guidance_report.build import build_report
+        from training.guidance_report.html_page import html_of
+        from training.guidance_report.terminal import print_report
+
+        found = build_report(episodes, baseline=baseline, skip_bad=skip_bad)
+        print_report(found, Console())
+        if html is not None:
+            html.write_text(html_of(found), encoding="utf-8")
+        if json is not None:
+            json.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")

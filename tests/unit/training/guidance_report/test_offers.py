@@ -1,0 +1,78 @@
+"""Reading of recorded episodes: row by row, grouped, and with bad rows named by their line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qnet.errors import RecordError
+from qnet.records import OfferRow
+from tests.support.offers import offer, write_offers
+from training.guidance_report.offers import environment_labels, offer_files, read_episodes
+
+
+def refuse(error: RecordError) -> None:
+    raise error
+
+
+def depths(path: Path) -> list[list[int]]:
+    return [[row.depth for row in rows] for rows in read_episodes([path], refuse)]
+
+
+def test_steps_are_grouped_by_the_episodes_id(tmp_path: Path) -> None:
+    rows = [offer(1, episode="a"), offer(1, episode="b"), offer(2, episode="b")]
+    assert depths(write_offers(tmp_path, rows)) == [[1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (offer(2, episode=""), [[1, 2]]),
+        (offer(1, episode=""), [[1], [1]]),
+        (offer(2, episode="", task="u"), [[1], [2]]),
+        (offer(2, episode="", outcome=0.0), [[1], [2]]),
+    ],
+)
+def test_rows_without_an_id_are_told_apart_by_what_changes(
+    tmp_path: Path, second: OfferRow, expected: list[list[int]]
+) -> None:
+    assert depths(write_offers(tmp_path, [offer(1, episode=""), second])) == expected
+
+
+def test_a_file_is_read_no_further_than_needed(tmp_path: Path) -> None:
+    path = write_offers(tmp_path, [offer(episode="a"), offer(episode="b")])
+    with path.open("a") as file:
+        file.write('{"task_id": 3}\n')
+    episodes = read_episodes([path], refuse)
+    assert [row.episode for row in next(episodes)] == ["a"]
+    with pytest.raises(RecordError, match=r"offers-1\.jsonl, line 3: task_id: .*--skip-bad"):
+        list(episodes)
+
+
+def test_bad_rows_are_noted_and_left_out(tmp_path: Path) -> None:
+    path = write_offers(tmp_path, [offer(episode="a")])
+    with path.open("a") as file:
+        file.write("no json\n" + offer(episode="b").model_dump_json() + "\n" + '{"half')
+    bad: list[RecordError] = []
+    assert len(list(read_episodes([path], bad.append))) == 2
+    assert [str(error).partition(":")[0] for error in bad] == [f"{path}, line 2"]
+
+
+def test_a_folder_without_offers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"has no offers-\*\.jsonl; name the folder"):
+        offer_files([tmp_path])
+
+
+def test_the_system_message_stands_for_the_environment(tmp_path: Path) -> None:
+    trees = [
+        {"task_id": "a", "system": "You buy shoes.\nMore.", "environment": "served"},
+        {"task_id": "b", "system": None, "environment": "served"},
+        {"task_id": "c", "system": None, "environment": "webshop"},
+        {"rows": 1},
+    ]
+    (tmp_path / "trees-1.jsonl").write_text("".join(json.dumps(tree) + "\n" for tree in trees))
+    assert environment_labels([tmp_path]) == {
+        "a": "You buy shoes.",
+        "b": "no system message",
+        "c": "webshop",
+    }

@@ -1,0 +1,1 @@
+"""Report of served, recorded episodes: was guidance worth it?"""

@@ -1,0 +1,158 @@
+"""Columns of numbers from recorded episodes; their texts are not kept."""
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qnet.records import OfferRow
+
+CONTROL: Final = "one candidate"
+"""Arm of episodes in which one candidate was drawn at every step, and its Q was not even read."""
+
+SERVED: Final = "served"
+"""Environment of tasks of which no tree was found."""
+
+Column = NDArray[np.float64]
+_EPISODE: Final = ("task", "arm", "environment", "outcome", "steps", "tokens", "ms", "changed")
+_STEP: Final = (
+    "episode",
+    "depth",
+    "draws",
+    "distinct",
+    "q_model",
+    "q_taken",
+    "q_gain",
+    "is_first",
+    "is_most_frequent",
+    "followed",
+    "tokens",
+    "ms",
+)
+
+
+class Names:
+    """Numbers for names, in the order of their first appearance."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        """The number of a name."""
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, by number."""
+        return tuple(self._numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """All episodes and steps; unknown numbers are NaN.
+
+    Attributes:
+        arms, environments, q_models: names by the numbers in the columns.
+        episodes: columns `task`, `arm`, `environment`, `outcome`, `steps`, `tokens`, `ms`, and
+            `changed`, the number of steps at which Q chose another candidate than the first.
+        steps: columns `episode`, `depth`, `draws`, `distinct`, `q_model`, `q_taken` (of the action
+            in the episode), `q_gain` (of the chosen candidate over the first), `is_first` and
+            `is_most_frequent` (of the chosen candidate, NaN without a choice by Q), `followed`,
+            `tokens` and `ms`.
+    """
+
+    arms: tuple[str, ...]
+    environments: tuple[str, ...]
+    q_models: tuple[str, ...]
+    episodes: Mapping[str, Column]
+    steps: Mapping[str, Column]
+
+
+def read_columns(
+    episodes: Iterable[Sequence[OfferRow]], environments: Mapping[str, str]
+) -> Columns:
+    """Columns of all episodes.
+
+    Args:
+        episodes: the steps of each.
+        environments: environment of each task.
+    """
+    tasks, arms, places, q_models = Names(), Names(), Names(), Names()
+    of_episodes = {name: array("d") for name in _EPISODE}
+    of_steps = {name: array("d") for name in _STEP}
+    for number, rows in enumerate(episodes):
+        steps = [_step(row) for row in rows]
+        for row, step in zip(rows, steps, strict=True):
+            _append(of_steps, step | {"episode": number, "q_model": q_models.number(row.q_model)})
+        _append(
+            of_episodes,
+            {
+                "task": tasks.number(rows[0].task_id),
+                "arm": arms.number(_arm(rows)),
+                "environment": places.number(environments.get(rows[0].task_id, SERVED)),
+                "outcome": rows[-1].outcome_reward,
+                "steps": len(rows),
+                "tokens": sum(step["tokens"] for step in steps),
+                "ms": sum(step["ms"] for step in steps),
+                "changed": sum(step["is_first"] == 0 for step in steps),
+            },
+        )
+    return Columns(
+        arms.names, places.names, q_models.names, _frozen(of_episodes), _frozen(of_steps)
+    )
+
+
+def _arm(rows: Sequence[OfferRow]) -> str:
+    """The Q model of an episode, or the control arm.
+
+    The absence of Q-values alone does not decide: a Q model that failed, or candidates that were
+    all equal, belong to what serving that Q model does.
+    """
+    if all(_draws(row) == 1 and row.candidates[0].q_value is None for row in rows):
+        return CONTROL
+    return rows[-1].q_model
+
+
+def _draws(row: OfferRow) -> float:
+    """Number of candidates drawn; NaN if that was not recorded."""
+    return sum(_number(candidate.count) for candidate in row.candidates)
+
+
+def _step(row: OfferRow) -> dict[str, float]:
+    q_values = {candidate.content: _number(candidate.q_value) for candidate in row.candidates}
+    counts = {candidate.content: _number(candidate.count) for candidate in row.candidates}
+    first = next(iter(q_values), "")
+    chosen_q = q_values.get(row.chosen, nan)
+    most = max(counts.values(), default=nan)
+    # Without Q there was no choice by Q, and with one candidate none at all.
+    decided = len(q_values) > 1 and not isnan(chosen_q)
+    counted = decided and not isnan(most)
+    return {
+        "depth": row.depth,
+        "draws": _draws(row),
+        "distinct": len(q_values),
+        "q_taken": q_values.get(row.taken, nan),
+        "q_gain": chosen_q - q_values[first] if decided else nan,
+        "is_first": float(row.chosen == first) if decided else nan,
+        "is_most_frequent": float(counts[row.chosen] == most) if counted else nan,
+        "followed": float(row.taken == row.chosen),
+        "tokens": _number(row.completion_tokens),
+        "ms": _number(row.duration_ms),
+    }
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else value
+
+
+def _append(columns: Mapping[str, "array[float]"], values: Mapping[str, float]) -> None:
+    for name, column in columns.items():
+        column.append(values[name])
+
+
+def _frozen(columns: Mapping[str, "array[float]"]) -> dict[str, Column]:
+    return {name: np.frombuffer(column, dtype=np.float64) for name, column in columns.items()}

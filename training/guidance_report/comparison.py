@@ -1,0 +1,207 @@
+"""Arms of recorded episodes against a baseline: outcomes with intervals, and findings in words."""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qnet.errors import ConfigError
+from training.evaluation.statistics import clustered_difference, clustered_mean_interval
+from training.guidance_report.columns import CONTROL, Column, Columns
+from training.guidance_report.schema import Arm, Comparison, Finding, Spread
+
+FEWEST_TASKS: Final = 10
+"""An arm with fewer tasks has no interval: resampling so few says too little."""
+
+POINTS: Final = 5.0
+"""Difference that a comparison should be able to show, in points."""
+
+_DETECTION: Final = 1.96 + 0.84
+"""Standard errors by which a difference has to exceed 0, to be seen at the 5 % level in 80 %."""
+
+_RESAMPLES: Final = 2_000
+_SEED: Final = 0
+
+Mask = NDArray[np.bool_]
+
+
+def arms_of(columns: Columns, among: Mask) -> tuple[Arm, ...]:
+    """The arms, by descending number of episodes.
+
+    Args:
+        columns: all episodes.
+        among: which of them count.
+    """
+    arms = [_arm(columns, number, among) for number in _present(columns, among)]
+    return tuple(sorted(arms, key=lambda arm: (-arm.episodes, arm.name)))
+
+
+def comparisons_of(
+    columns: Columns, among: Mask, *, baseline: str | None = None, label: str = "here"
+) -> tuple[Comparison, ...]:
+    """Each arm against the baseline.
+
+    Args:
+        columns: all episodes.
+        among: which of them count.
+        baseline: the arm to compare with; None for the control arm if there is one, otherwise for
+            the one with the most episodes.
+        label: where the episodes were played, for the sentences.
+    """
+    arms = arms_of(columns, among)
+    names = [arm.name for arm in arms]
+    if len(arms) < 2 or (baseline is not None and baseline not in names):
+        return ()
+    base = baseline or (CONTROL if CONTROL in names else names[0])
+    return tuple(
+        _compare(columns, among, arm.name, base, label) for arm in arms if arm.name != base
+    )
+
+
+def require_arm(columns: Columns, baseline: str | None) -> None:
+    """Refuse a baseline of which there is no episode.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if baseline is not None and baseline not in columns.arms:
+        raise ConfigError(
+            f"--baseline {baseline!r} has no episode; name one of {', '.join(columns.arms)}"
+        )
+
+
+def spread_of(values: Column) -> Spread:
+    """The spread of the values that were recorded."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return Spread(mean=None, median=None, p95=None)
+    median, p95 = np.quantile(known, (0.5, 0.95))
+    return Spread(mean=float(known.mean()), median=float(median), p95=float(p95))
+
+
+def outcome_range(columns: Columns) -> float:
+    """1 for outcomes in [0, 1], otherwise the largest outcome minus the smallest."""
+    outcomes = columns.episodes["outcome"]
+    low, high = float(outcomes.min()), float(outcomes.max())
+    return 1.0 if low >= 0 and high <= 1 else high - low
+
+
+def by_task(columns: Columns, chosen: Mask, tasks: Column) -> tuple[list[float], list[float]]:
+    """Sum and number of the chosen episodes' outcomes, for each of the tasks."""
+    places = np.searchsorted(tasks, columns.episodes["task"][chosen])
+    outcomes = columns.episodes["outcome"][chosen]
+    sums = np.bincount(places, weights=outcomes, minlength=len(tasks))
+    counts = np.bincount(places, minlength=len(tasks))
+    return [float(one) for one in sums], [float(one) for one in counts]
+
+
+def _present(columns: Columns, among: Mask) -> Sequence[int]:
+    return [int(number) for number in np.unique(columns.episodes["arm"][among])]
+
+
+def _arm(columns: Columns, number: int, among: Mask) -> Arm:
+    episodes = columns.episodes
+    chosen = among & (episodes["arm"] == number)
+    tasks = np.unique(episodes["task"][chosen])
+    interval = None
+    if len(tasks) >= FEWEST_TASKS:
+        sums, counts = by_task(columns, chosen, tasks)
+        rng = np.random.default_rng(_SEED)
+        interval = clustered_mean_interval(sums, counts, rng, resamples=_RESAMPLES)
+    return Arm(
+        name=columns.arms[number],
+        episodes=int(chosen.sum()),
+        tasks=len(tasks),
+        mean_outcome=float(episodes["outcome"][chosen].mean()),
+        ci95=interval,
+        mean_steps=float(episodes["steps"][chosen].mean()),
+        tokens=spread_of(episodes["tokens"][chosen]),
+        ms=spread_of(episodes["ms"][chosen]),
+    )
+
+
+def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str) -> Comparison:
+    episodes = columns.episodes
+    ours, theirs = (
+        among & (episodes["arm"] == columns.arms.index(name)) for name in (arm, baseline)
+    )
+    tasks = np.unique(episodes["task"][ours | theirs])
+    found = clustered_difference(
+        by_task(columns, ours, tasks),
+        by_task(columns, theirs, tasks),
+        np.random.default_rng(_SEED),
+        resamples=_RESAMPLES,
+    )
+    count = int((ours | theirs).sum())
+    span = outcome_range(columns)
+    enough = min(len(np.unique(episodes["task"][one])) for one in (ours, theirs)) >= FEWEST_TASKS
+    finding = _finding(found.interval) if enough else "too_few"
+    more = _more_episodes(found.standard_error, count, span) if enough else None
+    points = 100 * found.difference / span if span else 0.0
+    interval = found.interval if enough else None
+    return Comparison(
+        arm=arm,
+        baseline=baseline,
+        episodes=count,
+        difference=found.difference,
+        points=points,
+        ci95=interval,
+        finding=finding,
+        more_episodes=more,
+        sentence=_sentence(arm, baseline, label, finding, points, interval, span, count, more),
+    )
+
+
+def _finding(interval: tuple[float, float]) -> Finding:
+    low, high = interval
+    if low > 0:
+        return "helps"
+    return "harms" if high < 0 else "unclear"
+
+
+def _more_episodes(standard_error: float, episodes: int, span: float) -> int | None:
+    """Episodes that are missing for a difference of `POINTS`, with arms of the same proportions.
+
+    The standard error shrinks with the square root of the number of episodes.
+    """
+    if not standard_error or not span:
+        return None
+    needed = episodes * (standard_error * _DETECTION / (span * POINTS / 100)) ** 2
+    return max(0, ceil(needed) - episodes)
+
+
+def _sentence(
+    arm: str,
+    baseline: str,
+    label: str,
+    finding: Finding,
+    points: float,
+    interval: tuple[float, float] | None,
+    span: float,
+    episodes: int,
+    more: int | None,
+) -> str:
+    who = f"guidance by {arm}" if baseline == CONTROL else f"{arm}, compared with {baseline},"
+    if interval is None:
+        return (
+            f"{who} cannot be told from chance {label}: an arm has fewer than {FEWEST_TASKS} tasks "
+            f"({episodes} episodes)"
+        )
+    low, high = (100 * bound / span if span else 0.0 for bound in interval)
+    figures = f"{points:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, {episodes} episodes"
+    match finding:
+        case "helps" | "harms":
+            return f"{who} {finding} {label} ({figures})"
+        case _ if more is None:
+            return f"{who} cannot be told from chance {label} ({figures}; all outcomes are alike)"
+        case _ if more == 0:
+            return (
+                f"{who} cannot be told from chance {label} ({figures}; they are enough to see a "
+                f"{POINTS:g}-point difference in four of five cases)"
+            )
+    return (
+        f"{who} cannot be told from chance {label} ({figures}; {more:,} more are needed for a "
+        f"{POINTS:g}-point difference)"
+    )

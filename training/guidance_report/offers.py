@@ -1,0 +1,108 @@
+"""Recorded episodes, read row by row from the `offers-*.jsonl` of a server."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from qnet.errors import RecordError
+from qnet.records import OfferRow
+
+OFFERS: Final = "offers-*.jsonl"
+TREES: Final = "trees-*.jsonl"
+_LABEL_LENGTH: Final = 60
+_NO_SYSTEM: Final = "no system message"
+
+OnBadRow = Callable[[RecordError], None]
+"""Takes note of a row that cannot be read, or raises."""
+
+
+def offer_files(paths: Sequence[Path]) -> list[Path]:
+    """The files that the paths name: files, or folders with `offers-*.jsonl`.
+
+    Raises:
+        RecordError: a path does not exist, or a folder has no such file.
+    """
+    found: list[Path] = []
+    for path in paths:
+        files = sorted(path.glob(OFFERS)) if path.is_dir() else [path]
+        if not files or not all(file.is_file() for file in files):
+            raise RecordError(
+                f"{path} has no {OFFERS}; name the folder that QGUIDE_EPISODES_DIR names, or one "
+                "of these files"
+            )
+        found += files
+    return found
+
+
+def read_episodes(files: Iterable[Path], on_bad_row: OnBadRow) -> Iterator[list[OfferRow]]:
+    """The steps of each episode; only one episode is in memory at a time.
+
+    The server writes the steps of an episode one after another. Rows of before have no episode id;
+    there an episode ends where the task or the outcome changes or the depth does not rise.
+    """
+    for file in files:
+        steps: list[OfferRow] = []
+        for row in _read_rows(file, on_bad_row):
+            if steps and not _continues(steps[-1], row):
+                yield steps
+                steps = []
+            steps.append(row)
+        if steps:
+            yield steps
+
+
+def environment_labels(paths: Sequence[Path]) -> dict[str, str]:
+    """The environment of each task, from the trees beside the offers.
+
+    A server knows no environment, so the first line of the system message stands for it.
+    """
+    labels: dict[str, str] = {}
+    for path in paths:
+        for file in sorted(path.glob(TREES)) if path.is_dir() else ():
+            with file.open("rb") as lines:
+                for line in lines:
+                    if (label := _label(line)) is not None:
+                        labels.setdefault(*label)
+    return labels
+
+
+def _read_rows(file: Path, on_bad_row: OnBadRow) -> Iterator[OfferRow]:
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield OfferRow.model_validate_json(line)
+            except ValidationError as error:
+                if not line.endswith(b"\n"):
+                    return  # the server is writing this line, or was killed while it did
+                first = error.errors()[0]
+                place = ".".join(map(str, first["loc"])) or "the row"
+                on_bad_row(
+                    RecordError(
+                        f"{file}, line {number}: {place}: {first['msg']}; correct or remove the "
+                        "line, or leave such rows out with --skip-bad"
+                    )
+                )
+
+
+def _continues(before: OfferRow, row: OfferRow) -> bool:
+    if before.episode or row.episode:
+        return before.episode == row.episode
+    same = (before.task_id, before.outcome_reward) == (row.task_id, row.outcome_reward)
+    return same and row.depth > before.depth
+
+
+def _label(line: bytes) -> tuple[str, str] | None:
+    """Task id and label of a tree; None if the line is no tree, which is not this report's task."""
+    try:
+        row = json.loads(line)
+        task_id, system, environment = row["task_id"], row["system"], row["environment"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if environment != "served":
+        return str(task_id), str(environment)
+    if not system:
+        return str(task_id), _NO_SYSTEM
+    return str(task_id), str(system).strip().splitlines()[0][:_LABEL_LENGTH]

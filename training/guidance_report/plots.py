@@ -1,0 +1,98 @@
+"""Plots of the report as SVG, without a library: their colours are the page's."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from training.guidance_report.schema import Arm, Reliability
+
+_WIDTH: Final = 460
+_HEIGHT: Final = 300
+_LEFT: Final = 48
+_BOTTOM: Final = 40
+_TOP: Final = 12
+_ROW: Final = 28
+_NAMES: Final = 150
+
+
+class Scale:
+    """Maps values to positions.
+
+    Args:
+        values: what has to fit.
+        first, last: positions of the least and the greatest value.
+    """
+
+    def __init__(self, values: Sequence[float], first: float, last: float) -> None:
+        self.low, self.high = min(values), max(values)
+        if self.low == self.high:
+            self.low, self.high = self.low - 0.5, self.high + 0.5
+        self._first, self._last = first, last
+
+    def __call__(self, value: float) -> float:
+        """The position of a value."""
+        share = (value - self.low) / (self.high - self.low)
+        return round(self._first + share * (self._last - self._first), 1)
+
+
+def reliability_plot(found: Reliability) -> str:
+    """Mean outcome by mean Q, with intervals, and the diagonal on which both are equal."""
+    q_values = [part.mean_q for part in found.bins]
+    outcomes = [bound for part in found.bins for bound in (*part.ci95, part.mean_outcome)]
+    x = Scale(q_values, _LEFT, _WIDTH - 12)
+    y = Scale(outcomes, _HEIGHT - _BOTTOM, _TOP)
+    low, high = max(x.low, y.low), min(x.high, y.high)
+    parts = [_axes(x, y)]
+    if low < high:
+        parts.append(
+            f'<line class="diagonal" x1="{x(low)}" y1="{y(low)}" x2="{x(high)}" y2="{y(high)}"/>'
+        )
+    for part in found.bins:
+        at = x(part.mean_q)
+        parts.append(
+            f'<line class="bar" x1="{at}" y1="{y(part.ci95[0])}" x2="{at}" y2="{y(part.ci95[1])}"/>'
+            f'<circle class="dot" cx="{at}" cy="{y(part.mean_outcome)}" r="4">'
+            f"<title>Q {part.mean_q:.3g}, outcome {part.mean_outcome:.3g}, {part.steps} steps"
+            "</title></circle>"
+        )
+    label = escape(f"mean outcome by mean Q of {found.q_model}")
+    return _svg(_HEIGHT, label, parts)
+
+
+def arms_plot(arms: Sequence[Arm]) -> str:
+    """Mean outcome of each arm with its interval."""
+    height = _ROW * len(arms) + _BOTTOM
+    bounds = [bound for arm in arms for bound in (arm.ci95 or ()) + (arm.mean_outcome,)]
+    x = Scale(bounds, _NAMES, _WIDTH - 12)
+    parts = []
+    for number, arm in enumerate(arms):
+        y = _ROW * number + _ROW // 2
+        parts.append(f'<text class="name" x="{_NAMES - 10}" y="{y + 4}">{escape(arm.name)}</text>')
+        if arm.ci95 is not None:
+            low, high = map(x, arm.ci95)
+            parts.append(f'<line class="bar" x1="{low}" y1="{y}" x2="{high}" y2="{y}"/>')
+        parts.append(f'<circle class="dot" cx="{x(arm.mean_outcome)}" cy="{y}" r="4"/>')
+    parts += [
+        f'<text x="{x(value)}" y="{height - 18}">{value:.3g}</text>' for value in (x.low, x.high)
+    ]
+    parts.append(f'<text x="{(_NAMES + _WIDTH) // 2}" y="{height - 4}">mean outcome</text>')
+    return _svg(height, "mean outcome of each arm", parts)
+
+
+def _axes(x: Scale, y: Scale) -> str:
+    floor = _HEIGHT - _BOTTOM
+    return (
+        f'<path class="axis" d="M{_LEFT} {_TOP}V{floor}H{_WIDTH - 12}"/>'
+        f'<text x="{x(x.low)}" y="{floor + 16}">{x.low:.3g}</text>'
+        f'<text x="{x(x.high)}" y="{floor + 16}">{x.high:.3g}</text>'
+        f'<text x="{(_LEFT + _WIDTH) // 2}" y="{floor + 32}">mean Q</text>'
+        f'<text class="name" x="{_LEFT - 6}" y="{y(y.low) + 4}">{y.low:.3g}</text>'
+        f'<text class="name" x="{_LEFT - 6}" y="{y(y.high) + 4}">{y.high:.3g}</text>'
+    )
+
+
+def _svg(height: int, label: str, parts: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}">'
+        f"{''.join(parts)}</svg>"
+    )

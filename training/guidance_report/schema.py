@@ -1,0 +1,179 @@
+"""The report as data, as it is written to JSON."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Interval = tuple[float, float]
+Finding = Literal["helps", "harms", "unclear", "too_few"]
+
+
+class Part(BaseModel):
+    """Base of all parts of the report."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Spread(Part):
+    """Mean, median and 95th percentile; None where nothing was recorded."""
+
+    mean: float | None
+    median: float | None
+    p95: float | None
+
+
+class Arm(Part):
+    """The episodes of one Q model, or the control arm.
+
+    Attributes:
+        ci95: interval of the mean outcome, over tasks; None with too few of them.
+        tokens, ms: completion tokens, and time in the server, of an episode.
+    """
+
+    name: str
+    episodes: int
+    tasks: int
+    mean_outcome: float
+    ci95: Interval | None
+    mean_steps: float
+    tokens: Spread
+    ms: Spread
+
+
+class Comparison(Part):
+    """An arm against the baseline.
+
+    Attributes:
+        difference: of the mean outcomes.
+        points: the difference in hundredths of the range of outcomes.
+        ci95: interval of the difference, over tasks; None with too few of them.
+        more_episodes: how many more are needed to see a 5-point difference in four of five cases;
+            None where that cannot be reckoned.
+        sentence: the finding in words.
+    """
+
+    arm: str
+    baseline: str
+    episodes: int
+    difference: float
+    points: float
+    ci95: Interval | None
+    finding: Finding
+    more_episodes: int | None
+    sentence: str
+
+
+class Bin(Part):
+    """Steps of similar Q.
+
+    Attributes:
+        ci95: interval of the mean outcome, over tasks.
+    """
+
+    mean_q: float
+    mean_outcome: float
+    ci95: Interval
+    steps: int
+
+
+class Reliability(Part):
+    """Q of one Q model's steps against the outcomes of their episodes.
+
+    Attributes:
+        bins: steps by ascending Q, in parts of equal size.
+        auc: probability that the mean Q of a successful episode is above that of another one; None
+            if all outcomes are alike.
+        success_above: outcome above which an episode counts as successful there.
+        rank_correlation: Spearman's, of mean Q and outcome over episodes.
+    """
+
+    q_model: str
+    steps: int
+    episodes: int
+    bins: tuple[Bin, ...]
+    auc: float | None
+    auc_ci95: Interval | None
+    success_above: float
+    rank_correlation: float | None
+    sentence: str
+
+
+class Agreement(Part):
+    """Agreement of Q with the policy; shares are None where nothing was recorded.
+
+    Attributes:
+        with_choice: steps with at least two different candidates and their Q.
+        unanimous: share of the steps with several draws at which all of them were equal.
+        argmax_is_first: share of `with_choice` at which Q chose the first candidate.
+        first_by_chance: the share that a random choice would have.
+        argmax_is_most_frequent: share at which it chose the candidate drawn most often.
+        followed: share of all steps at which the agent took the chosen candidate.
+        q_gain: mean Q of the chosen candidate minus that of the first.
+        changed, unchanged: episodes with and without a step at which Q chose another candidate
+            than the first. They are not comparable: longer episodes have more such steps.
+    """
+
+    steps: int
+    with_choice: int
+    unanimous: float | None
+    argmax_is_first: float | None
+    first_by_chance: float | None
+    argmax_is_most_frequent: float | None
+    followed: float | None
+    q_gain: float | None
+    changed: int
+    unchanged: int
+    changed_outcome: float | None
+    unchanged_outcome: float | None
+
+
+class StepRange(Part):
+    """Steps of similar depth.
+
+    Attributes:
+        auc: as in `Reliability`, of the Q at these steps, all Q models together.
+    """
+
+    depths: str
+    steps: int
+    with_choice: float
+    argmax_is_first: float | None
+    q_gain: float | None
+    auc: float | None
+    tokens: Spread
+    ms: Spread
+
+
+class Environment(Part):
+    """The arms and comparisons of one environment."""
+
+    name: str
+    episodes: int
+    arms: tuple[Arm, ...]
+    comparisons: tuple[Comparison, ...]
+
+
+class GuidanceReport(Part):
+    """Report of served episodes.
+
+    Attributes:
+        files: files that were read.
+        bad_rows: how many rows were left out.
+        bad_row_messages: the first of them, with their lines.
+        sentences: the findings in words.
+    """
+
+    version: Literal[1] = 1
+    files: tuple[str, ...]
+    bad_rows: int
+    bad_row_messages: tuple[str, ...]
+    episodes: int
+    steps: int
+    tasks: int
+    sentences: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    comparisons: tuple[Comparison, ...]
+    reliability: tuple[Reliability, ...]
+    agreement: Agreement
+    by_step: tuple[StepRange, ...]
+    environments: tuple[Environment, ...]

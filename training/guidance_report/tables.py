@@ -1,0 +1,95 @@
+"""Tables of the report, for the terminal and for HTML."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from training.guidance_report.numbers import (
+    count_text,
+    interval_text,
+    number_text,
+    share_text,
+    signed_text,
+)
+from training.guidance_report.schema import Agreement, Arm, Reliability, StepRange
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """A table of texts; the first column has the names of the rows."""
+
+    title: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def arms_table(title: str, arms: Sequence[Arm]) -> ReportTable:
+    """One row for each arm."""
+    names = ("arm", "episodes", "tasks", "outcome", "95 %", "steps", "tokens", "ms", "ms, 95th")
+    rows = tuple(
+        (
+            arm.name,
+            count_text(arm.episodes),
+            count_text(arm.tasks),
+            number_text(arm.mean_outcome),
+            interval_text(arm.ci95),
+            number_text(arm.mean_steps),
+            number_text(arm.tokens.mean),
+            number_text(arm.ms.mean),
+            number_text(arm.ms.p95),
+        )
+        for arm in arms
+    )
+    return ReportTable(title, names, rows)
+
+
+def reliability_table(found: Reliability) -> ReportTable:
+    """One row for each bin of Q."""
+    rows = tuple(
+        (
+            number_text(part.mean_q),
+            number_text(part.mean_outcome),
+            interval_text(part.ci95),
+            count_text(part.steps),
+        )
+        for part in found.bins
+    )
+    names = ("mean Q", "mean outcome", "95 %", "steps")
+    return ReportTable(f"Q of {found.q_model} against outcomes", names, rows)
+
+
+def agreement_table(found: Agreement) -> ReportTable:
+    """One row for each figure of agreement."""
+    changed = f"{number_text(found.changed_outcome)} ({found.changed:,} episodes)"
+    unchanged = f"{number_text(found.unchanged_outcome)} ({found.unchanged:,} episodes)"
+    most_frequent = share_text(found.argmax_is_most_frequent)
+    rows = (
+        ("steps with a choice by Q", f"{found.with_choice:,} of {found.steps:,}"),
+        ("all draws equal, of steps with several", share_text(found.unanimous)),
+        ("the highest Q is the first candidate's", share_text(found.argmax_is_first)),
+        ("the same by chance", share_text(found.first_by_chance)),
+        ("the highest Q is the most frequent candidate's", most_frequent),
+        ("Q of the chosen candidate over the first", signed_text(found.q_gain)),
+        ("the agent took the chosen candidate", share_text(found.followed)),
+        ("outcome where Q changed a step (not comparable with the next)", changed),
+        ("outcome where Q changed none", unchanged),
+    )
+    return ReportTable("agreement", ("figure", "value"), rows)
+
+
+def steps_table(parts: Sequence[StepRange]) -> ReportTable:
+    """One row for each range of depths."""
+    names = ("step", "steps", "with choice", "first chosen", "Q gain", "AUC", "tokens", "ms")
+    rows = tuple(
+        (
+            part.depths,
+            count_text(part.steps),
+            share_text(part.with_choice),
+            share_text(part.argmax_is_first),
+            signed_text(part.q_gain),
+            number_text(part.auc),
+            number_text(part.tokens.mean),
+            number_text(part.ms.mean),
+        )
+        for part in parts
+    )
+    return ReportTable("by step", names, rows)
