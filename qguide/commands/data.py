@@ -7,12 +7,15 @@ import typer
 from rich.console import Console
 
 from qguide.commands.errors import shown_errors
+from qguide.commands.jobs import Config, Overrides
 from training.configs.job_files import load_config
 
 
 def import_episodes(
-    source: Annotated[Path, typer.Argument(help="A file, or a folder of .jsonl and .json files.")],
-    output: Annotated[Path, typer.Option(help="Folder to write.")],
+    source: Annotated[
+        Path | None, typer.Argument(help="A file, or a folder of .jsonl and .json files.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder to write.")] = None,
     format_: Annotated[
         str | None,
         typer.Option(
@@ -20,26 +23,32 @@ def import_episodes(
         ),
     ] = None,
     environment: Annotated[
-        str, typer.Option(help="Name of the environment, if the recording names none.")
-    ] = "imported",
+        str | None, typer.Option(help="Name of the environment, if the recording names none.")
+    ] = None,
     reward_key: Annotated[
-        str, typer.Option(help="Field or span attribute that holds the reward.")
-    ] = "",
+        str | None, typer.Option(help="Field or span attribute that holds the reward.")
+    ] = None,
     task_key: Annotated[
-        str, typer.Option(help="Field or span attribute that holds the task id.")
-    ] = "",
+        str | None, typer.Option(help="Field or span attribute that holds the task id.")
+    ] = None,
     default_reward: Annotated[
         float | None, typer.Option(help="Reward of episodes that state none.")
     ] = None,
-    skip_bad: Annotated[bool, typer.Option(help="Leave out records that hold no episode.")] = False,
+    skip_bad: Annotated[
+        bool | None, typer.Option("--skip-bad", help="Leave out records that hold no episode.")
+    ] = None,
+    config: Config = None,
+    overrides: Overrides = None,
 ) -> None:
     """Import recorded episodes of any agent, and report what can be learned from them."""
-    options = {name.removesuffix("_"): value for name, value in locals().items()}
+    given = {name.removesuffix("_"): value for name, value in locals().items()}
+    options = {name: value for name, value in given.items() if name not in ("config", "overrides")}
     with shown_errors():
         from training.jobs.import_episodes import ImportConfig, run_import
         from training.recordings.report import show_report
 
-        show_report(run_import(load_config(ImportConfig, None, (), options=options)), Console())
+        job = load_config(ImportConfig, config, overrides or (), options=options)
+        show_report(run_import(job), Console())
 
 
 def export_data(

@@ -24,6 +24,7 @@ JOB_CONFIGS: Final[Mapping[str, str]] = {
     "choice-regret": "training.jobs.choice_regret:ChoiceRegretConfig",
     "recorded-groups": "training.jobs.recorded_groups:RecordedGroupsConfig",
     "rerank-recorded": "training.jobs.rerank_recorded:RerankConfig",
+    "import": "training.jobs.import_episodes:ImportConfig",
 }
 """Import path of each job's configuration; a job's module imports torch, so only when asked for."""
 

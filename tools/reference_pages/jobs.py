@@ -12,19 +12,15 @@ from tools.reference_pages.markdown import code, page, table
 from training.environment import EnvironmentConfig
 from training.environments.registry import ENVIRONMENTS, find_environment
 from training.jobs.export_data import ExportConfig
-from training.jobs.import_episodes import ImportConfig
 
 JOBS: Final[dict[str, type[BaseModel]]] = {name: config_type(name) for name in JOB_CONFIGS}
-COMMANDS: Final[dict[str, type[BaseModel]]] = {
-    "import": ImportConfig,
-    "export-data": ExportConfig,
-}
+COMMANDS: Final[dict[str, type[BaseModel]]] = {"export-data": ExportConfig}
 """Jobs that have command line options in place of a job file."""
 _INTRODUCTION: Final = (
     "The fields of each job's TOML file; `--set field=value` overrides one. The fields of the "
     "`[environment]` table depend on the environment; tables shared by several jobs are at the "
-    "end. Hashes that a job fills in itself are omitted. `qguide import` and `qguide "
-    "export-data` have no job file: their fields are options, with hyphens, such as `--reward-key`."
+    "end. Hashes that a job fills in itself are omitted. `qguide export-data` has no "
+    "job file: its fields are options, with hyphens, such as `--min-reward`."
 )
 _PIPELINES: Final = (
     "The fields of a [pipeline's](../train/pipelines.md) TOML file. `--set stage.field=value` "

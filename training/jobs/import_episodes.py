@@ -2,8 +2,8 @@
 
     qguide import SOURCE --output runs/imported
 
-reads episodes that the server recorded, JSON lines of OpenAI messages, ShareGPT conversations or
-OpenTelemetry spans, and writes
+or with --config FILE, like every job. It reads episodes that the server recorded, JSON lines of
+OpenAI messages, ShareGPT conversations or OpenTelemetry spans, and writes
 
     <output>/trajectories/rows.jsonl   every episode, for `sft` and `pairs`
     <output>/trees/rows.jsonl          the tree of each task, for `label` and `pairs`
@@ -94,6 +94,8 @@ def run_import(config: ImportConfig, *, console: Console | None = None) -> Impor
         for path in (trajectories, trees):
             path.replace(RunFolder(path.parent).rows)
         (run.path / REPORT).write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        with JsonlWriter(run.metrics) as metrics:
+            metrics.write(report.model_dump(exclude={"advice", "bad_records"}))
         return report
 
 

@@ -166,6 +166,7 @@ def assert_qguide(command: Command) -> None:
         if name in JOBS:
             path = options["config"]
             overrides = [*(options["overrides"] or ()), *([] if path else ["output=there"])]
+            overrides += [f"source={options['source']}"] if options.get("source") else []
             load_config(JOBS[name], path and ROOT / path, overrides)
         if name == "serve" and "policy" in options:
             given = {option: options[option] for option in ("host", "policy") if options[option]}

@@ -243,3 +243,19 @@ def test_the_command_prints_the_report(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "branching states" in shown.output
     assert "1 of 1 tasks have one episode" in " ".join(shown.output.split())
+
+
+def test_the_command_takes_a_job_file(tmp_path: Path) -> None:
+    source = write(tmp_path, [episode(*DESK, DONE, reward=1.0), {"messages": None}])
+    job = tmp_path / "import.toml"
+    job.write_text(f'source = "{source}"\noutput = "{tmp_path / "out"}"\nskip_bad = true\n')
+    command = ["import", "--config", str(job), "--set", "environment=house"]
+    shown = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    assert trees(tmp_path)[0].environment == "house"
+
+
+def test_a_command_without_a_source_says_so() -> None:
+    shown = CliRunner().invoke(app, ["import", "--output", "nowhere"], catch_exceptions=False)
+    assert shown.exit_code == 2
+    assert "source" in shown.output
