@@ -116,7 +116,7 @@ def classifier_manifest(directory: Path, config: PretrainedConfig) -> Manifest:
 
 
 def conversations_of(config: PretrainedConfig) -> WholeConversations | None:
-    """How a classifier reads a conversation; None if it is an exported Q model."""
+    """The way a classifier reads a conversation; None if it is an exported Q model."""
     if getattr(config, EXPORTED, None):
         return None
     return WholeConversations(config.get_text_config().pad_token_id)

@@ -16,6 +16,7 @@ from tests.support import redaction_hooks
 from tests.support.redaction_hooks import HANGS, SECRET
 from tests.unit.server.conftest import FAKES, Serve
 from training.data.runs import read_rows
+from training.guidance_report.build import build_report
 
 HOOKS = redaction_hooks.__name__
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}
@@ -280,6 +281,22 @@ def test_two_episodes_of_one_task_stay_apart_in_the_records(serve: Serve, tmp_pa
     offers = rows(tmp_path, "offers")
     assert len({offer["task_id"] for offer in offers}) == 1
     assert len({offer["episode"] for offer in offers}) == 2
+
+
+def test_the_guidance_report_reads_what_the_server_recorded(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    for number in range(24):
+        task = {"role": "user", "content": f"You see desk {number}. Your task is to: sit."}
+        guided = number % 2
+        body = {"episode_id": str(number), "num_candidates": 3 if guided else 1}
+        act(client, [task], **body)
+        end(client, float(guided), episode=str(number))
+    report = build_report([tmp_path])
+    assert {arm.name.partition("@")[0] for arm in report.arms} == {"one candidate", "demo"}
+    assert [arm.episodes for arm in report.arms] == [12, 12]
+    assert [comparison.finding for comparison in report.comparisons] == ["helps"]
+    assert report.agreement.with_choice == 12
+    assert all(arm.tokens.mean and arm.ms.mean for arm in report.arms)
 
 
 def test_what_the_agent_did_stands_in_the_tree_not_what_was_chosen(
