@@ -58,7 +58,12 @@ def best_path_pairs(
     for node in tree.path(best.id):
         if node.id not in values:
             break
-        siblings = [i for i in tree.children[node.parent] if i != node.id and i in values]
+        siblings = [
+            i
+            for i in tree.children[node.parent]
+            # An action that had several observations is no alternative to itself.
+            if tree.node(i).step.key != node.step.key and i in values
+        ]
         worst = min(siblings, key=values.__getitem__, default=None)
         if worst is not None and values[node.id] - values[worst] >= min_margin:
             pairs.append(Preference(node.id, worst))

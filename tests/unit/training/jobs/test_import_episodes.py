@@ -11,10 +11,14 @@ from typer.testing import CliRunner
 from qguide.cli import app
 from qnet.errors import ConfigError, RecordError
 from qnet.records import NodeRow, TreeRow
-from training.data.records import TrajectoryRow
+from tests.support.tiny_models import renderer
+from training.data.preferences import PreferenceRow
+from training.data.records import TrajectoryRow, messages_of
 from training.data.runs import read_rows
 from training.data.task_trees import read_task_trees
 from training.jobs.import_episodes import ImportConfig, run_import
+from training.jobs.pairs import PairsConfig, run_pairs
+from training.optimization.packed_replies import reply_path
 from training.recordings.report import ImportReport
 
 SYSTEM = {"role": "system", "content": "You find things."}
@@ -165,6 +169,41 @@ def test_several_users_messages_open_an_episode(tmp_path: Path) -> None:
     imported(tmp_path, [row])
     (tree,) = trees(tmp_path)
     assert [message.content for message in tree.opening] == ["Find the mug.", "Be quick."]
+
+
+def test_imported_episodes_become_preference_pairs(tmp_path: Path) -> None:
+    both = calling("look", "desk")
+    both["tool_calls"] += calling("look", "shelf")["tool_calls"]
+    seen = (both, DESK[1], SHELF[1])
+    other = result("look", "desk", "Nothing.")
+    rows = [
+        episode(*seen, *SHELF, DONE, reward=1.0),
+        episode(*seen, GIVE_UP, reward=0.0),
+        episode(both, other, SHELF[1], GIVE_UP, reward=0.0),
+        episode(*SHELF, GIVE_UP, reward=0.0),
+    ]
+    report = imported(tmp_path, rows)
+    assert report.uncertain_states == 1
+    run_pairs(
+        PairsConfig(
+            trees=(tmp_path / "out" / "trees",),
+            trajectories=(tmp_path / "out" / "trajectories",),
+            trajectory_pairs=True,
+            most_per_task=0,
+            output=tmp_path / "pairs",
+        )
+    )
+    pairs = list(read_rows(tmp_path / "pairs" / "rows.jsonl", PreferenceRow))
+    steps = [pair for pair in pairs if pair.level == "step"]
+    assert [(pair.depth, pair.rejected[0].content) for pair in steps] == [
+        (0, ""),  # the shelf, not the same two calls with another result
+        (1, "I give up."),
+    ]
+    assert steps[0].rejected[0].tool_calls[0].arguments == '{"place": "shelf"}'
+    assert {pair.source for pair in pairs} == {"best-path", "outcome"}
+    for pair in pairs:
+        whole = reply_path(renderer(), pair.history, messages_of(pair.chosen))
+        assert whole.scored
 
 
 def test_bad_records_are_named_and_nothing_is_written(tmp_path: Path) -> None:
