@@ -11,12 +11,14 @@ from typing import Final, Self, TypedDict
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from qnet.engine.token_trie import TokenTrie
 from qnet.engine.windows import SLIDING, window_of
 
-FLEX: Final = "flex_attention"
+TREE_ATTENTION: Final = "qguide_trees"
+"""The attention of `tree_attention`, which takes blocks."""
+
 BLOCK: Final = 128
 """Rows and columns of a block, FlexAttention's own choice."""
 
@@ -116,13 +118,9 @@ class TreeMask:
         return masks | {SLIDING: self._of_layer(config, window)}
 
     def _of_layer(self, config: PretrainedConfig, window: int | None) -> LayerMask:
-        match config._attn_implementation:
-            case "flex_attention":
-                return self.blocks(window)
-            case "eager":
-                return self.bias(window)
-            case _:
-                return self.dense(window)
+        if config._attn_implementation == TREE_ATTENTION:
+            return self.blocks(window)
+        return self.bias(window) if config._attn_implementation == "eager" else self.dense(window)
 
     def _pairs_of_blocks(self, sees: Sees) -> Tensor:
         """(N, N) how many pairs of a row and a column see each other, by block."""
@@ -157,26 +155,6 @@ def tree_inputs(tree: TokenTrie, device: torch.device) -> TreeInputs:
         "attention_mask": TreeMask.of(tree, device),
         "position_ids": torch.tensor([tree.depths], device=device),
     }
-
-
-def use_block_masks(model: PreTrainedModel) -> bool:
-    """Let a trunk on CUDA attend by FlexAttention, which takes block masks.
-
-    Elsewhere, and where the architecture does not support it or drops attention weights at random,
-    masks stay dense.
-
-    Returns:
-        True if it attends by FlexAttention now.
-    """
-    if model.device.type == "cuda" and takes_block_masks(model):
-        model.set_attn_implementation(FLEX)
-    return bool(model.config._attn_implementation == FLEX)
-
-
-def takes_block_masks(model: PreTrainedModel) -> bool:
-    """True if FlexAttention computes the attention of this architecture."""
-    dropout = (getattr(model.config, name, 0) or 0 for name in ("attention_dropout", "attn_pdrop"))
-    return model._supports_flex_attn and not any(dropout)
 
 
 def _preorder(before: list[int]) -> tuple[list[int], list[int]]:

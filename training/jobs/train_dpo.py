@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from qnet.engine.tree_attention import use_block_masks
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import load_renderer, save_checkpoint
 from qnet.models.hub import hub_name, model_folder
@@ -129,7 +130,10 @@ def _optimize(
     policy = model.policy
     best = BestWeights(run.path, config.keep)
     loop = Loop(policy, config.optimization, output=run.path, best=best)
+    use_block_masks(policy, policy.device)
+    use_block_masks(model.reference, loop.device)
     require_packable(policy, min(examples.training, key=len))
+    use_block_masks(policy, loop.device)  # where FSDP moves it in `run`
     with loop.main_process_first():  # it writes the file that the others read
         data = _Data.of(examples, model.reference.to(loop.device), run)
     model.reference.to("cpu")

@@ -16,6 +16,7 @@ from typing import Self
 import torch
 from pydantic import Field, model_validator
 
+from qnet.engine.tree_attention import use_block_masks
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import load_renderer, save_checkpoint
 from qnet.models.hub import hub_name, model_folder
@@ -170,7 +171,9 @@ def _fit(
     """Train the net; the loop with the weights to keep, and their validation figures."""
     best = BestWeights(run.path, config.keep)
     loop = Loop(qnet, config.optimization, output=run.path, best=best)
+    use_block_masks(qnet.trunk, qnet.device)
     require_packable(qnet, min(trees, key=len))
+    use_block_masks(qnet.trunk, loop.device)  # where FSDP moves the net in `run`
     models_world = config.models_world
     logits = output_embeddings(config.trunk, qnet, loop.device) if models_world else None
     loop.run(

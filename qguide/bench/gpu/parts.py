@@ -13,7 +13,11 @@ from qguide.bench.gpu.config import GpuCheck
 from qguide.bench.measurement.records import Run
 
 ROOT: Final = Path(__file__).parents[3]
-CONTRACTS: Final = ("tests/contract/scorers/test_architectures.py", "tests/contract/trees")
+CONTRACTS: Final = (
+    "tests/contract/scorers/test_architectures.py",
+    "tests/contract/trees",
+    "tests/unit/training/optimization/test_trainer.py",
+)
 """Tests that need CUDA; each is marked with it."""
 _NEEDED_BY_TESTS: Final = ("pytest", "pytest_asyncio", "hypothesis", "structlog", "stamina")
 _WORKERS: Final = 6

@@ -18,10 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from qguide.bench.measurement.shapes import SHAPES, build_qnet, llama_config
-from qnet.engine.tree_masks import use_block_masks
+from qnet.engine.tree_attention import use_block_masks
 from qnet.models.qnet import QNet
+from training.optimization.accelerator import enable_gradient_checkpointing
+from training.optimization.optimizers import build_optimizers
+from training.optimization.options import Optimization
 from training.optimization.packed_trees import PackedTree, Place
-from training.optimization.trainer import Optimization, build_optimizers
 from training.optimization.training_memory import reckon_memory
 from training.q_training.losses import loss_of
 from training.q_training.objective import Objective
@@ -61,7 +63,7 @@ def measure(options: TrainingStep) -> dict[str, object]:
     """
     shape = SHAPES[options.size]
     net = build_trained_net(options)
-    flex = use_block_masks(net.trunk)
+    flex = use_block_masks(net.trunk, net.device)
     tree = episode_tree(options.tokens, vocabulary=shape.vocabulary, rng=Random(0))
     optimizers = build_optimizers(net, Optimization(lr=1e-5))
     _reset_peak(options.device)
@@ -109,7 +111,7 @@ def build_trained_net(options: TrainingStep) -> QNet:
         for parameter in net.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
-    net.trunk.activation_checkpointing_enable({"use_reentrant": False})
+    enable_gradient_checkpointing(net.trunk)
     net.train()
     return net
 

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from qnet.engine.token_trie import TokenTrie
-from qnet.engine.tree_masks import FLEX, TreeMask, takes_block_masks, tree_inputs, use_block_masks
+from qnet.engine.tree_attention import (
+    attend_by_blocks,
+    takes_block_masks,
+    tree_attention,
+    use_block_masks,
+)
+from qnet.engine.tree_masks import TreeMask, tree_inputs
 from qnet.models.qnet import QNet
 from tests.support.architectures import tiny_config, tiny_pair
 from tests.support.devices import needs_cuda
@@ -34,7 +40,7 @@ def not_compiled() -> Iterator[None]:
 def test_a_tree_has_the_hidden_states_of_its_dense_mask(model_type: str) -> None:
     dense, flex = nets(model_type, "cpu")
     assert takes_block_masks(flex.trunk)
-    flex.trunk.set_attn_implementation(FLEX)
+    attend_by_blocks(flex.trunk)
     tree = random_tree(200, seed=1)
     with torch.inference_mode(), not_compiled():
         expected_BTD = dense.hidden_states(**tree_inputs(tree, dense.device))
@@ -44,12 +50,23 @@ def test_a_tree_has_the_hidden_states_of_its_dense_mask(model_type: str) -> None
     assert not isinstance(window, int) or max(tree.depths) > 2 * window
 
 
+@pytest.mark.parametrize("model_type", [pytest.param("llama", marks=needs_cuda)])
+def test_on_cuda_mixed_precision_stays_close_to_dense_masks(model_type: str) -> None:
+    dense, flex = nets(model_type, "cuda")
+    assert use_block_masks(flex.trunk, flex.device)
+    tree = random_tree(300, seed=0)
+    with torch.autocast("cuda", torch.bfloat16):
+        outputs, gradients = zip(*(trained(net, tree) for net in (dense, flex)), strict=True)
+    torch.testing.assert_close(*outputs, atol=0.1, rtol=0.1)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients[1].values())
+
+
 @pytest.mark.parametrize(
     "model_type", [pytest.param(m, marks=needs_cuda) for m in (*FULL, *WINDOWED, WITH_SINKS)]
 )
 def test_on_cuda_hidden_states_and_gradients_are_those_of_dense_masks(model_type: str) -> None:
     dense, flex = nets(model_type, "cuda")
-    assert use_block_masks(flex.trunk)
+    assert use_block_masks(flex.trunk, flex.device)
     for length in LENGTHS:  # several, because FlexAttention is compiled again for some of them
         tree = random_tree(length, seed=length)
         outputs, gradients = zip(*(trained(net, tree) for net in (dense, flex)), strict=True)
@@ -61,7 +78,7 @@ def test_on_cuda_hidden_states_and_gradients_are_those_of_dense_masks(model_type
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=needs_cuda)])
 def test_on_cuda_a_long_tree_takes_no_memory_that_grows_with_its_square(device: str) -> None:
     _, flex = nets("llama", device)
-    assert use_block_masks(flex.trunk)
+    assert use_block_masks(flex.trunk, flex.device)
     peaks = []
     for length in (16_384, 32_768):
         tree = random_tree(length, seed=0)
@@ -72,9 +89,23 @@ def test_on_cuda_a_long_tree_takes_no_memory_that_grows_with_its_square(device: 
     assert peaks[1] < 2.2 * peaks[0]
 
 
+def test_queries_and_keys_of_a_wider_type_attend_as_values_do() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn((3, 1, 4, 30, 8), generator=generator)
+    blocks = TreeMask.of(random_tree(30, seed=0)).blocks()
+    low = torch.bfloat16
+    with torch.inference_mode(), not_compiled():
+        mixed, _ = tree_attention(torch.nn.Module(), query, key, value.to(low), blocks)
+        alike, _ = tree_attention(
+            torch.nn.Module(), query.to(low), key.to(low), value.to(low), blocks
+        )
+    assert mixed.dtype == low
+    assert torch.equal(mixed, alike)
+
+
 def test_other_devices_and_dropout_keep_dense_masks() -> None:
     _, net = nets("llama", "cpu")
-    assert not use_block_masks(net.trunk)
+    assert not use_block_masks(net.trunk, net.device)
     mask = TreeMask.of(random_tree(20, seed=0))
     assert isinstance(mask.of_layers(net.trunk.config), torch.Tensor)
     net.trunk.config.attention_dropout = 0.1

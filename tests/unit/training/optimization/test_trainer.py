@@ -13,13 +13,13 @@ from torch import nn
 
 from qnet.errors import ConfigError
 from qnet.models.qnet import QNet
+from tests.support.devices import needs_cuda
 from tests.support.tiny_models import q_model
 from tests.support.trainings import STEPS, LossOf, line_loss, train, weights_of
 from training.optimization.optimizers import build_optimizers, cosine_with_warmup
 from training.optimization.options import Optimization
 from training.optimization.trainer import Loss
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
 devices = pytest.mark.parametrize(
     "device", ["cpu", pytest.param("auto", marks=needs_cuda, id="cuda")]
 )
