@@ -102,6 +102,15 @@ def rro(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def ipr(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Preference pairs of an agent's mistakes along expert trajectories (IPR)."""
+    with shown_errors():
+        from training.jobs.ipr import IprConfig, run_ipr
+
+        _show("ipr", run_ipr(load_config(IprConfig, config, overrides or ())))
+
+
+@app.command()
 def train_dpo(config: RequiredConfig, overrides: Overrides = None) -> None:
     """An implicit Q from preference pairs (StepQ): step-level or trajectory-level DPO."""
     with shown_errors():

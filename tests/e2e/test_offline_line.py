@@ -65,6 +65,42 @@ validation_fraction = 0.3
 [optimization]
 lr = 0.003
 """
+RRO = """
+output = "{runs}/rising"
+policy = "{runs}/sft/checkpoint"
+[environment]
+name = "fake"
+count = 6
+[rewards]
+rollouts = 3
+max_steps = 6
+max_tokens = 16
+"""
+IPR = """
+output = "{runs}/ipr"
+policy = "{runs}/sft/checkpoint"
+expert = ["{runs}/expert"]
+[environment]
+name = "fake"
+count = 40
+[contrast]
+tau = 0.0
+[rewards]
+rollouts = 3
+max_steps = 8
+max_tokens = 16
+"""
+TRAIN_MIXTURE = """
+pairs = ["{runs}/rising", "{runs}/ipr"]
+policy = "{runs}/sft/checkpoint"
+output = "{runs}/mixture"
+validation_fraction = 0.0
+mixture = "levels"
+write_policy = true
+weights.sft = 1.0
+[optimization]
+lr = 0.003
+"""
 
 
 def qguide(*arguments: str) -> Result:
@@ -128,6 +164,21 @@ def test_an_implicit_q_guides_where_a_qnet_does(trained: Path, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     results = json.loads((tmp_path / "evaluation" / "results.json").read_text())
     assert {row["method"] for row in results["rows"]} == {"q-guided"}
+
+
+def test_pairs_of_step_rewards_train_the_next_agent(trained: Path, tmp_path: Path) -> None:
+    for job, text in (("rro", RRO), ("ipr", IPR), ("train-dpo", TRAIN_MIXTURE)):
+        run_job(trained, job, text)
+    assert len((trained / "rising" / "explored.jsonl").read_text().splitlines()) == 6
+    pairs = [json.loads(line) for line in (trained / "ipr/rows.jsonl").read_text().splitlines()]
+    assert {(pair["source"], pair["level"]) for pair in pairs} == {
+        ("contrast", "suffix"),
+        ("contrast", "trajectory"),
+    }
+    result = evaluate(
+        trained, tmp_path, "--methods", "greedy", "--policy", f"{trained}/mixture/policy"
+    )
+    assert result.exit_code == 0, result.output
 
 
 def test_an_evaluation_is_not_resumed_with_other_candidates(trained: Path, tmp_path: Path) -> None:

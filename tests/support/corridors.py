@@ -7,10 +7,12 @@ from training.data.runs import JsonlWriter, open_run
 from training.environments.corridor import Corridor, CorridorConfig, CorridorSuite
 from training.trajectory import Step, path_history, react_reply
 
+THOUGHT = "On."
 
-def write_solutions(runs: Path, *, count: int) -> None:
+
+def write_solutions(runs: Path, *, count: int, first_seed: int = 0) -> Path:
     """Write the shortest solutions of some corridors to the run folder `expert`."""
-    suite = CorridorSuite(0, count)
+    suite = CorridorSuite(first_seed, count)
     with (
         open_run(runs / "expert", CorridorConfig()) as run,
         JsonlWriter(run.rows) as rows,
@@ -20,7 +22,7 @@ def write_solutions(runs: Path, *, count: int) -> None:
             first, steps = environment.reset(), []
             for action in Corridor.of_seed(int(task.source)).solution():
                 done = environment.step(action)
-                reply = react_reply("On.", action)
+                reply = react_reply(THOUGHT, action)
                 steps.append(Step(reply, done.observation, done.reward, done.terminated))
             row = TrajectoryRow(
                 task_id=task.id,
@@ -33,3 +35,4 @@ def write_solutions(runs: Path, *, count: int) -> None:
                 source=EXPERT,
             )
             rows.write(row)
+    return runs / "expert"

@@ -1,10 +1,11 @@
 """Preference pairs: two continuations of one state, of which the first has the higher value.
 
 groups, explore, collect ─▶ pairs ─┐
-                              rro ─┴▶ PreferenceRow ─▶ train-dpo
+                         rro, ipr ─┴▶ PreferenceRow ─▶ train-dpo
 """
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
@@ -12,19 +13,20 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 from qnet.records import TaskRow
 from qnet.types import History
 from training.data.records import MessageRow, messages_of, rows_of
-from training.trajectory import message_key
+from training.trajectory import Step, message_key, step_messages
 
-Level = Literal["step", "trajectory"]
-"""One action against another, or everything up to the end of an episode."""
+Level = Literal["step", "suffix", "trajectory"]
+"""One action against another, everything from a step to the end of an episode, or all of it."""
 
-PairSource = Literal["group", "best-path", "outcome", "rising", "fixed"]
+PairSource = Literal["group", "best-path", "outcome", "rising", "fixed", "contrast"]
 """Two candidates of a decision group; a step of a tree's best path and a sibling (StepQ); two
 episodes of one task with different outcomes (ETO); the best and the worst of the draws of a step,
-drawn until the reward rises or a fixed number of times (RRO)."""
+drawn until the reward rises or a fixed number of times (RRO); an expert's trajectory and an
+agent's, as a whole or from the agent's mistake on (IPR)."""
 
 
 class PreferenceRow(TaskRow):
-    """One preference pair: `pairs` and `rro` write it, `train-dpo` reads it.
+    """One preference pair: `pairs`, `rro` and `ipr` write it, `train-dpo` reads it.
 
     Attributes:
         level: length of what is compared.
@@ -77,7 +79,7 @@ class PreferenceRow(TaskRow):
                 f"{len(self.rejected)}; give one reply each"
             )
         key = message_key(self.chosen[0].to_message())
-        if self.level == "step" and key == message_key(self.rejected[0].to_message()):
+        if self.level != "trajectory" and key == message_key(self.rejected[0].to_message()):
             raise ValueError(f"chosen and rejected have the same action {key!r}; give two actions")
         return self
 
@@ -90,6 +92,12 @@ class PreferenceRow(TaskRow):
     def history(self) -> History:
         """The state as a chat."""
         return messages_of(self.messages)
+
+
+def scored_messages(steps: Sequence[Step]) -> History:
+    """Replies and observations of these steps, up to the last reply: one side of a pair."""
+    *before, last = steps
+    return (*chain.from_iterable(map(step_messages, before)), last.message)
 
 
 def preference_row(

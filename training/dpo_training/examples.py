@@ -23,7 +23,7 @@ class PairExamples(BaseModel):
     """Options for the examples and their packing.
 
     Attributes:
-        pairs: run folders of `pairs`.
+        pairs: run folders of `pairs`, `rro` or `ipr`.
         held_back_pairs: run folders of `pairs` used for validation only, in addition to the
             held-back tasks of `pairs`.
         other_pairs: run folders of pairs from another source, such as another policy, whose

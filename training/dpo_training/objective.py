@@ -1,5 +1,10 @@
 """Loss of a packed row of preference pairs."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Self
+
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -10,19 +15,24 @@ from training.data.preferences import Level
 from training.optimization.packed_replies import PackedPair, PackedReplies
 from training.optimization.trainer import Loss
 
+Mixture = Literal["pairs", "levels"]
+"""One mean over all pairs, or the sum of each level's own mean."""
+
 
 class LevelWeights(BaseModel):
     """Weights of a pair's loss by its level.
 
     Attributes:
         step: weight of pairs of actions.
+        suffix: weight of pairs of everything from a step on (IPR's step-DPO, equation 8).
         trajectory: weight of pairs of episodes.
-        sft: weight of -log pi of the chosen trajectories, which IPR adds (equation 10).
+        sft: weight of -log pi of the chosen trajectories, which IPR adds (equation 9).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     step: float = Field(default=1.0, gt=0)
+    suffix: float = Field(default=1.0, gt=0)
     trajectory: float = Field(default=1.0, gt=0)
     sft: float = Field(default=0.0, ge=0)
 
@@ -33,6 +43,8 @@ class DpoObjective(BaseModel):
     Attributes:
         beta: strength of the tie to the reference; the Q model is served with the same value.
         weights: weights of the levels.
+        mixture: "pairs" is the weighted mean over all pairs; "levels" adds up the mean of each
+            level, as IPR does (equation 10), so that the level with more pairs counts no more.
         gap_power: a pair's weight is the difference of its values to this power. 0 counts all pairs
             alike, as the papers do; higher powers (ours) make costly mistakes count more.
     """
@@ -41,26 +53,82 @@ class DpoObjective(BaseModel):
 
     beta: float = Field(default=PAPER_BETA, gt=0)
     weights: LevelWeights = LevelWeights()
+    mixture: Mixture = "pairs"
     gap_power: float = Field(default=0.0, ge=0)
 
 
+@dataclass(frozen=True, slots=True)
+class PairWeights:
+    """Weights of the pairs of one data set.
+
+    Attributes:
+        of_level: factor of the loss of a pair.
+        sft: factor of -log pi of a chosen trajectory.
+        counts_alike: pairs count alike in the divisor; otherwise each counts its weight.
+    """
+
+    of_level: Mapping[Level, float]
+    sft: float
+    gap_power: float
+    counts_alike: bool
+
+    @classmethod
+    def of(cls, objective: DpoObjective, rows: Iterable[PackedReplies]) -> Self:
+        """Weights for packed rows.
+
+        With the mixture "levels", a pair of level l has the weight w_l * P / P_l for P pairs of
+        which P_l have that level, so the mean over all pairs is the sum of the levels' means.
+        """
+        weights, power = objective.weights, objective.gap_power
+        given: dict[Level, float] = {
+            "step": weights.step,
+            "suffix": weights.suffix,
+            "trajectory": weights.trajectory,
+        }
+        if objective.mixture == "pairs":
+            return cls(given, weights.sft, power, counts_alike=False)
+        pairs = [pair for row in rows for pair in row.pairs]
+        sums: dict[Level, float] = defaultdict(float)
+        for pair in pairs:
+            sums[pair.level] += pair.gap**power
+        whole = sum(pair.level == "trajectory" for pair in pairs)
+        return cls(
+            {level: given[level] * len(pairs) / total for level, total in sums.items()},
+            weights.sft * len(pairs) / whole if whole else 0.0,
+            power,
+            counts_alike=True,
+        )
+
+    def weight(self, pair: PackedPair) -> float:
+        """Factor of a pair's loss."""
+        return self.of_level[pair.level] * float(pair.gap**self.gap_power)
+
+
 def pairs_loss(
-    policy_R: Tensor, reference_R: Tensor, packed: PackedReplies, objective: DpoObjective
+    policy_R: Tensor,
+    reference_R: Tensor,
+    packed: PackedReplies,
+    *,
+    weights: PairWeights,
+    beta: float,
 ) -> Loss:
-    """Weighted DPO loss of all pairs, and the sum of the weights.
+    """Weighted DPO loss of all pairs, and their part of the divisor.
 
     Args:
         policy_R: log pi of the replies under the policy.
         reference_R: the same under the reference.
+        packed: the replies and their pairs.
+        weights: of the whole data set.
+        beta: strength of the tie to the reference.
     """
-    chosen_q_P, rejected_q_P = q_of_pairs(policy_R, reference_R, packed, beta=objective.beta)
-    weight_P = torch.tensor([_weight(pair, objective) for pair in packed.pairs])
+    chosen_q_P, rejected_q_P = q_of_pairs(policy_R, reference_R, packed, beta=beta)
+    weight_P = torch.tensor([weights.weight(pair) for pair in packed.pairs])
     error_P = dpo_loss(chosen_q_P, rejected_q_P)
     total = (weight_P.to(error_P.device) * error_P).sum()
     whole = [pair.chosen for pair in packed.pairs if pair.level == "trajectory"]
-    if objective.weights.sft and whole:
-        total = total - objective.weights.sft * policy_R[whole].sum()
-    return Loss(total, float(weight_P.sum()))
+    if weights.sft and whole:
+        total = total - weights.sft * policy_R[whole].sum()
+    return Loss(total, len(packed.pairs) if weights.counts_alike else float(weight_P.sum()))
 
 
 def q_of_pairs(
@@ -71,11 +139,3 @@ def q_of_pairs(
     chosen = [pair.chosen for pair in packed.pairs]
     rejected = [pair.rejected for pair in packed.pairs]
     return q_R[chosen], q_R[rejected]
-
-
-def _weight(pair: PackedPair, objective: DpoObjective) -> float:
-    of_level: dict[Level, float] = {
-        "step": objective.weights.step,
-        "trajectory": objective.weights.trajectory,
-    }
-    return of_level[pair.level] * float(pair.gap**objective.gap_power)

@@ -7,7 +7,6 @@ grow in parallel, so that the policy samples in batches. The seed of a draw is d
 task, draw), so neither `parallel` nor a resume changes a tree.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -18,11 +17,8 @@ from qnet.records import TreeRow
 from qnet.types import BatchPolicy
 from training.algorithms.labelling import sibling_groups
 from training.algorithms.tree import branching_fraction
-from training.data.records import SearchRow, TrajectoryRow, node_row
-from training.data.runs import (
-    read_rows,
-    rows_path,
-)
+from training.data.expert_trajectories import best_trajectories
+from training.data.records import SearchRow, node_row
 from training.environment import Task
 from training.environments.registry import find_environment
 from training.exploration.mcts import Mcts, SearchedTree, search_task
@@ -38,7 +34,6 @@ from training.rollouts.models import (
 )
 from training.rollouts.policies import JobPolicy, guide_actions, with_rollouts
 from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
-from training.trajectory import Step
 
 MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})
 """The figures of a tree that are averaged over trees; the others are summed."""
@@ -160,17 +155,6 @@ def tree_row(task: Task, environment: str, explored: ExploredTree | SearchedTree
     )
 
 
-def _best_trajectories(folders: Sequence[Path]) -> dict[str, tuple[Step, ...]]:
-    """Each task's trajectory with the highest outcome; ties go to the first."""
-    best: dict[str, TrajectoryRow] = {}
-    for folder in folders:
-        for row in read_rows(rows_path(folder), TrajectoryRow):
-            known = best.get(row.task_id)
-            if known is None or row.outcome_reward > known.outcome_reward:
-                best[row.task_id] = row
-    return {task_id: row.to_steps() for task_id, row in best.items()}
-
-
 class _Explorer:
     """Grows each task's tree and writes it as soon as it is finished."""
 
@@ -179,7 +163,8 @@ class _Explorer:
         self._config = config
         self._rollouts = rollouts
         self._source = source
-        self._expert = _best_trajectories(config.expert)
+        best = best_trajectories(config.expert)
+        self._expert = {task_id: row.to_steps() for task_id, row in best.items()}
 
     def explore(self, playable: PlayableTask) -> RolloutTask[None]:
         """Grow and write the tree of one task."""

@@ -28,11 +28,10 @@ from training.algorithms.preferences import best_path_pairs, value_pairs
 from training.algorithms.tree import Node
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels, candidate_label, decisions_of
-from training.data.preferences import PreferenceRow, preference_row
+from training.data.preferences import PreferenceRow, preference_row, scored_messages
 from training.data.records import TrajectoryRow, messages_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
 from training.data.task_trees import TaskTree, read_task_trees
-from training.trajectory import step_messages
 
 _LEAST_MARGIN = 1e-9
 
@@ -212,10 +211,7 @@ def _system(task: TreeRow) -> History:
 
 
 def _replies(nodes: Sequence[Node]) -> History:
-    """Actions and observations of these nodes, up to the last action."""
-    *before, last = nodes
-    messages = [message for node in before for message in step_messages(node.step)]
-    return (*messages, last.step.message)
+    return scored_messages([node.step for node in nodes])
 
 
 def _cut_at_first_action(row: TrajectoryRow) -> tuple[History, History]:

@@ -2,9 +2,10 @@
 
     qguide train-dpo --config training/configs/alfworld/train_dpo.toml
 
-reads rows of `pairs`; writes an implicit-q checkpoint, which the server, `evaluate` and
-`choice-regret` accept instead of a QNet. Pairs of actions give step-level DPO (equation 8), pairs
-of episodes trajectory-level DPO (equation 7).
+reads rows of `pairs`, `rro` or `ipr`; writes an implicit-q checkpoint, which the server, `evaluate`
+and `choice-regret` accept instead of a QNet. Pairs of actions give step-level DPO (equation 8),
+pairs of episodes trajectory-level DPO (equation 7). Pairs of `ipr` with `mixture = "levels"` and
+`weights.sft` give the loss of IPR (its equation 10).
 """
 
 import random
@@ -27,7 +28,7 @@ from qnet.rendering.renderer import Renderer
 from training.data.runs import RunFolder, open_run, sha256_of_rows
 from training.dpo_training.examples import PackedExamples, PairExamples, read_pair_examples
 from training.dpo_training.logprobs import reference_logprobs, reply_logprobs, require_packable
-from training.dpo_training.objective import DpoObjective, pairs_loss
+from training.dpo_training.objective import DpoObjective, PairWeights, pairs_loss
 from training.dpo_training.validation import Referenced, validate
 from training.environments.registry import task_markers_of
 from training.optimization.best_weights import BestWeights, Criterion
@@ -153,11 +154,14 @@ def _optimize(
         return dict(of_last_epoch)
 
     epochs = _plan(config, data.training.trees)
+    weights = PairWeights.of(config, data.training.trees)
     loop.run(
         Training(
             f"train-dpo {config.name}",
             [step for epoch in epochs for step in epoch],
-            loss=lambda indices: _loss(policy, data.training, indices, config),
+            loss=lambda indices: _loss(
+                policy, data.training, indices, weights=weights, beta=config.beta
+            ),
             size=lambda indices: sum(len(data.training.trees[i]) for i in indices),
             validate=on_epoch,
             steps_per_epoch=len(epochs[0]),
@@ -170,11 +174,20 @@ def _optimize(
 
 
 def _loss(
-    policy: PreTrainedModel, data: Referenced, indices: Sequence[int], objective: DpoObjective
+    policy: PreTrainedModel,
+    data: Referenced,
+    indices: Sequence[int],
+    *,
+    weights: PairWeights,
+    beta: float,
 ) -> Loss:
     parts = [
         pairs_loss(
-            reply_logprobs(policy, data.trees[i]), data.reference[i], data.trees[i], objective
+            reply_logprobs(policy, data.trees[i]),
+            data.reference[i],
+            data.trees[i],
+            weights=weights,
+            beta=beta,
         )
         for i in indices
     ]

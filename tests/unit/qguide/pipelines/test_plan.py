@@ -143,6 +143,19 @@ def test_the_embedded_models_are_made_in_the_order_that_was_measured(
     assert plan.slots == 2
 
 
+def test_each_iteration_of_ipr_needs_the_agent_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/alfworld/train").mkdir(parents=True)
+    plan = build_plan(load_pipeline(ROOT / "training/configs/alfworld/pipeline_ipr.toml"))
+    needs = {name: set(stage.needs) for name, stage in plan.stages.items()}
+    assert needs["pairs_1"] == {"expert", "sft"}
+    assert needs["agent_1"] == {"sft", "pairs_1"}
+    assert needs["pairs_3"] == {"expert", "sft", "agent_2", "pairs_1", "pairs_2"}
+    assert needs["agent_4"] == {"sft", "pairs_4", "agent_3"}
+
+
 def texts_in(kind: type[BaseModel]) -> Iterator[str]:
     """Names of all fields whose value may be text, in nested tables too."""
     for name, field in kind.model_fields.items():

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from training.configs.job_files import load_config
 from training.environments.alfworld.bundle import AlfWorldConfig
+from training.exploration.contrast import Contrast
 from training.exploration.mcts import Mcts
 from training.exploration.rising import Rising
 from training.exploration.step_rewards import StepRewards
@@ -16,6 +17,7 @@ from training.jobs.choice_regret import ChoiceRegretConfig
 from training.jobs.collect import CollectConfig
 from training.jobs.explore import ExploreConfig
 from training.jobs.groups import GroupsConfig
+from training.jobs.ipr import IprConfig
 from training.jobs.label import LabelConfig
 from training.jobs.pairs import PairsConfig
 from training.jobs.rro import RroConfig
@@ -35,6 +37,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "train_value": TrainQNetConfig,
     "pairs": PairsConfig,
     "rro": RroConfig,
+    "ipr": IprConfig,
     "train_dpo": TrainDpoConfig,
 }
 JOB_FILES = sorted(p for p in CONFIGS.rglob("*.toml") if not p.stem.startswith("pipeline"))
@@ -113,6 +116,20 @@ def test_reward_rising_ships_with_the_papers_rule() -> None:
     assert (config.rising, config.rewards) == (Rising(), StepRewards())
     assert (config.rising.stop, config.rising.go_on) == ("rising", "first")
     assert Path(config.policy) == load_config(SftConfig, CONFIGS / "sft.toml").output / "checkpoint"
+
+
+def test_process_refinement_ships_with_the_papers_numbers() -> None:
+    ipr = load_config(IprConfig, CONFIGS / "ipr.toml")
+    assert (ipr.contrast, ipr.rewards) == (Contrast(tau=0.5, temperature=0.0), StepRewards())
+    assert (ipr.rewards.rollouts, ipr.rewards.temperature) == (5, 1.0)
+    assert ipr.expert == (load_config(CollectConfig, CONFIGS / "collect.toml").output,)
+    dpo = load_config(TrainDpoConfig, CONFIGS / "train_dpo_ipr.toml")
+    assert (dpo.mixture, dpo.beta, dpo.gap_power) == ("levels", 0.1, 0)
+    assert (dpo.weights.suffix, dpo.weights.trajectory, dpo.weights.sft) == (1, 1, 1)
+    assert (dpo.optimization.lr, dpo.optimization.epochs) == (1e-5, 3)
+    assert dpo.pairs == (ipr.output,)
+    assert dpo.write_policy
+    assert str(dpo.policy) == ipr.policy == ipr.scorer
 
 
 def test_each_stage_reads_what_the_one_before_it_writes() -> None:

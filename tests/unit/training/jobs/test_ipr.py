@@ -1,0 +1,219 @@
+"""The ipr job on corridors: an agent with one known mistake, and agents that wander."""
+
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from random import Random
+
+import pytest
+from rich.console import Console
+
+from qnet.errors import ConfigError, EnvironmentFailureError
+from qnet.types import BatchPolicy, Candidate, History, Message, SampleRequest
+from tests.support.corridors import THOUGHT, write_solutions
+from training.data.contrast import ContrastRow
+from training.data.preferences import PreferenceRow
+from training.data.runs import read_rows
+from training.environments.corridor import Corridor, CorridorConfig
+from training.exploration.contrast import Contrast
+from training.exploration.step_rewards import StepRewards
+from training.jobs.ipr import EXPLORED, IprConfig, run_ipr
+from training.trajectory import action_key, react_reply
+
+SEED = 7
+SOLUTION = Corridor.of_seed(SEED).solution()
+MAX_STEPS = 8
+
+
+def actions_of(history: History) -> list[str]:
+    return [action_key(message.content) for message in history if message.role == "assistant"]
+
+
+class Stumbler:
+    """Solves the corridor, but looks around for ever once it has looked, which it does at a step.
+
+    Attributes:
+        rollouts: number of roll-outs that it has begun.
+    """
+
+    name = "stumbler"
+
+    def __init__(self, stumbles_at: int | None = None, *, recovers: bool = False) -> None:
+        self.rollouts = 0
+        self._stumbles_at = stumbles_at
+        self._recovers = recovers
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        return [self._sample(request) for request in requests]
+
+    def _sample(self, request: SampleRequest) -> list[Candidate]:
+        done = actions_of(request.history)
+        self.rollouts += request.n * (request.role == "rollout")
+        right = [action for action in done if action != "look"]
+        stumbles = len(done) == self._stumbles_at or ("look" in done and not self._recovers)
+        action = "look" if stumbles else SOLUTION[len(right)]
+        return [Candidate(Message("assistant", react_reply(THOUGHT, action)), 2)] * request.n
+
+
+class Wanderer:
+    """Draws any action, decided only by the seed."""
+
+    name = "wanderer"
+
+    def __init__(self, *, dies_after: int | None = None) -> None:
+        self.calls = 0
+        self._dies_after = dies_after
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        self.calls += 1
+        if self.calls == self._dies_after:
+            raise KeyboardInterrupt
+        return [self._sample(request) for request in requests]
+
+    def _sample(self, request: SampleRequest) -> list[Candidate]:
+        draw = Random(request.sampling.seed)
+        actions = ("go left", "go right", "take key", "open door")
+        return [
+            Candidate(Message("assistant", react_reply(THOUGHT, draw.choice(actions))), 3)
+            for _ in range(request.n)
+        ]
+
+
+@pytest.fixture
+def expert(tmp_path: Path) -> Path:
+    return write_solutions(tmp_path, first_seed=SEED, count=6)
+
+
+def configure(expert: Path, name: str = "ipr", *, count: int = 1, **changes: object) -> IprConfig:
+    values: dict[str, object] = {
+        "output": expert.parent / name,
+        "expert": (expert,),
+        "environment": CorridorConfig(first_seed=SEED, count=count),
+        "rewards": StepRewards(rollouts=5, max_steps=MAX_STEPS),
+        "parallel": 4,
+    }
+    return IprConfig.model_validate(values | changes)
+
+
+def explore(
+    config: IprConfig, policy: BatchPolicy, *, scorer: BatchPolicy | None = None
+) -> dict[str, float]:
+    return run_ipr(config, policy=policy, scorer=scorer, console=Console(file=StringIO()))
+
+
+def pairs_of(config: IprConfig) -> list[PreferenceRow]:
+    return list(read_rows(config.output / "rows.jsonl", PreferenceRow))
+
+
+def explored_of(config: IprConfig) -> list[ContrastRow]:
+    rows = read_rows(config.output / EXPLORED, ContrastRow)
+    return sorted(rows, key=lambda row: row.task_id)
+
+
+@pytest.mark.parametrize("mistake", range(len(SOLUTION)))
+def test_one_mistake_is_one_pair_of_everything_after_it(expert: Path, mistake: int) -> None:
+    config = configure(expert)
+    figures = explore(config, Stumbler(mistake))
+    whole, after = pairs_of(config)
+    assert (after.level, after.source, after.depth) == ("suffix", "contrast", mistake)
+    assert actions_of(after.history) == SOLUTION[:mistake]
+    assert (after.chosen_value, after.rejected_value) == (1.0, 0.0)
+    looks = ["look"] * (MAX_STEPS - mistake)
+    for pair, chosen, rejected in (
+        (after, SOLUTION[mistake:], looks),
+        (whole, SOLUTION, [*SOLUTION[:mistake], *looks]),
+    ):
+        sides = [[row.to_message() for row in side] for side in (pair.chosen, pair.rejected)]
+        assert [actions_of(tuple(side)) for side in sides] == [chosen, rejected]
+        assert len(sides[0]) == 2 * len(chosen) - 1
+    assert (whole.level, whole.depth, len(whole.messages)) == ("trajectory", 0, 1)
+    assert (figures["suffix_pairs"], figures["trajectory_pairs"]) == (1, 1)
+    assert (figures["deviations"], figures["own_outcome"]) == (1, 0.0)
+
+
+def test_an_episode_along_the_expert_is_not_played_again(expert: Path) -> None:
+    figures = explore(configure(expert), Stumbler(3))
+    # From the start; after the mistake at step 4, from the expert's state there.
+    assert figures["episodes"] == 2
+    # After the expert's action and after the agent's own.
+    assert figures["rollouts"] == 2 * 5
+
+
+def test_no_action_is_worse_by_more_than_one(expert: Path) -> None:
+    config = configure(expert, contrast=Contrast(tau=1.0))
+    explore(config, Stumbler(2))
+    assert [pair.level for pair in pairs_of(config)] == ["trajectory"]
+
+
+def test_an_agent_like_the_expert_gives_no_pair(expert: Path) -> None:
+    config = configure(expert)
+    figures = explore(config, Stumbler())
+    assert pairs_of(config) == []
+    assert (figures["deviations"], figures["rollouts"], figures["own_outcome"]) == (0, 0, 1.0)
+
+
+def test_a_mistake_that_the_scorer_makes_good_gives_no_suffix(expert: Path) -> None:
+    config = configure(expert)
+    scorer = Stumbler(recovers=True)
+    figures = explore(config, Stumbler(1), scorer=scorer)
+    assert [pair.level for pair in pairs_of(config)] == ["trajectory"]
+    assert (figures["expert_reward"], figures["own_reward"]) == (1.0, 1.0)
+    assert scorer.rollouts > 0
+
+
+def test_a_mistake_that_the_agent_makes_good_is_not_compared(expert: Path) -> None:
+    config = configure(expert)
+    figures = explore(config, Stumbler(1, recovers=True))
+    assert pairs_of(config) == []
+    assert (figures["deviations"], figures["compared"]) == (1, 0)
+
+
+def test_step_rewards_of_the_expert_are_kept_over_iterations(expert: Path) -> None:
+    first = configure(expert, "1")
+    explore(first, Stumbler(2), scorer=Stumbler(4))
+    second = configure(expert, "2", earlier=(first.output,))
+    figures = explore(second, Stumbler(2), scorer=Stumbler())
+    # The scorer of the second run would have won after the expert's step, but is not asked.
+    [row] = explored_of(second)
+    assert row.expert_rewards == explored_of(first)[0].expert_rewards
+    assert figures["rollouts"] == 5
+    other = configure(expert, "3", earlier=(first.output,), rewards=StepRewards(rollouts=2))
+    with pytest.raises(ConfigError, match=r"rewards was .* comparable only by one scorer"):
+        explore(other, Stumbler(2))
+
+
+def test_tasks_without_a_trajectory_are_not_played(expert: Path) -> None:
+    config = configure(expert, count=9)
+    figures = explore(config, Wanderer())
+    assert figures["tasks"] == 6
+    others = CorridorConfig(first_seed=100, count=3)
+    elsewhere = configure(expert, "elsewhere", environment=others)
+    with pytest.raises(ConfigError, match="none of the 3 tasks has a trajectory"):
+        explore(elsewhere, Wanderer())
+
+
+def test_an_expert_of_another_game_is_refused(expert: Path) -> None:
+    rows = expert / "rows.jsonl"
+    rows.write_text(rows.read_text().replace("You pick up the key.", "You find a coin."))
+    with pytest.raises(EnvironmentFailureError, match=r"all 1 tasks failed.*replayed"):
+        explore(configure(expert), Stumbler(3))
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_killed_run_goes_on_to_the_same_rows(expert: Path, parallel: int) -> None:
+    whole = configure(expert, "whole", count=6)
+    killed = configure(expert, "killed", count=6, parallel=parallel)
+    explore(whole, Wanderer())
+    with pytest.raises(KeyboardInterrupt):
+        explore(killed, Wanderer(dies_after=40))
+    assert not (killed.output / "rows.jsonl").exists()
+    explore(killed, Wanderer())
+    assert explored_of(killed) == explored_of(whole)
+    assert pairs_of(killed) == pairs_of(whole) != []
+
+
+def test_another_seed_draws_differently(expert: Path) -> None:
+    one, other = configure(expert, "0", count=6), configure(expert, "1", count=6, seed=1)
+    explore(one, Wanderer())
+    explore(other, Wanderer())
+    assert pairs_of(one) != pairs_of(other)

@@ -1,0 +1,192 @@
+"""Exploration of an agent along an expert's trajectory, and its mistakes there (IPR 3.2 and 3.3).
+
+The agent plays to the end from every state of the expert's trajectory. An episode in which it takes
+the expert's action, word for word, is its episode from the next state, too, and is not played
+again. Step rewards are computed only of the states that need them: where the agent takes another
+action and then ends worse (ours; the pairs are the same).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.types import Sampling
+from training.algorithms.contrast import Comparison
+from training.environment import Environment
+from training.exploration.replays import new_steps
+from training.exploration.step_rewards import StepRewards, step_reward
+from training.rollouts.episode import Episode, first_reply, play_episode, seeded
+from training.rollouts.rollout import RolloutTask
+from training.trajectory import REACT, ChatFormat, Step
+
+
+class Contrast(BaseModel):
+    """Options of the agent's exploration.
+
+    Attributes:
+        tau: the agent's action is a mistake if its reward is lower by more than this; 0.5 is the
+            paper's for ALFWorld, 0.1 for WebShop and InterCode-SQL.
+        temperature: sampling temperature of the agent; 0, the paper's, is greedy.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tau: float = Field(default=0.5, ge=0, le=1)
+    temperature: float = Field(default=0.0, ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A state of the expert's trajectory where the agent takes another action.
+
+    Attributes:
+        step: number of the expert's steps before the state.
+        steps: the agent's own, from its action to the end.
+        comparison: None if the agent's episode does not end worse than the expert's.
+    """
+
+    step: int
+    steps: tuple[Step, ...]
+    comparison: Comparison | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contrasted:
+    """An agent beside one trajectory of the expert.
+
+    Attributes:
+        own: the agent's episode from the start; empty if there is no room for a first reply.
+        deviations: where it left the expert's trajectory.
+        expert_rewards: reward of the expert's step t, of the steps that were compared.
+        episodes: number of episodes that the agent played.
+        rollouts: number of roll-outs for step rewards.
+        completion_tokens: tokens generated for all of them.
+    """
+
+    own: tuple[Step, ...]
+    deviations: tuple[Deviation, ...]
+    expert_rewards: Mapping[int, float]
+    episodes: int
+    rollouts: int
+    completion_tokens: int
+
+
+def contrast_task(
+    make: Callable[[], Environment],
+    *,
+    task_id: str,
+    first_observation: str,
+    expert: Sequence[Step],
+    options: Contrast,
+    rewards: StepRewards,
+    known: Mapping[int, float],
+    seed: int,
+    chat: ChatFormat = REACT,
+) -> RolloutTask[Contrasted]:
+    """Let the agent explore along one trajectory; a rollout task.
+
+    Args:
+        make: a fresh, single-use episode of the task; the same one every time.
+        task_id: the task's part in the seeds of its draws.
+        first_observation: of the expert's trajectory.
+        expert: its steps, the last one with the outcome.
+        options: of the agent and of its mistakes.
+        rewards: of the roll-outs; its limits are those of the agent's episodes, too.
+        known: rewards of the expert's steps that were computed before.
+        seed: the job's.
+        chat: the environment's.
+
+    Raises:
+        EnvironmentFailureError: an episode replayed differently, or the expert played another game.
+    """
+    explorer = _Explorer(make, first_observation, options, rewards, (seed, task_id), chat)
+    judge = _Judge(explorer, expert, dict(known))
+    own: tuple[Step, ...] = ()
+    suffix: tuple[Step, ...] = ()
+    deviations: list[Deviation] = []
+    for t, step in enumerate(expert):
+        if not suffix:
+            suffix = yield from explorer.play(expert[:t])
+        if not suffix:  # the history leaves no room for a reply
+            break
+        own = own if t else suffix
+        if suffix[0].key != step.key:
+            comparison = yield from judge.compare(t, suffix)
+            deviations.append(Deviation(t, suffix, comparison))
+        follows = suffix[0].action == step.action
+        suffix = suffix[1:] if follows else ()
+    return Contrasted(
+        own,
+        tuple(deviations),
+        judge.expert_rewards,
+        explorer.episodes,
+        judge.rollouts,
+        explorer.completion_tokens + judge.completion_tokens,
+    )
+
+
+@dataclass(slots=True)
+class _Explorer:
+    """The agent, and the task that it plays."""
+
+    make: Callable[[], Environment]
+    first: str
+    options: Contrast
+    rewards: StepRewards
+    seed_parts: tuple[object, ...]
+    chat: ChatFormat
+    episodes: int = 0
+    completion_tokens: int = 0
+
+    def play(self, before: Sequence[Step]) -> RolloutTask[tuple[Step, ...]]:
+        """The agent's own steps from the state after some steps of the expert."""
+        sampling = Sampling(self.options.temperature, self.rewards.max_tokens)
+        episode: Episode = yield from play_episode(
+            self.make,
+            first_reply(seeded(sampling, *self.seed_parts, len(before))),
+            max_steps=self.rewards.max_steps,
+            prefix=[step.action for step in before],
+            chat=self.chat,
+        )
+        self.episodes += 1
+        self.completion_tokens += episode.completion_tokens
+        return new_steps(episode, self.first, before)
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Step rewards of the expert and of the agent."""
+
+    explorer: _Explorer
+    expert: Sequence[Step]
+    expert_rewards: dict[int, float]
+    rollouts: int = 0
+    completion_tokens: int = 0
+
+    def compare(self, t: int, own: Sequence[Step]) -> RolloutTask[Comparison | None]:
+        """The expert's step and the agent's; None if the agent does not end worse."""
+        outcome, own_outcome = self.expert[-1].reward, own[-1].reward
+        if own_outcome >= outcome:
+            return None
+        if t not in self.expert_rewards:
+            last = t == len(self.expert) - 1
+            self.expert_rewards[t] = (
+                outcome if last else (yield from self._reward(self.expert[: t + 1], "expert"))
+            )
+        own_reward = yield from self._reward([*self.expert[:t], own[0]], "own")
+        return Comparison(self.expert_rewards[t], own_reward, outcome, own_outcome)
+
+    def _reward(self, steps: Sequence[Step], whose: str) -> RolloutTask[float]:
+        explorer = self.explorer
+        found = yield from step_reward(
+            explorer.make,
+            explorer.first,
+            steps,
+            options=explorer.rewards,
+            seed_parts=(*explorer.seed_parts, len(steps), whose),
+            chat=explorer.chat,
+        )
+        self.rollouts += len(found.rollouts)
+        self.completion_tokens += found.completion_tokens
+        return found.mean

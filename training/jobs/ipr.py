@@ -1,0 +1,299 @@
+"""Collect preference pairs of an agent's mistakes along expert trajectories (IPR 3.2 and 3.3).
+
+    qguide ipr --config training/configs/alfworld/ipr.toml
+
+reads an agent, a scorer and the expert's trajectories; plays the tasks that have one. The agent
+plays to the end from every state of the trajectory. Where its action is worse than the expert's, by
+the mean outcome of the scorer's roll-outs, and it ends worse, the expert's steps from there on are
+preferred to its own. Where it ends worse from the start, so is the whole trajectory.
+
+    explored.jsonl   one row per task, with its pairs and step rewards
+    rows.jsonl       the pairs, all at once when the last task is done
+
+The seed of a draw is derived from (seed, task, step), so neither `parallel` nor a resume changes a
+row. The scorer stays the same over iterations, and so do the expert's step rewards: `earlier` names
+the runs of the iterations before.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field
+from rich.console import Console
+
+from qnet.errors import ConfigError
+from qnet.types import BatchPolicy, History
+from training.data.contrast import ContrastRow, sha256_of_steps
+from training.data.expert_trajectories import best_trajectories
+from training.data.preferences import PreferenceRow, preference_row, scored_messages
+from training.data.records import TrajectoryRow, messages_of
+from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, read_rows
+from training.exploration.contrast import Contrast, Contrasted, contrast_task
+from training.exploration.step_rewards import StepRewards
+from training.rollouts.figures import RunFigures
+from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from training.rollouts.hosted import HostedPolicy
+from training.rollouts.models import EMBEDDED, sha256_of_policy
+from training.rollouts.policies import with_rollouts
+from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+from training.trajectory import Step, path_history
+
+EXPLORED: Final = "explored.jsonl"
+
+
+class IprConfig(RolloutConfig):
+    """Configuration of `qguide ipr`.
+
+    Attributes:
+        policy: the agent: "embedded", a folder, "upstream:NAME" or an address with "#" and a model.
+        scorer: the policy whose roll-outs give step rewards, named as `policy` is; the paper's is
+            the SFT policy in every iteration. "" for `policy` itself.
+        expert: run folders of `collect`; each task's best trajectory is explored, and a task
+            without any is not played.
+        earlier: run folders of earlier iterations, whose step rewards of the expert are used again.
+        contrast: how the agent explores, and how large its mistakes are.
+        rewards: the roll-outs that give a step its reward, and the limits of every episode.
+        seed: base seed of all draws.
+    """
+
+    policy_fields = ("policy", "scorer")
+
+    policy: str = EMBEDDED
+    scorer: str = ""
+    expert: tuple[Path, ...] = Field(min_length=1)
+    earlier: tuple[Path, ...] = ()
+    contrast: Contrast = Contrast()
+    rewards: StepRewards = StepRewards()
+    seed: int = 0
+
+
+def run_ipr(
+    config: IprConfig,
+    *,
+    policy: BatchPolicy | HostedPolicy | None = None,
+    scorer: BatchPolicy | HostedPolicy | None = None,
+    console: Console | None = None,
+) -> dict[str, float]:
+    """Explore the tasks that have no row yet, then write the pairs of all tasks.
+
+    Args:
+        config: tasks, models and options.
+        policy, scorer: used instead of the models that `config` names.
+        console: shows the progress; None is stderr.
+
+    Returns:
+        Time and cost of this start of the run, and the figures of all its tasks.
+
+    Raises:
+        ConfigError: the run folder belongs to another configuration, or a run in `earlier` to
+            another scorer.
+        EnvironmentFailureError: no task could be explored.
+    """
+    weights = {
+        "policy_sha256": "" if policy else sha256_of_policy(config.policy),
+        "scorer_sha256": "" if scorer else sha256_of_policy(config.scorer or config.policy),
+    }
+    for folder in config.earlier:
+        _require_same_scorer(folder, config, weights["scorer_sha256"])
+    with open_rollouts("ipr", config, weights=weights, console=console) as rollouts:
+        policy = policy or rollouts.build_policy(config.policy)
+        if scorer is None and config.scorer:
+            scorer = rollouts.build_policy(config.scorer)
+        explorer = _Explorer(config, rollouts, source=policy.name)
+        rollouts.play(
+            explorer.explore,
+            policy=with_rollouts(policy, scorer) if scorer else policy,
+            finished=explorer.not_to_play(),
+            rows=EXPLORED,
+        )
+        spent = explorer.figures.finish()
+        figures = _write_pairs(rollouts.folder)
+        rollouts.metrics.write({"pairs": figures})
+        return spent | figures
+
+
+def _require_same_scorer(folder: Path, config: IprConfig, scorer_sha256: str) -> None:
+    before = json.loads(RunFolder(folder).config.read_text(encoding="utf-8"))
+    now = {"rewards": config.rewards.model_dump(mode="json"), "scorer_sha256": scorer_sha256}
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise ConfigError(
+                f"{name} was {before.get(name)!r} in {folder} and is {value!r}; step rewards are "
+                "comparable only by one scorer: use the same one, or leave the run out of earlier"
+            )
+
+
+class _Explorer:
+    """Explores each task's trajectory and writes its row as soon as it is finished."""
+
+    def __init__(self, config: IprConfig, rollouts: Rollouts, *, source: str) -> None:
+        self.figures = RunFigures(rollouts, unit="trajectories", rate="rollouts")
+        self._config = config
+        self._rollouts = rollouts
+        self._source = source
+        self._experts = best_trajectories(config.expert)
+        self._known = _expert_rewards(config.earlier)
+
+    def not_to_play(self) -> set[str]:
+        """Ids of the tasks that are finished or have no trajectory of the expert."""
+        tasks = {task.id for task in self._rollouts.suite.tasks}
+        without = tasks - self._experts.keys()
+        if without == tasks:
+            raise ConfigError(
+                f"none of the {len(tasks)} tasks has a trajectory in expert = "
+                f"{', '.join(map(str, self._config.expert))}; name the games of that run in "
+                "[environment]"
+            )
+        return without | finished_task_ids(self._rollouts.folder.path / EXPLORED)
+
+    def explore(self, playable: PlayableTask) -> RolloutTask[None]:
+        """Explore and write one task."""
+        config, task_id = self._config, playable.task.id
+        trajectory = self._experts[task_id]
+        expert = trajectory.to_steps()
+        contrasted = yield from contrast_task(
+            playable.make,
+            task_id=task_id,
+            first_observation=_first_observation(trajectory),
+            expert=expert,
+            options=config.contrast,
+            rewards=config.rewards,
+            known=self._known.get((task_id, sha256_of_steps(expert)), {}),
+            seed=config.seed,
+            chat=playable.environment.chat,
+        )
+        spent: Timings = yield TimingsRequest()
+        row = contrast_row(trajectory, contrasted, config, source=self._source)
+        summary = self.figures.add(
+            {
+                "episodes": contrasted.episodes,
+                "rollouts": contrasted.rollouts,
+                "completion_tokens": contrasted.completion_tokens,
+            },
+            spent,
+        )
+        self._rollouts.write(row, note=f"{summary['rollouts_per_s']:.1f} roll-outs/s")
+
+
+def _expert_rewards(folders: Sequence[Path]) -> dict[tuple[str, str], dict[int, float]]:
+    """Step rewards of the expert from earlier iterations, by task and trajectory."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for folder in folders:
+        for row in read_rows(folder / EXPLORED, ContrastRow):
+            found.setdefault((row.task_id, row.expert_sha256), {}).update(row.known_rewards)
+    return found
+
+
+def _first_observation(trajectory: TrajectoryRow) -> str:
+    return trajectory.messages[0 if trajectory.system is None else 1].content
+
+
+def contrast_row(
+    trajectory: TrajectoryRow, contrasted: Contrasted, config: IprConfig, *, source: str
+) -> ContrastRow:
+    """An explored trajectory as a row."""
+    expert = trajectory.to_steps()
+    compared = {d.step: d.comparison for d in contrasted.deviations if d.comparison is not None}
+    return ContrastRow(
+        task_id=trajectory.task_id,
+        kind=trajectory.kind,
+        environment=trajectory.environment,
+        expert_sha256=sha256_of_steps(expert),
+        expert_outcome=trajectory.outcome_reward,
+        expert_rewards=tuple(map(contrasted.expert_rewards.get, range(len(expert)))),
+        own_outcome=contrasted.own[-1].reward if contrasted.own else None,
+        own_rewards=tuple(
+            compared[t].own_reward if t in compared else None for t in range(len(expert))
+        ),
+        deviations=len(contrasted.deviations),
+        pairs=tuple(pairs_of(trajectory, contrasted, tau=config.contrast.tau)),
+        source=source,
+        seed=config.seed,
+        rollouts=contrasted.rollouts,
+        completion_tokens=contrasted.completion_tokens,
+    )
+
+
+def pairs_of(
+    trajectory: TrajectoryRow, contrasted: Contrasted, *, tau: float
+) -> Iterator[PreferenceRow]:
+    """The whole trajectory if the agent ends worse, then the steps after each of its mistakes."""
+    expert = trajectory.to_steps()
+    own, outcome = contrasted.own, trajectory.outcome_reward
+    if own and own[-1].reward < outcome:
+        yield preference_row(
+            trajectory,
+            ("trajectory", "contrast"),
+            state=_state(trajectory, ()),
+            chosen=scored_messages(expert),
+            rejected=scored_messages(own),
+            values=(outcome, own[-1].reward),
+            candidates=2,
+        )
+    for deviation in contrasted.deviations:
+        comparison = deviation.comparison
+        if comparison is not None and comparison.is_mistake(tau=tau):
+            yield preference_row(
+                trajectory,
+                ("suffix", "contrast"),
+                state=_state(trajectory, expert[: deviation.step]),
+                chosen=scored_messages(expert[deviation.step :]),
+                rejected=scored_messages(deviation.steps),
+                values=(comparison.expert_reward, comparison.own_reward),
+                candidates=2,
+            )
+
+
+def _state(trajectory: TrajectoryRow, steps: Sequence[Step]) -> History:
+    """The chat after some steps of the expert."""
+    system = messages_of(trajectory.messages[: 0 if trajectory.system is None else 1])
+    return (*system, *path_history(_first_observation(trajectory), steps))
+
+
+def _write_pairs(folder: RunFolder) -> dict[str, float]:
+    """Write the pairs of all explored tasks; returns their figures."""
+    explored = sorted(read_rows(folder.path / EXPLORED, ContrastRow), key=lambda row: row.task_id)
+    unfinished = folder.rows.with_suffix(".partial")
+    unfinished.unlink(missing_ok=True)
+    with JsonlWriter(unfinished) as writer:
+        for row in explored:
+            for pair in row.pairs:
+                writer.write(pair)
+    unfinished.replace(folder.rows)
+    return figures_of(explored)
+
+
+def figures_of(rows: Sequence[ContrastRow]) -> dict[str, float]:
+    """Pairs and step rewards of explored trajectories.
+
+    Returns:
+        `own_outcome`: mean outcome of the agent from the start. `expert_reward` and `own_reward`:
+        mean step reward of the two actions, over the states where they are compared.
+    """
+    pairs = [pair for row in rows for pair in row.pairs]
+    levels = Counter(pair.level for pair in pairs)
+    compared = [
+        (expert, own)
+        for row in rows
+        for expert, own in zip(row.expert_rewards, row.own_rewards, strict=True)
+        if expert is not None and own is not None
+    ]
+    means: Mapping[str, list[float]] = {
+        "own_outcome": [row.own_outcome for row in rows if row.own_outcome is not None],
+        "expert_reward": [expert for expert, _ in compared],
+        "own_reward": [own for _, own in compared],
+        "mean_gap": [pair.gap for pair in pairs],
+    }
+    return {
+        "tasks": len(rows),
+        "steps": sum(len(row.expert_rewards) for row in rows),
+        "deviations": sum(row.deviations for row in rows),
+        "compared": len(compared),
+        "pairs": len(pairs),
+        "suffix_pairs": levels["suffix"],
+        "trajectory_pairs": levels["trajectory"],
+        **{name: sum(values) / len(values) for name, values in means.items() if values},
+    }
