@@ -76,9 +76,9 @@ class PipelineRunner:
         """
         if not self.redo_changed:
             self._require_unchanged()
-        for name in self._waiting:
-            if not self._is_done(name):
-                self._summaries.summary.stage(name).state = "waiting"
+        for name in self._waiting:  # states of the last run, such as "blocked", are over
+            state: State = "finished" if self._is_done(name) else "waiting"
+            self._summaries.summary.stage(name).state = state
         started = monotonic()
         with ThreadPoolExecutor(max_workers=len(self._plan.stages)) as threads:
             try:

@@ -9,8 +9,9 @@ from training.guidance_report.schema import Arm, Reliability
 _WIDTH: Final = 460
 _HEIGHT: Final = 300
 _LEFT: Final = 48
+_RIGHT: Final = _WIDTH - 30
 _BOTTOM: Final = 40
-_TOP: Final = 12
+_TOP: Final = 24
 _ROW: Final = 28
 _NAMES: Final = 150
 
@@ -39,7 +40,7 @@ def reliability_plot(found: Reliability) -> str:
     """Mean outcome by mean Q, with intervals, and the diagonal on which both are equal."""
     q_values = [part.mean_q for part in found.bins]
     outcomes = [bound for part in found.bins for bound in (*part.ci95, part.mean_outcome)]
-    x = Scale(q_values, _LEFT, _WIDTH - 12)
+    x = Scale(q_values, _LEFT, _RIGHT)
     y = Scale(outcomes, _HEIGHT - _BOTTOM, _TOP)
     low, high = max(x.low, y.low), min(x.high, y.high)
     parts = [_axes(x, y)]
@@ -63,7 +64,7 @@ def arms_plot(arms: Sequence[Arm]) -> str:
     """Mean outcome of each arm with its interval."""
     height = _ROW * len(arms) + _BOTTOM
     bounds = [bound for arm in arms for bound in (arm.ci95 or ()) + (arm.mean_outcome,)]
-    x = Scale(bounds, _NAMES, _WIDTH - 12)
+    x = Scale(bounds, _NAMES, _RIGHT)
     parts = []
     for number, arm in enumerate(arms):
         y = _ROW * number + _ROW // 2
@@ -82,10 +83,11 @@ def arms_plot(arms: Sequence[Arm]) -> str:
 def _axes(x: Scale, y: Scale) -> str:
     floor = _HEIGHT - _BOTTOM
     return (
-        f'<path class="axis" d="M{_LEFT} {_TOP}V{floor}H{_WIDTH - 12}"/>'
+        f'<path class="axis" d="M{_LEFT} {_TOP}V{floor}H{_RIGHT}"/>'
         f'<text x="{x(x.low)}" y="{floor + 16}">{x.low:.3g}</text>'
         f'<text x="{x(x.high)}" y="{floor + 16}">{x.high:.3g}</text>'
         f'<text x="{(_LEFT + _WIDTH) // 2}" y="{floor + 32}">mean Q</text>'
+        f'<text x="{_LEFT + 10}" y="12">mean outcome</text>'
         f'<text class="name" x="{_LEFT - 6}" y="{y(y.low) + 4}">{y.low:.3g}</text>'
         f'<text class="name" x="{_LEFT - 6}" y="{y(y.high) + 4}">{y.high:.3g}</text>'
     )

@@ -200,6 +200,25 @@ def test_a_stage_whose_input_is_made_anew_and_differs_is_not_kept_silently() -> 
     assert events() == ["a", "b", "a", "a", "b"]
 
 
+def test_a_stage_that_was_blocked_by_a_failure_is_not_blocked_for_good() -> None:
+    def plan(first: str) -> Plan:
+        return plan_of(
+            stage("c", finished("c"), needs=("b",)),
+            stage("b", finished("b"), needs=("a",)),
+            stage("a", first),
+        )
+
+    run(plan(finished("a")))
+    Path("a/rows").unlink()
+    Path("a").rmdir()
+    with pytest.raises(StageFailedError):
+        run(plan("sys.exit(1)"))
+    assert states() == {"c": "blocked", "b": "blocked", "a": "failed"}
+    run(plan(finished("a")))
+    assert set(states().values()) == {"finished"}
+    assert events() == ["a", "b", "c", "a"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_all_stages_and_a_second_start_continues(number: signal.Signals) -> None:
     script = """
