@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     set_model_state_dict,
 )
+from torch.distributed.fsdp import FSDPModule
 
 from training.optimization.accelerator import (
     ModelHost,
@@ -148,6 +149,9 @@ class Loop(Generic[Model]):
     def evaluate(self, function: Callable[[], Result]) -> Result:
         """Call a function that uses the model, in all processes; the main one's result in all."""
         results: list[Result] = [self._host(function)]
+        for module in self._host.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # a backward pass would have done it
         broadcast_object_list(results)
         return results[0]
 

@@ -55,6 +55,8 @@ class TrainingState:
         if self._accelerator.is_main_process:
             partial.rename(final)
             self._remove_others(final)
+        # The next call looks for the folder, and all processes have to find it or none.
+        self._accelerator.wait_for_everyone()
 
     def load(self) -> int:
         """Load the newest state into the model, the optimizers and the average; return its step.

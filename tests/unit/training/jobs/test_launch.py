@@ -1,0 +1,74 @@
+"""A launcher starts the processes of a job; one of them writes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from qnet.types import Message
+from training.data.records import TrajectoryRow, rows_of
+from training.data.runs import JsonlWriter, open_run
+from training.small_models.architecture import Architecture
+
+CONFIG = """
+trajectories = ["{trajectories}"]
+output = "{output}"
+
+[architecture]
+vocab_size = 320
+hidden_size = 32
+intermediate_size = 64
+layers = 2
+heads = 2
+context = 128
+
+[optimization]
+lr = 5e-3
+epochs = 2
+batch_tokens = 90
+micro_batch_tokens = 50
+device = "cpu"
+threads = 1
+"""
+
+
+def test_launched_processes_train_one_model_and_report_once(tmp_path: Path) -> None:
+    with open_run(tmp_path / "said", Architecture()) as run, JsonlWriter(run.rows) as rows:
+        for number in range(12):
+            color = ("red", "blue")[number % 2]
+            said = (Message("user", f"Say {color}."), Message("assistant", f"Action: {color}"))
+            rows.write(
+                TrajectoryRow(
+                    task_id=f"t{number}",
+                    kind="say",
+                    environment="echo",
+                    messages=rows_of(said),
+                    outcome_reward=1.0,
+                    terminated=True,
+                    steps=1,
+                    source="expert",
+                )
+            )
+    weights = []
+    for name, launcher in (
+        ("one", ["-m"]),
+        ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]),
+    ):
+        output = tmp_path / name
+        config = tmp_path / f"{name}.toml"
+        config.write_text(CONFIG.format(trajectories=tmp_path / "said", output=output))
+        done = subprocess.run(
+            [sys.executable, *launcher, "qguide", "sft", "--config", str(config)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("episodes: 12") == 1
+        weights.append(load_file(output / "checkpoint" / "model.safetensors"))
+    for tensor_name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][tensor_name], weight, rtol=1e-4, atol=1e-5)

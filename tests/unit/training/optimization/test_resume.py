@@ -1,0 +1,86 @@
+"""A training that is killed at any moment ends as one that is not."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+STEPS = 60
+TRAINING = f"""
+import sys
+from pathlib import Path
+import torch
+from torch import nn
+from tests.support.trainings import train
+
+torch.manual_seed(0)
+model = nn.Sequential()
+model.add_module("layers", nn.Linear(4, 64))  # Muon's
+model.add_module("dropout", nn.Dropout(0.1))  # draws random numbers
+model.add_module("head", nn.Linear(64, 1))
+train(
+    Path(sys.argv[1]),
+    model=model,
+    steps=[[[i % 64, i * 7 % 64], [i * 3 % 64]] for i in range({STEPS})],
+    processes=int(sys.argv[2]),
+    optimizer="muon",
+    lr=0.01,
+    average_last=0.5,
+    save_every_s=1e-9,
+)
+"""
+
+
+def start(folder: Path, processes: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", TRAINING, str(folder), str(processes)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def end_of(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """Saved weights, and the loss of every step."""
+    state = folder / f"state-{STEPS:06d}"
+    weights = load_file(state / "model.safetensors") | {
+        f"mean of {name}": mean
+        for name, mean in load_file(state / "weight_average.safetensors").items()
+    }
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    return weights, [row["loss"] for row in rows]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_five_times_at_random_moments_it_ends_bit_equal(
+    tmp_path: Path, processes: int
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert start(whole, processes).wait() == 0
+    rng = random.Random(processes)
+    for kill in range(1, 6):
+        process = start(broken, processes)
+        # Wait until it has trained on from where the last one was killed; then at any moment.
+        while _saved_step(broken) < kill * STEPS // 8:
+            assert process.poll() is None
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.02))
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert _saved_step(broken) < STEPS
+    assert start(broken, processes).wait() == 0
+    expected, ended = end_of(whole), end_of(broken)
+    assert expected[1] == ended[1]
+    assert expected[0].keys() == ended[0].keys()
+    assert all(torch.equal(weight, ended[0][name]) for name, weight in expected[0].items())
+    assert [folder.name for folder in broken.glob("state-*")] == [f"state-{STEPS:06d}"]
+
+
+def _saved_step(folder: Path) -> int:
+    names = [path.name for path in folder.glob("state-*[0-9]")]
+    return max((int(name.removeprefix("state-")) for name in names), default=0)
