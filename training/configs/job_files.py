@@ -7,6 +7,7 @@ A file with `extends = "../sft.toml"` takes every field that it does not set its
 That path is relative to the file; all other paths are relative to the working directory.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,9 @@ RENAMED = {
     "tails": "unbranched_suffixes",
 }
 """New names of renamed fields, so that the error about an older job file can name them."""
+
+PASSWORD = re.compile(r"//[^/@\s]*@")
+"""User and password in an address."""
 
 
 def load_config(
@@ -173,10 +177,17 @@ def _explain(problem: ErrorDetails, kind: type[BaseModel], values: Mapping[str, 
     message = message[:1].lower() + message[1:]
     if not problem["loc"]:  # a mistake of several fields together; the message names them
         return message
-    value = repr(problem["input"])
-    shown = value if len(value) <= 80 else value[:77] + "..."
+    shown = _shown(str(problem["loc"][-1]), problem["input"])
     settable = ".".join(takewhile(lambda part: not part.isdigit(), name.split(".")))
     return f"{name} = {shown}: {message}; change it there or with --set {settable}=…"
+
+
+def _shown(field: str, value: object) -> str:
+    """A value in a message: shortened, and without what may be a key or a password."""
+    if "key" in field:
+        return "…"
+    text = PASSWORD.sub("//…@", repr(value))
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _fields_at(

@@ -1,6 +1,7 @@
 """Failures of an upstream: retries, refusals, and what the caller is told."""
 
 import asyncio
+import json
 import socket
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -10,12 +11,14 @@ import pytest
 import stamina
 
 from qnet.errors import (
+    HistoryTooLongError,
     UpstreamError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qnet.policies.session import in_session
 from qnet.types import Sampling
 from server.chat.fake_openai import FakeUpstream
 from tests.support.upstream_policy import HISTORY, QUICK, Body, answering, said
@@ -191,3 +194,46 @@ async def test_a_full_pool_is_said_to_be_full(connect: Any, upstream: FakeUpstre
         assert not policy.circuit_open, "a full pool says nothing of the upstream"
         hanging.cancel()
         await asyncio.gather(hanging, return_exceptions=True)
+
+
+PATIENT = UpstreamLimits(timeout_s=0.5, retries=0, patience_s=30.0, longest_wait_s=0.1)
+
+
+@pytest.mark.parametrize("fault", ["500", "hang", "503"])
+async def test_a_patient_client_asks_until_the_upstream_answers(
+    connect: Any, upstream: FakeUpstream, fault: Any
+) -> None:
+    upstream.fault, upstream.faults_left = fault, 4
+    async with connect(limits=PATIENT) as policy:
+        assert len(await policy.sample(HISTORY, n=1, sampling=Sampling())) == 1
+    assert len(upstream.asked) == 5
+
+
+async def test_patience_ends(connect: Any, upstream: FakeUpstream) -> None:
+    upstream.fault = "503"
+    limits = UpstreamLimits(patience_s=0.3, longest_wait_s=0.1, breaker_failures=99)
+    async with connect(limits=limits) as policy:
+        with pytest.raises(UpstreamError, match="answered with 503"):
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
+    assert len(upstream.asked) > 1
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "This model's maximum context length is 2048 tokens. However, you requested 2050 tokens",
+        "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+    ],
+)
+async def test_a_history_longer_than_the_context_is_known_as_such(reason: str) -> None:
+    body = Body([json.dumps({"error": {"message": reason}}).encode()])
+    with pytest.raises(HistoryTooLongError, match="demo refused"):
+        await answering(body, status=400).sample(HISTORY, n=3, sampling=Sampling())
+
+
+async def test_a_requests_session_is_sent(connect: Any, upstream: FakeUpstream) -> None:
+    async with connect() as policy:
+        with in_session("tasks/küche 1"):
+            await policy.sample(HISTORY, n=2, sampling=Sampling())
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    assert upstream.sessions == ["tasks/k%C3%BCche%201", None]

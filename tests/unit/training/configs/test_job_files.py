@@ -142,3 +142,20 @@ def test_an_old_name_is_refused_with_the_new_one(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(kind, None, [override])
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "upstreams.gpt.api_key='sk-secret'",
+        "upstreams.gpt.api_key_variable='sk-secret'",
+        "upstreams.gpt.url='http://me:sk-secret@host/v1'",
+        "policy='http://me:sk-secret@host/v1#m'",
+    ],
+)
+def test_a_key_in_a_job_file_is_refused_and_not_repeated(tmp_path: Path, override: str) -> None:
+    overrides = [f"output={tmp_path}", "upstreams.gpt.url='http://host/v1'"]
+    overrides += ["upstreams.gpt.model=m", override]
+    with pytest.raises(ConfigError) as refused:
+        load_config(ExploreConfig, None, overrides)
+    assert "sk-secret" not in str(refused.value)

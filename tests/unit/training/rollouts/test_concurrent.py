@@ -1,0 +1,198 @@
+"""Tasks with a hosted policy: none waits for another, and what fails ends one task or all."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from qnet.errors import ConfigError, QGuideError, UpstreamLostError, UpstreamRefusedError
+from qnet.types import (
+    Candidate,
+    Message,
+    SampleRequest,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+)
+from server.chat.fake_openai import FakeUpstream
+from tests.support.corridor_upstream import MODEL, SameReplies, hosted, serving_corridors
+from training.rollouts.concurrent import run_concurrently
+from training.rollouts.hosted import HostedPolicy, build_hosted_policy
+from training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
+from training.rollouts.rollout import (
+    EnvironmentCall,
+    RolloutTask,
+    SampleRequests,
+    Timings,
+    TimingsRequest,
+)
+from training.rollouts.usage import Usage
+
+
+def policy(url: str, **changes: object) -> HostedPolicy:
+    return build_hosted_policy("upstream:demo", hosted(url, **changes))
+
+
+def ask(text: str, *, role: Any = "act", n: int = 1) -> SampleRequest:
+    return SampleRequest((Message("user", text),), n, Sampling(seed=0), role)
+
+
+class Played:
+    """Everything that the driver reports."""
+
+    def __init__(self) -> None:
+        self.done: dict[str, Any] = {}
+        self.failed: dict[str, QGuideError] = {}
+        self.usage: dict[str, Usage] = {}
+
+    def run(
+        self,
+        tasks: dict[str, RolloutTask[Any]],
+        policy: JobPolicy,
+        scorer: Any = None,
+        *,
+        parallel: int = 8,
+        threads: int = 0,
+    ) -> "Played":
+        def on_done(name: str, result: Any, spent: Timings) -> None:
+            self.done[name] = result
+
+        run_concurrently(
+            tasks.items(),
+            policy=policy,
+            scorer=scorer,
+            parallel=parallel,
+            environment_threads=threads,
+            on_done=on_done,
+            on_failure=self.failed.__setitem__,
+            on_usage=self.usage.__setitem__,
+        )
+        return self
+
+
+class Counted:
+    """A scorer: Q is the number of requests in its batch."""
+
+    name = "counted"
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        self.batches.append(len(requests))
+        return [ScoreResult((0.0,) * len(r.candidates), 1) for r in requests]
+
+
+def turns(count: int) -> RolloutTask[int]:
+    """Draw so many times, one after the other."""
+    for turn in range(count):
+        drawn: list[Candidate] = yield ask(f"turn {turn}")
+        assert len(drawn) == 1
+    return count
+
+
+def test_a_long_task_does_not_wait_for_a_slow_answer_of_another() -> None:
+    fake = FakeUpstream(fault="hang", faults_left=1)
+    with serving_corridors(fake) as url:
+        tasks = {"slow": turns(1), "long": turns(5)}
+        played = Played().run(tasks, policy(url, timeout_s=2.0))
+    assert list(played.done) == ["long", "slow"]  # the hung request is asked again
+    assert played.usage["long"].requests == 5
+
+
+def test_a_refused_request_fails_its_task_alone() -> None:
+    def refused() -> RolloutTask[None]:
+        yield SampleRequest((), 1, Sampling())
+
+    with serving_corridors(FakeUpstream()) as url:
+        played = Played().run({"bad": refused(), "good": turns(2)}, policy(url))
+    assert isinstance(played.failed["bad"], UpstreamRefusedError)
+    assert played.done == {"good": 2}
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_bug_ends_the_run_and_closes_every_task(threads: int) -> None:
+    closed: list[str] = []
+
+    def task(name: str, function: Any) -> RolloutTask[None]:
+        try:
+            yield ask("first")
+            yield EnvironmentCall(function)
+            yield from turns(1000)
+        finally:
+            closed.append(name)
+
+    with serving_corridors(FakeUpstream()) as url:
+        tasks = {"bug": task("bug", lambda: [][0]), "other": task("other", lambda: 1)}
+        with pytest.raises(IndexError):
+            Played().run(tasks, policy(url), threads=threads)
+    assert sorted(closed) == ["bug", "other"]
+
+
+def test_a_lost_upstream_ends_the_run_and_its_usage_is_told() -> None:
+    with serving_corridors(FakeUpstream(fault="503", faults_after=3)) as url:
+        played = Played()
+        with pytest.raises(UpstreamLostError, match="upstream demo answered with 503"):
+            played.run({"only": turns(10)}, policy(url, patience_s=0.3))
+    assert (played.done, played.failed) == ({}, {})
+    assert played.usage["only"].requests == 3
+
+
+def test_one_bad_answer_among_good_ones_ends_its_task_alone() -> None:
+    fake = FakeUpstream(fault="garbage", faults_after=4, faults_left=1)
+    with serving_corridors(fake) as url:
+        played = Played().run({f"task {n}": turns(4) for n in range(4)}, policy(url))
+    assert len(played.done) == 3
+    [error] = played.failed.values()
+    assert "did not answer with a chat completion" in str(error)
+
+
+def test_scores_are_read_in_batches_of_what_waits() -> None:
+    def scoring() -> RolloutTask[None]:
+        history = (Message("user", "look"),)
+        for _ in range(3):
+            yield ScoreRequest(history, (Message("assistant", "a"),))
+
+    scorer = Counted()
+    with serving_corridors(FakeUpstream()) as url:
+        Played().run({str(n): scoring() for n in range(6)}, policy(url), scorer)
+    assert scorer.batches == [6, 6, 6]
+
+
+def test_a_score_without_a_q_model_is_an_error() -> None:
+    def scoring() -> RolloutTask[None]:
+        yield ScoreRequest((Message("user", "look"),), (Message("assistant", "a"),))
+
+    refused = pytest.raises(ConfigError, match="no scorer")
+    with serving_corridors(FakeUpstream()) as url, refused:
+        Played().run({"only": scoring()}, policy(url))
+
+
+def test_rollouts_may_be_a_policy_of_this_process() -> None:
+    def task() -> RolloutTask[list[str]]:
+        branch: list[Candidate] = yield ask("a", role="branch", n=2)
+        rollout: list[Candidate] = yield ask("a", role="rollout")
+        return [candidate.message.content for candidate in (*branch, *rollout)]
+
+    fake = FakeUpstream()
+    with serving_corridors(fake) as url:
+        both = HostedPolicyWithRollouts(policy(url), SameReplies())
+        played = Played().run({"only": task()}, both)
+    assert both.name == MODEL
+    assert len(fake.asked) == played.usage["only"].requests == 1
+    assert len(played.done["only"]) == 3
+    assert played.done["only"][0] == played.done["only"][2]
+
+
+def test_several_draws_are_sent_at_the_same_time() -> None:
+    def task() -> RolloutTask[list[int]]:
+        drawn: list[list[Candidate]] = yield SampleRequests((ask("a", n=2), ask("a"), ask("a")))
+        spent: Timings = yield TimingsRequest()
+        assert spent.policy_s > 0
+        return [len(each) for each in drawn]
+
+    fake = FakeUpstream(together=3)
+    with serving_corridors(fake) as url:
+        played = Played().run({"only": task()}, policy(url))
+    assert played.done == {"only": [2, 1, 1]}
+    assert fake.sessions == ["only"] * 3
