@@ -6,24 +6,38 @@ reads decision groups and a Q model (or a policy, whose own log-probability is t
 one row per episode, and the figures of all episodes. It plays nothing, so look at it first after a
 training: a model that chooses badly here wins no games. It takes a minute for 200 episodes, so a
 killed run starts over; its rows appear all at once when it is done.
+
+A hosted policy states no log-probabilities of replies that it has not drawn, so its score is the
+share of its draws that act as a candidate does. What was drawn before a kill is not drawn again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qnet.errors import ConfigError
+from qnet.errors import ConfigError, QGuideError
 from qnet.types import History, Message, Scorer, ScoreRequest, reads_observation
 from training.data.decision_groups import DecisionGroupsRow, DecisionRow
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
 from training.environment import ReadPair
 from training.environments.registry import find_environment
 from training.evaluation.choice_regret import ScoredEpisodeRow, choice_figures, scored_episode
+from training.evaluation.drawn_shares import PolicyDraws, drawn_shares
 from training.evaluation.read_pairs import ScoredReadPair, read_pair_figures
 from training.rollouts.episode import derived_seed
+from training.rollouts.hosted import (
+    UPSTREAMS_MAY_CHANGE,
+    HostedPolicy,
+    Upstreams,
+    build_hosted_policy,
+    is_hosted,
+    require_upstream,
+)
+from training.rollouts.hosted_run import HostedRun
 from training.rollouts.models import (
     Inference,
     build_logprob_scorer,
@@ -31,9 +45,12 @@ from training.rollouts.models import (
     sha256_of_policy,
     sha256_of_q_model,
 )
+from training.rollouts.rollout import RolloutTask
 from training.trajectory import observation_message
 
 EPISODES_AT_ONCE = 32
+DRAWN = "drawn.jsonl"
+MAY_CHANGE = frozenset({"output", "draws.parallel"}) | UPSTREAMS_MAY_CHANGE
 
 
 class ChoiceRegretConfig(BaseModel):
@@ -43,13 +60,15 @@ class ChoiceRegretConfig(BaseModel):
         groups: run folders of `groups`, preferably of held-back tasks.
         output: the run folder to write.
         qnet: "embedded" or the folder of a Q model, either a QNet or an implicit Q.
-        policy: "embedded" or a policy's folder; its log-probability is the score, instead of
-            `qnet`.
+        policy: "embedded" or a policy's folder, whose log-probability is the score instead of
+            `qnet`; or "upstream:NAME" or an address with "#" and a model, whose share of draws is.
+        upstreams: name -> a hosted model, which `policy = "upstream:NAME"` draws from.
+        draws: draws of a hosted policy.
         inference: how the scorer runs.
         most_steps: steps counted for a continuation that does not reach the goal.
-        read_pairs: also score counterfactual pairs, if the environment provides them and the Q
-            model reads at the action.
-        seed: seed of the read pairs.
+        read_pairs: also score counterfactual pairs, if the environment provides them and the model
+            is not hosted and reads at the action.
+        seed: seed of the read pairs and of the draws.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,6 +77,8 @@ class ChoiceRegretConfig(BaseModel):
     output: Path
     qnet: str = ""
     policy: str = ""
+    upstreams: Upstreams = Field(default_factory=dict)
+    draws: PolicyDraws = PolicyDraws()
     inference: Inference = Inference()
     most_steps: float = Field(default=50, gt=0)
     read_pairs: bool = True
@@ -69,6 +90,7 @@ class ChoiceRegretConfig(BaseModel):
             raise ValueError(
                 f"qnet is {self.qnet!r} and policy {self.policy!r}; name exactly one of them"
             )
+        require_upstream(self.policy, self.upstreams)
         return self
 
 
@@ -85,14 +107,25 @@ def run_choice_regret(
         ConfigError: the run folder belongs to another configuration, or no state has two
             candidates.
         RecordError: a row is not a valid decision group.
+        UpstreamError: a hosted policy failed; what it has drawn is kept.
     """
     own = scorer is None
     weights = {
         "qnet_sha256": sha256_of_q_model(config.qnet) if own else "",
         "policy_sha256": sha256_of_policy(config.policy) if own and config.policy else "",
     }
-    with open_run(config.output, config, weights=weights) as run:
-        return _score_all(config, run, scorer or _build_scorer(config))
+    with open_run(config.output, config, may_change=MAY_CHANGE, weights=weights) as run:
+        rows = [r for path in config.groups for r in read_rows(rows_path(path), DecisionGroupsRow)]
+        if own and is_hosted(config.policy):
+            policy = build_hosted_policy(config.policy, config.upstreams)
+            return _write(config, run, policy.name, _score_by_draws(config, run, policy, rows))
+        scorer = scorer or _build_scorer(config)
+        figures: dict[str, float] = {}
+        episodes = _score_all(config, scorer, rows)
+        # In counterfactual states no action was executed, so there is no observation to read.
+        if config.read_pairs and not reads_observation(scorer):
+            figures = read_pair_figures(list(_scored_read_pairs(scorer, rows, seed=config.seed)))
+        return _write(config, run, scorer.name, episodes, figures)
 
 
 def _build_scorer(config: ChoiceRegretConfig) -> Scorer:
@@ -101,30 +134,83 @@ def _build_scorer(config: ChoiceRegretConfig) -> Scorer:
     return build_scorer(config.qnet, config.inference)
 
 
-def _score_all(config: ChoiceRegretConfig, run: RunFolder, scorer: Scorer) -> dict[str, float]:
-    rows = [row for path in config.groups for row in read_rows(rows_path(path), DecisionGroupsRow)]
-    episodes: list[ScoredEpisodeRow] = []
-    unfinished = run.rows.with_suffix(".partial")
-    unfinished.unlink(missing_ok=True)
-    with JsonlWriter(unfinished) as writer:
-        for first in range(0, len(rows), EPISODES_AT_ONCE):
-            some = rows[first : first + EPISODES_AT_ONCE]
-            for row, scores in zip(some, score_groups(scorer, some), strict=True):
-                episodes.append(scored_episode(row, scores, most_steps=config.most_steps))
-                writer.write(episodes[-1])
+def _write(
+    config: ChoiceRegretConfig,
+    run: RunFolder,
+    scorer: str,
+    episodes: Sequence[ScoredEpisodeRow],
+    more: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, float]:
+    """Write all rows at once, then the figures."""
     if not any(episode.decisions for episode in episodes):
         raise ConfigError(
             f"{', '.join(map(str, config.groups))}: no decision between several candidates; draw "
             "more candidates per state, or at a higher temperature, with `qguide groups`"
         )
+    unfinished = run.rows.with_suffix(".partial")
+    unfinished.unlink(missing_ok=True)
+    with JsonlWriter(unfinished) as writer:
+        for episode in episodes:
+            writer.write(episode)
     unfinished.replace(run.rows)
-    figures = choice_figures(episodes)
-    # In counterfactual states no action was executed, so there is no observation to read.
-    if config.read_pairs and not reads_observation(scorer):
-        figures |= read_pair_figures(list(_scored_read_pairs(scorer, rows, seed=config.seed)))
+    figures = choice_figures(episodes) | dict(more)
     with JsonlWriter(run.metrics) as metrics:
-        metrics.write({"scorer": scorer.name, **figures})
+        metrics.write({"scorer": scorer, **figures})
     return figures
+
+
+def _score_all(
+    config: ChoiceRegretConfig, scorer: Scorer, rows: Sequence[DecisionGroupsRow]
+) -> list[ScoredEpisodeRow]:
+    """Every episode with a scorer's values."""
+    episodes: list[ScoredEpisodeRow] = []
+    for first in range(0, len(rows), EPISODES_AT_ONCE):
+        some = rows[first : first + EPISODES_AT_ONCE]
+        for row, scores in zip(some, score_groups(scorer, some), strict=True):
+            episodes.append(scored_episode(row, scores, most_steps=config.most_steps))
+    return episodes
+
+
+class _DrawnRow(BaseModel):
+    """The shares of one episode's candidates, kept for a later start of the run."""
+
+    number: int
+    task_id: str
+    shares: list[list[float]]
+
+
+def _score_by_draws(
+    config: ChoiceRegretConfig,
+    run: RunFolder,
+    policy: HostedPolicy,
+    rows: Sequence[DecisionGroupsRow],
+) -> list[ScoredEpisodeRow]:
+    """Every episode with the shares of a hosted policy's draws."""
+    path = run.path / DRAWN
+    with JsonlWriter(path) as drawn, JsonlWriter(run.metrics) as metrics:
+        shares = {row.number: row.shares for row in read_rows(path, _DrawnRow)}
+        waiting = [number for number in range(len(rows)) if number not in shares]
+        failures: list[QGuideError] = []
+
+        def keep(number: int) -> RolloutTask[None]:
+            task_id = rows[number].task_id
+            own = yield from drawn_shares(rows[number], config.draws, seed=config.seed)
+            shares[number] = own
+            drawn.write(_DrawnRow(number=number, task_id=task_id, shares=own))
+
+        HostedRun(run, metrics).play(
+            ((rows[number].task_id, keep(number)) for number in waiting),
+            policy=policy,
+            parallel=config.draws.parallel,
+            on_done=lambda task_id, value, timings: None,
+            on_failure=lambda task_id, error: failures.append(error),
+        )
+    if failures:
+        raise failures[0]
+    return [
+        scored_episode(row, shares[number], most_steps=config.most_steps)
+        for number, row in enumerate(rows)
+    ]
 
 
 def score_groups(scorer: Scorer, rows: Sequence[DecisionGroupsRow]) -> list[list[list[float]]]:

@@ -20,32 +20,29 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError, QGuideError, UpstreamLostError
+from qnet.errors import EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Scorer
 from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from training.environment import Environment, EnvironmentBundle, Task
 from training.environments.registry import AnyEnvironment, default_environment
 from training.environments.task_selection import SelectedSuite, build_selected_suite
 from training.progress import ProgressBar
-from training.rollouts.concurrent import run_concurrently
 from training.rollouts.hosted import (
-    ROW_FIELDS,
-    HostedModel,
+    UPSTREAMS_MAY_CHANGE,
     HostedPolicy,
     Upstreams,
     build_hosted_policy,
-    find_upstream,
     is_hosted,
+    require_upstream,
 )
+from training.rollouts.hosted_run import HostedRun
 from training.rollouts.lockstep import run_rollouts
 from training.rollouts.models import Inference, build_policy
-from training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
+from training.rollouts.policies import HostedPolicies, JobPolicy
 from training.rollouts.rollout import RolloutTask
-from training.rollouts.usage import Usage, recorded_usage
+from training.rollouts.usage import Usage
 
-MAY_CHANGE = frozenset({"output", "parallel", "inference"}) | {
-    f"upstreams.*.{field}" for field in HostedModel.model_fields.keys() - ROW_FIELDS
-}
+MAY_CHANGE = frozenset({"output", "parallel", "inference"}) | UPSTREAMS_MAY_CHANGE
 """Fields that a resumed run may change, because no row depends on them."""
 
 
@@ -72,11 +69,7 @@ class RolloutConfig(BaseModel):
     @model_validator(mode="after")
     def _policies_have_upstreams(self) -> Self:
         for field_name in self.policy_fields:
-            if is_hosted(name := getattr(self, field_name)):
-                try:
-                    find_upstream(name, self.upstreams)
-                except ConfigError as error:
-                    raise ValueError(str(error)) from error
+            require_upstream(getattr(self, field_name), self.upstreams)
         return self
 
 
@@ -111,7 +104,6 @@ class Rollouts:
         suite: the tasks.
         metrics: writer of figures and failures.
         failures: tasks that this run could not play.
-        usage: usage of hosted policies, by all starts of the run; None if none was drawn from.
     """
 
     job: str
@@ -121,7 +113,7 @@ class Rollouts:
     metrics: JsonlWriter
     console: Console | None
     failures: list[TaskFailure] = field(default_factory=list)
-    usage: Usage | None = None
+    _hosted: HostedRun | None = None
     _rows: JsonlWriter | None = None
     _bar: ProgressBar | None = None
 
@@ -155,51 +147,24 @@ class Rollouts:
             rows_written = total - rows_per_task * len(waiting)
         bar = ProgressBar(self.job, total=total, done=rows_written, console=self.console)
         tasks = ((task.id, rollout(self._playable(task))) for task in waiting)
+        how: dict[str, Any] = {
+            "scorer": scorer,
+            "parallel": self.config.parallel,
+            "environment_threads": self.config.environment.threads,
+            "on_done": lambda task_id, value, timings: None,
+            "on_failure": self._fail,
+        }
         with JsonlWriter(path) as self._rows, bar as self._bar:
-            if isinstance(policy, HostedPolicy | HostedPolicyWithRollouts):
-                self._play_hosted(tasks, policy, scorer)
-                return
-            run_rollouts(
-                tasks,
-                policy=policy,
-                scorer=scorer,
-                parallel=self.config.parallel,
-                environment_threads=self.config.environment.threads,
-                on_done=lambda task_id, value, timings: None,
-                on_failure=self._fail,
-            )
+            if isinstance(policy, HostedPolicies):
+                self._hosted = HostedRun(self.folder, self.metrics)
+                self._hosted.play(tasks, policy=policy, **how)
+            else:
+                run_rollouts(tasks, policy=policy, **how)
 
-    def _play_hosted(
-        self,
-        tasks: Iterator[tuple[str, RolloutTask[None]]],
-        policy: HostedPolicy | HostedPolicyWithRollouts,
-        scorer: Scorer | None,
-    ) -> None:
-        self.usage = recorded_usage(self.folder.metrics)
-        try:
-            run_concurrently(
-                tasks,
-                policy=policy,
-                scorer=scorer,
-                parallel=self.config.parallel,
-                environment_threads=self.config.environment.threads,
-                on_done=lambda task_id, value, timings: None,
-                on_failure=self._fail,
-                on_usage=self._add_usage,
-            )
-        except UpstreamLostError as error:
-            raise UpstreamLostError(
-                f"{error}. The finished rows are kept in {self.folder.path}; once the upstream "
-                "answers again, run the same command again to resume"
-            ) from error
-        finally:
-            self.metrics.write({"usage": self.usage.model_dump()})
-
-    def _add_usage(self, task_id: str, usage: Usage) -> None:
-        assert self.usage is not None, "a hosted policy is played"
-        if usage.requests:
-            self.usage += usage
-            self.metrics.write({"task_id": task_id, "usage": usage.model_dump()})
+    @property
+    def usage(self) -> Usage | None:
+        """Usage of hosted policies, by all starts of the run; None if none was drawn from."""
+        return self._hosted.usage if self._hosted is not None else None
 
     def write(self, *rows: BaseModel | Mapping[str, object], note: str = "") -> None:
         """Write rows, all at once, and advance the progress bar by one.

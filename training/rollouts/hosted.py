@@ -104,8 +104,13 @@ class HostedModel(UpstreamSettings):
 
 Upstreams = dict[UpstreamName, HostedModel]
 
-ROW_FIELDS: Final = frozenset({"model", "parameters", "omit"})
-"""Fields of an upstream on which rows depend; a resumed run may change the others."""
+_ROW_FIELDS: Final = frozenset({"model", "parameters", "omit"})
+"""Fields of an upstream on which rows depend."""
+
+UPSTREAMS_MAY_CHANGE: Final = frozenset(
+    f"upstreams.*.{name}" for name in HostedModel.model_fields.keys() - _ROW_FIELDS
+)
+"""Fields of upstreams that a resumed run may change."""
 
 
 def is_hosted(name: str) -> bool:
@@ -142,6 +147,19 @@ def find_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> tuple[str,
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{_without_password(name)}: {reason}") from None
     return f"{hosted.url.host}:{hosted.url.port}", hosted
+
+
+def require_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> None:
+    """Check, while a job's configuration is validated, that a hosted policy's upstream is there.
+
+    Raises:
+        ValueError: it is not; a policy that is not hosted needs none.
+    """
+    try:
+        if is_hosted(name):
+            find_upstream(name, upstreams)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
 
 
 def build_hosted_policy(name: str, upstreams: Mapping[str, HostedModel]) -> "HostedPolicy":

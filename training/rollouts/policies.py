@@ -52,7 +52,9 @@ class HostedPolicyWithRollouts:
         self.rollouts = rollouts
 
 
-JobPolicy = BatchPolicy | HostedPolicy | HostedPolicyWithRollouts
+HostedPolicies = HostedPolicy | HostedPolicyWithRollouts
+
+JobPolicy = BatchPolicy | HostedPolicies
 """Any policy that a job can draw from."""
 
 

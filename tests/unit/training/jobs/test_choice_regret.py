@@ -10,10 +10,12 @@ import torch
 from pydantic import ValidationError
 from rich.console import Console
 
-from qnet.errors import ConfigError
+from qnet.errors import ConfigError, UpstreamError
 from qnet.models.checkpoint import load_policy
 from qnet.scoring.value_head import ScriptedScorer
 from qnet.types import Message, ScoreRequest, ScoreResult
+from server.chat.fake_openai import FakeUpstream
+from tests.support.corridor_upstream import REPLIES, hosted, serving_corridors
 from tests.support.tiny_models import save_policy, save_qnet
 from training.data.decision_groups import (
     CandidateRow,
@@ -25,6 +27,7 @@ from training.data.runs import JsonlWriter, read_rows
 from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.alfworld.expert.policy import ExpertPolicy
 from training.evaluation.choice_regret import ScoredEpisodeRow
+from training.evaluation.drawn_shares import PolicyDraws
 from training.exploration.decision_groups import Decisions, Draws
 from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 from training.jobs.groups import GroupsConfig, run_groups
@@ -155,3 +158,46 @@ def test_a_scorer_that_reads_observations_is_told_what_each_candidate_was_answer
     figures = run_choice_regret(configure(tmp_path / "run", groups), scorer=scorer)
     assert figures["valid_above_invalid"] == 1.0
     assert not any(name.startswith("read_pairs") for name in figures)
+
+
+def test_a_hosted_policys_score_is_its_share_of_draws_and_is_drawn_once(tmp_path: Path) -> None:
+    corridor_groups(tmp_path / "groups")
+    fake = FakeUpstream()
+    with serving_corridors(fake) as url:
+        config = configure(
+            tmp_path / "out",
+            tmp_path / "groups",
+            qnet="",
+            policy="upstream:demo",
+            upstreams=hosted(url),
+            draws=PolicyDraws(n=2 * len(REPLIES)),
+        )
+        figures = run_choice_regret(config)
+        assert run_choice_regret(config) == figures
+    [scored] = read_rows(tmp_path / "out" / "rows.jsonl", ScoredEpisodeRow)
+    # Of the seven replies of the script, two go left, two go right and one opens the door.
+    assert scored.decisions[0].q_values == pytest.approx((2 / 7, 2 / 7, 1 / 7))
+    assert [(body["n"], body["temperature"]) for body in fake.asked] == [(14, 1.0)]
+    assert fake.sessions == ["corridor:0"]
+
+
+def test_draws_are_kept_where_the_upstream_fails(tmp_path: Path) -> None:
+    groups = tmp_path / "groups"
+    for _ in range(3):
+        corridor_groups(groups)
+    fake = FakeUpstream(fault="401", faults_after=2)
+    with serving_corridors(fake) as url:
+        draws = PolicyDraws(n=2, parallel=1)
+        own = {"qnet": "", "policy": "upstream:demo", "draws": draws}
+        config = configure(tmp_path / "out", groups, upstreams=hosted(url), **own)
+        with pytest.raises(UpstreamError, match="upstream demo refused"):
+            run_choice_regret(config)
+        fake.fault = ""
+        assert run_choice_regret(config)["episodes"] == 3
+    assert len(fake.asked) == 4
+
+
+@pytest.mark.parametrize("policy", ["upstream:other", "http://host/v1"])
+def test_a_hosted_policy_has_to_be_there(tmp_path: Path, policy: str) -> None:
+    with pytest.raises(ValidationError, match=r"no table|names no model"):
+        configure(tmp_path, tmp_path, qnet="", policy=policy)
