@@ -1,1 +1,1 @@
-"""Benchmarks: scoring cost, soak test, load test and fairness between keys."""
+"""Benchmarks: scoring cost, soak test, load test, fairness between keys and hosted rollouts."""

@@ -1,4 +1,4 @@
-"""`qguide bench`: benchmarks of scoring, memory, the whole server, fairness between keys, a GPU.
+"""`qguide bench`: benchmarks of scoring, memory, the server, fairness, hosted rollouts, a GPU.
 
 Cost of scoring, compared with baselines and a lower bound:
 
@@ -16,6 +16,10 @@ Load test of the whole server:
 Latency of one key under the load of another:
 
     qguide bench fairness --seconds 20 --output fairness.json
+
+Episodes of a hosted policy, many at once and one at a time:
+
+    qguide bench rollouts --parallel 1,64 --output rollouts.json
 
 Check of a GPU: contract tests, training steps and scoring at 1 B and 7 B, in under eight minutes:
 
@@ -41,6 +45,7 @@ from qguide.commands.errors import shown_errors
 if TYPE_CHECKING:
     from qguide.bench.fairness.fairness import FairnessBench
     from qguide.bench.gpu.config import GpuCheck
+    from qguide.bench.rollouts.rollouts import RolloutsBench
     from qguide.bench.score.config import ScoreBench
     from qguide.bench.serve.load_test import ServeBench
     from qguide.bench.soak.soak import Soak
@@ -82,7 +87,7 @@ Peers = Annotated[
 
 @app.callback()
 def bench() -> None:
-    """Run benchmarks of scoring, memory, the server, fairness and a GPU on this machine."""
+    """Run benchmarks of scoring, memory, the server, fairness, rollouts and a GPU here."""
 
 
 @app.command()
@@ -226,6 +231,27 @@ def gpu(
         raise typer.Exit(1)
 
 
+@app.command()
+def rollouts(
+    output: Output = None,
+    parallel: Annotated[
+        str | None, typer.Option(help="Episodes at once; several numbers with commas.")
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(help="Episodes for each number.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of an episode.")] = None,
+    delay_s: Annotated[float | None, typer.Option(help="Time of every answer.")] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure how much faster episodes of a hosted policy are at once than one at a time."""
+    options = _options(locals())
+    with _shown_errors():
+        from qguide.bench.rollouts.rollouts import RolloutsBench
+        from training.configs.job_files import load_config
+
+        _rollouts(load_config(RolloutsBench, config, overrides or (), options=options))
+
+
 def _shown_errors() -> AbstractContextManager[None]:
     """Print errors with status 2, because status 1 means a failed soak test or check."""
     return shown_errors(other_status=2, interrupted=KEPT)
@@ -303,6 +329,15 @@ def _fairness(config: "FairnessBench") -> None:
     with _steps(len(scenes())) as advance:
         run = fairness_bench(config, advance=advance)
     print_fairness(run, Console())
+
+
+def _rollouts(config: "RolloutsBench") -> None:
+    from qguide.bench.rollouts.report import print_rollouts
+    from qguide.bench.rollouts.rollouts import rollouts_bench
+
+    with _steps(len(config.parallel)) as advance:
+        run = rollouts_bench(config, advance=advance)
+    print_rollouts(run, Console())
 
 
 def _serve(config: "ServeBench") -> None:

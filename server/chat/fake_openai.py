@@ -202,13 +202,14 @@ def fake_upstream(
     times: Annotated[
         int | None, typer.Option(help="Number of faults; without it every request fails.")
     ] = None,
+    delay_s: Annotated[float, typer.Option(help="Time that every answer takes.")] = 0.0,
 ) -> None:
     """Run a fake OpenAI-compatible server, to try `QGUIDE_UPSTREAMS` without a model."""
     import uvicorn
 
     if fault not in _FAULTS:
         raise typer.BadParameter(f"{fault!r} is not one of {', '.join(_FAULTS[1:])}")
-    fake = FakeUpstream(fault=fault, faults_left=times)  # type: ignore[arg-type]
+    fake = FakeUpstream(fault=fault, faults_left=times, delay_s=delay_s)  # type: ignore[arg-type]
     uvicorn.run(fake.app(), host="127.0.0.1", port=port)
 
 

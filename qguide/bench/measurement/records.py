@@ -321,3 +321,34 @@ class FairnessRun(_Row):
     machine: Machine
     clients: int
     rows: tuple[FairnessRow, ...] = ()
+
+
+class RolloutsRow(_Row):
+    """Episodes of a hosted policy with so many of them at once.
+
+    Attributes:
+        parallel: number of episodes at once.
+        requests: number of requests that the upstream got.
+    """
+
+    parallel: int
+    requests: int
+    seconds: float
+
+
+class RolloutsRun(_Row):
+    """A rollout benchmark, complete or interrupted.
+
+    Attributes:
+        steps: number of steps of each episode.
+        delay_s: time that the upstream takes for every answer.
+    """
+
+    format_version: int = 1
+    complete: bool
+    command: str
+    machine: Machine
+    episodes: int
+    steps: int
+    delay_s: float
+    rows: tuple[RolloutsRow, ...] = ()
