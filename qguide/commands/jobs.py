@@ -38,7 +38,7 @@ Games = Annotated[
 
 @app.command()
 def collect(config: RequiredConfig, overrides: Overrides = None) -> None:
-    """Collect expert trajectories for behaviour cloning."""
+    """Collect trajectories of an expert, or a policy's own successes, for behaviour cloning."""
     with shown_errors():
         from dataclasses import asdict
 
@@ -139,7 +139,9 @@ def evaluate(
     generated: Annotated[str | None, typer.Option(help="FIRST:COUNT of generated games.")] = None,
     task_ids: Annotated[Path | None, typer.Option(help="File of task ids, one per line.")] = None,
     limit: Annotated[int | None, typer.Option(help="Maximum number of tasks.")] = None,
-    policy: Annotated[str | None, typer.Option(help="embedded, or a folder.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="embedded, a folder, upstream:NAME or http://HOST/v1#MODEL.")
+    ] = None,
     qnet: Annotated[str | None, typer.Option(help="embedded, or a folder.")] = None,
     methods: Annotated[str | None, typer.Option(help="Separated by commas.")] = None,
     candidates: Annotated[int | None, typer.Option(help="M.")] = None,

@@ -1,6 +1,6 @@
 """A real vLLM that runs the embedded QNet's trunk: the same Q, and a refusal without its cache.
 
-It takes part in `qguide bench score` too, as an engine and as a server.
+It takes part in `qguide bench score` too, as an engine and as a server, and plays for a job.
 
 QGUIDE_VLLM_PYTHON names a Python that has vLLM; `make test-vllm` installs one for the CPU.
 """
@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import httpx
 import psutil
 import pytest
 import torch
+from rich.console import Console
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
@@ -38,6 +39,10 @@ from qnet.scoring.vllm import VllmScorer
 from qnet.scoring.vllm_client import VllmServer
 from qnet.types import History, Message, ScoreRequest
 from tests.support.serving import processes_with, serving
+from training.data.runs import read_rows
+from training.environments.alfworld.bundle import AlfWorldConfig
+from training.evaluation.records import EpisodeRow
+from training.jobs.evaluate import EvaluateConfig, run_evaluate
 
 PYTHON = os.environ.get("QGUIDE_VLLM_PYTHON", "")
 START_S = 1800
@@ -102,11 +107,18 @@ def vllm(trunk: Trunk, *options: str) -> Iterator[str]:
 @contextmanager
 def pooling_vllm(folder: Path, name: str, *options: str) -> Iterator[str]:
     """The URL of a vLLM that serves a folder with its pooling runner."""
+    with served_by_vllm(folder, name, "--runner", "pooling", *options) as url:
+        yield url
+
+
+@contextmanager
+def served_by_vllm(folder: Path, name: str, *options: str) -> Iterator[str]:
+    """The URL of a vLLM that serves a folder."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(folder), "--served-model-name", name]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--runner", "pooling"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--block-size", str(BLOCK)]
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     log = folder.with_name(f"{port}.log")
@@ -232,6 +244,40 @@ def test_a_stock_vllm_answers_an_exported_model_with_q(head: HeadKind, tmp_path:
             # The chat template ends a reply where Q is read, so messages do as well as tokens.
             [[of_messages]] = answered(path, messages=chat)
             assert of_messages == pytest.approx(expected.q_values[0], abs=TOLERANCES["float32"])
+
+
+def test_jobs_play_alfworld_with_a_vllm_as_with_the_same_policy_here(tmp_path: Path) -> None:
+    model = tmp_path / "policy"
+    shutil.copytree(embedded_path("policy"), model)
+    games: dict[str, Any] = {
+        "environment": AlfWorldConfig(first_seed=700_000, count=3),
+        "methods": ("greedy", "q-guided"),
+        "candidates": 4,
+        "seeds": (0,),
+        "max_steps": 20,
+    }
+    quiet = Console(quiet=True)
+    options = ["--dtype", "float32", "--enable-prefix-caching", "--max-model-len", "2048"]
+    with served_by_vllm(model, "small", *options) as url:
+        hosted = EvaluateConfig(output=tmp_path / "hosted", policy=f"{url}/v1#small", **games)
+        played = run_evaluate(hosted, console=quiet)
+    here = EvaluateConfig(output=tmp_path / "here", policy="embedded", **games)
+    run_evaluate(here, console=quiet)
+    assert played.complete
+    assert played.failures == ()
+    greedy, expected = (
+        {
+            row.task_id: (row.success, row.actions)
+            for row in read_rows(config.output / "episodes.jsonl", EpisodeRow)
+            if row.method == "greedy"
+        }
+        for config in (hosted, here)
+    )
+    assert greedy == expected  # the same tokens in, the same likeliest tokens out
+    assert any(success for success, _ in greedy.values())
+    assert played.usage is not None
+    assert played.usage.completion_tokens > 0
+    _log.info("usage %s, %s", played.usage, [(r.method, r.success_rate) for r in played.summary])
 
 
 def test_vllm_takes_part_in_the_benchmark_and_gives_the_same_q(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from qnet.errors import ConfigError, UpstreamError, UpstreamLostError
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
 from qnet.policies.upstream_settings import ApiKey, UpstreamName, UpstreamSettings
 from qnet.policies.usage_ledger import collect_usage
-from qnet.types import Candidate, SampleRequest, Sampling
+from qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from training.rollouts.usage import Prices, Usage
 
 PREFIX: Final = "upstream:"
@@ -66,6 +66,9 @@ class HostedModel(UpstreamSettings):
         timeout_s: longest time without a byte from the upstream.
         patience_s: how long a request is retried while the upstream is unreachable, overloaded
             (429 with its `Retry-After`), failing (5xx) or silent, before the run ends.
+        instructions: system message of every request, before the environment's own; rows do not
+            hold it. A model that was not trained on the environment needs one that says how to
+            reply, such as "Thought: …" and "Action: …" on lines of their own.
         parameters: further parameters of every request, for example `reasoning_effort`.
         omit: parameters that the upstream refuses, so that they are not sent.
         prices: per million tokens, for the run's cost.
@@ -76,6 +79,7 @@ class HostedModel(UpstreamSettings):
     max_in_flight: int = Field(default=64, ge=1)
     timeout_s: float = Field(default=600.0, gt=0)
     patience_s: float = Field(default=600.0, gt=0)
+    instructions: str = ""
     parameters: Annotated[dict[str, JsonValue], AfterValidator(_free)] = Field(default_factory=dict)
     omit: tuple[Literal["temperature", "max_tokens", "seed"], ...] = ()
     prices: Prices | None = None
@@ -93,6 +97,15 @@ class HostedModel(UpstreamSettings):
             breaker_failures=sys.maxsize,
         )
 
+    def history(self, history: History) -> History:
+        """A state as this upstream gets it, the instructions included."""
+        if not self.instructions:
+            return history
+        if not history or history[0].role != "system":
+            return (Message("system", self.instructions), *history)
+        both = f"{self.instructions}\n\n{history[0].content}"
+        return (Message("system", both), *history[1:])
+
     def sampling(self, sampling: Sampling) -> Sampling:
         """A job's sampling as this upstream takes it."""
         unset: dict[str, Any] = dict.fromkeys(self.omit)
@@ -104,7 +117,7 @@ class HostedModel(UpstreamSettings):
 
 Upstreams = dict[UpstreamName, HostedModel]
 
-_ROW_FIELDS: Final = frozenset({"model", "parameters", "omit"})
+_ROW_FIELDS: Final = frozenset({"model", "instructions", "parameters", "omit"})
 """Fields of an upstream on which rows depend."""
 
 UPSTREAMS_MAY_CHANGE: Final = frozenset(
@@ -254,10 +267,11 @@ class _Draws:
             UpstreamRefusedError: the upstream says that the request is wrong.
         """
         answered = self._answered
+        history = self._hosted.history(request.history)
         sampling = self._hosted.sampling(request.sampling)
         with collect_usage() as spent:
             try:
-                drawn = await self._policy.sample(request.history, n=request.n, sampling=sampling)
+                drawn = await self._policy.sample(history, n=request.n, sampling=sampling)
             except UpstreamError as error:
                 self._failed_in_a_row += 1
                 alone = self._answered == answered and (error.retriable or not answered)

@@ -56,8 +56,9 @@ class Timings:
     """Seconds spent on a rollout task.
 
     A batch's time is divided among its requests by tokens: for sampling, the tokens generated; for
-    scoring, the tokens that went through the trunk. Environment calls are timed one by one; in
-    threads they overlap, so their sum may exceed the elapsed time.
+    scoring, the tokens that went through the trunk. With a hosted policy it is the time for which
+    the task waited. Environment calls are timed one by one; in threads they overlap, so their sum
+    may exceed the elapsed time.
     """
 
     policy_s: float = 0.0

@@ -184,6 +184,18 @@ def test_rollouts_may_be_a_policy_of_this_process() -> None:
     assert played.done["only"][0] == played.done["only"][2]
 
 
+def test_instructions_open_every_state_that_is_sent() -> None:
+    def task() -> RolloutTask[None]:
+        yield ask("a")
+        yield SampleRequest((Message("system", "Be kind."), Message("user", "b")), 1, Sampling())
+
+    fake = FakeUpstream()
+    with serving_corridors(fake) as url:
+        Played().run({"only": task()}, policy(url, instructions="Act."))
+    sent = [[message["content"] for message in body["messages"]] for body in fake.asked]
+    assert sent == [["Act.", "a"], ["Act.\n\nBe kind.", "b"]]
+
+
 def test_several_draws_are_sent_at_the_same_time() -> None:
     def task() -> RolloutTask[list[int]]:
         drawn: list[list[Candidate]] = yield SampleRequests((ask("a", n=2), ask("a"), ask("a")))
