@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch._dynamo.config
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 from transformers import PreTrainedModel
@@ -11,6 +12,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flex_attent
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from qnet.engine.tree_masks import TREE_ATTENTION
+
+_MOST_KERNELS = 64
+"""Kernels of one process: by precision, pass, kind of head, and lengths that blocks divide."""
 
 _DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
@@ -62,3 +66,7 @@ def attend_by_blocks(model: PreTrainedModel) -> None:
     ALL_ATTENTION_FUNCTIONS.register(TREE_ATTENTION, tree_attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(TREE_ATTENTION, flex_attention_mask)
     model.set_attn_implementation(TREE_ATTENTION)
+    # Past this limit torch would run FlexAttention uncompiled, with all scores in memory. Later
+    # than torch 2.6 it is called recompile_limit as well.
+    config = torch._dynamo.config
+    config.cache_size_limit = max(config.cache_size_limit, _MOST_KERNELS)
