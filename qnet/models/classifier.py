@@ -95,16 +95,23 @@ def exported_mark(manifest: Manifest) -> dict[str, str]:
     return {name: getattr(manifest, name) for name in _EXPORTED_FIELDS}
 
 
-def classifier_manifest(directory: Path, config: PretrainedConfig) -> Manifest:
+def classifier_manifest(
+    directory: Path, config: PretrainedConfig, *, name: str = "", omit: str = ""
+) -> Manifest:
     """The manifest that a classifier's folder does not have, with the hashes of its files.
+
+    Args:
+        name: "" takes the folder's or the hub's.
+        omit: suffix of files that are left out.
 
     Raises:
         CheckpointError: the configuration says that this was exported, but not how Q is read.
     """
     mark: dict[str, Any] = {"read_at": "last_token"} | (getattr(config, EXPORTED, None) or {})
-    files = {path.name: sha256_of(path) for path in loadable_files(directory)}
+    read = (path for path in loadable_files(directory) if path.suffix != omit)
+    files = {path.name: sha256_of(path) for path in read}
     try:
-        manifest = Manifest(kind="qnet", name=short_name(directory), files=files, **mark)
+        manifest = Manifest(kind="qnet", name=name or short_name(directory), files=files, **mark)
     except (TypeError, ValueError) as error:
         raise CheckpointError(
             f"{directory}/config.json: the field {EXPORTED} is not what this version of "

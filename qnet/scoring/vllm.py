@@ -23,16 +23,16 @@ from qnet.engine.packed_model import context_length
 from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.models.match_features import MATCH_FEATURES
 from qnet.models.trunk_export import LoadedHead
+from qnet.scoring.remote import RemoteScorer, results_of, tokens_of
 from qnet.scoring.score_plan import RenderedRequest, RequestRenderer, head_features
 from qnet.scoring.vllm_client import CacheCounters, VllmServer
-from qnet.support.slices import finish
-from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, TokenUsage
+from qnet.types import ScoreResult
 
 PROBE_TOKENS = 1024
 """More than a few blocks of any size that vLLM chooses by itself for full attention."""
 
 
-class VllmScorer:
+class VllmScorer(RemoteScorer):
     """One request to vLLM for each batch; the value head in float32 on what it answers.
 
     vLLM counts cached tokens for the whole server, not for a prompt. So the requests of a batch
@@ -52,79 +52,29 @@ class VllmScorer:
     def __init__(
         self, loaded: LoadedHead, server: VllmServer, *, max_tokens: int | None = None
     ) -> None:
-        self.name = loaded.name
-        self.reads_observation = loaded.manifest.reads_observation
-        self._loaded = loaded
-        self._server = server
         longest = context_length(loaded.trunk)
-        self.context = min(longest, max_tokens or longest)
-        self._requests = RequestRenderer(
+        requests = RequestRenderer(
             loaded.renderer,
-            self.name,
-            self.context,
-            self.reads_observation,
+            loaded.name,
+            min(longest, max_tokens or longest),
+            loaded.manifest.reads_observation,
             loaded.head.features,
         )
+        super().__init__(requests, server)
+        self._loaded = loaded
+        self._server = server
         with ExitStack() as refused:
             refused.callback(self.close)
             self._seen: CacheCounters | None = self._require_a_server_that_will_do()
             refused.pop_all()
 
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order; NaN where its hidden state is not finite.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: a request has no candidates, or they bring observations where
-                Q is read at the action, or none where it is read after them.
-            ScorerUnavailableError: the server gave no answer, or none that is one.
-            UnscorableError: the server refuses one of the requests, or all of them.
-        """
-        return finish(self.slices([self.prepare(request) for request in requests]))
-
-    def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: see `score`.
-        """
-        return self._requests.prepare(request)
-
-    def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
-        """The results of `score`, in one slice: the server cannot be asked to stop."""
-        if not prepared:
-            return []
-        yield {i: TokenUsage(_tokens(request), 0) for i, request in enumerate(prepared)}
-        return self._score(prepared)
-
-    def _score(self, rendered: Sequence[RenderedRequest]) -> list[ScoreResult]:
-        results: dict[int, ScoreResult] = {}
-        # One salt to a request of vLLM's; and a share of what others' prompts had cached would
-        # tell about those prompts.
-        for salt in dict.fromkeys(request.cache_salt for request in rendered):
-            mine = [i for i, request in enumerate(rendered) if request.cache_salt == salt]
-            results.update(
-                zip(mine, self._score_salted([rendered[i] for i in mine], salt), strict=True)
-            )
-        return [results[i] for i in range(len(rendered))]
-
     def _score_salted(self, requests: Sequence[RenderedRequest], salt: str) -> list[ScoreResult]:
         sequences = [request.history + c for request in requests for c in request.candidates]
         features_BF = head_features(requests)
         q_values = self._q_values(sequences, features_BF, cache_salt=salt)
-        tokens = list(map(_tokens, requests))
+        tokens = list(map(tokens_of, requests))
         cached = share(self._cached_tokens(sum(tokens)), tokens)
-        return _results(requests, q_values, tokens, cached)
-
-    @property
-    def cache(self) -> CacheUse:
-        """Nothing: the server has the cache."""
-        return CacheUse()
-
-    def close(self) -> None:
-        """Let go of the connections to the server."""
-        self._server.close()
+        return results_of(requests, q_values, tokens, cached)
 
     @torch.inference_mode()
     def _q_values(
@@ -209,22 +159,3 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
     whole = sum(weights)
     ends = [round(total * end / whole) for end in accumulate(weights, initial=0)]
     return [end - start for start, end in pairwise(ends)]
-
-
-def _tokens(request: RenderedRequest) -> int:
-    return sum(len(request.history) + len(c) for c in request.candidates)
-
-
-def _results(
-    requests: Sequence[RenderedRequest],
-    q_values: Sequence[float],
-    tokens: Sequence[int],
-    cached: Sequence[int],
-) -> list[ScoreResult]:
-    results = []
-    start = 0
-    for request, mine, known in zip(requests, tokens, cached, strict=True):
-        q_of_each = tuple(q_values[start + i] for i in request.index)
-        start += len(request.candidates)
-        results.append(ScoreResult(q_of_each, mine - known, known))
-    return results

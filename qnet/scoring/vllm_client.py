@@ -1,4 +1,4 @@
-"""A vLLM pooling server: token ids in, the trunk's hidden state at each last token out.
+"""A vLLM pooling server: token ids in, hidden states or logits at each last token out.
 
 Hidden states travel as base64 of little-endian float32. Every failure, and every answer that is
 not what was asked for, is a ScorerUnavailableError that does not name the server's address; an
@@ -9,7 +9,7 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NotRequired, TypedDict, TypeVar, Unpack
 
 import httpx
 import numpy as np
@@ -94,13 +94,28 @@ class _ErrorAnswer(_Shape):
     error: _Error
 
 
-class VllmServer:
-    """The client of one served trunk. Synchronous, for one thread.
+class _Classified(_Shape):
+    index: int
+    probs: list[float]
+
+
+class _ClassifyAnswer(_Shape):
+    data: list[_Classified]
+    usage: _Usage
+
+
+class _Connection(TypedDict):
+    model: str
+    api_key: NotRequired[str | None]
+    timeout_s: NotRequired[float]
+
+
+class PoolingServer:
+    """The client of one served model. Synchronous, for one thread.
 
     Args:
         url: the server's root, with or without /v1; the operator's, never a caller's.
-        model: the name that the trunk is served under.
-        hidden_size: D of the hidden states that are expected.
+        model: the name that the model is served under.
         api_key: what the server was started with.
         timeout_s: longest silence of the server.
     """
@@ -110,13 +125,11 @@ class VllmServer:
         url: str,
         *,
         model: str,
-        hidden_size: int,
         api_key: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         self.model = model
-        self._hidden_size = hidden_size
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Accept-Encoding": ACCEPT_ENCODING}
@@ -154,48 +167,6 @@ class VllmServer:
             return CacheCounters(int(found["queries"]), int(found["hits"]))
         except (ValueError, OverflowError) as error:
             raise self._failure("counts its cache in no numbers") from error
-
-    def hidden_states(self, sequences: Sequence[list[int]], *, cache_salt: str = "") -> Tensor:
-        """The hidden state at each sequence's last token, float32 (sequences, D).
-
-        Values may be infinite or NaN: an overflow in one sequence must not fail the others.
-
-        Args:
-            cache_salt: vLLM finds in its prefix cache only what was sent with the same one.
-
-        Raises:
-            ScorerUnavailableError: no answer, or another than was asked for.
-            UnscorableError: the server refuses one of the sequences, or all of them.
-        """
-        body = {
-            "model": self.model,
-            "input": list(sequences),
-            "use_activation": False,  # an embedding model's would scale the state to length 1
-            "encoding_format": "base64",
-            "embed_dtype": "float32",
-            "endianness": "little",
-        } | ({"cache_salt": cache_salt} if cache_salt else {})
-        answer = self._read(_PoolingAnswer, self._ask("POST", "/pooling", json=body))
-        sent, counted = sum(map(len, sequences)), answer.usage.prompt_tokens
-        if counted != sent:
-            raise self._failure(f"read {counted:,} tokens where {sent:,} were sent")
-        pooled = sorted(answer.data, key=lambda item: item.index)
-        if [item.index for item in pooled] != list(range(len(sequences))):
-            raise self._failure(f"gave {len(pooled)} states for {len(sequences)} sequences")
-        return torch.stack([self._vector(item.data) for item in pooled])
-
-    def _vector(self, encoded: str) -> Tensor:
-        try:
-            raw = base64.b64decode(encoded, validate=True)
-            hidden_D = np.frombuffer(raw, dtype="<f4").astype(np.float32)
-        except ValueError as error:
-            raise self._failure("gave a hidden state that is no base64 of float32") from error
-        if len(hidden_D) != self._hidden_size:
-            raise self._failure(
-                f"gave a hidden state of {len(hidden_D):,} numbers; the value head takes "
-                f"{self._hidden_size:,}: start vLLM on this checkpoint's trunk, with LAST pooling"
-            )
-        return torch.from_numpy(hidden_D)
 
     def _ask(self, method: str, path: str, *, json: object = None) -> httpx.Response:
         """The server's answer with status 200.
@@ -235,6 +206,104 @@ class VllmServer:
         self, what: str, kind: type[ScorerUnavailableError] = ScorerUnavailableError
     ) -> ScorerUnavailableError:
         return kind(f"the vLLM server of {self.model} {what}")
+
+    def _require_all_read(self, sequences: Sequence[list[int]], counted: int) -> None:
+        """Refuse the answer of a server that truncated what it was sent."""
+        sent = sum(map(len, sequences))
+        if counted != sent:
+            raise self._failure(f"read {counted:,} tokens where {sent:,} were sent")
+
+    def _require_one_for_each(
+        self, sequences: Sequence[list[int]], indices: Sequence[int], what: str
+    ) -> None:
+        """Refuse an answer with other items than one for each sequence, in order."""
+        if list(indices) != list(range(len(sequences))):
+            raise self._failure(f"gave {len(indices)} {what} for {len(sequences)} sequences")
+
+
+class VllmServer(PoolingServer):
+    """The client of one served trunk.
+
+    Args:
+        hidden_size: D of the hidden states that are expected.
+        others: see `PoolingServer`.
+    """
+
+    def __init__(self, url: str, *, hidden_size: int, **others: Unpack[_Connection]) -> None:
+        super().__init__(url, **others)
+        self._hidden_size = hidden_size
+
+    def hidden_states(self, sequences: Sequence[list[int]], *, cache_salt: str = "") -> Tensor:
+        """The hidden state at each sequence's last token, float32 (sequences, D).
+
+        Values may be infinite or NaN: an overflow in one sequence must not fail the others.
+
+        Args:
+            cache_salt: vLLM finds in its prefix cache only what was sent with the same one.
+
+        Raises:
+            ScorerUnavailableError: no answer, or another than was asked for.
+            UnscorableError: the server refuses one of the sequences, or all of them.
+        """
+        body = {
+            "model": self.model,
+            "input": list(sequences),
+            "use_activation": False,  # an embedding model's would scale the state to length 1
+            "encoding_format": "base64",
+            "embed_dtype": "float32",
+            "endianness": "little",
+        } | ({"cache_salt": cache_salt} if cache_salt else {})
+        answer = self._read(_PoolingAnswer, self._ask("POST", "/pooling", json=body))
+        self._require_all_read(sequences, answer.usage.prompt_tokens)
+        pooled = sorted(answer.data, key=lambda item: item.index)
+        self._require_one_for_each(sequences, [item.index for item in pooled], "states")
+        return torch.stack([self._vector(item.data) for item in pooled])
+
+    def _vector(self, encoded: str) -> Tensor:
+        try:
+            raw = base64.b64decode(encoded, validate=True)
+            hidden_D = np.frombuffer(raw, dtype="<f4").astype(np.float32)
+        except ValueError as error:
+            raise self._failure("gave a hidden state that is no base64 of float32") from error
+        if len(hidden_D) != self._hidden_size:
+            raise self._failure(
+                f"gave a hidden state of {len(hidden_D):,} numbers; the value head takes "
+                f"{self._hidden_size:,}: start vLLM on this checkpoint's trunk, with LAST pooling"
+            )
+        return torch.from_numpy(hidden_D)
+
+
+class ClassifyServer(PoolingServer):
+    """The client of one served classifier with one label."""
+
+    def logits(self, sequences: Sequence[list[int]], *, cache_salt: str = "") -> list[float]:
+        """The classifier's logit of each sequence; NaN is possible, as in `hidden_states`.
+
+        Args:
+            cache_salt: see `VllmServer.hidden_states`.
+
+        Raises:
+            ScorerUnavailableError: no answer, or another than was asked for.
+            UnscorableError: the server refuses one of the sequences, or all of them.
+        """
+        body = {
+            "model": self.model,
+            "input": list(sequences),
+            "use_activation": False,  # the default is a sigmoid for most models with one label
+        } | ({"cache_salt": cache_salt} if cache_salt else {})
+        answer = self._read(_ClassifyAnswer, self._ask("POST", "/classify", json=body))
+        self._require_all_read(sequences, answer.usage.prompt_tokens)
+        found = sorted(answer.data, key=lambda item: item.index)
+        self._require_one_for_each(sequences, [item.index for item in found], "values")
+        return [self._only(item.probs) for item in found]
+
+    def _only(self, values: Sequence[float]) -> float:
+        if len(values) != 1:
+            raise self._failure(
+                f"gave {len(values)} values for a sequence, one for each of its labels; a Q model "
+                "has one label: serve a classifier with num_labels = 1"
+            )
+        return values[0]
 
 
 def _reason(response: httpx.Response) -> str:

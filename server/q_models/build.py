@@ -27,8 +27,9 @@ from server.observability.metrics import Metrics
 from server.observability.tracing import build_tracing
 from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource, Source
+from server.q_models.remote_classifier import build_classify_source
 from server.q_models.score_cache import ScoreCache
-from server.q_models.vllm_trunk import build_vllm_scorer_source, check_trunks, trunk_of
+from server.q_models.vllm_trunk import build_vllm_scorer_source, check_servers, server_of
 from server.redis.client import RedisLink
 from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
 from server.upstreams.build import build_upstream
@@ -171,10 +172,11 @@ def build_models(settings: Settings) -> Models:
 
     Raises:
         CheckpointError: a checkpoint does not match its manifest.
-        ConfigError: a name in `vllm_trunks` is not a checkpoint's, or a vLLM server is unsuitable.
+        ConfigError: a name in `vllm_trunks` or `classifiers` is no folder's, or its server is
+            unsuitable.
         RoutingError: a name in the settings resolves to no Q model.
     """
-    check_trunks(settings)
+    check_servers(settings)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     runtime = build_runtime(settings)
@@ -267,9 +269,10 @@ def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str
     if source == SCRIPTED:
         return _FAKE_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
     folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
-    trunk = trunk_of(settings, name)
-    if trunk:
+    if trunk := server_of(settings.vllm_trunks, name):
         origin = build_vllm_scorer_source(settings, folder, trunk)
+    elif classifier := server_of(settings.classifiers, name):
+        origin = build_classify_source(settings, folder, classifier)
     else:
         origin = _local_scorer_source(settings, source, folder)
     assert origin.manifest is not None

@@ -1,6 +1,8 @@
 """Scorers of Q models whose trunk runs on a vLLM server."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from qnet.errors import ConfigError
 from qnet.models.trunk_export import load_head
@@ -10,27 +12,38 @@ from server.q_models.aliases import plain_name
 from server.q_models.registry import ScorerSource
 from server.settings.settings import SCRIPTED, Settings, VllmTrunk
 
+Served = TypeVar("Served", bound=VllmTrunk)
 
-def check_trunks(settings: Settings) -> None:
-    """Check that each vLLM trunk belongs to a Q model with a checkpoint.
+
+def check_servers(settings: Settings) -> None:
+    """Check that each server of `vllm_trunks` and `classifiers` belongs to a Q model's folder.
 
     Raises:
-        ConfigError: `vllm_trunks` names an unknown Q model, or a scripted one.
+        ConfigError: one of them names an unknown Q model, or a scripted one, or both name the same.
     """
-    for name in settings.vllm_trunks:
-        named = {q: s for q, s in settings.q_models.items() if name in (q, plain_name(q))}
-        if not named or SCRIPTED in named.values():
-            raise ConfigError(
-                f"QGUIDE_VLLM_TRUNKS names {name!r}, which is "
-                f"{'a scripted Q model' if named else 'not a Q model'}; name an entry of "
-                "QGUIDE_Q_MODELS that has a checkpoint"
-            )
+    by_setting: dict[str, Mapping[str, VllmTrunk]] = {
+        "VLLM_TRUNKS": settings.vllm_trunks,
+        "CLASSIFIERS": settings.classifiers,
+    }
+    for setting, servers in by_setting.items():
+        for name in servers:
+            named = {q: s for q, s in settings.q_models.items() if name in (q, plain_name(q))}
+            if not named or SCRIPTED in named.values():
+                raise ConfigError(
+                    f"QGUIDE_{setting} names {name!r}, which is "
+                    f"{'a scripted Q model' if named else 'not a Q model'}; name an entry of "
+                    "QGUIDE_Q_MODELS that has a folder"
+                )
+    if both := settings.vllm_trunks.keys() & settings.classifiers.keys():
+        raise ConfigError(
+            f"QGUIDE_VLLM_TRUNKS and QGUIDE_CLASSIFIERS both name {min(both)!r}; a server runs "
+            "either its trunk or the whole of it: remove one"
+        )
 
 
-def trunk_of(settings: Settings, name: str) -> VllmTrunk | None:
-    """The vLLM server for the trunk of `name` or `name@version`; None if it runs locally."""
-    trunks = settings.vllm_trunks
-    return trunks.get(name) or trunks.get(plain_name(name))
+def server_of(servers: Mapping[str, Served], name: str) -> Served | None:
+    """The server of `name` or `name@version`; None if the Q model runs locally."""
+    return servers.get(name) or servers.get(plain_name(name))
 
 
 def build_vllm_scorer_source(settings: Settings, folder: Path, trunk: VllmTrunk) -> ScorerSource:

@@ -51,6 +51,19 @@ class VllmTrunk(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
 
 
+class Classifier(VllmTrunk):
+    """A server with vLLM's /classify that runs a sequence classifier as a Q model.
+
+    Attributes:
+        url: root URL of the server.
+        api_key: the key that the server was started with, if any.
+        max_tokens: maximum conversation length in tokens; None uses the classifier's own maximum.
+        model: the classifier's name at the server.
+    """
+
+    model: str = Field(min_length=1)
+
+
 class Upstream(UpstreamSettings):
     """An OpenAI-compatible server whose model is served as a policy.
 
@@ -98,6 +111,9 @@ class Settings(BaseSettings):
             digits of the SHA-256 of the checkpoint's manifest, which identifies the checkpoint.
         vllm_trunks: `name@version`, or `name` for all of its versions -> the vLLM server that
             runs the trunk; value head and tokenizer come from the checkpoint in `q_models`.
+        classifiers: `name@version`, or `name` for all of its versions -> the server with vLLM's
+            /classify that runs this Q model; configuration and tokenizer come from the folder in
+            `q_models`, which needs no weights.
         default_q_model: the Q model of requests that name none; "" is the first one listed.
         aliases: alias -> a Q model, or several with the share of episodes for each.
         shadows: Q model -> a second Q model that also scores its requests, without effect on the
@@ -197,6 +213,7 @@ class Settings(BaseSettings):
     vllm_silent_s: float = Field(default=60.0, gt=0)
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
+    classifiers: dict[str, Classifier] = Field(default_factory=dict)
     paraphraser: str = ""
     task_markers: tuple[TaskMarker, ...] = ()
     paraphrase_max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=0)

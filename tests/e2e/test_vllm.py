@@ -33,10 +33,12 @@ from qnet.errors import ConfigError
 from qnet.models.checkpoint import embedded_path, load_qnet, save_checkpoint
 from qnet.models.manifest import Manifest
 from qnet.models.qnet import HeadKind, QNet
+from qnet.models.remote_classifier import load_remote_classifier
 from qnet.models.trunk_export import LoadedHead, load_head
+from qnet.scoring.remote_classifier import RemoteClassifyScorer
 from qnet.scoring.value_head import NaiveScorer
 from qnet.scoring.vllm import VllmScorer
-from qnet.scoring.vllm_client import VllmServer
+from qnet.scoring.vllm_client import ClassifyServer, VllmServer
 from qnet.types import History, Message, ScoreRequest
 from tests.support.serving import processes_with, serving
 from training.data.runs import read_rows
@@ -278,6 +280,18 @@ def test_jobs_play_alfworld_with_a_vllm_as_with_the_same_policy_here(tmp_path: P
     assert played.usage is not None
     assert played.usage.completion_tokens > 0
     _log.info("usage %s, %s", played.usage, [(r.method, r.success_rate) for r in played.summary])
+
+
+def test_a_classifier_on_a_real_vllm_is_a_q_model(tmp_path: Path) -> None:
+    naive, folder = exported(tmp_path, "linear")
+    loaded = load_remote_classifier(folder, name="q")
+    with (
+        pooling_vllm(folder, "q", "--dtype", "float32") as url,
+        closing(RemoteClassifyScorer(loaded, ClassifyServer(url, model="q"))) as scorer,
+    ):
+        batch = [ScoreRequest(HISTORY, replies(step)) for step in (0, 1)]
+        for found, expected in zip(scorer.score(batch), naive.score(batch), strict=True):
+            assert found.q_values == pytest.approx(expected.q_values, abs=TOLERANCES["float32"])
 
 
 def test_vllm_takes_part_in_the_benchmark_and_gives_the_same_q(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ POD = "qguide-7d4b9c6f5d-x2x9z"
 SECRETS = {
     ("openai", "api-key"): "sk-of-a-test",
     ("trunk", "api-key"): "trunk-of-a-test",
+    ("reward", "api-key"): "reward-of-a-test",
     ("elsewhere", "url"): "redis://:password@elsewhere:6379/0",
 }
 

@@ -1,4 +1,4 @@
-"""A server with the part of vLLM's HTTP interface that QGuide uses, and a tiny trunk in torch."""
+"""A server with the part of vLLM's HTTP interface that QGuide uses, and a tiny model in torch."""
 
 import base64
 import json
@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import exp, inf
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Literal
 
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 BLOCK = 16
 
@@ -39,11 +40,14 @@ class ScriptedVllm:
     Attributes:
         fault: what it does wrong from now on.
         faults_left: how often; None for ever.
-        asked: the bodies of its pooling requests.
+        trunk: answers /pooling.
+        classifier: answers /classify.
+        asked: the bodies of its requests.
         keys: the Authorization headers that it was sent.
     """
 
     trunk: Any
+    classifier: Any
     model: str
     context: int
     caching: bool = True
@@ -70,6 +74,18 @@ class ScriptedVllm:
         """The last hidden state of each sequence alone."""
         return [self.trunk(torch.tensor([s])).last_hidden_state[0, -1] for s in sequences]
 
+    @torch.inference_mode()
+    def logits(self, sequences: list[list[int]]) -> list[list[float]]:
+        """The classifier's values at the last token of each sequence alone."""
+        values = [self.classifier.score(self.states_of(one)).tolist() for one in sequences]
+        return [[inf] for _ in values] if self.fails("not_finite") else values
+
+    def states_of(self, token_ids: list[int]) -> torch.Tensor:
+        """The last hidden state of the classifier's trunk; vLLM knows no padding."""
+        trunk = getattr(self.classifier, self.classifier.base_model_prefix)
+        state: torch.Tensor = trunk(torch.tensor([token_ids])).last_hidden_state[0, -1]
+        return state
+
     def look_up(self, token_ids: list[int], salt: str) -> None:
         """Whole blocks that were seen with the salt are hits, but for the last token."""
         if not self.caching:
@@ -83,10 +99,14 @@ class ScriptedVllm:
 
 
 @contextmanager
-def scripted_vllm(folder: Path, *, model: str, context: int) -> Iterator[ScriptedVllm]:
-    """Serves the trunk in `folder` until the block is left."""
-    trunk = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-    state = ScriptedVllm(trunk, model, context)
+def scripted_vllm(
+    folder: Path, *, model: str, context: int, classifies: bool = False
+) -> Iterator[ScriptedVllm]:
+    """Serves the trunk in `folder`, or the classifier, until the block is left."""
+    kind = AutoModelForSequenceClassification if classifies else AutoModel
+    served: Any = kind.from_pretrained(folder, dtype=torch.float32).eval()
+    trunk, classifier = (None, served) if classifies else (served, None)
+    state = ScriptedVllm(trunk, classifier, model, context)
     handler = type("Handler", (_Handler,), {"state": state})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         state.url = f"http://127.0.0.1:{server.server_port}"
@@ -135,8 +155,24 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(400, "token id 9 is out of vocabulary")
         elif state.fails("garbage"):
             self._send(200, '{"data": "none"}')
+        elif self.path == "/classify":
+            self._classify(body)
         else:
             self._pool(body["input"], body.get("cache_salt", ""))
+
+    def _classify(self, body: dict[str, Any]) -> None:
+        sequences = body["input"]
+        items = []
+        for index, values in enumerate(self.state.logits(sequences)):
+            if body.get("use_activation", True):
+                values = [1 / (1 + exp(-value)) for value in values]
+            found = {"index": index, "label": "LABEL_0", "probs": values}
+            items.append(found | {"num_classes": len(values)})
+        if self.state.fails("one_state_short"):
+            items = items[:-1]
+        tokens = sum(map(len, sequences)) - (1 if self.state.fails("truncated") else 0)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        self._send(200, json.dumps({"object": "list", "data": items[::-1], "usage": usage}))
 
     def _pool(self, sequences: list[list[int]], salt: str) -> None:
         state = self.state

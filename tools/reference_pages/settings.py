@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from server.settings.settings import Settings, Upstream, VllmTrunk
+from server.settings.settings import Classifier, Settings, Upstream, VllmTrunk
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
 
@@ -16,6 +16,7 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Policies": ("policy", "upstreams", "vllm", "num_candidates", "adaptive_batch", "paraphrase"),
     "Q models": (
         "q_models", "default_q_model", "aliases", "shadows", "models_dir", "vllm_trunks",
+        "classifiers",
         "score_cache", "fallback",
     ),
     "Device": ("device", "dtype", "full_seq", "threads", "cache_", "max_waiting", "max_batch"),
@@ -45,6 +46,7 @@ def settings_page() -> str:
     for title, kind, place in (
         ("Upstream", Upstream, "QGUIDE_UPSTREAMS"),
         ("vLLM trunk", VllmTrunk, "QGUIDE_VLLM_TRUNKS"),
+        ("Classifier", Classifier, "QGUIDE_CLASSIFIERS"),
     ):
         parts += [f"## {title}", f"One entry of `{place}`.", _rows_of(kind, [*kind.model_fields])]
     return page("Settings", *parts)

@@ -51,6 +51,10 @@ def _plain(url: HttpUrl) -> HttpUrl:
     return url
 
 
+PlainUrl = Annotated[HttpUrl, AfterValidator(_plain)]
+"""An address that may stand in a run's config.json."""
+
+
 def _free(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
     if taken := sorted(_SET_BY_JOBS & parameters.keys()):
         raise ValueError(f"the job sets {', '.join(taken)} itself; leave them out")
@@ -74,7 +78,7 @@ class HostedModel(UpstreamSettings):
         prices: per million tokens, for the run's cost.
     """
 
-    url: Annotated[HttpUrl, AfterValidator(_plain)]
+    url: PlainUrl
     api_key_variable: str = Field(default="", pattern=r"^([A-Z_][A-Z0-9_]*)?$")
     max_in_flight: int = Field(default=64, ge=1)
     timeout_s: float = Field(default=600.0, gt=0)
@@ -182,22 +186,32 @@ def build_hosted_policy(name: str, upstreams: Mapping[str, HostedModel]) -> "Hos
         ConfigError: there is no such upstream, or its key's variable is not set.
     """
     upstream, hosted = find_upstream(name, upstreams)
-    return HostedPolicy(upstream, hosted, api_key=_read_key(upstream, hosted.api_key_variable))
+    return HostedPolicy(
+        upstream, hosted, api_key=read_key(f"upstream {upstream}", hosted.api_key_variable)
+    )
 
 
-def _read_key(upstream: str, variable: str) -> SecretStr | None:
+def read_key(owner: str, variable: str) -> SecretStr | None:
+    """The key in an environment variable; None where no variable is named.
+
+    Args:
+        owner: named in errors.
+
+    Raises:
+        ConfigError: the variable is not set, or holds what no HTTP header can carry.
+    """
     if not variable:
         return None
     if not (value := os.environ.get(variable)):
         raise ConfigError(
-            f"upstream {upstream}: the environment variable {variable} is not set; export the key "
-            "there, or remove api_key_variable if the upstream needs none"
+            f"{owner}: the environment variable {variable} is not set; export the key "
+            "there, or remove api_key_variable if the server needs none"
         )
     try:
         key: SecretStr = TypeAdapter(ApiKey).validate_python(value)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"upstream {upstream}: {variable}: {reason}") from None
+        raise ConfigError(f"{owner}: {variable}: {reason}") from None
     return key
 
 

@@ -10,6 +10,7 @@ from qnet.errors import ConfigError
 from qnet.types import BatchPolicy, Scorer
 from training.environment import EnvironmentConfig, ExpertBuilder
 from training.environments.registry import find_environment
+from training.rollouts.classifiers import CLASSIFY, ServedClassifier, build_classify_scorer
 from training.rollouts.hosted import is_hosted
 
 EMBEDDED = "embedded"
@@ -27,6 +28,7 @@ class Inference(BaseModel):
         threads: number of torch's threads; 0 leaves the choice to torch.
         full_sequences: run Q models whose architecture cannot be packed on every full sequence,
             which costs the whole history per candidate; false refuses them.
+        classifiers: servers of the Q models that are named `classify:NAME`, by that name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +38,7 @@ class Inference(BaseModel):
     cache_bytes: int = Field(default=2 * 1024**3, ge=0)
     threads: int = Field(default=0, ge=0)
     full_sequences: bool = False
+    classifiers: dict[str, ServedClassifier] = Field(default_factory=dict)
 
 
 def build_policy(name: str, inference: Inference, environment: EnvironmentConfig) -> BatchPolicy:
@@ -101,12 +104,17 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
 
     Args:
         name: "embedded" for the Q model that ships with QGuide, a checkpoint's folder (a QNet, an
-            implicit Q or an ensemble), or that of any sequence classifier with one label.
+            implicit Q or an ensemble), that of any sequence classifier with one label, or
+            `classify:NAME` for one of `inference.classifiers`.
         inference: how it runs.
 
     Raises:
         CheckpointError: the folder is not a Q model's.
+        ConfigError: see `build_classify_scorer`.
     """
+    if name.startswith(CLASSIFY):
+        return build_classify_scorer(name, inference.classifiers)
+
     import torch
 
     from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
@@ -161,8 +169,10 @@ def sha256_of_policy(name: str) -> str:
 
 
 def sha256_of_q_model(name: str) -> str:
-    """One hash over the weights of the Q model of that name; "" if it has none."""
-    return weights_sha256(model_folder(name, "qnet")) if name else ""
+    """One hash over the weights of the Q model of that name; "" if it has none here."""
+    if not name or name.startswith(CLASSIFY):
+        return ""
+    return weights_sha256(model_folder(name, "qnet"))
 
 
 def weights_sha256(folder: Path) -> str:

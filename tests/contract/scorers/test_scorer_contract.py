@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qnet.models.checkpoint import load_qnet
+from qnet.models.remote_classifier import load_remote_classifier
 from qnet.models.trunk_export import export_trunk, load_head
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.remote_classifier import RemoteClassifyScorer
+from qnet.scoring.value_head import NaiveScorer, ScriptedScorer, SharedPrefixScorer
 from qnet.scoring.vllm import VllmScorer
-from qnet.scoring.vllm_client import VllmServer
+from qnet.scoring.vllm_client import ClassifyServer, VllmServer
 from qnet.types import History, Message, Scorer, ScoreRequest
 from tests.contract.scorers.batches import INSTRUCTION
 from tests.contract.scorers.subjects import (
@@ -23,7 +26,7 @@ from tests.contract.scorers.subjects import (
     tried,
 )
 from tests.support.scripted_vllm import scripted_vllm
-from tests.support.tiny_models import CONTEXT, WORDS, renderer
+from tests.support.tiny_models import CONTEXT, WORDS, renderer, save_classifier
 
 QNETS = tuple(kind for kind in KINDS if kind.endswith("qnet"))
 OBSERVING = tuple(kind for kind in KINDS if kind.endswith("observing-qnet"))
@@ -32,6 +35,7 @@ SCORERS = (
     "scripted",
     *(f"vllm-{kind}" for kind in QNETS),
     *(f"{how}-{kind}" for kind in KINDS for how in ("naive", "fast")),
+    *(f"{how}-classifier" for how in ("naive", "fast", "remote")),
 )
 OTHER = Message("user", "take mug from shelf open Action : you see go to desk " * 2)
 ONE_SLAB = 150_000
@@ -75,11 +79,26 @@ def remotes(subjects: dict[str, Subject]) -> Iterator[dict[str, Asking]]:
         yield {kind: servers.enter_context(on_vllm(subjects[kind].folder)) for kind in QNETS}
 
 
+@pytest.fixture(scope="module")
+def classifiers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scorer]]:
+    """A reward model in this process and on a server."""
+    folder = save_classifier(tmp_path_factory.mktemp("classifier"))
+    loaded = load_remote_classifier(folder, name="reward")
+    with scripted_vllm(folder, model="reward", context=CONTEXT, classifies=True) as server:
+        client = ClassifyServer(server.url, model="reward")
+        with closing(RemoteClassifyScorer(loaded, client)) as remote:
+            naive, fast = NaiveScorer(load_qnet(folder)), SharedPrefixScorer(load_qnet(folder))
+            yield {"naive": naive, "fast": fast, "remote": remote}
+
+
 @pytest.fixture(params=SCORERS)
 def scorer(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Scorer:
     if request.param == "scripted":
         return ScriptedScorer({"take": 0.5, "go": 0.25})
     how, _, kind = request.param.partition("-")
+    if kind == "classifier":
+        classifier: Scorer = request.getfixturevalue("classifiers")[how]
+        return classifier
     if how == "vllm":
         served: Scorer = request.getfixturevalue("remotes")[kind]
         return served

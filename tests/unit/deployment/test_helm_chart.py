@@ -146,6 +146,7 @@ def test_no_secret_stands_in_what_everyone_may_read(values: tuple[str, ...]) -> 
     assert set(re.findall(r'api_key\W+"([^"\\]*)', text)) <= {
         "$(UPSTREAMS_KEY_0)",
         "$(VLLM_TRUNKS_KEY_0)",
+        "$(CLASSIFIERS_KEY_0)",
     }
     assert [d["metadata"]["name"] for d in documents if d["kind"] == "ConfigMap"] == (
         ["qguide-dashboard"] if values == ("everything.yaml",) else []

@@ -69,6 +69,9 @@ def test_settings_arrive_as_they_were_meant(monkeypatch: pytest.MonkeyPatch) -> 
     trunk_key = settings.vllm_trunks["big"].api_key
     assert trunk_key is not None
     assert trunk_key.get_secret_value() == "trunk-of-a-test"
+    reward_key = settings.classifiers["reward"].api_key
+    assert reward_key is not None
+    assert reward_key.get_secret_value() == "reward-of-a-test"
     assert (settings.device, settings.dtype, settings.policy) == ("cuda", "bfloat16", "vllm")
     assert str(settings.models_dir) == "/models"
     assert settings.cors_origins == ("https://agents.example.com",)

@@ -7,7 +7,7 @@
 {{- end -}}
 
 {{/*
-The servers of settings.upstreams or settings.vllm_trunks: their variable, and before it one for each
+The servers of settings.upstreams, vllm_trunks or classifiers: their variable, and before it one for each
 key, which Kubernetes puts in where the text has $(NAME).
 */}}
 {{- define "qguide.servers" -}}
@@ -88,7 +88,7 @@ key, which Kubernetes puts in where the text has $(NAME).
     resourceFieldRef: {containerName: server, resource: requests.cpu, divisor: "1"}
 {{- end }}
 {{- range $name, $value := $settings }}
-{{- if has $name (list "upstreams" "vllm_trunks") }}
+{{- if has $name (list "upstreams" "vllm_trunks" "classifiers") }}
 {{- include "qguide.servers" (dict "setting" $name "servers" $value) }}
 {{- else }}
 - name: QGUIDE_{{ upper $name }}

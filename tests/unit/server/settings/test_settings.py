@@ -9,12 +9,14 @@ from qguide.cli import app
 
 
 @pytest.mark.parametrize("key", ["sk-…", "sk secret", "sk-secret\nX-Evil: 1"])
-@pytest.mark.parametrize("variable", ["QGUIDE_UPSTREAMS", "QGUIDE_VLLM_TRUNKS"])
+@pytest.mark.parametrize(
+    "variable", ["QGUIDE_UPSTREAMS", "QGUIDE_VLLM_TRUNKS", "QGUIDE_CLASSIFIERS"]
+)
 def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, variable: str, key: str
 ) -> None:
     served = {"url": "http://127.0.0.1:9", "api_key": key}
-    if variable == "QGUIDE_UPSTREAMS":
+    if variable != "QGUIDE_VLLM_TRUNKS":
         served["model"] = "gpt"
     monkeypatch.setenv(variable, json.dumps({"gpt": served}))
     done = CliRunner().invoke(app, ["serve"])

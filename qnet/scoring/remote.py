@@ -1,0 +1,107 @@
+"""Base of the scorers that send every distinct sequence of a batch to a server, as token ids."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from qnet.scoring.conversations import ConversationRenderer
+from qnet.scoring.score_plan import RenderedRequest, RequestRenderer
+from qnet.scoring.vllm_client import PoolingServer
+from qnet.support.slices import finish
+from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, TokenUsage, reads_observation
+
+
+class RemoteScorer(ABC):
+    """One request to a server for each batch and cache salt.
+
+    Args:
+        requests: makes the tokens of requests.
+        server: closed with the scorer.
+    """
+
+    def __init__(
+        self, requests: RequestRenderer | ConversationRenderer, server: PoolingServer
+    ) -> None:
+        self.name = requests.name
+        self.context = requests.context
+        self.reads_observation = reads_observation(requests)
+        self._requests = requests
+        self._connection = server
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate, in the requests' order; NaN where the server's answer is not finite.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the context.
+            InvalidCandidatesError: a request has no candidates, or they bring observations where
+                Q is read at the action, or none where it is read after them.
+            ScorerUnavailableError: the server gave no answer, or none that is one.
+            UnscorableError: the server refuses one of the requests, or all of them.
+        """
+        return finish(self.slices([self.prepare(request) for request in requests]))
+
+    def prepare(self, request: ScoreRequest) -> RenderedRequest:
+        """The request's tokens.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the context.
+            InvalidCandidatesError: see `score`.
+        """
+        return self._requests.prepare(request)
+
+    def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
+        """The results of `score`, in one slice: the server cannot be asked to stop."""
+        if not prepared:
+            return []
+        yield {i: TokenUsage(tokens_of(request), 0) for i, request in enumerate(prepared)}
+        return self._score(prepared)
+
+    def _score(self, rendered: Sequence[RenderedRequest]) -> list[ScoreResult]:
+        results: dict[int, ScoreResult] = {}
+        # One salt to a request of vLLM's; and a share of what others' prompts had cached would
+        # tell about those prompts.
+        for salt in dict.fromkeys(request.cache_salt for request in rendered):
+            mine = [i for i, request in enumerate(rendered) if request.cache_salt == salt]
+            results.update(
+                zip(mine, self._score_salted([rendered[i] for i in mine], salt), strict=True)
+            )
+        return [results[i] for i in range(len(rendered))]
+
+    @abstractmethod
+    def _score_salted(self, requests: Sequence[RenderedRequest], salt: str) -> list[ScoreResult]:
+        """The results of requests with one cache salt."""
+
+    @property
+    def cache(self) -> CacheUse:
+        """Nothing: the server has the cache."""
+        return CacheUse()
+
+    def close(self) -> None:
+        """Let go of the connections to the server."""
+        self._connection.close()
+
+
+def tokens_of(request: RenderedRequest) -> int:
+    """Number of tokens that a request costs without a cache."""
+    return sum(len(request.history) + len(c) for c in request.candidates)
+
+
+def results_of(
+    requests: Sequence[RenderedRequest],
+    q_values: Sequence[float],
+    tokens: Sequence[int],
+    cached: Sequence[int],
+) -> list[ScoreResult]:
+    """Result of each request.
+
+    Args:
+        q_values: of all requests' distinct candidates, one after the other.
+        tokens: sent for each request.
+        cached: how many of these the server had.
+    """
+    results = []
+    start = 0
+    for request, mine, known in zip(requests, tokens, cached, strict=True):
+        q_of_each = tuple(q_values[start + i] for i in request.index)
+        start += len(request.candidates)
+        results.append(ScoreResult(q_of_each, mine - known, known))
+    return results

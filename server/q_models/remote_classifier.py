@@ -1,0 +1,34 @@
+"""Scorers of Q models that run as a whole on a server with vLLM's /classify."""
+
+from pathlib import Path
+
+from qnet.models.remote_classifier import load_remote_classifier
+from qnet.scoring.remote_classifier import RemoteClassifyScorer
+from qnet.scoring.vllm_client import ClassifyServer
+from server.q_models.registry import ScorerSource
+from server.settings.settings import Classifier, Settings
+
+
+def build_classify_source(settings: Settings, folder: Path, classifier: Classifier) -> ScorerSource:
+    """Source of a Q model with the tokenizer of a folder and its weights at a URL.
+
+    Every scorer has its own client, because a client must be used from one thread only.
+
+    Raises:
+        CheckpointError: the folder is no classifier's.
+    """
+    loaded = load_remote_classifier(folder, name=classifier.model)
+    url = str(classifier.url)
+
+    def build() -> RemoteClassifyScorer:
+        server = ClassifyServer(
+            url,
+            model=classifier.model,
+            api_key=classifier.api_key.get_secret_value() if classifier.api_key else None,
+            timeout_s=settings.timeout_s,
+        )
+        return RemoteClassifyScorer(loaded, server, max_tokens=classifier.max_tokens)
+
+    # The folder says nothing of the weights, so the address keeps cached scores apart.
+    precision = f"classify {url}"
+    return ScorerSource(build, "vllm", loaded.manifest, own_thread=True, precision=precision)
