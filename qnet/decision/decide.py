@@ -9,8 +9,9 @@ request (`qnet.decision.guide`) and for many games played at once (`training.rol
 What cannot be answered is raised where it was asked for.
 
 With `rise_over` M is adaptive: draws stop once a candidate's Q is above the previous step's. RRO
-stops drawing once the process reward of a step has risen; here Q stands for it, because nothing
-can be rolled out at inference (ours).
+stops drawing once the process reward of a step is no lower than before; here Q stands for it,
+because nothing can be rolled out at inference (ours). An equal Q does not stop the draws: rewards
+of roll-outs stay equal along a way that always wins, but a discounted Q rises at every good step.
 """
 
 import logging

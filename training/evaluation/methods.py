@@ -1,8 +1,8 @@
 """The methods that are compared, as agents (QLASS, algorithm 4 and section 4.1).
 
 An agent sees only the history and the models' answers: no reward ever reaches this code, so the
-guided agent cannot use it. Best-of-n is the one method that peeks at the true reward, after its
-trajectories are over, and is labelled accordingly. Methods that execute candidates and then choose
+guided agent cannot use it. Best-of-n and q-guided-n peek at the true reward, after their
+trajectories are over, and are labelled accordingly. Methods that execute candidates and then choose
 by Q are in `search` and `beam_search`.
 
 All methods except greedy and best-of-n derive their seeds from the same parts, so methods with
@@ -167,16 +167,49 @@ def _logprob(candidate: Candidate) -> float:
     return candidate.logprob
 
 
-def q_guided(play: Play, seed: int, task_id: str) -> Agent:
+def q_guided(play: Play, seed: int, task_id: str, *, trajectory: int = 0) -> Agent:
     """The distinct candidate of highest Q (QLASS, algorithm 4).
 
     The server's own code makes the decision (`qnet.decision.decide`); a step whose candidates are
     all the same needs no Q and is not scored.
+
+    Args:
+        play: options of an episode.
+        seed: the job's seed.
+        task_id: the task's part in the seeds of its draws.
+        trajectory: number of the trajectory of q-guided-n; 0 is the only one of q-guided.
     """
-    sampling_at = seeded(play.drawing, seed, task_id)
+    parts = ("q-guided-n", trajectory) if trajectory else ()
+    sampling_at = seeded(play.drawing, seed, task_id, *parts)
     return guided_agent(
         lambda step: Guidance(play.candidates, sampling_at(step), tie_break=play.tie_break)
     )
+
+
+def adaptive(play: Play, seed: int, task_id: str) -> Agent:
+    """q-guided with at most M candidates: it draws until Q is above the previous step's.
+
+    The first step draws all M. The server decides the same with `"adaptive": true`.
+    """
+    sampling_at = seeded(play.drawing, seed, task_id)
+    previous_q: float | None = None
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        nonlocal previous_q
+        guidance = Guidance(
+            play.candidates,
+            sampling_at(step),
+            rise_over=previous_q,
+            always_score=True,
+            tie_break=play.tie_break,
+        )
+        choice = yield from guided_agent(lambda _: guidance)(history, step)
+        assert choice.decision is not None, "a guided agent decides"
+        assert choice.decision.q_values is not None, "every candidate is scored"
+        previous_q = choice.decision.q_values[choice.decision.chosen]
+        return choice
+
+    return choose
 
 
 def _choice(candidates: Sequence[Candidate], chosen: Message) -> AgentStep:

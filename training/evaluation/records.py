@@ -15,6 +15,8 @@ MethodName = Literal[
     "self-consistency",
     "likeliest",
     "q-guided",
+    "adaptive",
+    "q-guided-n",
     "verifier-best-of-n",
     "q-beam",
     "best-of-n",
@@ -29,11 +31,18 @@ DEFAULT_METHODS: tuple[MethodName, ...] = (
     "best-of-n",
 )
 
-PEEKING: frozenset[str] = frozenset({"best-of-n"})
+PEEKING: frozenset[str] = frozenset({"q-guided-n", "best-of-n"})
 """Methods that choose by the true reward, which a server does not know."""
 
 DETERMINISTIC: frozenset[str] = frozenset({"greedy"})
 """Methods that play each task once, because every seed would give the same episode."""
+
+
+GUIDED: frozenset[str] = frozenset({"q-guided", "adaptive", "q-guided-n"})
+"""Methods that take the candidate of highest Q at each step, as the server does."""
+
+MANY_TRAJECTORIES: frozenset[str] = frozenset({"q-guided-n", "verifier-best-of-n", "best-of-n"})
+"""Methods that play several whole trajectories and choose one of them."""
 
 
 class _Row(BaseModel):
@@ -45,7 +54,7 @@ VALUING: frozenset[str] = frozenset({"verifier-best-of-n", "q-beam"})
 
 
 class TrajectoryCost(_Row):
-    """One of the trajectories between which a best-of-n chose.
+    """One of the trajectories between which a method chose.
 
     Attributes:
         values: Q of its states, or only of the last one if the others do not count; empty if the
@@ -64,8 +73,8 @@ class EpisodeRow(_Row):
 
     Attributes:
         seed: None for a deterministic method.
-        reward: outcome reward; for either best-of-n, that of the chosen trajectory, to which
-            `success`, `steps`, `terminated`, `too_long` and `actions` belong too.
+        reward: outcome reward; for a method of several trajectories, that of the chosen one, to
+            which `success`, `steps`, `terminated`, `too_long` and `actions` belong too.
         success: the environment's verdict.
         too_long: the episode was cut off because the history exceeded a model's context.
         decisions: steps at which the method chose, over all trajectories.
@@ -75,7 +84,7 @@ class EpisodeRow(_Row):
         completion_tokens: tokens of all candidates of all trajectories.
         wall_time_s: the episode's share of the time of policy, scorer and environment.
         actions: the replies taken.
-        trajectories: those of either best-of-n; empty for other methods.
+        trajectories: those between which the method chose; empty for other methods.
     """
 
     version: Literal[1] = 1

@@ -20,6 +20,8 @@ _COLOURS = {
     "self-consistency": "#0d9488",
     "likeliest": "#7c3aed",
     "q-guided": "#2563eb",
+    "adaptive": "#16a34a",
+    "q-guided-n": "#a16207",
     "verifier-best-of-n": "#db2777",
     "q-beam": "#0ea5e9",
     "best-of-n": "#b91c1c",

@@ -28,6 +28,9 @@ NOTES = {
     "best-of-n": "peeks: it chooses by the true reward among whole trajectories, which it draws "
     "until they have as many completion tokens as the guided episode of the same task and seed "
     "(the last one may exceed that); without q-guided it draws as many trajectories as candidates",
+    "q-guided-n": "peeks: it chooses by the true reward among N guided trajectories, the first of "
+    "which is q-guided's; N is guided_trajectories",
+    "adaptive": "q-guided that draws until Q is above the previous step's, at most M candidates",
     "verifier-best-of-n": "the trajectory that the Q model values most, among the first ones that "
     "best-of-n draws with the same budget",
     "q-beam": "a beam search whose branches are replayed episodes; its tokens are those of every "

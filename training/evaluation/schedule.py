@@ -14,6 +14,7 @@ from training.environment import Environment, EnvironmentBundle, Task
 from training.evaluation.beam_search import BeamSearch
 from training.evaluation.methods import (
     Play,
+    adaptive,
     greedy,
     likeliest,
     no_repeat,
@@ -25,6 +26,7 @@ from training.evaluation.methods import (
 )
 from training.evaluation.records import (
     DETERMINISTIC,
+    MANY_TRAJECTORIES,
     METHODS,
     EpisodeRow,
     Failure,
@@ -70,6 +72,7 @@ class TaskTrials:
         matched: either best-of-n draws trajectories while its tokens are below the guided
             episode's; otherwise it draws `trajectories`.
         trajectories: maximum number of trajectories of either best-of-n, beside that budget.
+        guided_trajectories: N, the number of trajectories of q-guided-n.
         verification: options of the methods that try before they choose.
         on_row: called with each episode as soon as it is over.
         on_failure: called with each episode that could not be played.
@@ -82,6 +85,7 @@ class TaskTrials:
     budgets: dict[int, int]
     matched: bool
     trajectories: int
+    guided_trajectories: int
     verification: Verification
     on_row: Callable[[EpisodeRow], None]
     on_failure: Callable[[Failure], None]
@@ -119,6 +123,8 @@ def _load(make: Callable[[], Environment]) -> None:
 def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
     seed, task_id = trial.seed or 0, shared.task.id
     match trial.method:
+        case "q-guided-n":
+            return (yield from _q_guided_n(shared, seed))
         case "best-of-n":
             return (yield from _best_of_n(shared, seed))
         case "verifier-best-of-n":
@@ -174,8 +180,19 @@ def _agent(shared: TaskTrials, trial: Trial) -> Agent:
             return likeliest(play, seed, task_id)
         case "q-guided":
             return q_guided(play, seed, task_id)
-        case "best-of-n" | "verifier-best-of-n" | "q-beam":
+        case "adaptive":
+            return adaptive(play, seed, task_id)
+        case "q-guided-n" | "best-of-n" | "verifier-best-of-n" | "q-beam":
             raise AssertionError(f"{trial.method} is not one agent's episode")
+
+
+def _q_guided_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
+    """Play N guided trajectories, the first of which is q-guided's (QLASS, algorithm 4)."""
+    episodes: list[Episode] = []
+    for number in range(shared.guided_trajectories):
+        agent = q_guided(shared.play, seed, shared.task.id, trajectory=number)
+        episodes.append((yield from _play(shared, agent)))
+    return Searched(episodes, _best_by_reward(episodes))
 
 
 def _best_of_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
@@ -186,8 +203,12 @@ def _best_of_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
         parts = trajectory_seed(seed, shared.task.id, episodes)
         agent = first_reply(seeded(shared.play.sampling, *parts))
         episodes.append((yield from _play(shared, agent)))
-    best = max(range(len(episodes)), key=lambda number: episodes[number].reward)
-    return Searched(episodes, best)
+    return Searched(episodes, _best_by_reward(episodes))
+
+
+def _best_by_reward(episodes: Sequence[Episode]) -> int:
+    """Index of the episode of highest true reward, the first of equal ones."""
+    return max(range(len(episodes)), key=lambda number: episodes[number].reward)
 
 
 def _require_budget(shared: TaskTrials, seed: int) -> None:
@@ -238,7 +259,7 @@ def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Tim
         scorer_time_s=spent.scorer_s,
         environment_time_s=spent.environment_s,
         actions=tuple(step.action for step in best.steps),
-        trajectories=tuple(trajectories) if trial.method.endswith("best-of-n") else (),
+        trajectories=tuple(trajectories) if trial.method in MANY_TRAJECTORIES else (),
     )
 
 

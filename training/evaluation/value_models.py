@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from qnet.errors import ConfigError
 from qnet.types import Scorer, ScoreRequest, ScoreResult, reads_observation
-from training.evaluation.records import VALUING
+from training.evaluation.records import GUIDED, VALUING
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,10 @@ class ValueModels:
         Raises:
             ConfigError: it does.
         """
-        if "q-guided" in methods and reads_observation(self.guide):
+        guided = sorted(GUIDED.intersection(methods))
+        if guided and reads_observation(self.guide):
             raise ConfigError(
-                "qnet reads after the observation, but q-guided chooses before it; name it as "
+                f"qnet reads after the observation, but {guided[0]} chooses before it; name it as "
                 "verifier, and a Q model that reads at the action as qnet"
             )
         if self.verifier is not None and not reads_observation(self.verifier):

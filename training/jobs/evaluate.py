@@ -26,6 +26,7 @@ from training.data.runs import RunFolder, read_rows
 from training.evaluation.methods import Play
 from training.evaluation.records import (
     DEFAULT_METHODS,
+    GUIDED,
     VALUING,
     EpisodeRow,
     Failure,
@@ -67,8 +68,8 @@ class EvaluateConfig(RolloutConfig):
 
     Attributes:
         policy: "embedded", a policy's folder, "upstream:NAME" or an address with "#" and a model.
-        qnet: "embedded" or a checkpoint's folder, of a QNet or an implicit Q; only q-guided and the
-            methods that try before they choose use it.
+        qnet: "embedded" or a checkpoint's folder, of a QNet or an implicit Q; only the
+            guided methods and those that try before they choose use it.
         verifier: folder of a Q model, read after the observation, that values the tries of
             verifier-best-of-n and q-beam; "" uses `qnet`.
         trajectory_value: value of a trajectory of verifier-best-of-n: Q of its "last" state, or
@@ -77,7 +78,8 @@ class EvaluateConfig(RolloutConfig):
         trajectories: maximum number of trajectories of best-of-n and verifier-best-of-n; None for
             as many as candidates, or with q-guided as many as its tokens pay for.
         beams: number of trajectories that q-beam keeps, each with `candidates` draws per step.
-        candidates: M, the number of candidates per step.
+        guided_trajectories: N, the number of trajectories of q-guided-n.
+        candidates: M, the number of candidates per step; the most for adaptive.
         temperature: sampling temperature of all draws except greedy ones.
         greedy_candidate: draw the first of the M candidates greedily.
         tie_break: rule that chooses among several replies of highest Q.
@@ -102,6 +104,7 @@ class EvaluateConfig(RolloutConfig):
     stop_at: float | None = None
     trajectories: int | None = Field(default=None, ge=1)
     beams: int = Field(default=2, ge=1)
+    guided_trajectories: int = Field(default=3, ge=1)
     policy_sha256: str = ""
     qnet_sha256: str = ""
     verifier_sha256: str = ""
@@ -129,7 +132,7 @@ class EvaluateConfig(RolloutConfig):
             verified: another Q model values what was tried.
         """
         tries = not VALUING.isdisjoint(self.methods)
-        return "q-guided" in self.methods or (tries and not verified)
+        return not GUIDED.isdisjoint(self.methods) or (tries and not verified)
 
     @property
     def most_trajectories(self) -> int:
@@ -268,6 +271,7 @@ class _Evaluator:
             budgets={r.seed: r.completion_tokens for r in guided if r and r.seed is not None},
             matched="q-guided" in config.methods,
             trajectories=config.most_trajectories,
+            guided_trajectories=config.guided_trajectories,
             verification=self._verification,
             on_row=self._on_row,
             on_failure=self._on_failure,

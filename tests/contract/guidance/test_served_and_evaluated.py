@@ -1,5 +1,6 @@
 """The guided agent that `evaluate` plays is the one that `/v1/act` serves."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -10,8 +11,8 @@ from server.app import create_app
 from server.settings.settings import Settings
 from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.task_selection import build_selected_suite
-from training.evaluation.methods import Play, q_guided
-from training.rollouts.episode import Episode, derived_seed, play_episode
+from training.evaluation.methods import Play, adaptive, q_guided
+from training.rollouts.episode import Agent, Episode, derived_seed, play_episode
 from training.rollouts.lockstep import run_together
 from training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
 
@@ -20,8 +21,7 @@ PLAY = Play(candidates=5, sampling=Sampling(temperature=1.8), greedy_candidate=T
 TASKS = AlfWorldConfig(first_seed=77, count=2)
 
 
-@pytest.fixture(scope="module")
-def evaluated() -> dict[str, Episode]:
+def evaluated(method: Callable[[Play, int, str], Agent]) -> dict[str, Episode]:
     """Episodes as `evaluate` plays them, by task."""
     suite = build_selected_suite(TASKS)
     inference = Inference()
@@ -30,16 +30,19 @@ def evaluated() -> dict[str, Episode]:
     episodes: dict[str, Episode] = {}
     for task in suite.tasks:
         # One at a time, as the server is asked: another batch rounds otherwise, and draws differ.
-        agent = q_guided(PLAY, SEED, task.id)
+        agent = method(PLAY, SEED, task.id)
         played = play_episode(partial(suite.make, task), agent, max_steps=PLAY.max_steps)
         [episodes[task.id]] = run_together([played], policy=policy, scorer=scorer)
     return episodes
 
 
-def test_a_served_step_is_the_evaluated_one(evaluated: dict[str, Episode]) -> None:
-    guided_steps = 0
+@pytest.mark.parametrize(("method", "adapts"), [(q_guided, False), (adaptive, True)])
+def test_a_served_step_is_the_evaluated_one(
+    method: Callable[[Play, int, str], Agent], adapts: bool
+) -> None:
+    guided_steps = draws_saved = 0
     with TestClient(create_app(Settings()), base_url="http://127.0.0.1") as client:
-        for task_id, episode in evaluated.items():
+        for task_id, episode in evaluated(method).items():
             turns = [{"role": m.role, "content": m.content} for m in episode.messages]
             for step, choice in enumerate(episode.choices):
                 answer = client.post(
@@ -49,6 +52,8 @@ def test_a_served_step_is_the_evaluated_one(evaluated: dict[str, Episode]) -> No
                         "num_candidates": PLAY.candidates,
                         "temperature": PLAY.sampling.temperature,
                         "greedy_candidate": True,
+                        "adaptive": adapts,
+                        "episode_id": task_id,
                         "seed": derived_seed(SEED, task_id, step),
                     },
                 ).json()
@@ -58,5 +63,7 @@ def test_a_served_step_is_the_evaluated_one(evaluated: dict[str, Episode]) -> No
                 assert served == drawn
                 assert answer["action"] == choice.reply
                 assert answer["reason"] == choice.decision.reason
+                draws_saved += choice.decision.draws_saved
                 guided_steps += choice.decision.q_values is not None
     assert guided_steps >= 5, "too few steps with a choice to say anything"
+    assert (draws_saved > 0) == adapts

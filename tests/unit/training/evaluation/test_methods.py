@@ -19,6 +19,7 @@ from qnet.types import (
 )
 from training.evaluation.methods import (
     Play,
+    adaptive,
     greedy,
     likeliest,
     no_repeat,
@@ -62,6 +63,30 @@ def test_guidance_scores_different_replies_once_and_takes_the_best() -> None:
     assert replace(choice, decision=None) == AgentStep(
         "b", completion_tokens=40, distinct_candidates=3, scored_tokens=33
     )
+
+
+def test_adaptive_draws_until_q_is_above_that_of_the_step_before() -> None:
+    agent = adaptive(PLAY, 0, "t")
+    choice, requests = ask(agent, drawn("a", "b", "a", "a"), ScoreResult((0.4, 0.2), 9))
+    assert requests[0] == first_request(q_guided(PLAY, 0, "t"))
+    assert choice.reply == "a"
+
+    answers: list[Any] = [drawn("c", "d"), ScoreResult((0.4, 0.1), 9)]
+    answers += [drawn("e", "c"), ScoreResult((0.3,), 5)]
+    choice, requests = ask(agent, *answers, step=1)
+    assert [r.n for r in requests[::2]] == [2, 2]  # 0.4 again is no rise, so all 4 are drawn
+    assert (choice.reply, choice.completion_tokens, choice.scored_tokens) == ("c", 40, 14)
+
+    choice, requests = ask(agent, drawn("f", "g"), ScoreResult((0.1, 0.5), 9), step=2)
+    assert (choice.reply, len(requests)) == ("g", 2)
+    choice, requests = ask(agent, drawn("h", "h"), ScoreResult((0.6,), 9), step=3)
+    assert (choice.reply, len(requests)) == ("h", 2)  # scored, for the next step
+
+
+def test_each_guided_trajectory_has_draws_of_its_own() -> None:
+    first, *others = (first_request(q_guided(PLAY, 0, "t", trajectory=n)) for n in range(3))
+    assert first == first_request(q_guided(PLAY, 0, "t"))
+    assert len({r.sampling.seed for r in (first, *others)}) == 3
 
 
 def test_guidance_scores_nothing_where_there_is_nothing_to_choose() -> None:
@@ -121,7 +146,7 @@ def test_a_random_distinct_choice_does_not() -> None:
 
 def test_every_choice_among_candidates_is_among_the_same_ones() -> None:
     guided = first_request(q_guided(PLAY, 3, "t"), step=5)
-    for method in (random_distinct, self_consistency, likeliest):
+    for method in (random_distinct, self_consistency, likeliest, adaptive):
         assert first_request(method(PLAY, 3, "t"), step=5) == guided
     assert first_request(no_repeat(PLAY, 3, "t", void_observation=""), step=5) == guided
 

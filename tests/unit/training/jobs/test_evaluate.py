@@ -179,6 +179,41 @@ def test_best_of_n_without_guidance_draws_as_many_trajectories_as_candidates(
     assert {len(row.trajectories) for row in rows_of(tmp_path)} == {3}
 
 
+def test_the_best_of_n_guided_trajectories_is_at_least_the_guided_one(tmp_path: Path) -> None:
+    results = evaluate(tmp_path, methods=("q-guided", "q-guided-n"), guided_trajectories=2)
+    rows = {(row.method, row.seed, row.task_id): row for row in rows_of(tmp_path)}
+    better = 0
+    for (method, seed, task_id), row in rows.items():
+        if method == "q-guided-n":
+            guided = rows["q-guided", seed, task_id]
+            first, second = row.trajectories
+            assert (first.reward, first.completion_tokens) == (
+                guided.reward,
+                guided.completion_tokens,
+            )
+            assert row.reward == max(first.reward, second.reward)
+            assert row.completion_tokens == first.completion_tokens + second.completion_tokens
+            better += row.reward > guided.reward
+    assert better
+    assert {row.method: row.peeks for row in results.rows} == {
+        "q-guided": False,
+        "q-guided-n": True,
+    }
+
+
+def test_adaptive_m_spends_less_than_a_fixed_m_and_still_beats_chance(tmp_path: Path) -> None:
+    results = evaluate(tmp_path, tasks=30, methods=("random-of-m", "q-guided", "adaptive"))
+    chance, guided, adapted = results.summary
+    assert [s.method for s in results.summary] == ["random-of-m", "q-guided", "adaptive"]
+    assert adapted.success_rate > chance.success_rate + 0.2
+    steps = {
+        method: sum(row.steps for row in rows_of(tmp_path) if row.method == method)
+        for method in ("q-guided", "adaptive")
+    }
+    per_step = adapted.completion_tokens_per_episode / steps["adaptive"]
+    assert per_step < guided.completion_tokens_per_episode / steps["q-guided"]
+
+
 def test_results_depend_neither_on_parallel_nor_on_the_order_of_tasks(tmp_path: Path) -> None:
     evaluate(tmp_path / "one", parallel=1)
     evaluate(tmp_path / "many", parallel=32)
