@@ -1,6 +1,6 @@
 """Preference pairs from values: among the candidates of a state, and along a tree's best path."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
@@ -14,7 +14,13 @@ class Preference(NamedTuple):
     worse: int
 
 
-def value_pairs(values: Sequence[float], *, min_margin: float, most: int = 0) -> list[Preference]:
+def value_pairs(
+    values: Sequence[float],
+    *,
+    min_margin: float,
+    most: int = 0,
+    sides: Sequence[Hashable] | None = None,
+) -> list[Preference]:
     """Index pairs of all candidates whose values differ enough.
 
     Args:
@@ -22,11 +28,13 @@ def value_pairs(values: Sequence[float], *, min_margin: float, most: int = 0) ->
         min_margin: smallest difference that makes a pair, above 0.
         most: pairs that are kept, those of the largest differences, the first of equal ones; 0
             keeps all.
+        sides: one per candidate; two candidates of the same side are not compared.
     """
     pairs = [
         Preference(better, worse)
         for better, worse in permutations(range(len(values)), 2)
         if values[better] - values[worse] >= min_margin
+        and (sides is None or sides[better] != sides[worse])
     ]
     if most:
         pairs.sort(key=lambda pair: values[pair.worse] - values[pair.better])

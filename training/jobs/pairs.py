@@ -8,7 +8,7 @@ reads the rows of other jobs and writes preference rows for `train-dpo`:
     groups     every two candidates of one state                                  none
     explore    each action of the best path and its sibling of lowest Q           StepQ
                a tree's branches with different outcomes (trajectory_pairs)       StepQ's ablation
-    collect    episodes of one task with different outcomes                       ETO
+    collect    episodes of one task with different outcomes (against_expert)      ETO
 
 It takes seconds, so a killed run starts over; its rows appear all at once when it is done.
 """
@@ -29,7 +29,7 @@ from training.algorithms.tree import Node
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels, candidate_label, decisions_of
 from training.data.preferences import PreferenceRow, preference_row, scored_messages
-from training.data.records import TrajectoryRow, messages_of
+from training.data.records import EXPERT, TrajectoryRow, messages_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
 from training.data.task_trees import TaskTree, read_task_trees
 
@@ -50,6 +50,8 @@ class PairsConfig(BaseModel):
         normalize: scale each tree's values to [0, 1]; for the target `q` only.
         step_pairs: make pairs of actions, from `groups` and `trees`.
         trajectory_pairs: make pairs of a tree's branches by their outcome, as in StepQ's ablation.
+        against_expert: compare an episode of `trajectories` only if one side is the expert's and
+            the other is not, as in ETO. False also compares a policy's episodes with each other.
         min_label_margin: actions whose values differ by less do not form a pair.
         most_per_state: maximum number of pairs per state of `groups`; those with the largest
             differences are kept. 0 for no limit.
@@ -69,6 +71,7 @@ class PairsConfig(BaseModel):
     normalize: bool = True
     step_pairs: bool = True
     trajectory_pairs: bool = False
+    against_expert: bool = False
     min_label_margin: float = Field(default=0.005, gt=0)
     most_per_state: int = Field(default=0, ge=0)
     most_per_task: int = Field(default=1, ge=0)
@@ -190,8 +193,9 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
                 episodes[row.task_id].append(row)
     for rows in episodes.values():
         outcomes = [row.outcome_reward for row in rows]
+        sides = [row.source == EXPERT for row in rows] if config.against_expert else None
         for better, worse in value_pairs(
-            outcomes, min_margin=_LEAST_MARGIN, most=config.most_per_task
+            outcomes, min_margin=_LEAST_MARGIN, most=config.most_per_task, sides=sides
         ):
             state, chosen = _cut_at_first_action(rows[better])
             _, rejected = _cut_at_first_action(rows[worse])

@@ -18,6 +18,12 @@ def test_a_limit_keeps_the_largest_differences() -> None:
     assert value_pairs(values, min_margin=0.1, most=1) == [(1, 2)]
 
 
+def test_two_of_the_same_side_are_no_pair() -> None:
+    values, sides = [0.5, 0.9, 0.1, 0.5], ["a", "b", "b", "b"]
+    assert value_pairs(values, min_margin=0.1, sides=sides) == [(0, 2), (1, 0)]
+    assert value_pairs(values, min_margin=0.1, most=1, sides=sides) == [(0, 2)]
+
+
 def tree_of_branches(*branches: tuple[str, float]) -> Tree:
     """A tree of actions spelled by letters; each branch ends with its reward."""
     tree = Tree("start")

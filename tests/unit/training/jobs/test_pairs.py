@@ -141,25 +141,37 @@ def test_branches_of_a_tree_are_compared_by_their_outcome(tmp_path: Path, trees:
     assert len(pairs_of(tmp_path / "2", trees=(trees,), **options, most_per_task=0)) == 5
 
 
-def test_episodes_of_a_task_are_compared_by_their_outcome(tmp_path: Path) -> None:
-    def episode(letters: str, reward: float) -> TrajectoryRow:
-        messages = [Message("user", "start")]
-        for letter in letters:
-            messages += [Message("assistant", f"Action: {letter}"), Message("user", "did")]
-        return TrajectoryRow(
-            **TASK,
-            messages=rows_of(messages),
-            outcome_reward=reward,
-            terminated=True,
-            steps=len(letters),
-            source="policy",
-        )
+def episode(letters: str, reward: float, *, source: str = "policy") -> TrajectoryRow:
+    messages = [Message("user", "start")]
+    for letter in letters:
+        messages += [Message("assistant", f"Action: {letter}"), Message("user", "did")]
+    return TrajectoryRow(
+        **TASK,
+        messages=rows_of(messages),
+        outcome_reward=reward,
+        terminated=True,
+        steps=len(letters),
+        source=source,
+    )
 
+
+def test_episodes_of_a_task_are_compared_by_their_outcome(tmp_path: Path) -> None:
     expert = write(tmp_path / "expert", episode("ab", 1.0))
     own = write(tmp_path / "own", episode("acd", 0.0), episode("", 0.0))
     [row] = pairs_of(tmp_path, trajectories=(expert, own))
     assert said([row]) == [("ab", "acd")]
     assert (row.level, row.source, row.gap) == ("trajectory", "outcome", 1.0)
+
+
+def test_against_the_expert_two_episodes_of_the_policy_are_no_pair(tmp_path: Path) -> None:
+    expert = write(tmp_path / "expert", episode("ab", 0.5, source="expert"))
+    own = write(tmp_path / "own", episode("c", 0.0), episode("d", 1.0), episode("e", 0.5))
+    options: dict[str, Any] = {"trajectories": (expert, own), "most_per_task": 0}
+    everything = pairs_of(tmp_path / "1", **options)
+    assert len(everything) == 5
+    rows = pairs_of(tmp_path / "2", **options, against_expert=True)
+    assert said(rows) == [("ab", "c"), ("d", "ab")]  # the better policy wins, too
+    assert [row for row in everything if row in rows] == rows
 
 
 def test_nothing_to_read_is_refused(tmp_path: Path) -> None:

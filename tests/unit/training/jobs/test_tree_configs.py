@@ -98,6 +98,20 @@ def test_self_training_ships_with_the_papers_numbers() -> None:
         assert config.model_dump(exclude=changed) == expected
 
 
+def test_eto_ships_with_the_numbers_of_its_published_script() -> None:
+    baselines = CONFIGS / "baselines"
+    collect = load_config(CollectConfig, baselines / "collect_eto.toml")
+    assert (collect.temperature, collect.attempts, collect.only_won) == (0.7, 1, False)
+    pairs = load_config(PairsConfig, baselines / "pairs_eto.toml")
+    expert = load_config(CollectConfig, CONFIGS / "collect.toml").output
+    assert (pairs.trajectories, pairs.against_expert) == ((expert, collect.output), True)
+    dpo = load_config(TrainDpoConfig, baselines / "train_dpo_eto.toml")
+    assert dpo.pairs == (pairs.output,)
+    assert (dpo.policy, dpo.reference, dpo.beta) == (Path(collect.policy), None, 0.1)
+    optimization = dpo.optimization
+    assert (optimization.lr, optimization.epochs, optimization.warmup_ratio) == (1e-6, 3, 0.1)
+
+
 def test_preference_training_ships_with_the_papers_numbers() -> None:
     config = load_config(TrainDpoConfig, CONFIGS / "train_dpo.toml")
     optimization = config.optimization
