@@ -1,13 +1,14 @@
 """Labels for the nodes of an exploration tree.
 
 `bellman_backup` is QLASS's (equation 7, algorithm 3); `average_outcome` and `branch_outcome` are
-the alternatives in its figure 4. All return one value per node id. The root has no action and so
-no label.
+the alternatives in its figure 4, and `outcome_advantage` is AgentPRM's progress. All return one
+value per node id. The root has no action and so no label.
 """
 
 from collections.abc import Mapping
 
 from qnet.errors import EmptyTreeError
+from qnet.records import ROOT_ID
 from training.algorithms.tree import Tree
 
 
@@ -62,6 +63,22 @@ def average_outcome(tree: Tree) -> dict[int, float]:
         totals[node.id] = sum(totals[child] for child in below) if below else node.step.reward
         counts[node.id] = sum(counts[child] for child in below) if below else 1
     return {node_id: totals[node_id] / counts[node_id] for node_id in totals}
+
+
+def outcome_advantage(tree: Tree) -> dict[int, float]:
+    """Progress of every action: A(s, a) = Q(s, a) - V(s) (AgentPRM; target `progress`).
+
+    Q is the mean reward of the leaves at or below the node, V that of the leaves below its parent,
+    so neither is bootstrapped from a model, as in the paper's TD with GAE. What all candidates of
+    a state share is left out; labels of different states are not comparable.
+
+    Raises:
+        EmptyTreeError: the root has no children.
+    """
+    q = average_outcome(tree)
+    leaves = [leaf.step.reward for leaf in tree.leaves()]
+    v = q | {ROOT_ID: sum(leaves) / len(leaves)}
+    return {node.id: q[node.id] - v[node.parent] for node in tree.nodes}
 
 
 def branch_outcome(tree: Tree) -> dict[int, float]:

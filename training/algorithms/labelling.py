@@ -9,13 +9,14 @@ from training.algorithms.bellman import (
     bellman_backup,
     branch_outcome,
     normalize,
+    outcome_advantage,
 )
 from training.algorithms.tree import Node, Tree
 
-Target = Literal["q", "avg", "reward", "mcts"]
+Target = Literal["q", "avg", "reward", "progress", "mcts"]
 """`mcts` is the value that a search found; its labels come with its tree."""
 
-BackedUpTarget = Literal["q", "avg", "reward"]
+BackedUpTarget = Literal["q", "avg", "reward", "progress"]
 """Targets that are computed from a tree's rewards alone."""
 
 
@@ -31,7 +32,8 @@ def label_tree(
 
     Args:
         tree: one task's tree.
-        target: `q` is QLASS's; `avg` and `reward` are its ablations, which are never normalised.
+        target: `q` is QLASS's, `avg` and `reward` are its ablations, `progress` is AgentPRM's; only
+            `q` is normalised.
         gamma: discount per step; for `q` only.
         normalized: scale `q` to [0, 1] by min-max over the tree.
         noop_cost_steps: see `bellman_backup`; for `q` only.
@@ -47,6 +49,8 @@ def label_tree(
             return average_outcome(tree)
         case "reward":
             return branch_outcome(tree)
+        case "progress":
+            return outcome_advantage(tree)
         case _:
             assert_never(target)
 

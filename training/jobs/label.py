@@ -33,8 +33,8 @@ class LabelConfig(BaseModel):
     Attributes:
         trees: run folders of `explore`.
         output: the run folder to write.
-        target: `q` is the paper's; `avg` and `reward` are its ablations; `mcts` is the value that
-            a search found (StepQ).
+        target: `q` is the paper's; `avg` and `reward` are its ablations; `progress` is by how much
+            an action changes `avg` (AgentPRM); `mcts` is the value that a search found (StepQ).
         gamma: discount per step; for `q` only.
         normalize: scale each tree's labels to [0, 1], as the paper does; for `q` only.
         noop_cost_steps: number of steps that an action without effect counts as if it follows

@@ -14,7 +14,7 @@ from training.data.records import tree_from_row
 from training.trajectory import Step
 
 GOLDEN = sorted((Path(__file__).parents[3] / "data" / "trees").glob("*.json"))
-TARGETS: tuple[BackedUpTarget, ...] = ("q", "avg", "reward")
+TARGETS: tuple[BackedUpTarget, ...] = ("q", "avg", "reward", "progress")
 
 
 def load(path: Path) -> tuple[dict[str, Any], Tree]:

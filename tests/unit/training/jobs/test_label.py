@@ -73,8 +73,8 @@ def test_a_path_ends_with_the_leafs_action(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("target", ["avg", "reward"])
-def test_the_ablations_are_targets_too(tmp_path: Path, target: str) -> None:
+@pytest.mark.parametrize("target", ["avg", "reward", "progress"])
+def test_other_targets_need_no_discount(tmp_path: Path, target: str) -> None:
     trees = write_trees(tmp_path / "trees", golden_tree("partial_rewards"))
     config = LabelConfig.model_validate(
         {"trees": [trees], "output": tmp_path / "labels", "target": target}
