@@ -1,0 +1,108 @@
+"""FSDP2: weights are sharded over processes, and a training ends as it does without.
+
+Accelerate shards on accelerators only. On the CPU these tests tell it to shard all the same, so
+that FSDP2 itself runs, over gloo.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
+
+from qnet.errors import ConfigError
+from qnet.models.qnet import QNet
+from tests.support.tiny_models import q_model
+from training.optimization.best_weights import BestWeights
+from training.optimization.launch import in_processes
+from training.optimization.options import Optimization
+from training.optimization.trainer import Loop, Loss, Training
+
+STEPS = [[[1, 2, 3, 4], [5, 6], [7, 8, 9]], [[2, 4, 6]]] * 3
+
+
+@pytest.fixture
+def _fsdp2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes on the CPU shard their model, as processes on GPUs do under `accelerate launch`."""
+    build = AcceleratorState.__init__
+
+    def build_sharded(state: Any, *args: Any, **kwargs: Any) -> None:
+        build(state, *args, **kwargs)
+        if state.distributed_type == DistributedType.MULTI_CPU:
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+            state.distributed_type = DistributedType.FSDP
+            state.fsdp_plugin = kwargs["fsdp_plugin"]
+
+    monkeypatch.setattr(AcceleratorState, "__init__", build_sharded)
+    for name, value in {
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+        "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def loss_of(model: QNet) -> Callable[[list[int]], Loss]:
+    def loss(tokens: list[int]) -> Loss:
+        hidden_BTD = model.hidden_states(torch.tensor([tokens]))  # not through the model's forward
+        q_BT = model.head(hidden_BTD)
+        return Loss((q_BT - 0.5).square().sum(), float(len(tokens)))
+
+    return loss
+
+
+def train(folder: Path, processes: int, **options: object) -> tuple[dict[str, torch.Tensor], int]:
+    """Weights of a trained QNet, and the number of its sharded weights during training."""
+    folder.mkdir(exist_ok=True)
+    fields: dict[str, object] = {"lr": 1e-2, "device": "cpu", "threads": 1, "average_last": 0.5}
+    optimization = Optimization.model_validate(
+        fields | {"processes": processes, "save_every_s": 1e-9} | options
+    )
+    model = q_model("llama").model
+    assert isinstance(model, QNet)
+
+    def validate(_: int) -> dict[str, float]:
+        with torch.no_grad():
+            return {"spearman": float(model(torch.tensor([[1, 2, 3]])).sum())}
+
+    def work() -> tuple[dict[str, torch.Tensor], int]:
+        best = BestWeights(folder, "spearman")
+        loop = Loop(model, optimization, output=folder, best=best)
+        loss = loss_of(model)
+        loop.run(Training("tiny", STEPS, loss, size=len, validate=validate, steps_per_epoch=2))
+        sharded = sum(isinstance(parameter, DTensor) for parameter in model.parameters())
+        assert loop.restore_best()
+        return loop.write(lambda whole: dict(whole.state_dict())), sharded
+
+    return in_processes(optimization, work)
+
+
+@pytest.mark.usefixtures("_fsdp2")
+def test_sharded_weights_end_as_whole_ones(tmp_path: Path) -> None:
+    whole, unsharded = train(tmp_path / "whole", 1)
+    ended, sharded = train(tmp_path / "sharded", 2)
+    assert (unsharded, sharded) == (0, len(whole))
+    assert ended.keys() == whole.keys()
+    for name, weight in whole.items():
+        torch.testing.assert_close(ended[name], weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_fsdp2")
+def test_muon_does_not_update_shards(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"set optimization\.optimizer to 'adamw'"):
+        train(tmp_path, 2, optimizer="muon")
+
+
+@pytest.mark.usefixtures("_fsdp2")
+def test_the_first_fsdp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSDP_VERSION", "1")
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")
+    with pytest.raises(ConfigError, match="--fsdp_version 2"):
+        train(tmp_path, 2)
+    assert "RANK" not in os.environ
