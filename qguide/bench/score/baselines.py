@@ -38,6 +38,7 @@ from qnet.engine.packed_model import (
 from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
 from qnet.models.qnet import MATCH_WIDTH, QNet, ValueHead
+from qnet.rendering.renderer import Renderer
 from qnet.scoring.value_head import SharedPrefixScorer
 
 
@@ -287,7 +288,8 @@ def _with_match_features(loaded: LoadedQNet) -> LoadedQNet:
     weights = plain | {"hidden.0.weight": torch.cat([plain["hidden.0.weight"], unread], dim=1)}
     head.load_state_dict(weights, strict=False)  # the match layers keep their random weights
     model.head = head.eval()
-    return replace(loaded, model=model)
+    # A renderer of its own: it must not find what the other one has just rendered.
+    return replace(loaded, model=model, renderer=Renderer(loaded.renderer.tokenizer))
 
 
 def numbers(q_B: Tensor) -> list[float]:
