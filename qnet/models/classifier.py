@@ -107,10 +107,10 @@ def classifier_manifest(
     Raises:
         CheckpointError: the configuration says that this was exported, but not how Q is read.
     """
-    mark: dict[str, Any] = {"read_at": "last_token"} | (getattr(config, EXPORTED, None) or {})
     read = (path for path in loadable_files(directory) if path.suffix != omit)
     files = {path.name: sha256_of(path) for path in read}
     try:
+        mark: dict[str, Any] = {"read_at": "last_token"} | (getattr(config, EXPORTED, None) or {})
         manifest = Manifest(kind="qnet", name=name or short_name(directory), files=files, **mark)
     except (TypeError, ValueError) as error:
         raise CheckpointError(

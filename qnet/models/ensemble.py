@@ -29,7 +29,8 @@ def save_ensemble(directory: Path, members: Sequence[Path], *, name: str) -> Man
 
     Args:
         directory: the folder to write; it must not exist.
-        members: at least two QNets, or implicit Qs, that read Q at the same place.
+        members: at least two QNets, or implicit Qs, that read Q at the same place and were trained
+            on the same kind of label.
         name: the name it is served under.
 
     Raises:
@@ -67,7 +68,7 @@ def _member_manifest(folder: Path) -> Manifest:
 def _require_alike(members: Sequence[Path], manifests: Sequence[Manifest]) -> None:
     """Refuse a mean of values that do not mean the same."""
     for member, manifest in zip(members, manifests, strict=True):
-        for field in ("kind", "read_at"):
+        for field in ("kind", "read_at", "target"):
             ours, first = getattr(manifest, field), getattr(manifests[0], field)
             if ours != first:
                 raise CheckpointError(

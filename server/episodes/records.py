@@ -149,23 +149,26 @@ def _opening(episode: Episode, redact: Redact) -> tuple[str | None, tuple[Messag
     opening = before[1:] if instructed else before
     if not opening:
         raise NotRecordableError("it does not begin with a task")
-    return system, tuple(_redacted(message, redact) for message in opening)
+    ids = _CallIds()
+    return system, tuple(_redacted(message, redact, ids) for message in opening)
 
 
 def _steps(episode: Episode, outcome: Outcome, redact: Redact) -> list[_Step]:
     """The agent's actions; the last one is not among the episode's messages."""
     steps: list[_Step] = []
+    ids = _CallIds()
     for message in episode.messages:
         if message.role == "assistant":
-            steps.append(_Step(redact(message.text), _redacted(message, redact), ()))
+            steps.append(_Step(redact(message.text), _redacted(message, redact, ids), ()))
         elif steps:
-            observed = (*steps[-1].observed, _redacted(message, redact))
+            observed = (*steps[-1].observed, _redacted(message, redact, ids))
             steps[-1] = replace(steps[-1], observed=observed)
     offer = episode.offers[-1]
     text = offer.chosen if outcome.action is None else outcome.action
     reply = offer.calling.get(text, Message("assistant", text))
-    answered = _redacted(_answer(reply, outcome.observation), redact)
-    return [*steps, _Step(redact(text), _redacted(reply, redact), (answered,))]
+    answer = _answer(reply, outcome.observation)
+    last = _Step(redact(text), _redacted(reply, redact, ids), (_redacted(answer, redact, ids),))
+    return [*steps, last]
 
 
 def _answer(reply: Message, observation: str) -> Message:
@@ -175,13 +178,29 @@ def _answer(reply: Message, observation: str) -> Message:
     return Message("user", observation)
 
 
-def _redacted(message: Message, redact: Redact) -> Message:
+class _CallIds(dict[str, str]):
+    """New ids of an episode's tool calls; the client's own may say anything."""
+
+    def __missing__(self, given: str) -> str:
+        if not given:
+            return ""
+        self[given] = f"call-{len(self) + 1}"
+        return self[given]
+
+
+def _redacted(message: Message, redact: Redact, ids: _CallIds) -> Message:
     calls = (
-        replace(call, name=redact(call.name), arguments=redact(call.arguments))
+        replace(call, id=ids[call.id], name=redact(call.name), arguments=redact(call.arguments))
         for call in message.tool_calls
     )
     content = redact(message.content) if message.content or not message.tool_calls else ""
-    return replace(message, content=content, tool_calls=tuple(calls), wire=None)
+    return replace(
+        message,
+        content=content,
+        tool_calls=tuple(calls),
+        tool_call_id=ids[message.tool_call_id],
+        wire=None,
+    )
 
 
 def _is_plain(messages: tuple[Message, ...]) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from qnet.errors import CheckpointError
 from qnet.models.checkpoint import LoadedEnsemble, load_q_model
 from qnet.models.ensemble import save_ensemble
+from qnet.models.manifest import MANIFEST, Manifest
 from qnet.scoring.build import build_naive_scorer, build_serving_scorer
 from qnet.types import Message, ScoreRequest
 from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
@@ -91,6 +92,12 @@ def test_values_that_mean_different_things_are_not_averaged(
     observing = save_qnet(tmp_path / "observing", policy, reads_observation=True)
     with pytest.raises(CheckpointError, match="has read_at 'observation'"):
         save_ensemble(tmp_path / "mean", [members[0], observing], name="mixed")
+
+    manifest = members[1] / MANIFEST
+    rewarded = Manifest.model_validate_json(manifest.read_bytes())
+    manifest.write_text(rewarded.model_copy(update={"target": "reward"}).model_dump_json())
+    with pytest.raises(CheckpointError, match="has target 'reward'"):
+        save_ensemble(tmp_path / "mean", members, name="mixed")
 
 
 def test_a_policy_is_no_member(members: list[Path], tmp_path: Path) -> None:

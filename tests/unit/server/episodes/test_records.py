@@ -12,11 +12,14 @@ TASK = Message("user", "Find the mug.")
 BOTH = Message(
     "assistant",
     "Both.",
-    (ToolCall("look", '{"at": "desk"}', "c1"), ToolCall("look", '{"at": "secret"}', "c2")),
+    (ToolCall("look", '{"at": "desk"}', "call-1"), ToolCall("look", '{"at": "secret"}', "call-2")),
 )
-SEEN = (Message("tool", "A mug.", tool_call_id="c1"), Message("tool", "No.", tool_call_id="c2"))
-TAKE = Message("assistant", "", (ToolCall("take", '{"what": "mug"}', "c3"),))
-DROP = Message("assistant", "", (ToolCall("drop", "{}", "c4"),))
+SEEN = (
+    Message("tool", "A mug.", tool_call_id="call-1"),
+    Message("tool", "No.", tool_call_id="call-2"),
+)
+TAKE = Message("assistant", "", (ToolCall("take", '{"what": "mug"}', "call-3"),))
+DROP = Message("assistant", "", (ToolCall("drop", "{}", "call-3"),))
 OUTCOME = Outcome(reward=1.0, observation="You have it.")
 
 
@@ -48,7 +51,7 @@ def plain(text: str) -> str:
 def test_the_tree_is_the_conversation() -> None:
     row = tree_row(EPISODE, OUTCOME, plain)
     tree = tree_from_row(row)
-    answer = Message("tool", "You have it.", tool_call_id="c3")
+    answer = Message("tool", "You have it.", tool_call_id="call-3")
     assert row.system == SYSTEM.content
     assert tree.history(2) == (TASK, BOTH, *SEEN, TAKE, answer)
     assert [node.source for node in tree.nodes] == ["p", "p"]
@@ -75,6 +78,20 @@ def test_every_text_of_a_call_is_redacted() -> None:
     row = tree_row(EPISODE, OUTCOME, lambda text: text.replace("secret", "***"))
     assert "secret" not in row.model_dump_json()
     assert "secret" in "".join(texts_of(EPISODE, OUTCOME))
+
+
+def test_ids_of_calls_are_numbers_and_not_the_clients_text() -> None:
+    call = ToolCall("look", "{}", "john@example.com")
+    look = Message("assistant", "", (call,))
+    seen = Message("tool", "A mug.", tool_call_id=call.id)
+    episode = Episode(
+        id="e", steps=2, messages=(TASK, look, seen), offers=(offer(1, look), offer(3, TAKE))
+    )
+    row = tree_row(episode, OUTCOME, plain)
+    assert call.id not in row.model_dump_json()
+    _, asked, answered, took, _ = tree_from_row(row).history(2)
+    assert asked.tool_calls[0].id == answered.tool_call_id == "call-1"
+    assert took.tool_calls[0].id == "call-2"
 
 
 def test_an_episode_without_a_task_is_no_record() -> None:
