@@ -1,5 +1,6 @@
 """Sequence classifiers with one label: Q is the logit that transformers gives the conversation."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,14 @@ def test_an_exported_classifier_reads_what_its_checkpoint_was_trained_on(tmp_pat
 def test_several_labels_are_refused(tmp_path: Path) -> None:
     save_classifier(tmp_path, labels=3)
     with pytest.raises(CheckpointError, match=r"has 3 labels \(LABEL_0, .*num_labels = 1"):
+        load_q_model(tmp_path)
+
+
+def test_a_mark_that_no_export_writes_is_refused(tmp_path: Path) -> None:
+    save_classifier(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"qguide": "x"}))
+    with pytest.raises(CheckpointError, match="the field qguide is not what"):
         load_q_model(tmp_path)
 
 
