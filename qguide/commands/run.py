@@ -22,8 +22,8 @@ def run(
         bool,
         typer.Option(
             "--redo-changed",
-            help="Run finished stages again if their configuration or inputs have changed; their "
-            "output is moved aside.",
+            help="Run stages again if their configuration or inputs have changed since they "
+            "finished or began; their output is moved aside.",
         ),
     ] = False,
     overrides: Annotated[

@@ -15,7 +15,7 @@ _KEPT_FOR_THE_JOB: Final = {"config.json", "metrics.jsonl", "run.lock", "trainin
 
 
 class Fingerprint(BaseModel):
-    """The configuration and inputs of a finished stage.
+    """The configuration and inputs of a stage that has begun.
 
     Attributes:
         config: the job's configuration.

@@ -40,8 +40,9 @@ class PipelineRunner:
     """One run of a plan.
 
     Attributes:
-        redo_changed: run a finished stage again if its configuration or inputs have changed, with
-            its output moved aside; otherwise that is an error.
+        redo_changed: run a stage again from its beginning if its configuration or inputs have
+            changed since it finished or began, with its output moved aside; otherwise that is an
+            error.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class PipelineRunner:
         """Run every stage that is not finished.
 
         Raises:
-            ConfigError: a finished stage's configuration or inputs have changed; nothing is run.
+            ConfigError: the configuration or inputs of a stage that has finished or begun have
+                changed; nothing is run.
             StageFailedError: a stage failed; those that do not need it were run to their end.
             KeyboardInterrupt: a signal stopped the run.
         """
@@ -118,19 +120,20 @@ class PipelineRunner:
         """Start a stage's process; None if it is finished already, or cannot be started."""
         summary = self._summaries.summary.stage(stage.name)
         fingerprint = self._hashes.fingerprint(stage)
-        if summary.made_of is not None and stage.output.is_dir():
-            if not (found := changes(summary.made_of, fingerprint)):
-                self._set(stage.name, "finished", note="not run again")
-                return None
+        if found := self._changes(stage, fingerprint):
             if not self.redo_changed:
-                self._fail(stage, _changed(stage, found))
+                self._fail(stage, self._changed(stage, found))
                 return None
             self._move_aside(stage)
+        elif self._is_done(stage.name):
+            self._set(stage.name, "finished", note="not run again")
+            return None
         log = self._plan.log(stage)
         summary.command, summary.log = stage.shown_command, str(log)
         summary.starts += 1
         summary.started_at, summary.ended_at = datetime.now(UTC), None
         summary.exit_status = summary.made_of = None
+        summary.started_of = fingerprint
         process = StageProcess(stage.command, shown=stage.shown_command, log=log)
         self._set(stage.name, "running")
         return process, fingerprint
@@ -140,16 +143,29 @@ class PipelineRunner:
         made_of = self._summaries.summary.stage(name).made_of
         return made_of is not None and self._plan.stages[name].output.is_dir()
 
+    def _changes(self, stage: Stage, now: Fingerprint) -> list[str]:
+        """Changes since the stage's output was finished, or since it was begun."""
+        summary = self._summaries.summary.stage(stage.name)
+        before = summary.made_of or summary.started_of
+        return changes(before, now) if before and stage.output.is_dir() else []
+
     def _require_unchanged(self) -> None:
-        """Refuse to run if finished stages, whose inputs are complete, have changed."""
+        """Refuse to run if stages that have an output, and whose inputs are complete, changed."""
         problems = []
         for stage in self._plan.order():
-            made_of = self._summaries.summary.stage(stage.name).made_of
-            if made_of and all(self._is_done(name) for name in (stage.name, *stage.needs)):
-                found = changes(made_of, self._hashes.fingerprint(stage))
-                problems += [_changed(stage, found)] if found else []
+            if stage.output.is_dir() and all(self._is_done(need) for need in stage.needs):
+                found = self._changes(stage, self._hashes.fingerprint(stage))
+                problems += [self._changed(stage, found)] if found else []
         if problems:
             raise ConfigError("\n".join(problems))
+
+    def _changed(self, stage: Stage, found: list[str]) -> str:
+        """The refusal of a stage that has changed, with the remedy."""
+        state = "has finished" if self._is_done(stage.name) else "is unfinished"
+        return (
+            f"stage {stage.name} {state}, but since then {'; '.join(found)}; restore that, or run "
+            f"it again with --redo-changed, which moves {stage.output} aside"
+        )
 
     def _move_aside(self, stage: Stage) -> None:
         number = 1
@@ -170,7 +186,7 @@ class PipelineRunner:
         summary.exit_status = end.exit_status
         summary.ended_at = datetime.now(UTC)
         if end.exit_status == 0:
-            summary.made_of = fingerprint
+            summary.made_of, summary.started_of = fingerprint, None
             self._set(stage.name, "finished")
         elif self._stop.count:
             self._set(stage.name, "interrupted")
@@ -204,10 +220,3 @@ class PipelineRunner:
             process.kill()
         while self._running:
             self._collect_ended()
-
-
-def _changed(stage: Stage, found: list[str]) -> str:
-    return (
-        f"stage {stage.name} has finished, but since then {'; '.join(found)}; restore that, or run "
-        f"it again with --redo-changed, which moves {stage.output} aside"
-    )

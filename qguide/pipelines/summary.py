@@ -25,6 +25,7 @@ class StageSummary(BaseModel):
         wall_s, cpu_s: time of all its starts.
         exit_status: of its last process; None while it has not ended.
         made_of: what its output was made of, once it has finished.
+        started_of: what its output is being made of, from its start until it has finished.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -39,6 +40,7 @@ class StageSummary(BaseModel):
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime | None = None
     made_of: Fingerprint | None = None
+    started_of: Fingerprint | None = None
 
 
 class Summary(BaseModel):

@@ -200,6 +200,35 @@ def test_a_stage_whose_input_is_made_anew_and_differs_is_not_kept_silently() -> 
     assert events() == ["a", "b", "a", "a", "b"]
 
 
+def test_an_unfinished_stage_whose_input_was_replaced_does_not_mix_the_rows_of_both() -> None:
+    copy = "write('b/' + pathlib.Path('a/rows').read_text()); note('b')"
+    dies = plan_of(
+        stage("a", finished("a", "old")), stage("b", f"{copy}; sys.exit(1)", needs=("a",))
+    )
+    with pytest.raises(StageFailedError, match="stage b ended with status 1"):
+        run(dies)
+    Path("a/rows").write_text("new")
+    repaired = plan_of(stage("a", finished("a")), stage("b", copy, needs=("a",)))
+    with pytest.raises(ConfigError, match="stage b is unfinished, but since then a has changed"):
+        run(repaired)
+    assert events() == ["a", "b"]
+    run(repaired, redo_changed=True)
+    assert [path.name for path in Path("b").iterdir()] == ["new"]
+    assert [path.name for path in Path("b.replaced-1").iterdir()] == ["old"]
+    kept = summary().stages["b"]
+    assert kept.made_of is not None
+    assert kept.started_of is None
+
+
+def test_an_unfinished_stage_whose_input_is_the_same_continues() -> None:
+    both = "write('b/1') if not pathlib.Path('b').exists() else write('b/2')"
+    first = stage("b", f"{both}; sys.exit(1)", needs=("a",))
+    with pytest.raises(StageFailedError):
+        run(plan_of(stage("a", finished("a")), first))
+    run(plan_of(stage("a", finished("a")), stage("b", both, needs=("a",))))
+    assert sorted(path.name for path in Path("b").iterdir()) == ["1", "2"]
+
+
 def test_a_stage_that_was_blocked_by_a_failure_is_not_blocked_for_good() -> None:
     def plan(first: str) -> Plan:
         return plan_of(
