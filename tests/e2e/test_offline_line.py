@@ -64,6 +64,7 @@ output = "{runs}/dpo"
 validation_fraction = 0.3
 [optimization]
 lr = 0.003
+epochs = 3
 """
 RRO = """
 output = "{runs}/rising"
@@ -100,6 +101,7 @@ write_policy = true
 weights.sft = 1.0
 [optimization]
 lr = 0.003
+epochs = 3
 """
 
 

@@ -33,7 +33,7 @@ from training.dpo_training.validation import Referenced, validate
 from training.environments.registry import task_markers_of
 from training.optimization.best_weights import BestWeights, Criterion
 from training.optimization.launch import in_processes
-from training.optimization.options import Optimization
+from training.optimization.options import DpoOptimization
 from training.optimization.packed_replies import PackedReplies
 from training.optimization.padded_batches import plan_steps
 from training.optimization.trainer import Loop, Loss, Training
@@ -61,7 +61,7 @@ class TrainDpoConfig(PairExamples, DpoObjective):
     environment: str = ""
     write_policy: bool = False
     keep: Criterion = "last"
-    optimization: Optimization = Optimization(lr=1e-5, warmup_ratio=0.1, epochs=1)
+    optimization: DpoOptimization = DpoOptimization()
     seed: int = 0
 
 

@@ -26,7 +26,7 @@ from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
 from training.optimization.best_weights import BestWeights, Criterion
 from training.optimization.launch import in_processes
-from training.optimization.options import Optimization
+from training.optimization.options import QNetOptimization
 from training.optimization.packed_trees import PackedTree
 from training.optimization.padded_batches import plan_steps
 from training.optimization.trainer import Loop, Training
@@ -69,7 +69,7 @@ class TrainQNetConfig(Examples, Objective):
     head_bins: int = Field(default=0, ge=0)
     head_range: tuple[float, float] = DEFAULT_RANGE
     keep: Criterion = "last"
-    optimization: Optimization = Optimization(epochs=2)
+    optimization: QNetOptimization = QNetOptimization()
     seed: int = 0
 
     @model_validator(mode="after")

@@ -10,6 +10,8 @@ Tracker = Literal["tensorboard", "wandb"]
 class Optimization(BaseModel):
     """Options of the optimizer and the batches; the defaults are QLASS's for fine-tuning an LLM.
 
+    A job with other defaults has a subclass: they hold for what its table leaves out, too.
+
     Attributes:
         optimizer: "muon" orthogonalises the updates of hidden matrices and leaves the rest to
             AdamW; it learns faster from scratch. FSDP takes AdamW only.
@@ -51,3 +53,16 @@ class Optimization(BaseModel):
     gradient_checkpointing: bool = False
     trackers: tuple[Tracker, ...] = ()
     save_every_s: float = Field(default=120.0, gt=0)
+
+
+class QNetOptimization(Optimization):
+    """Options of the optimizer and the batches; the defaults are QLASS's for a QNet."""
+
+    epochs: int = Field(default=2, ge=1)
+
+
+class DpoOptimization(Optimization):
+    """Options of the optimizer and the batches; the defaults are StepQ's."""
+
+    warmup_ratio: float = Field(default=0.1, ge=0, le=1)
+    epochs: int = Field(default=1, ge=1)

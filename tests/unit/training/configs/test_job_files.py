@@ -10,6 +10,7 @@ from training.configs.job_files import load_config
 from training.jobs.explore import ExploreConfig
 from training.jobs.label import LabelConfig
 from training.jobs.sft import SftConfig
+from training.jobs.train_dpo import TrainDpoConfig
 from training.jobs.train_qnet import TrainQNetConfig
 
 
@@ -108,6 +109,24 @@ def test_a_mistake_is_named_with_its_remedy(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(Job, job_file, overrides)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "expected"),
+    [
+        (TrainDpoConfig, ["pairs=['p']", "policy='p'"], (1, 0.1)),
+        (TrainQNetConfig, ["labels=['l']", "trunk='t'"], (2, 0.03)),
+        (SftConfig, ["trajectories=['t']"], (3, 0.03)),
+    ],
+)
+def test_a_table_of_options_leaves_the_other_defaults_of_its_job(
+    kind: type[TrainDpoConfig | TrainQNetConfig | SftConfig],
+    fields: list[str],
+    expected: tuple[int, float],
+) -> None:
+    for changed in ([], ["optimization.batch_tokens=1000"], ["optimization.device='cpu'"]):
+        optimization = load_config(kind, None, ["output='o'", *fields, *changed]).optimization
+        assert (optimization.epochs, optimization.warmup_ratio) == expected
 
 
 def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:

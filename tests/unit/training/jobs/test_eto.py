@@ -15,7 +15,7 @@ from training.jobs.collect import CollectConfig, run_collect
 from training.jobs.pairs import PairsConfig, run_pairs
 from training.jobs.sft import SftConfig, run_sft
 from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from training.optimization.options import Optimization
+from training.optimization.options import DpoOptimization, Optimization
 from training.small_models.architecture import Architecture
 
 TASKS = 6
@@ -70,7 +70,7 @@ def test_a_round_makes_the_experts_episodes_likelier_than_the_policys_failures(
         output=tmp_path / "eto",
         validation_fraction=0.2,
         write_policy=True,
-        optimization=once.model_copy(update={"epochs": 6}),
+        optimization=DpoOptimization.model_validate(once.model_dump() | {"epochs": 6}),
     )
     assert run_train_dpo(dpo).metrics["preference_accuracy"] == 1.0
     load_policy(tmp_path / "eto" / "policy")  # which plays the next round

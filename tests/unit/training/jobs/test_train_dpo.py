@@ -19,7 +19,7 @@ from training.data.preferences import PreferenceRow
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from training.jobs.pairs import PairsConfig, run_pairs
 from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from training.optimization.options import Optimization
+from training.optimization.options import DpoOptimization
 
 WORDS = ("desk", "shelf")
 
@@ -74,7 +74,7 @@ def config(tmp_path: Path) -> TrainDpoConfig:
         output=tmp_path / "dpo",
         validation_fraction=0.0,
         write_policy=True,
-        optimization=Optimization(lr=3e-3, epochs=6, batch_tokens=120, micro_batch_tokens=120),
+        optimization=DpoOptimization(lr=3e-3, epochs=6, batch_tokens=120, micro_batch_tokens=120),
     )
 
 

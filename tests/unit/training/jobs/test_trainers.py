@@ -23,7 +23,7 @@ from training.data.records import LabelRow, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from training.jobs.sft import SftConfig, run_sft
 from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
-from training.optimization.options import Optimization
+from training.optimization.options import Optimization, QNetOptimization
 from training.optimization.packed_groups import pack_groups
 from training.optimization.packed_trees import Framing, PackedTree, Place, pack_tree
 from training.q_training.examples import Examples, read_examples, rename_tree
@@ -163,7 +163,7 @@ def test_sft_learns_to_answer_and_qnet_learns_to_rank(
         loss_on="last",
         ranking_weight=0.1,
         validation_fraction=0.2,
-        optimization=Optimization(lr=3e-3, epochs=8, batch_tokens=40, micro_batch_tokens=40),
+        optimization=QNetOptimization(lr=3e-3, epochs=8, batch_tokens=40, micro_batch_tokens=40),
     )
     manifest = run_train_qnet(config)
     assert manifest.metrics["sibling_accuracy"] == 1.0
@@ -189,7 +189,7 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
         validation_fraction=0.0,
         freeze_trunk=True,
         keep="spearman",
-        optimization=Optimization(
+        optimization=QNetOptimization(
             lr=3e-3, epochs=12, average_last=0.2, batch_tokens=80, micro_batch_tokens=80
         ),
     )

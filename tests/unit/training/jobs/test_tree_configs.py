@@ -140,7 +140,8 @@ def test_process_refinement_ships_with_the_papers_numbers() -> None:
     dpo = load_config(TrainDpoConfig, CONFIGS / "train_dpo_ipr.toml")
     assert (dpo.mixture, dpo.beta, dpo.gap_power) == ("levels", 0.1, 0)
     assert (dpo.weights.suffix, dpo.weights.trajectory, dpo.weights.sft) == (1, 1, 1)
-    assert (dpo.optimization.lr, dpo.optimization.epochs) == (1e-5, 3)
+    optimization = dpo.optimization
+    assert (optimization.lr, optimization.warmup_ratio, optimization.epochs) == (1e-5, 0.03, 3)
     assert dpo.pairs == (ipr.output,)
     assert dpo.write_policy
     assert str(dpo.policy) == ipr.policy == ipr.scorer
