@@ -35,6 +35,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "label": LabelConfig,
     "train_qnet": TrainQNetConfig,
     "train_value": TrainQNetConfig,
+    "ablation": TrainQNetConfig,
     "pairs": PairsConfig,
     "rro": RroConfig,
     "ipr": IprConfig,
