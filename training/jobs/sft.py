@@ -177,15 +177,27 @@ def sft_sequence(
 
 def sft_loss(model: PreTrainedModel, rows: Sequence[Sequence1D]) -> Loss:
     """Weighted sum of -log pi(token | all tokens before it), and the sum of the weights."""
-    # The logits are the largest tensor here, so only positions with a weight get any.
     ids_BT = pad_ids(rows).to(model.device)
     weight_BT = pad_column(rows, "weight")[:, 1:].to(model.device)
-    hidden_BTD: Tensor = model.base_model(input_ids=ids_BT[:, :-1], use_cache=False)[0]
     chosen = weight_BT > 0
-    logits_NV = model.get_output_embeddings()(hidden_BTD[chosen]).float()
+    logits_NV = _logits_at(model, ids_BT[:, :-1], chosen).float()
     nll_N = torch.nn.functional.cross_entropy(logits_NV, ids_BT[:, 1:][chosen], reduction="none")
     weight_N = weight_BT[chosen]
     return Loss((nll_N * weight_N).sum(), float(weight_N.sum()))
+
+
+def _logits_at(model: PreTrainedModel, ids_BT: Tensor, chosen_BT: Tensor) -> Tensor:
+    """(N, V) logits of the next token at the chosen positions, as the model itself gives them."""
+    # The logits are the largest tensor here. Some models scale or cap them after their output
+    # layer, so it is not called alone; `logits_to_keep` takes no mask in transformers 5.19.
+    keep_chosen = model.get_output_embeddings().register_forward_pre_hook(
+        lambda _, args: (args[0][chosen_BT],)
+    )
+    try:
+        logits_NV: Tensor = model(input_ids=ids_BT, use_cache=False).logits
+    finally:
+        keep_chosen.remove()
+    return logits_NV
 
 
 def _plan(

@@ -1,11 +1,13 @@
 """Loss of a QNet on packed trees, all terms of the objective from one forward pass of the trunk."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from qnet.errors import ConfigError
 from qnet.models.qnet import QNet
@@ -18,11 +20,44 @@ VocabularyLogits = Callable[[Tensor], Tensor]
 """From hidden states (N, D) to the logits of the next token (N, V)."""
 
 
-def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> VocabularyLogits:
-    """The output layer of the policy that a QNet's trunk comes from.
+@dataclass
+class _Output(BaseModelOutputWithPastAndCrossAttentions):
+    """What causal LMs read from their trunk's output, mixtures of experts included."""
 
-    Where it is the input embedding, it is the QNet's own and trained with it; otherwise it stays
-    as it is.
+    router_logits: None = None
+
+
+class _Given(nn.Module):
+    """Stands in for a policy's trunk: its last hidden states are those that it is given."""
+
+    def forward(self, inputs_embeds: Tensor, **_: object) -> _Output:
+        """Return the embeddings as hidden states."""
+        return _Output(last_hidden_state=inputs_embeds)
+
+
+class _Tied(nn.Module):
+    """Output layer whose weights are an input embedding's, also where FSDP has moved those."""
+
+    def __init__(self, embeddings: nn.Module) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, D) the embedding's weights as they are now."""
+        weight_VD: Tensor = self.embeddings.weight
+        return weight_VD
+
+    def forward(self, hidden_D: Tensor) -> Tensor:
+        """Logits (…, V) of hidden states (…, D)."""
+        return nn.functional.linear(hidden_D, self.weight)
+
+
+def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> VocabularyLogits:
+    """The output layer of the policy that a QNet's trunk comes from, and its scaling of logits.
+
+    Where the layer is the input embedding, it is the QNet's own and trained with it; otherwise it
+    stays as it is.
 
     Args:
         trunk: the policy's folder.
@@ -37,10 +72,19 @@ def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> Vocabula
     )
     layer = policy.get_output_embeddings()
     if layer.weight is policy.get_input_embeddings().weight:
-        embeddings = qnet.trunk.get_input_embeddings()
-        return lambda hidden_ND: torch.nn.functional.linear(hidden_ND, embeddings.weight)
-    layer.requires_grad_(False).to(device)
-    return lambda hidden_ND: layer(hidden_ND.to(layer.weight.dtype))
+        layer = _Tied(qnet.trunk.get_input_embeddings())
+        policy.set_output_embeddings(layer)
+    else:
+        layer.requires_grad_(False).to(device)
+    # Some models scale or cap the logits after the layer, so all but the trunk runs.
+    setattr(policy, policy.base_model_prefix, _Given())
+
+    def logits_of(hidden_ND: Tensor) -> Tensor:
+        hidden_BND = hidden_ND[None].to(layer.weight.dtype)
+        logits_BNV: Tensor = policy(inputs_embeds=hidden_BND, use_cache=False).logits
+        return logits_BNV[0]
+
+    return logits_of
 
 
 def loss_of(

@@ -1,15 +1,25 @@
-"""The loss of SFT is TRL's over the tokens of actions."""
+"""The loss of SFT is TRL's over the tokens of actions, with logits as the model scales them."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CohereConfig,
+    Gemma2Config,
+    GraniteConfig,
+    LlamaConfig,
+    PretrainedConfig,
+)
 
 from qnet.models.checkpoint import load_policy
+from qnet.models.qnet import QNet
 from tests.support.tiny_models import save_policy
 from training.jobs.sft import sft_loss
 from training.optimization.padded_batches import Sequence1D
+from training.q_training.losses import output_embeddings
 
 
 @pytest.mark.filterwarnings("default")  # TRL uses deprecated arguments of transformers
@@ -23,6 +33,65 @@ def test_the_loss_of_random_batches_is_that_of_trl(tmp_path: Path, seed: int) ->
     assert ours.weight == sum(sum(row.columns["weight"]) for row in batch)
     theirs = _loss_of_trl(folder, batch, tmp_path / "trl")
     assert float(ours.total) / ours.weight == pytest.approx(theirs, abs=1e-5)
+
+
+SHAPE = {
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.3,
+}
+SCALES = (
+    LlamaConfig(**SHAPE),
+    GraniteConfig(**SHAPE, logits_scaling=8.0),
+    CohereConfig(**SHAPE, logit_scale=0.0625),
+    Gemma2Config(**SHAPE, final_logit_softcapping=1.0),
+)
+
+
+@pytest.mark.parametrize("config", SCALES, ids=lambda config: config.model_type)
+def test_logits_that_a_model_scales_are_scaled_in_training(config: PretrainedConfig) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    token_ids = torch.randint(3, 250, (2, 12))
+    rows = [Sequence1D(row.tolist(), {"weight": [0.0] + [1.0] * 11}) for row in token_ids]
+    with torch.no_grad():
+        ours = sft_loss(model, rows)
+        theirs = float(model(input_ids=token_ids, labels=token_ids).loss)
+    assert float(ours.total) / ours.weight == pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("config", SCALES, ids=lambda config: config.model_type)
+def test_logits_that_a_model_scales_are_scaled_for_a_world_model(
+    tmp_path: Path, config: PretrainedConfig, tied: bool
+) -> None:
+    torch.manual_seed(0)
+    config = type(config).from_dict(config.to_dict() | {"tie_word_embeddings": tied})
+    policy = AutoModelForCausalLM.from_config(config).eval()
+    policy.save_pretrained(tmp_path)
+    qnet = QNet.from_trunk(tmp_path, head_width=8).eval()
+    token_ids = torch.randint(3, 250, (1, 12))
+    logits_of = output_embeddings(tmp_path, qnet, qnet.device)
+    with torch.no_grad():
+        ours = logits_of(qnet.hidden_states(token_ids)[0])
+        torch.testing.assert_close(ours, policy(token_ids).logits[0], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_world_model_trains_an_output_layer_only_where_it_is_the_embedding(
+    tmp_path: Path, tied: bool
+) -> None:
+    config = LlamaConfig(**SHAPE, tie_word_embeddings=tied)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    qnet = QNet.from_trunk(tmp_path, head_width=8)
+    logits_of = output_embeddings(tmp_path, qnet, qnet.device)
+    logits_of(torch.randn(3, 32, requires_grad=True)).sum().backward()
+    assert (qnet.trunk.get_input_embeddings().weight.grad is not None) == tied
 
 
 def _random_row(generator: torch.Generator) -> Sequence1D:
