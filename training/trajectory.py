@@ -22,7 +22,8 @@ class Step:
         reward: outcome reward if the episode ends here.
         valid: False if the environment did not understand the action.
         reply: the reply, if it calls tools; None if `action` is all of it.
-        observed: the messages after the reply; None if they are `observation` as a user message.
+        observed: the messages after the reply; None if they are `observation` as a user message, or
+            if nothing was recorded and `observation` is empty.
     """
 
     action: str
@@ -45,13 +46,19 @@ class Step:
             reward,
             terminated,
             reply=reply if reply.tool_calls else None,
-            observed=None if observed == (observation_message(text),) else observed,
+            # An empty message is kept, because no messages and no text mean "not recorded".
+            observed=None if text and observed == (observation_message(text),) else observed,
         )
 
     @property
     def message(self) -> Message:
         """The reply as a chat message."""
         return Message("assistant", self.action) if self.reply is None else self.reply
+
+    @property
+    def unobserved(self) -> bool:
+        """True if nothing was recorded after the reply."""
+        return not self.observation and self.observed is None
 
     @property
     def key(self) -> str:

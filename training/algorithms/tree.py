@@ -115,7 +115,8 @@ def merge_branch(
     """Add a trajectory below node `at`; it shares nodes with the tree as far as they agree.
 
     Replies with equal actions and equal observations become one node, which keeps the first reply.
-    An observation that a recording lacks ("" at its end) equals any other and is replaced by it.
+    An observation that a recording lacks at its end equals any other and is replaced by it. An
+    empty one that was recorded, such as a tool's empty result, equals only another empty one.
     Merging the same branch twice changes nothing.
 
     Returns:
@@ -126,7 +127,7 @@ def merge_branch(
     parent, shared = at, True
     for step in steps:
         known = _shared_child(nodes, children[parent], step) if shared else None
-        if known is not None and not nodes[known - 1].step.observation:
+        if known is not None and nodes[known - 1].step.unobserved:
             nodes[known - 1] = _observing(nodes[known - 1], step)
         if known is None:
             shared, known = False, len(nodes) + 1
@@ -144,7 +145,7 @@ def _shared_child(nodes: Sequence[Node], siblings: Sequence[int], step: Step) ->
     for sibling in siblings:
         known = nodes[sibling - 1].step
         same = known.observation == step.observation
-        if known.key == step.key and (same or not known.observation or not step.observation):
+        if known.key == step.key and (same or known.unobserved or step.unobserved):
             return sibling
     return None
 

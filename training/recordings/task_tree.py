@@ -58,9 +58,9 @@ class _Chat:
     row: TrajectoryRow
 
     @property
-    def path(self) -> tuple[tuple[str, str], ...]:
+    def path(self) -> tuple[tuple[str, str, bool], ...]:
         """Actions and observations; episodes are equal if these are."""
-        return tuple((step.key, step.observation) for step in self.steps)
+        return tuple((step.key, step.observation, step.unobserved) for step in self.steps)
 
 
 def build_task_trees(rows: Sequence[TrajectoryRow]) -> list[TaskTree]:
@@ -82,14 +82,15 @@ def _build_tree(chats: Sequence[_Chat], *, task_id: str) -> TaskTree:
     """The tree of episodes with the same opening.
 
     The longest come first, so that no inner node has an outcome: an episode that another one
-    continues was cut short, and the tree keeps the outcome of the longer one. Rewards of equal
+    continues was cut short, and the tree keeps the outcome of the longer one. For the same reason
+    an episode without its last observation comes after those that have it. Rewards of equal
     episodes are averaged.
     """
     groups: dict[tuple[object, ...], list[_Chat]] = defaultdict(list)
     for chat in chats:
         groups[chat.path].append(chat)
     tree, contained, disagreeing = _root(chats[0]), 0, 0
-    for equal in sorted(groups.values(), key=lambda chats: -len(chats[0].steps)):
+    for equal in sorted(groups.values(), key=_most_recorded_first):
         rewards = [chat.row.outcome_reward for chat in equal]
         disagreeing += max(rewards) - min(rewards) > _LEAST_DIFFERENCE
         known = len(tree.nodes)
@@ -108,6 +109,11 @@ def _build_tree(chats: Sequence[_Chat], *, task_id: str) -> TaskTree:
         uncertain=uncertain,
     )
     return TaskTree(_tree_row(chats, tree, task_id), figures)
+
+
+def _most_recorded_first(equal: Sequence[_Chat]) -> tuple[int, bool]:
+    steps = equal[0].steps
+    return -len(steps), steps[-1].unobserved
 
 
 def _chat(row: TrajectoryRow) -> _Chat:

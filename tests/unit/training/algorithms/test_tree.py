@@ -100,3 +100,26 @@ def test_nodes_too_deep_to_be_expanded_may_be_left_out() -> None:
 def test_explorations_of_one_task_become_one_tree() -> None:
     merged = merge_trees([grown("ab", "ac"), grown("ac", "ad", "e")])
     assert merged == grown("ab", "ac", "ad", "e")
+
+
+EMPTY = Step("Action: a", "", observed=(Message("tool", ""),))
+DENIED = Step("Action: a", "denied", observed=(Message("tool", "denied"),))
+UNOBSERVED = Step("Action: a", "")
+
+
+@pytest.mark.parametrize("steps", [(EMPTY, DENIED), (DENIED, EMPTY)])
+def test_an_empty_observation_is_another_state_than_a_text(steps: tuple[Step, Step]) -> None:
+    tree = Tree("start")
+    for step in steps:
+        tree, _ = merge_branch(tree, [step, *branch("b")], source="policy")
+    assert tree.children[ROOT_ID] == (1, 3)
+    assert tuple(tree.node(node_id).step for node_id in (1, 3)) == steps
+
+
+@pytest.mark.parametrize("seen", [EMPTY, DENIED])
+def test_an_observation_that_was_not_recorded_is_filled_in(seen: Step) -> None:
+    for steps in ((UNOBSERVED, seen), (seen, UNOBSERVED)):
+        tree = Tree("start")
+        for step in steps:
+            tree, _ = merge_branch(tree, [step], source="policy")
+        assert [node.step for node in tree.nodes] == [seen]

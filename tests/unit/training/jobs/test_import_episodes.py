@@ -155,6 +155,41 @@ def test_one_action_with_two_observations_is_two_nodes(tmp_path: Path) -> None:
     assert (report.uncertain_states, report.branching_states) == (1, 0)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_empty_result_is_another_state_than_an_error(
+    tmp_path: Path, order: int, ended: bool
+) -> None:
+    removed, denied = (result("look", "desk", text) for text in ("", "ERROR: denied"))
+    rows = [
+        episode(DESK[0], removed, *(() if ended else (DONE,)), reward=1.0),
+        episode(DESK[0], denied, *(() if ended else (GIVE_UP,)), reward=0.0),
+    ]
+    report = imported(tmp_path, rows[::order])
+    (tree,) = trees(tmp_path)
+    reward_after = {
+        row.observation: node.reward
+        for node in tree.nodes
+        if (row := tree.nodes[(node.parent or node.id) - 1]) and (ended or node.parent)
+    }
+    assert reward_after == {"": 1.0, "ERROR: denied": 0.0}
+    assert report.uncertain_states == 1
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_episode_without_its_last_result_leaves_the_reward_of_the_whole_one(
+    tmp_path: Path, order: int
+) -> None:
+    rows = [
+        episode(DESK[0], reward=0.25),
+        episode(DESK[0], result("look", "desk", ""), reward=1.0),
+    ]
+    report = imported(tmp_path, rows[::order])
+    (tree,) = trees(tmp_path)
+    assert [node.reward for node in tree.nodes] == [1.0]
+    assert report.contained_episodes == 1
+
+
 def test_other_first_messages_are_another_tree(tmp_path: Path) -> None:
     dated = episode(*SHELF, GIVE_UP, reward=0.0)
     dated["messages"][0] = {"role": "system", "content": "It is Monday."}
