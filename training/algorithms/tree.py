@@ -172,7 +172,7 @@ def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:
 
 
 def merge_trees(trees: Sequence[Tree]) -> Tree:
-    """Merge several explorations of the same task into one tree."""
+    """Merge several explorations of the same task, with the same opening, into one tree."""
     merged, *others = trees
     for other in others:
         for leaf in other.leaves():

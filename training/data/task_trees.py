@@ -1,4 +1,7 @@
-"""Exploration trees by task, with several explorations of one task merged into one tree."""
+"""Exploration trees by task, with several explorations of one task merged into one tree.
+
+A task's trees with different openings stay apart, because they hold no state in common.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,6 +12,7 @@ from qnet.errors import ConfigError, RecordError
 from qnet.records import TreeRow
 from training.algorithms.labelling import Target, label_tree
 from training.algorithms.tree import Tree, merge_trees
+from training.data.openings import opening_hash_of_row, split_task_id, whole_task_id
 from training.data.records import SearchRow, tree_from_row
 from training.data.runs import read_rows, rows_path
 
@@ -18,7 +22,7 @@ class TaskTree:
     """The tree of one task.
 
     Attributes:
-        row: row of the first exploration.
+        row: row of the first exploration; its task id is no other tree's.
         searched: values of the search that grew the tree, by node id; empty if the tree was not
             grown by a search, or was merged from several.
     """
@@ -56,6 +60,10 @@ def read_task_trees(
 ) -> list[TaskTree]:
     """Every task with at least one action, and its merged tree.
 
+    A task whose trees have different openings, for example with the date, gives one tree for each
+    opening. Their task ids end with a hash of the opening, because labels with equal task ids count
+    as one tree's.
+
     Args:
         folders: run folders of `explore`.
         min_reward, max_reward: bounds of every action's reward.
@@ -64,22 +72,27 @@ def read_task_trees(
         ConfigError: there is no tree with an action.
         RecordError: a row is not a valid tree, or a reward in it is out of bounds.
     """
-    rows: dict[str, list[SearchRow]] = defaultdict(list)
+    tasks: dict[str, dict[str, list[SearchRow]]] = defaultdict(lambda: defaultdict(list))
     for folder in folders:
         for row in read_rows(rows_path(folder), SearchRow):
             _check_rewards(row, folder, min_reward=min_reward, max_reward=max_reward)
             if row.nodes:
-                rows[row.task_id].append(row)
-    if not rows:
+                tasks[whole_task_id(row)][opening_hash_of_row(row)].append(row)
+    if not tasks:
         raise ConfigError(
             f"no tree with an action in {', '.join(map(str, folders))}; run `qguide explore` first"
         )
-    return [_task_tree(of_task) for of_task in rows.values()]
+    return [
+        _task_tree(rows, task_id=split_task_id(task_id, digest, among=openings))
+        for task_id, openings in tasks.items()
+        for digest, rows in openings.items()
+    ]
 
 
-def _task_tree(rows: Sequence[SearchRow]) -> TaskTree:
+def _task_tree(rows: Sequence[SearchRow], *, task_id: str) -> TaskTree:
     tree = merge_trees([tree_from_row(row) for row in rows])
-    return TaskTree(rows[0], tree, rows[0].q_values if len(rows) == 1 else {})
+    row = rows[0].model_copy(update={"task_id": task_id})
+    return TaskTree(row, tree, row.q_values if len(rows) == 1 else {})
 
 
 def _check_rewards(row: TreeRow, folder: Path, *, min_reward: float, max_reward: float) -> None:

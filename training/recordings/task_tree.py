@@ -10,6 +10,7 @@ from qnet.records import TreeRow
 from qnet.types import History
 from training.algorithms.bellman import bellman_backup
 from training.algorithms.tree import Tree, merge_branch
+from training.data.openings import opening_hash, split_task_id
 from training.data.records import TrajectoryRow, messages_of, node_row, rows_of
 from training.trajectory import Step, observation_message, observation_text
 
@@ -66,15 +67,15 @@ class _Chat:
 def build_task_trees(rows: Sequence[TrajectoryRow]) -> list[TaskTree]:
     """Merge the episodes of one task; equal beginnings become the same nodes.
 
-    Episodes that open with other messages are in other states, so they become a tree of their own,
-    whose task id ends with #2, #3 and so on.
+    Episodes that open with other messages are in other states, so each opening becomes a tree of
+    its own, whose task id ends with a hash of the opening.
     """
-    by_opening: dict[tuple[object, ...], list[_Chat]] = defaultdict(list)
+    by_opening: dict[str, list[_Chat]] = defaultdict(list)
     for chat in map(_chat, rows):
-        by_opening[tuple(message.key for message in chat.opening)].append(chat)
+        by_opening[opening_hash(*_split_system(chat.opening))].append(chat)
     return [
-        _build_tree(chats, task_id=chats[0].row.task_id + (f"#{number}" if number > 1 else ""))
-        for number, chats in enumerate(by_opening.values(), start=1)
+        _build_tree(chats, task_id=split_task_id(chats[0].row.task_id, digest, among=by_opening))
+        for digest, chats in by_opening.items()
     ]
 
 

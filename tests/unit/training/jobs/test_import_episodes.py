@@ -1,6 +1,7 @@
 """`qguide import`: records that the other jobs read, a report, and refusals that name lines."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.support.tiny_models import renderer
 from training.data.preferences import PreferenceRow
 from training.data.records import TrajectoryRow, messages_of
 from training.data.runs import read_rows
-from training.data.task_trees import read_task_trees
+from training.data.task_trees import TaskTree, read_task_trees
 from training.jobs.import_episodes import ImportConfig, run_import
 from training.jobs.pairs import PairsConfig, run_pairs
 from training.optimization.packed_replies import reply_path
@@ -43,6 +44,22 @@ def episode(*turns: Mapping[str, Any], reward: float, task: str = "mug") -> dict
     """A row of messages."""
     asked = {"role": "user", "content": f"Find the {task}."}
     return {"messages": [SYSTEM, asked, *turns], "reward": reward, "task_id": task}
+
+
+def opened(asked: str, reply: str, *, task: str) -> dict[str, Any]:
+    """An episode of one action after this first message."""
+    turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]
+    return {"messages": turns, "reward": 1.0, "task_id": task}
+
+
+def states(task: TaskTree) -> list[str]:
+    """Every state of a tree with the action in it, as one text."""
+    return [
+        " ".join(
+            message.content for message in (*task.tree.history(node.parent), node.step.message)
+        )
+        for node in task.tree.nodes
+    ]
 
 
 DESK = (calling("look", "desk", "First."), result("look", "desk", "A mug."))
@@ -194,8 +211,47 @@ def test_other_first_messages_are_another_tree(tmp_path: Path) -> None:
     dated = episode(*SHELF, GIVE_UP, reward=0.0)
     dated["messages"][0] = {"role": "system", "content": "It is Monday."}
     report = imported(tmp_path, [episode(*DESK, DONE, reward=1.0), dated])
-    assert [tree.task_id for tree in trees(tmp_path)] == ["mug", "mug#2"]
+    ids = [tree.task_id for tree in trees(tmp_path)]
+    assert len(set(ids)) == 2
+    assert all(re.fullmatch("mug#[0-9a-f]{12}", task_id) for task_id in ids)
     assert report.split_tasks == 1
+
+
+def test_a_task_named_like_a_split_one_keeps_its_own_tree(tmp_path: Path) -> None:
+    rows = [
+        opened("q1", "left", task="a"),
+        opened("q2", "right", task="a"),
+        opened("q3", "up", task="a#2"),
+    ]
+    imported(tmp_path, rows)
+    found = read_task_trees([tmp_path / "out" / "trees"], min_reward=0, max_reward=1)
+    assert len({task.row.task_id for task in found}) == 3
+    assert [states(task) for task in found] == [["q1 left"], ["q2 right"], ["q3 up"]]
+
+
+def test_imports_that_open_differently_are_labelled_apart(tmp_path: Path) -> None:
+    folders = []
+    for day, actions in {"Monday": ["left"], "Tuesday": ["up", "down"]}.items():
+        (tmp_path / day).mkdir()
+        imported(tmp_path / day, [opened(day, action, task="a") for action in actions])
+        folders.append(tmp_path / day / "out" / "trees")
+    found = read_task_trees(folders, min_reward=0, max_reward=1)
+    assert [states(task) for task in found] == [
+        ["Monday left"],
+        ["Tuesday up", "Tuesday down"],
+    ]
+    assert len({task.row.task_id for task in found}) == 2
+
+
+def test_the_tree_of_an_opening_is_the_same_in_every_import(tmp_path: Path) -> None:
+    folders = []
+    for number, days in enumerate([["Monday"], ["Tuesday", "Monday"]]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        imported(folder, [opened(day, f"go{number}", task="a") for day in days])
+        folders.append(folder / "out" / "trees")
+    found = read_task_trees(folders, min_reward=0, max_reward=1)
+    assert [states(task) for task in found] == [["Monday go0", "Monday go1"], ["Tuesday go1"]]
 
 
 def test_several_users_messages_open_an_episode(tmp_path: Path) -> None:
