@@ -154,14 +154,17 @@ class ValueHead(nn.Module):
             hidden_D = torch.cat([hidden_D, self.match(features_F.to(hidden_D))], dim=-1)
         inner = self.hidden(hidden_D).float()
         bias = None if self.out.bias is None else self.out.bias.float()
-        return nn.functional.linear(inner, self.out.weight.float(), bias)
+        # Autocast would round Q to bfloat16, in which different candidates tie.
+        with torch.autocast(inner.device.type, enabled=False):
+            return nn.functional.linear(inner, self.out.weight.float(), bias)
 
     def q_of(self, outputs_K: Tensor) -> Tensor:
         """q (…) of what `outputs` gives: the number itself, or the mean over the bins."""
         if not self.bins:
             return outputs_K.squeeze(-1)
         edges = self.edges(outputs_K)
-        return outputs_K.softmax(-1) @ ((edges[:-1] + edges[1:]) / 2)
+        with torch.autocast(outputs_K.device.type, enabled=False):
+            return outputs_K.softmax(-1) @ ((edges[:-1] + edges[1:]) / 2)
 
     def edges(self, like: Tensor) -> Tensor:
         """(K + 1,) edges of the bins, on the device of another tensor."""
