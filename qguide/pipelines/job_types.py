@@ -41,6 +41,7 @@ MODEL_FIELDS: Final[Mapping[str, Model]] = {
     "reference": "policy",
     "rollouts": "policy",
     "scorer": "policy",
+    "tokenizer": "qnet",
     "trunk": "policy",
     "guide": "qnet",
     "qnet": "qnet",
@@ -116,6 +117,9 @@ def _reads(name: str, field: str, value: object) -> Iterator[Read]:
         case BaseModel():
             for inner in type(value).model_fields:
                 yield from _reads(f"{name}.{inner}", inner, getattr(value, inner))
+        case Mapping():
+            for key, item in value.items():
+                yield from _reads(f"{name}.{key}", field, item)
         case tuple() | list():
             for item in value:
                 yield from _reads(name, field, item)

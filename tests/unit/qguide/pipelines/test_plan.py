@@ -15,9 +15,9 @@ from tests.support.serving import ROOT
 
 EMBEDDED = ROOT / "training/configs/alfworld/embedded/pipeline.toml"
 NO_MODELS = {
-    "api_key_variable", "device", "environment", "groups", "model", "name", "parameters",
-    "phrases", "policy_sha256", "qnet_sha256", "reward_key", "runs", "slice", "task_key",
-    "upstreams", "verifier_sha256",
+    "api_key_variable", "classifiers", "device", "environment", "groups", "instructions", "model",
+    "name", "parameters", "phrases", "policy_sha256", "qnet_sha256", "reward_key", "runs", "slice",
+    "task_key", "upstreams", "verifier_sha256",
 }  # fmt: skip
 """Fields of text, in any job, that name neither a file nor a model."""
 
@@ -76,6 +76,21 @@ def test_a_stage_takes_as_many_slots_as_it_has_processes(files: Path) -> None:
         "expert": 1,
     }
     assert plan_of(files, slots=1).stages["policy"].slots == 1
+
+
+def test_a_path_in_a_named_table_of_a_job_is_read_too(files: Path) -> None:
+    (files / "explore.toml").write_text(
+        'policy = "embedded"\noutput = "runs/trees"\nguide = "classify:value"\n'
+        '[inference.classifiers.value]\nurl = "http://127.0.0.1:9/"\n'
+        'tokenizer = "runs/sft/checkpoint"\n'
+    )
+    trees = plan_of(files).stages["trees"]
+    assert trees.needs == ("policy",)
+    (read,) = (read for read in trees.reads if read.field.startswith("inference"))
+    assert read.field == "inference.classifiers.value.tokenizer"
+    assert read.path == files / "runs/sft/checkpoint"
+    hub = plan_of(files, 'trees.inference.classifiers.value.tokenizer="hub/classifier"')
+    assert hub.stages["trees"].needs == ()
 
 
 def test_overrides_follow_those_of_the_file(files: Path) -> None:
