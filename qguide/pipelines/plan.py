@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel
 
@@ -13,6 +15,8 @@ from qguide.pipelines.config import PipelineConfig, StageConfig
 from qguide.pipelines.job_types import Read, config_type, output_of, processes_of, reads_of
 from qnet.errors import ConfigError
 from training.configs.job_files import load_config
+
+LOGS: Final = "logs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +75,20 @@ class Plan:
 
     def log(self, stage: Stage) -> Path:
         """The file with a stage's output."""
-        return self.output / "logs" / f"{stage.name}.log"
+        return self.output / LOGS / f"{stage.name}.log"
 
 
 def build_plan(pipeline: PipelineConfig) -> Plan:
     """Read every stage's job file and find out which stage needs which.
 
     Raises:
-        ConfigError: a job file is wrong, two stages write the same folder, stages need each other
-            in a circle, or a stage reads what is not there and no stage writes.
+        ConfigError: a job file is wrong, two stages write the same folder or one inside the
+            other's, stages need each other in a circle, or a stage reads what is not there and no
+            stage writes.
     """
     configs = {name: _load(stage) for name, stage in pipeline.stages.items()}
     outputs = {name: output_of(config) for name, config in configs.items()}
-    _require_distinct(outputs)
+    _require_apart(pipeline, outputs)
     stages = {}
     for name, stage in pipeline.stages.items():
         reads = tuple(reads_of(configs[name]))
@@ -120,14 +125,29 @@ def _arguments(stage: StageConfig) -> tuple[str, ...]:
     return (stage.job, "--config", str(stage.config), *overrides)
 
 
-def _require_distinct(outputs: Mapping[str, Path]) -> None:
-    writers: dict[Path, str] = {}
-    for name, output in outputs.items():
-        if output in writers:
+def _require_apart(pipeline: PipelineConfig, outputs: Mapping[str, Path]) -> None:
+    """Refuse outputs that are the same folder, or one inside the other.
+
+    A stage that reads the inner one would be taken to need the stage of the outer one only.
+    Stages may write inside the pipeline's own folder, beside its logs.
+    """
+    for (name, output), (other, second) in combinations(outputs.items(), 2):
+        if output == second:
             raise ConfigError(
-                f"stages {writers[output]} and {name} both write {output}; give one another output"
+                f"stages {name} and {other} both write {output}; give one another output"
             )
-        writers[output] = name
+        if output.is_relative_to(second) or second.is_relative_to(output):
+            raise ConfigError(
+                f"the outputs of stages {name} and {other} lie one inside the other: {output} and "
+                f"{second}; give one another output"
+            )
+    own = pipeline.output.resolve()
+    for name, output in outputs.items():
+        if own.is_relative_to(output) or output.is_relative_to(own / LOGS):
+            raise ConfigError(
+                f"stage {name} writes {output}, where the pipeline keeps its logs and summary "
+                f"({own}); give one another output"
+            )
 
 
 def _writer(read: Read, outputs: Mapping[str, Path]) -> str | None:

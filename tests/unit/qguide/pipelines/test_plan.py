@@ -118,6 +118,10 @@ def test_a_need_that_no_file_shows_is_named(files: Path) -> None:
     ("overrides", "message"),
     [
         (["policy.output=runs/expert"], "policy and expert both write"),
+        (["trees.output=runs/expert/trees"], "trees and expert lie one inside the other"),
+        (["policy.output=runs/pipeline"], "policy writes .*, where the pipeline keeps its logs"),
+        (["policy.output=runs/pipeline/logs"], "policy writes .*, where the pipeline keeps"),
+        (["trees.output=runs", "expert.output=e", "policy.output=p"], "trees writes .*/runs,"),
         (["trees.policy=runs/trees/checkpoint"], "trees reads its own output"),
         (['policy.trajectories=["elsewhere"]'], "reads trajectories = elsewhere, which does not"),
         (["tree.parallel=9"], "there is no stage 'tree'; name one of trees, policy, expert"),
@@ -130,6 +134,11 @@ def test_a_plan_that_cannot_be_run_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_of(files, *overrides)
+
+
+def test_stages_may_write_beside_the_logs_of_the_pipeline(files: Path) -> None:
+    plan = plan_of(files, output=Path("runs"))
+    assert plan.stages["policy"].needs == ("expert",)
 
 
 def test_an_unknown_job_is_refused(files: Path) -> None:
