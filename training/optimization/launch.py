@@ -1,5 +1,6 @@
 """Processes of one training: forked by the job, or started by `accelerate launch`.
 
+Forked ones train on the CPU only: CUDA does not survive a fork.
 Every process runs the same code over the same data. The loop divides each step's micro-batches
 among them, and only the main process, rank 0, writes files. Two processes with one thread each
 train a small model nearly twice as fast as one process with two threads, because its matrix
@@ -39,25 +40,25 @@ def in_processes(optimization: Optimization, work: Callable[[], Result]) -> Resu
 
     Raises:
         ConfigError: the processes cannot be started: torch uses several threads or a GPU, which do
-            not survive a fork, there are too few GPUs, or a launcher started processes already.
+            not survive a fork, or a launcher started processes already.
     """
     if optimization.threads:
         torch.set_num_threads(optimization.threads)
     processes = optimization.processes
     if processes == 1:
         return _launched(work)
-    backend = _backend(optimization)
+    _require_forkable(optimization)
     fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'ranks'}"
         children = [
-            fork.Process(target=_help, args=(rank, processes, meeting, backend, work), daemon=True)
+            fork.Process(target=_help, args=(rank, processes, meeting, work), daemon=True)
             for rank in range(1, processes)
         ]
         for child in children:
             child.start()
         try:
-            with _group(0, processes, meeting, backend):
+            with _group(0, processes, meeting):
                 return work()
         finally:
             for child in children:
@@ -74,8 +75,8 @@ def _launched(work: Callable[[], Result]) -> Result:
             distributed.destroy_process_group()
 
 
-def _backend(optimization: Optimization) -> str:
-    """The backend for torch.distributed; refuses what cannot be forked."""
+def _require_forkable(optimization: Optimization) -> None:
+    """Refuse processes that do not survive a fork."""
     processes = optimization.processes
     if (launched := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         raise ConfigError(
@@ -87,29 +88,24 @@ def _backend(optimization: Optimization) -> str:
             f"processes is {processes} and torch has {torch.get_num_threads()} threads; "
             "set optimization.threads to 1 for more than one process"
         )
-    if optimization.device == "cpu" or not torch.cuda.is_available():
-        return "gloo"
-    if torch.cuda.device_count() < processes:
+    # Unlike `is_available`, this asks the driver's library and leaves CUDA alone.
+    if optimization.device != "cpu" and (gpus := torch.cuda.device_count()):
         raise ConfigError(
-            f"processes is {processes}, but there are {torch.cuda.device_count()} GPUs; lower it, "
-            "or set optimization.device to 'cpu'"
+            f"processes is {processes}, and device {optimization.device!r} takes a GPU ({gpus} "
+            "found), which does not survive a fork; set optimization.processes to 1 and run "
+            f"`accelerate launch --num_processes {min(processes, gpus)} -m qguide ...`, or set "
+            "optimization.device to 'cpu'"
         )
-    if torch.cuda.is_initialized():
-        raise ConfigError(
-            f"processes is {processes}, but this process has used a GPU already, which does not "
-            f"survive a fork; run `accelerate launch --num_processes {processes} -m qguide ...`"
-        )
-    return "cuda:nccl,cpu:gloo"
 
 
 @contextmanager
-def _group(rank: int, processes: int, meeting: str, backend: str) -> Iterator[None]:
+def _group(rank: int, processes: int, meeting: str) -> Iterator[None]:
     """Make this process one rank of a group, as accelerate finds it in the environment."""
     names = {"rank": rank, "local_rank": rank, "world_size": processes}
     names |= {"local_world_size": processes, "omp_num_threads": torch.get_num_threads()}
     with patch_environment(**names):
         distributed.init_process_group(
-            backend, init_method=meeting, rank=rank, world_size=processes, timeout=TIMEOUT
+            "gloo", init_method=meeting, rank=rank, world_size=processes, timeout=TIMEOUT
         )
         try:
             yield
@@ -117,13 +113,11 @@ def _group(rank: int, processes: int, meeting: str, backend: str) -> Iterator[No
             distributed.destroy_process_group()
 
 
-def _help(
-    rank: int, processes: int, meeting: str, backend: str, work: Callable[[], object]
-) -> None:
+def _help(rank: int, processes: int, meeting: str, work: Callable[[], object]) -> None:
     """Run `work` in a forked process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        with _group(rank, processes, meeting, backend):
+        with _group(rank, processes, meeting):
             work()
     except QGuideError:  # rank 0 has it too, and reports it
         os._exit(1)

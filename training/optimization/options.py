@@ -24,9 +24,8 @@ class Optimization(BaseModel):
         device: "auto" trains on a GPU if there is one; "cpu" never does. `CUDA_VISIBLE_DEVICES`
             chooses among GPUs.
         processes: number of processes that divide each step's micro-batches among them, on the
-            CPU or with one GPU each. With more than one, `threads` must be 1, and each step should
-            have at least as many micro-batches. Leave it at 1 under `accelerate launch`, which
-            starts the processes itself.
+            CPU. With more than one, `threads` must be 1, and each step should have at least as many
+            micro-batches. Leave it at 1 for GPUs, whose processes `accelerate launch` starts.
         mixed_precision: "bf16" computes matrix products in bfloat16; weights, sums of gradients
             and the optimizer stay in float32.
         gradient_checkpointing: keep each layer's input only and compute the layer again in the

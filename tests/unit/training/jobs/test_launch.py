@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -13,6 +14,9 @@ from training.data.records import TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, open_run
 from training.small_models.architecture import Architecture
 
+TWO_GPUS = pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="torch finds fewer than two GPUs"
+)
 CONFIG = """
 trajectories = ["{trajectories}"]
 output = "{output}"
@@ -30,12 +34,13 @@ lr = 5e-3
 epochs = 2
 batch_tokens = 90
 micro_batch_tokens = 50
-device = "cpu"
+device = "{device}"
 threads = 1
 """
 
 
-def test_launched_processes_train_one_model_and_report_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("auto", marks=TWO_GPUS)])
+def test_launched_processes_train_one_model_and_report_once(tmp_path: Path, device: str) -> None:
     with open_run(tmp_path / "said", Architecture()) as run, JsonlWriter(run.rows) as rows:
         for number in range(12):
             color = ("red", "blue")[number % 2]
@@ -59,7 +64,8 @@ def test_launched_processes_train_one_model_and_report_once(tmp_path: Path) -> N
     ):
         output = tmp_path / name
         config = tmp_path / f"{name}.toml"
-        config.write_text(CONFIG.format(trajectories=tmp_path / "said", output=output))
+        text = CONFIG.format(trajectories=tmp_path / "said", output=output, device=device)
+        config.write_text(text)
         done = subprocess.run(
             [sys.executable, *launcher, "qguide", "sft", "--config", str(config)],
             env=os.environ | {"OMP_NUM_THREADS": "1"},

@@ -239,13 +239,13 @@ def test_processes_of_a_launcher_are_not_divided_again(
         train(tmp_path, processes=2)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch finds fewer than two GPUs")
-def test_two_gpus_end_where_the_cpu_ends(tmp_path: Path) -> None:
-    ends = [
-        weights_of(train(tmp_path / device, device=device, processes=processes))
-        for device, processes in (("cpu", 1), ("auto", 2))
-    ]
-    torch.testing.assert_close(ends[0], ends[1])
+def test_processes_are_not_forked_where_a_gpu_would_be_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match="accelerate launch --num_processes 2"):
+        train(tmp_path, device="auto", processes=2)
+    train(tmp_path, device="cpu", processes=2)
 
 
 def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
