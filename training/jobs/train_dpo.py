@@ -26,6 +26,7 @@ from qnet.models.implicit_q import ImplicitQ
 from qnet.models.manifest import Manifest, sha256_of
 from qnet.rendering.renderer import Renderer
 from training.data.runs import RunFolder, open_run, sha256_of_rows
+from training.dpo_training.dropout import disable_dropout
 from training.dpo_training.examples import PackedExamples, PairExamples, read_pair_examples
 from training.dpo_training.logprobs import reference_logprobs, reply_logprobs, require_packable
 from training.dpo_training.objective import DpoObjective, PairWeights, pairs_loss
@@ -135,7 +136,10 @@ def _optimize(
     use_block_masks(model.reference, loop.device)
     require_packable(policy, min(examples.training, key=len))
     use_block_masks(policy, loop.device)  # where FSDP moves it in `run`
-    with loop.main_process_first():  # it writes the file that the others read
+    disable_dropout(policy)
+    # Log pi of the policy and of its reference are compared, so their precision is the same. The
+    # main process writes the file that the others read.
+    with loop.main_process_first(), loop.autocast():
         data = _Data.of(examples, model.reference.to(loop.device), run)
     model.reference.to("cpu")
     of_last_epoch: dict[str, float] = {}

@@ -177,6 +177,12 @@ class Loop(Generic[Model]):
         with self._accelerator.main_process_first():
             yield
 
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Compute as precisely as `run`, with another model than the one that is trained."""
+        with self._accelerator.autocast():
+            yield
+
     def _one_step(self, training: Training) -> tuple[float, bool]:
         """Train one step; its mean loss, and whether it is time to save."""
         self._set_learning_rates(len(training.steps))

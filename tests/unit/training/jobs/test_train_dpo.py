@@ -109,6 +109,29 @@ def test_the_first_loss_is_that_of_a_coin(config: TrainDpoConfig) -> None:
     assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)
 
 
+def test_the_first_loss_is_that_of_a_coin_in_mixed_precision(config: TrainDpoConfig) -> None:
+    bf16 = config.optimization.model_copy(update={"mixed_precision": "bf16", "epochs": 1})
+    run_train_dpo(config.model_copy(update={"optimization": bf16}))
+    assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dropout"),
+    [("gpt2", {}), ("llama", {"attention_dropout": 0.5})],
+)
+def test_a_policy_with_dropout_starts_as_its_reference(
+    config: TrainDpoConfig, tmp_path: Path, architecture: str, dropout: dict[str, float]
+) -> None:
+    policy = save_policy(tmp_path / architecture, architecture)
+    fields = json.loads((policy / "config.json").read_text()) | dropout
+    (policy / "config.json").write_text(json.dumps(fields))
+    once = config.optimization.model_copy(update={"epochs": 1})
+    run_train_dpo(config.model_copy(update={"policy": policy, "optimization": once}))
+    assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)
+    written = load_policy(config.output / "policy").model.config
+    assert {name: getattr(written, name) for name in dropout} == dropout
+
+
 def first_loss(output: Path) -> float:
     line = RunFolder(output).metrics.read_text().splitlines()[0]
     return float(json.loads(line)["loss"])
