@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from qnet.errors import ConfigError, QGuideError, RecordError
+from qnet.errors import ConfigError, RecordError
 from qnet.records import MAX_REWARD
 from training.data.records import TrajectoryRow
 from training.data.runs import JsonlWriter, RunFolder, open_run
@@ -104,13 +104,13 @@ def _removed_on_failure(run: RunFolder, *unfinished: Path) -> Iterator[None]:
     """Remove files that a killed run left; after an error, also those of this run.
 
     The configuration goes too, unless there are rows of an earlier import, so that a source that
-    was refused can be imported with other options.
+    was refused can be imported with other options. That holds for any error, a full disk included.
     """
     for path in unfinished:
         path.unlink(missing_ok=True)
     try:
         yield
-    except QGuideError:
+    except Exception:
         for path in unfinished:
             path.unlink(missing_ok=True)
         if not RunFolder(run.path / TREES).rows.exists():

@@ -60,6 +60,18 @@ def read_values(path: Path, *, on_bytes: OnBytes = lambda count: None) -> Iterat
         raise RecordError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def parse_text(text: str) -> object:
+    """The JSON that a value of a file holds as text, checked like the value itself.
+
+    Raises:
+        RecordError: it is not JSON, or JSON that no row can hold.
+    """
+    value = _parse(text.encode(errors="surrogatepass"))
+    if value.flaw:
+        raise RecordError(value.flaw)
+    return value.value
+
+
 def _skip_mark(file: BinaryIO) -> int:
     """Skip a byte-order mark; returns its length."""
     if file.read(3) == codecs.BOM_UTF8:
@@ -202,9 +214,11 @@ def _checked(value: object, line: int) -> Value:
     if exceeds_max_depth(value):
         return Value(line, flaw=f"it is nested more than {MOST_LEVELS} levels deep")
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         return Value(line, flaw="it holds text that is not UTF-8")
+    except ValueError:
+        return Value(line, flaw="it holds a number that is too large, such as 1e999")
     return Value(line, value)
 
 

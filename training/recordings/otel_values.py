@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from qnet.errors import RecordError
 from qnet.types import Message, Role, ToolCall
+from training.recordings.json_stream import parse_text
 from training.recordings.openai_messages import to_message
 
 _SCALARS: Final = ("stringValue", "boolValue", "doubleValue")
@@ -47,14 +48,14 @@ def structured(value: object, name: str) -> Any:
     """A structured attribute, which spans may hold as JSON text.
 
     Raises:
-        RecordError: it is text that is not JSON.
+        RecordError: it is text that is not JSON, or JSON that no row can hold.
     """
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{name} is not JSON; it may have been cut off") from error
+        return parse_text(value)
+    except RecordError as error:
+        raise RecordError(f"{name} cannot be read; it may have been cut off: {error}") from error
 
 
 def messages_of(value: object, name: str) -> list[Message]:

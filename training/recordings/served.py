@@ -17,7 +17,8 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
     """The episodes of a tree, one per leaf.
 
     Raises:
-        RecordError: it is no tree, or one without any action.
+        RecordError: it is no tree, one without any action, or one in which actions follow each
+            other without an observation.
     """
     try:
         row = TreeRow.model_validate(record)
@@ -26,7 +27,8 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
     if not row.nodes:
         raise RecordError("it has no actions")
     tree = tree_from_row(row)
-    task_id = read_task_id(record, fields.tasks or ("task_id",))
+    _require_observations(tree)
+    task_id = read_task_id(record, fields.tasks or ("task_id",)) or row.task_id
     for leaf in tree.leaves():
         yield RecordedEpisode(
             messages=_messages(row, tree, leaf),
@@ -37,6 +39,16 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
             environment=row.environment,
             kind=row.kind,
         )
+
+
+def _require_observations(tree: Tree) -> None:
+    """Refuse an inner node that observed no message: its reply and the next one would be one."""
+    for node in tree.nodes:
+        if node.step.observed == () and tree.children[node.id]:
+            raise RecordError(
+                f"node {node.id} observed no message, but other nodes follow it; give it an "
+                "observation"
+            )
 
 
 def _messages(row: TreeRow, tree: Tree, leaf: Node) -> tuple[Message, ...]:

@@ -19,6 +19,7 @@ from training.recordings.episode import (
     read_task_id,
 )
 from training.recordings.fields import Fields
+from training.recordings.json_stream import parse_text
 
 _TASK_FIELDS: Final = ("item_id", "task_id", "id")
 _CALL: Final = "function_call"
@@ -74,9 +75,9 @@ def _to_message(turn: object, index: int) -> Message:
 def _call(value: str, place: str) -> Message:
     """A turn that is nothing but a call: JSON with its name and arguments."""
     try:
-        called = json.loads(value)
-    except (ValueError, RecursionError):
-        called = None
+        called = parse_text(value)
+    except RecordError as error:
+        raise RecordError(f"{place}.value is not a call as JSON: {error}") from error
     if not isinstance(called, dict) or not isinstance(called.get("name"), str):
         raise RecordError(f"{place}.value is not a call as JSON with a name and arguments")
     arguments = called.get("arguments", {})

@@ -1,12 +1,15 @@
 """`qguide import`: records that the other jobs read, a report, and refusals that name lines."""
 
+import io
 import json
 import re
+import resource
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from qguide.cli import app
@@ -364,6 +367,64 @@ def test_episodes_that_the_server_recorded_are_imported(tmp_path: Path) -> None:
     (tree,) = trees(tmp_path)
     assert tree.nodes == row.nodes
     assert (tree.task_id, tree.environment) == ("served:1", "served")
+
+
+def served_node(number: int, **fields: object) -> dict[str, object]:
+    """A node of a served episode, which is a single path."""
+    place = {"id": number, "parent": number - 1, "depth": number}
+    return {**place, "action": f"Action: {number}", "observation": "", "source": "p", **fields}
+
+
+def served_tree(*nodes: dict[str, object], kind: str = "served") -> dict[str, object]:
+    """A row of a served episode."""
+    return {
+        "task_id": "served:1",
+        "kind": kind,
+        "environment": "served",
+        "first_observation": "Find the mug.",
+        "nodes": nodes,
+        "draws": 1,
+    }
+
+
+def test_actions_without_an_observation_between_them_are_a_bad_record(tmp_path: Path) -> None:
+    good = served_tree(served_node(1), served_node(2, observed=[], reward=1))
+    rows = [served_tree(served_node(1, observed=[]), served_node(2)), good]
+    with pytest.raises(RecordError, match="line 1: node 1 observed no message"):
+        imported(tmp_path, rows)
+    report = imported(tmp_path, rows, skip_bad=True)
+    assert (report.episodes, report.skipped) == (1, 1)
+
+
+def test_a_served_tree_without_the_named_task_key_keeps_its_task_id(tmp_path: Path) -> None:
+    imported(tmp_path, [served_tree(served_node(1), kind="")], task_key="kind")
+    assert [tree.task_id for tree in trees(tmp_path)] == ["served:1"]
+
+
+def test_a_call_with_half_a_character_is_a_bad_record(tmp_path: Path) -> None:
+    asked = {"from": "human", "value": "Find the mug."}
+    turns = [asked, {"from": "function_call", "value": '{"name": "\\ud800"}'}]
+    bad = {"conversations": turns, "reward": 0}
+    good = {"conversations": [asked, {"from": "gpt", "value": "Here."}], "reward": 1}
+    with pytest.raises(RecordError, match=r"line 1: .* not UTF-8"):
+        imported(tmp_path, [bad, good])
+    assert imported(tmp_path, [bad, good], skip_bad=True).skipped == 1
+
+
+def test_after_a_full_disk_other_options_can_be_chosen(tmp_path: Path) -> None:
+    row = episode(*DESK, DONE, reward=1.0)
+    row["messages"][1]["content"] = "x" * 100_000
+    source, quiet = write(tmp_path, [row]), Console(file=io.StringIO())
+    config = ImportConfig(source=source, output=tmp_path / "out")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            run_import(config, console=quiet)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list((tmp_path / "out").rglob("rows.*"))
+    assert run_import(config.model_copy(update={"skip_bad": True}), console=quiet).episodes == 1
 
 
 def test_the_command_prints_the_report(tmp_path: Path) -> None:

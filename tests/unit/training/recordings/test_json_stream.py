@@ -74,6 +74,7 @@ def test_a_broken_list_is_read_up_to_its_flaw(tmp_path: Path) -> None:
         (b'{"a": "\\ud800"}', "not UTF-8"),
         (b'{"a": "\xff"}', "not UTF-8"),
         (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "100 levels"),
+        (b'{"a": 1e999}', "too large"),
         (b'{"a": ' + b"9" * 5000 + b"}", "cannot be read|not JSON"),
     ],
 )

@@ -211,6 +211,10 @@ def test_an_observation_without_a_call_is_a_users_turn() -> None:
         ({"from": "SECRET", "value": ""}, "conversations[1].from"),
         ({"from": "gpt", "value": None}, "conversations[1].value"),
         ({"from": "function_call", "value": "SECRET"}, "conversations[1].value is not a call"),
+        (
+            {"from": "function_call", "value": '{"name": "\\ud800", "arguments": "SECRET"}'},
+            "conversations[1].value is not a call as JSON: it holds text that is not UTF-8",
+        ),
     ],
 )
 def test_a_malformed_conversation_is_refused_without_its_text(turn: Any, reason: str) -> None:

@@ -34,6 +34,7 @@ EPISODE = (
     Message("tool", '{"seen": "mug"}'),
     Message("assistant", "On the desk."),
 )
+HALF_CHARACTER = '[{"role": "user", "parts": [{"type": "text", "content": "\\ud800"}]}]'
 SYSTEM = [{"type": "text", "content": "Be brief."}]
 
 
@@ -223,7 +224,15 @@ def test_a_request_that_belongs_to_another_agent_is_named_by_its_line(tmp_path: 
         (FIRST | {"eval.score": "good"}, "type str"),
         (
             {"gen_ai.input.messages": '[{"role": "user", "par', "eval.score": 1},
-            "gen_ai.input.messages is not JSON; it may have been cut off",
+            "gen_ai.input.messages cannot be read; it may have been cut off: it is not JSON",
+        ),
+        (
+            {"gen_ai.input.messages": HALF_CHARACTER, "eval.score": 1},
+            "it holds text that is not UTF-8",
+        ),
+        (
+            {"gen_ai.input.messages": "[" * 101 + "]" * 101, "eval.score": 1},
+            "more than 100 levels deep",
         ),
         (
             request([{"role": "user", "parts": [{"type": "blob", "content": "SECRET"}]}], ANSWER)
