@@ -45,7 +45,7 @@ class RunFigures:
         """Write and return the run's figures.
 
         Raises:
-            EnvironmentFailureError: every task failed.
+            EnvironmentFailureError: every task failed, and the run has no row of an earlier start.
         """
         self._rollouts.require_some(self._count)
         self._rollouts.metrics.write({"summary": self.summary()})

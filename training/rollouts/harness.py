@@ -7,9 +7,10 @@ A job plays each task in a generator, which writes its rows as soon as they are 
 
 Many tasks are played in parallel: models in this process answer in batches, a hosted one answers
 each request on its own. A task that has a row is not played again; one that failed has none, so a
-resumed run tries it again.
+resumed run tries it again, after all others.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -114,6 +115,7 @@ class Rollouts:
     console: Console | None
     failures: list[TaskFailure] = field(default_factory=list)
     _hosted: HostedRun | None = None
+    _had_rows: bool = False
     _rows: JsonlWriter | None = None
     _bar: ProgressBar | None = None
 
@@ -142,6 +144,9 @@ class Rollouts:
         path = self.folder.path / rows
         done = finished_task_ids(path) if finished is None else finished
         waiting = [task for task in self.suite.tasks if task.id not in done]
+        self._had_rows = path.exists() and path.stat().st_size > 0
+        failed = _failed_task_ids(self.folder.metrics)
+        waiting.sort(key=lambda task: task.id in failed)  # stable: otherwise in the suite's order
         total = rows_per_task * len(self.suite.tasks)
         if rows_written is None:
             rows_written = total - rows_per_task * len(waiting)
@@ -183,15 +188,15 @@ class Rollouts:
         self._bar.advance(f"{note}  {self.usage}" if self.usage is not None else note)
 
     def require_some(self, written: int) -> None:
-        """Check that at least one task was played.
+        """Check that at least one task was played, by this start of the run or an earlier one.
 
         Args:
-            written: number of rows that this run wrote.
+            written: number of rows that this start wrote.
 
         Raises:
             EnvironmentFailureError: all tasks failed.
         """
-        if self.failures and not written:
+        if self.failures and not written and not self._had_rows:
             first = self.failures[0]
             raise EnvironmentFailureError(
                 f"all {len(self.failures)} tasks failed; the first was {first.task_id}: "
@@ -217,6 +222,12 @@ class Rollouts:
         self.failures.append(TaskFailure(task_id, str(error)))
         self.metrics.write({"task_id": task_id, "error": str(error)})
         self.advance(f"{len(self.failures)} failed, most recently {task_id}")
+
+
+def _failed_task_ids(metrics: Path) -> set[str]:
+    """Ids of the tasks that an earlier start of the run could not play."""
+    rows = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+    return {row["task_id"] for row in rows if "task_id" in row and "error" in row}
 
 
 @contextmanager

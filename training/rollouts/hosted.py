@@ -9,6 +9,7 @@ One string then names any policy, wherever a job takes one. Keys are read from t
 never written anywhere.
 """
 
+import asyncio
 import os
 import re
 import sys
@@ -27,8 +28,9 @@ from pydantic import (
     ValidationError,
 )
 
-from qnet.errors import ConfigError, UpstreamError, UpstreamLostError
+from qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qnet.policies.session import in_session
 from qnet.policies.upstream_settings import ApiKey, UpstreamName, UpstreamSettings
 from qnet.policies.usage_ledger import collect_usage
 from qnet.types import Candidate, History, Message, SampleRequest, Sampling
@@ -37,8 +39,9 @@ from training.rollouts.usage import Prices, Usage
 PREFIX: Final = "upstream:"
 _ADDRESS: Final = re.compile(r"https?://[^#\s]+#\S+")
 _SCHEMES: Final = ("http://", "https://")
-_FAILED_DRAWS: Final = 3
 _LONGEST_WAIT_S: Final = 30.0
+_PLAIN_QUESTION: Final = (Message("user", "Say hello."),)
+_PLAIN_SAMPLING: Final = Sampling(temperature=0.0, max_tokens=16)
 _SET_BY_JOBS: Final = frozenset({"model", "messages", "n", "stream", "stream_options"})
 
 
@@ -69,7 +72,8 @@ class HostedModel(UpstreamSettings):
         max_in_flight: maximum number of requests at the same time; `parallel` has to be as large.
         timeout_s: longest time without a byte from the upstream.
         patience_s: how long a request is retried while the upstream is unreachable, overloaded
-            (429 with its `Retry-After`), failing (5xx) or silent, before the run ends.
+            (429 with its `Retry-After`), failing (5xx) or silent. After that the task fails, and
+            the run ends if the upstream does not answer a plain question either.
         instructions: system message of every request, before the environment's own; rows do not
             hold it. A model that was not trained on the environment needs one that says how to
             reply, such as "Thought: …" and "Action: …" on lines of their own.
@@ -264,20 +268,19 @@ class HostedPolicy:
 
 
 class _Draws:
-    """Draws of one run, counted so as to tell a lost upstream from one bad request."""
+    """Draws of one run, which tell a lost upstream from one bad request."""
 
     def __init__(self, policy: OpenAICompatiblePolicy, hosted: HostedModel) -> None:
         self._policy = policy
         self._hosted = hosted
         self._answered = 0
-        self._failed_in_a_row = 0
 
     async def __call__(self, request: SampleRequest, tally: Tally) -> list[Candidate]:
         """Draw, waiting where the upstream has to be waited for.
 
         Raises:
-            UpstreamLostError: no other draw is answered either.
-            UpstreamError: this one failed, and others were answered meanwhile.
+            UpstreamLostError: no other draw is answered either, not even a plain one.
+            UpstreamError: this one failed, and others are answered.
             UpstreamRefusedError: the upstream says that the request is wrong.
         """
         answered = self._answered
@@ -287,13 +290,31 @@ class _Draws:
             try:
                 drawn = await self._policy.sample(history, n=request.n, sampling=sampling)
             except UpstreamError as error:
-                self._failed_in_a_row += 1
-                alone = self._answered == answered and (error.retriable or not answered)
-                if alone or self._failed_in_a_row >= _FAILED_DRAWS:
+                if self._answered == answered and not await self._answers_plainly(error):
                     raise UpstreamLostError(str(error)) from error
                 raise
             finally:
                 tally.usage += Usage.of(spent, self._hosted.prices)
         self._answered += 1
-        self._failed_in_a_row = 0
         return drawn
+
+    async def _answers_plainly(self, error: UpstreamError) -> bool:
+        """True if the upstream answers a short question of no task's.
+
+        Its list of models would say less: many show it without a key, and where the quota is used
+        up or no model runs any more.
+        """
+        # After a failure that may pass, the upstream has had the whole patience already.
+        patience_s = self._hosted.patience_s
+        wait_s = min(patience_s, _LONGEST_WAIT_S) if error.retriable else patience_s
+        sampling = self._hosted.sampling(_PLAIN_SAMPLING)
+        try:
+            async with asyncio.timeout(wait_s):
+                with in_session(""):
+                    await self._policy.sample(_PLAIN_QUESTION, n=1, sampling=sampling)
+        except (UpstreamError, TimeoutError):
+            return False
+        except InvalidRequestError:  # refused for its content, by an upstream that works
+            pass
+        self._answered += 1
+        return True

@@ -5,11 +5,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import Request, Response
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -165,6 +167,46 @@ def test_a_wrong_key_ends_the_run_at_once(tmp_path: Path) -> None:
     refused = pytest.raises(UpstreamLostError, match=r"upstream demo refused .* key with 401")
     with serving_corridors(FakeUpstream(fault="401")) as url, refused:
         run_explore(explore_config(tmp_path, hosted(url)), console=QUIET)
+
+
+@dataclass
+class Moderated(FakeUpstream):
+    """An upstream that answers every request of some tasks with an error.
+
+    Attributes:
+        refused: ids of those tasks.
+        status: status of the error.
+    """
+
+    refused: tuple[str, ...] = ()
+    status: int = 403
+
+    async def complete(self, request: Request) -> Response:
+        if request.headers.get("x-session-id") in self.refused:
+            return Response(status_code=self.status)
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize("status", [403, 500])
+@pytest.mark.parametrize("parallel", [1, 64])
+def test_requests_that_always_fail_cost_only_their_own_tasks(
+    tmp_path: Path, parallel: int, status: int
+) -> None:
+    bad = tuple(f"corridor:{k}" for k in (0, 1, 2, 4))
+    with serving_corridors(Moderated(refused=bad, status=status)) as url:
+        upstreams = hosted(url, patience_s=0.5 if status == 500 else 20.0)
+        config = explore_config(tmp_path, upstreams, parallel=parallel)
+        first = run_explore(config, console=QUIET)
+        again = run_explore(config, console=QUIET)
+    assert first["failures"] == again["failures"] == len(bad)
+    assert {row.task_id for row in trees_in(tmp_path)} == {"corridor:3", "corridor:5"}
+
+
+@pytest.mark.parametrize("fault", ["garbage", "429", "500"])
+def test_an_upstream_that_answers_nothing_ends_the_run(tmp_path: Path, fault: Any) -> None:
+    lost = pytest.raises(UpstreamLostError, match="run the same command again to resume")
+    with serving_corridors(FakeUpstream(fault=fault, faults_after=10)) as url, lost:
+        run_explore(explore_config(tmp_path, hosted(url, patience_s=0.5)), console=QUIET)
 
 
 def test_the_key_is_sent_and_written_nowhere(

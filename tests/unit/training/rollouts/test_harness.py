@@ -18,10 +18,16 @@ def config(output: Path, *, parallel: int = 2) -> RolloutConfig:
     return RolloutConfig(output=output, environment=CorridorConfig(count=4), parallel=parallel)
 
 
-def play(output: Path, *, failing: str = "", weights: dict[str, str] | None = None) -> Rollouts:
+def play(
+    output: Path,
+    *,
+    failing: str = "",
+    weights: dict[str, str] | None = None,
+    parallel: int = 2,
+) -> Rollouts:
     """Reset each task once; returns the run."""
     with open_rollouts(
-        "test", config(output), weights=weights, console=Console(quiet=True)
+        "test", config(output, parallel=parallel), weights=weights, console=Console(quiet=True)
     ) as rollouts:
 
         def start(playable: PlayableTask) -> RolloutTask[None]:
@@ -47,6 +53,16 @@ def test_a_task_that_failed_is_tried_again_and_one_with_a_row_is_not(tmp_path: P
     after = (tmp_path / "rows.jsonl").read_text()
     assert after.startswith(rows)
     assert len(after.splitlines()) == 4
+
+
+def test_a_resumed_run_plays_failed_tasks_last(tmp_path: Path) -> None:
+    play(tmp_path, failing="corridor:0", parallel=1)
+    rows = tmp_path / "rows.jsonl"
+    kept = [line for line in rows.read_text().splitlines(True) if "corridor:1" in line]
+    rows.write_text("".join(kept))
+    play(tmp_path, parallel=1)
+    played = [json.loads(line)["task_id"] for line in rows.read_text().splitlines()]
+    assert played == ["corridor:1", "corridor:2", "corridor:3", "corridor:0"]
 
 
 def test_a_run_is_not_resumed_with_other_models(tmp_path: Path) -> None:
