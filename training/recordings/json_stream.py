@@ -121,16 +121,15 @@ def _of_document(file: BinaryIO, on_bytes: OnBytes) -> Iterator[Value]:
 def _of_list(file: BinaryIO, on_bytes: OnBytes) -> Iterator[Value]:
     """The elements of a list; after a flaw in its syntax nothing of it can be read."""
     text = _Window(file, on_bytes)
-    text.skip("[", most=1)
-    while text.skip(","):
-        try:
+    try:
+        more = text.open()
+        while more:
             element = text.take()
-        except (ValueError, RecursionError) as error:
-            yield Value(text.line, flaw=_reason(error))
-            return
-        yield _checked(element, text.before)
-    if not text.at_end:
-        yield Value(text.line, flaw="the list goes on after its end")
+            yield _checked(element, text.before)
+            more = text.separate()
+        text.end()
+    except (ValueError, RecursionError, RecordError) as error:
+        yield Value(text.line, flaw=_reason(error))
 
 
 class _Window:
@@ -148,37 +147,69 @@ class _Window:
         self.line = 1
         self.before = 1
 
-    @property
-    def at_end(self) -> bool:
-        """True if nothing but a closing bracket and space is left."""
-        self._more(_CHUNK)
-        return self._ended and self._text[self._at :].strip() in ("]", "")
+    def open(self) -> bool:
+        """Skip the opening bracket; returns True if an element follows."""
+        self._next()
+        self._at += 1
+        return self._next() != "]"
 
-    def skip(self, separators: str, *, most: int = -1) -> bool:
-        """Skip space and separators; returns True if another element follows."""
+    def separate(self) -> bool:
+        """Skip the comma after an element; returns False if the list ends in its place.
+
+        Raises:
+            RecordError: neither a comma nor the end follows, or the file ends.
+        """
+        match self._next():
+            case "]":
+                return False
+            case ",":
+                self._at += 1
+                self._next()
+                return True
+            case "":
+                raise _cut_off()
+            case _:
+                raise RecordError("the list has no comma between two elements")
+
+    def end(self) -> None:
+        """Skip the closing bracket.
+
+        Raises:
+            RecordError: more than space follows.
+        """
+        self._at += 1
+        if self._next():
+            raise RecordError("the list goes on after its end")
+
+    def _next(self) -> str:
+        """Skip space; returns the character after it, or "" at the end of the file."""
         while True:
             while self._at < len(self._text):
                 character = self._text[self._at]
-                if character in separators and most:
-                    most -= 1
-                elif not character.isspace():
-                    return character != "]"
+                if not character.isspace():
+                    return character
                 self.line += character == "\n"
                 self._at += 1
             if not self._more(_CHUNK):
-                return False
+                return ""
 
     def take(self) -> object:
         """The next element.
 
         Raises:
             ValueError: it is not JSON, or too long.
+            RecordError: the file ends before it.
         """
+        if not self._next():
+            raise _cut_off()
         size = _CHUNK
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
-                break
+                # A number may go on in the next chunk: "1", "1.", "1e" and "1e-" begin with one.
+                if len(self._text) - end > len("e-") or self._ended:
+                    break
+                self._more(size)
             except json.JSONDecodeError:
                 if len(self._text) - self._at > MOST_BYTES:
                     raise ValueError(f"it has more than {MOST_BYTES:,} bytes") from None
@@ -222,9 +253,15 @@ def _checked(value: object, line: int) -> Value:
     return Value(line, value)
 
 
+def _cut_off() -> RecordError:
+    return RecordError("the list has no closing bracket; its file may have been cut off")
+
+
 def _reason(error: Exception) -> str:
     """The flaw, without any of the text."""
     match error:
+        case RecordError():
+            return str(error)
         case json.JSONDecodeError():
             return f"it is not JSON: {error.msg} at character {error.colno}"
         case UnicodeDecodeError():

@@ -68,6 +68,37 @@ def test_a_broken_list_is_read_up_to_its_flaw(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "read", "line", "flaw"),
+    [
+        ('[\n{"a": 1},\n', 1, 3, "no closing bracket"),
+        ('[\n{"a": 1}\n', 1, 3, "no closing bracket"),
+        ("[\n", 0, 2, "no closing bracket"),
+        ('[{"a": 1}\n{"a": 2}]', 1, 2, "no comma"),
+        ('[{"a": 1},]', 1, 1, "not JSON"),
+        ('[,{"a": 1}]', 0, 1, "not JSON"),
+        ('[{"a": 1}]\n]', 1, 2, "goes on"),
+        ('[{"a": 1}]\n{"a": 2}', 1, 2, "goes on"),
+    ],
+)
+def test_a_list_that_is_not_whole_is_named_by_line(
+    tmp_path: Path, text: str, read: int, line: int, flaw: str
+) -> None:
+    *fine, broken = values(tmp_path, text)
+    assert [value.flaw for value in fine] == [""] * read
+    assert broken.line == line
+    assert flaw in broken.flaw
+
+
+@pytest.mark.parametrize("chunk", range(1, 9))
+def test_numbers_that_exceed_a_chunk_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(json_stream, "_CHUNK", chunk)
+    found = values(tmp_path, "[123456, 1.25, 5e-3, -7]\n")
+    assert found == [Value(1, number) for number in (123456, 1.25, 5e-3, -7)]
+
+
+@pytest.mark.parametrize(
     ("line", "flaw"),
     [
         (b'{"a": NaN}', "NaN"),
