@@ -103,6 +103,5 @@ def _label(line: bytes) -> tuple[str, str] | None:
         return None
     if environment != "served":
         return str(task_id), str(environment)
-    if not system:
-        return str(task_id), _NO_SYSTEM
-    return str(task_id), str(system).strip().splitlines()[0][:_LABEL_LENGTH]
+    lines = str(system or "").strip().splitlines()
+    return str(task_id), lines[0][:_LABEL_LENGTH] if lines else _NO_SYSTEM

@@ -68,6 +68,7 @@ def test_the_system_message_stands_for_the_environment(tmp_path: Path) -> None:
         {"task_id": "a", "system": "You buy shoes.\nMore.", "environment": "served"},
         {"task_id": "b", "system": None, "environment": "served"},
         {"task_id": "c", "system": None, "environment": "webshop"},
+        {"task_id": "d", "system": " \n", "environment": "served"},
         {"rows": 1},
     ]
     (tmp_path / "trees-1.jsonl").write_text("".join(json.dumps(tree) + "\n" for tree in trees))
@@ -75,4 +76,5 @@ def test_the_system_message_stands_for_the_environment(tmp_path: Path) -> None:
         "a": "You buy shoes.",
         "b": "no system message",
         "c": "webshop",
+        "d": "no system message",
     }
