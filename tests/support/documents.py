@@ -22,6 +22,7 @@ _PROGRAMS: Final = (
     *(
         "qguide",
         ".venv/bin/qguide",
+        "accelerate",
         "make",
         "docker",
         "helm",

@@ -1,24 +1,29 @@
 """The fake upstream as tests of its clients and of the server share it."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from server.chat.fake_openai import FakeUpstream
-from tests.support.serving import serving_app
+if TYPE_CHECKING:
+    from server.chat.fake_openai import FakeUpstream
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[tuple[FakeUpstream, str]]:
+def address() -> "Iterator[tuple[FakeUpstream, str]]":
     """A fake upstream that runs for a module, and its base URL."""
+    # The server's packages are not where `make gpu-check` runs tests below this folder.
+    from server.chat.fake_openai import FakeUpstream
+    from tests.support.serving import serving_app
+
     state = FakeUpstream()
     with serving_app(state.app()) as url:
         yield state, f"{url}/v1"
 
 
 @pytest.fixture
-def upstream(address: tuple[FakeUpstream, str]) -> FakeUpstream:
+def upstream(address: "tuple[FakeUpstream, str]") -> "FakeUpstream":
     """The same, without a past."""
     state, _ = address
-    vars(state).update(vars(FakeUpstream()))
+    vars(state).update(vars(type(state)()))
     return state

@@ -4,6 +4,7 @@ import ast
 import importlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,9 @@ def test_commands_and_their_options_exist(block: Block, tmp_path: Path) -> None:
                 assert_targets(command)
             case "qguide":
                 assert_qguide(command)
+            case "accelerate":
+                at = list(command.arguments).index("qguide")
+                assert_qguide(replace(command, arguments=command.arguments[at + 1 :]))
 
 
 def assert_targets(command: Command) -> None:

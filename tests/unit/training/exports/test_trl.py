@@ -209,8 +209,8 @@ def test_every_row_comes_back_from_parquet(tmp_path: Path, row: Row) -> None:
 def _without_nulls(value: Any) -> Any:
     """The value without the nulls that parquet has in place of fields that were not written."""
     if isinstance(value, dict):
-        optional = {"tool_calls", "reply", "observed", "opening", "sources", "last_observed"}
-        left_out = optional | {"tool_call_id", "visit_counts", "values", "kind"}
+        optional = {"tool_calls", "reply", "observed", "opening", "sources", "start"}
+        left_out = optional | {"tool_call_id", "visit_counts", "values", "kind", "last_observed"}
         return {
             name: _without_nulls(item)
             for name, item in value.items()
