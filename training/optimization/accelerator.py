@@ -14,7 +14,7 @@ from accelerate.utils import (
     GradientAccumulationPlugin,
     InitProcessGroupKwargs,
 )
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import PreTrainedModel
 
@@ -60,7 +60,8 @@ def build_accelerator(optimization: Optimization, output: Path) -> Accelerator:
     # Accelerate keeps its state per process, but a process may train one model after another.
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(
-        cpu=optimization.device == "cpu",
+        # Unless told so where there is only a CPU, accelerate does not see the group.
+        cpu=optimization.device == "cpu" or not torch.accelerator.is_available(),
         mixed_precision=optimization.mixed_precision,
         # The loop accumulates by itself, because its micro-batches differ in weight.
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
@@ -70,6 +71,12 @@ def build_accelerator(optimization: Optimization, output: Path) -> Accelerator:
     )
     if accelerator.distributed_type == DistributedType.FSDP:
         _configure_fsdp(accelerator, optimization)
+    joined = distributed.get_world_size() if distributed.is_initialized() else 1
+    if accelerator.num_processes != joined:
+        raise RuntimeError(
+            f"accelerate has {accelerator.num_processes} processes, but {joined} have joined the "
+            "group; each would train alone"
+        )
     return accelerator
 
 

@@ -1,6 +1,7 @@
 """The training loop: it learns, on any hardware, and ends alike however its work is divided."""
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import chain
@@ -123,6 +124,24 @@ def test_weights_that_a_micro_batch_does_not_use_are_trained_by_the_others(tmp_p
         train(folder, model=model, loss_of=loss_of, steps=[[[0], [1]]] * 5, processes=processes)
         ends.append(weights_of(model))
     torch.testing.assert_close(ends[0], ends[1])
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is another device")
+def test_without_another_device_the_processes_of_auto_divide_the_work(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+
+    def loss_of(model: Any) -> Callable[[list[int]], Loss]:
+        def loss(rows: list[int]) -> Loss:
+            with done.open("a") as file:
+                file.write(f"{rows[0]} {os.getpid()}\n")
+            return Loss(model(torch.ones(4)).square().sum(), 1.0)
+
+        return loss
+
+    train(tmp_path, loss_of=loss_of, steps=[[[0], [1]]], device="auto", processes=2)
+    rows, workers = zip(*(line.split() for line in done.read_text().splitlines()), strict=True)
+    assert sorted(rows) == ["0", "1"]
+    assert len(set(workers)) == 2
 
 
 def test_how_work_is_divided_changes_nothing_but_float_sums(tmp_path: Path) -> None:
