@@ -26,6 +26,13 @@ def run(
             "finished or began; their output is moved aside.",
         ),
     ] = False,
+    retry_failures: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failures",
+            help="Start finished stages again of which tasks failed; only those are played.",
+        ),
+    ] = False,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="stage.field=value; overrides a field of a stage's job."),
@@ -50,7 +57,12 @@ def run(
             try:
                 with shown_progress(plan, summaries.summary, console) as view:
                     PipelineRunner(
-                        plan, summaries, view=view, stop=stop, redo_changed=redo_changed
+                        plan,
+                        summaries,
+                        view=view,
+                        stop=stop,
+                        redo_changed=redo_changed,
+                        retry_failures=retry_failures,
                     ).run()
             finally:
                 print_times(plan, summaries.summary, console)

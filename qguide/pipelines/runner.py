@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Protocol
 
 from qguide.pipelines.fingerprint import Fingerprint, InputHashes, changes
 from qguide.pipelines.plan import Plan, Stage
+from qguide.pipelines.stage_failures import end_of_metrics, failures_since
 from qguide.pipelines.stage_process import ProcessEnd, StageProcess, last_lines
 from qguide.pipelines.summary import StageSummary, State, SummaryFile
 from qnet.errors import ConfigError, StageFailedError
@@ -36,6 +38,21 @@ class StopRequest(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A stage that runs.
+
+    Attributes:
+        made_of: its configuration and inputs.
+        metrics_end: length of its metrics before this start.
+    """
+
+    stage: Stage
+    process: StageProcess
+    made_of: Fingerprint
+    metrics_end: int
+
+
 class PipelineRunner:
     """One run of a plan.
 
@@ -43,6 +60,7 @@ class PipelineRunner:
         redo_changed: run a stage again from its beginning if its configuration or inputs have
             changed since it finished or began, with its output moved aside; otherwise that is an
             error.
+        retry_failures: start finished stages again of which tasks failed.
     """
 
     def __init__(
@@ -53,15 +71,17 @@ class PipelineRunner:
         view: View,
         stop: StopRequest,
         redo_changed: bool = False,
+        retry_failures: bool = False,
     ) -> None:
         self.redo_changed = redo_changed
+        self.retry_failures = retry_failures
         self._plan = plan
         self._summaries = summaries
         self._view = view
         self._stop = stop
         self._hashes = InputHashes()
         self._waiting = dict(plan.stages)
-        self._running: dict[Future[ProcessEnd], tuple[Stage, StageProcess, Fingerprint]] = {}
+        self._running: dict[Future[ProcessEnd], _Running] = {}
         self._failures: list[str] = []
         summaries.summary.stages = {
             name: summaries.summary.stage(name) for name in plan.stages
@@ -97,9 +117,8 @@ class PipelineRunner:
     def _run_all(self, submit: Callable[[Callable[[], ProcessEnd]], Future[ProcessEnd]]) -> None:
         while (self._waiting or self._running) and not self._stop.count:
             for stage in self._startable():
-                if process := self._start(stage):
-                    future = submit(process[0].wait)
-                    self._running[future] = (stage, *process)
+                if running := self._start(stage):
+                    self._running[submit(running.process.wait)] = running
             if self._running:
                 self._collect_ended()
 
@@ -111,12 +130,12 @@ class PipelineRunner:
                 del self._waiting[stage.name]
                 self._set(stage.name, "blocked")
             elif all(need not in self._waiting for need in stage.needs) and states <= {"finished"}:
-                used = sum(running.slots for running, _, _ in self._running.values())
+                used = sum(running.stage.slots for running in self._running.values())
                 if used + stage.slots <= self._plan.slots:
                     del self._waiting[stage.name]
                     yield stage
 
-    def _start(self, stage: Stage) -> tuple[StageProcess, Fingerprint] | None:
+    def _start(self, stage: Stage) -> _Running | None:
         """Start a stage's process; None if it is finished already, or cannot be started."""
         summary = self._summaries.summary.stage(stage.name)
         fingerprint = self._hashes.fingerprint(stage)
@@ -134,14 +153,17 @@ class PipelineRunner:
         summary.started_at, summary.ended_at = datetime.now(UTC), None
         summary.exit_status = summary.made_of = None
         summary.started_of = fingerprint
+        metrics_end = end_of_metrics(stage.output)
         process = StageProcess(stage.command, shown=stage.shown_command, log=log)
         self._set(stage.name, "running")
-        return process, fingerprint
+        return _Running(stage, process, fingerprint, metrics_end)
 
     def _is_done(self, name: str) -> bool:
-        """True if the stage finished in this run or before, and its output is still there."""
-        made_of = self._summaries.summary.stage(name).made_of
-        return made_of is not None and self._plan.stages[name].output.is_dir()
+        """True if the stage finished before, its output is still there and nothing is retried."""
+        summary = self._summaries.summary.stage(name)
+        if summary.made_of is None or (self.retry_failures and summary.failures):
+            return False
+        return self._plan.stages[name].output.is_dir()
 
     def _changes(self, stage: Stage, now: Fingerprint) -> list[str]:
         """Changes since the stage's output was finished, or since it was begun."""
@@ -161,7 +183,8 @@ class PipelineRunner:
 
     def _changed(self, stage: Stage, found: list[str]) -> str:
         """The refusal of a stage that has changed, with the remedy."""
-        state = "has finished" if self._is_done(stage.name) else "is unfinished"
+        finished = self._summaries.summary.stage(stage.name).made_of is not None
+        state = "has finished" if finished else "is unfinished"
         return (
             f"stage {stage.name} {state}, but since then {'; '.join(found)}; restore that, or run "
             f"it again with --redo-changed, which moves {stage.output} aside"
@@ -176,17 +199,18 @@ class PipelineRunner:
     def _collect_ended(self) -> None:
         ended, _ = wait(self._running, timeout=_TICK_S, return_when=FIRST_COMPLETED)
         for future in ended:
-            stage, _, fingerprint = self._running.pop(future)
-            self._ended(stage, future.result(), fingerprint)
+            self._ended(self._running.pop(future), future.result())
 
-    def _ended(self, stage: Stage, end: ProcessEnd, fingerprint: Fingerprint) -> None:
+    def _ended(self, running: _Running, end: ProcessEnd) -> None:
+        stage = running.stage
         summary = self._summaries.summary.stage(stage.name)
         summary.wall_s += end.wall_s
         summary.cpu_s += end.cpu_s
         summary.exit_status = end.exit_status
+        summary.failures = failures_since(stage.output, running.metrics_end)
         summary.ended_at = datetime.now(UTC)
         if end.exit_status == 0:
-            summary.made_of, summary.started_of = fingerprint, None
+            summary.made_of, summary.started_of = running.made_of, None
             self._set(stage.name, "finished")
         elif self._stop.count:
             self._set(stage.name, "interrupted")
@@ -211,12 +235,12 @@ class PipelineRunner:
 
     def _end_running(self) -> None:
         """Interrupt the stages that run, and kill those that do not end in time."""
-        for _, process, _ in self._running.values():
-            process.interrupt()
+        for running in self._running.values():
+            running.process.interrupt()
         deadline = monotonic() + GRACE_S
         while self._running and monotonic() < deadline and self._stop.count < 2:
             self._collect_ended()
-        for _, process, _ in self._running.values():
-            process.kill()
+        for running in self._running.values():
+            running.process.kill()
         while self._running:
             self._collect_ended()

@@ -55,7 +55,7 @@ class LiveTable:
 
     def _note(self, stage: Stage, summary: StageSummary) -> str:
         if summary.state != "running":
-            return self._notes.get(stage.name, "")
+            return ", ".join(filter(None, (self._notes.get(stage.name), _failures(summary))))
         (last,) = last_lines(self._plan.log(stage), 1) or [""]
         if last.startswith("$ "):  # only its command so far; a trainer says more in its metrics
             (last,) = last_lines(RunFolder(stage.output).metrics, 1) or [""]
@@ -79,6 +79,8 @@ class PlainLines:
             text = f"{_duration(summary.wall_s)}, CPU {_duration(summary.cpu_s)}"
         else:
             text = ""
+        if summary.state != "running":
+            text = ", ".join(filter(None, (text, _failures(summary))))
         now = datetime.now(UTC).strftime("%H:%M:%S")
         self._console.print(
             f"{now} {stage.name} {summary.state}" + (f" ({text})" if text else ""),
@@ -105,7 +107,8 @@ def print_plan(plan: Plan, summary: Summary, console: Console) -> None:
     """Print what would be run, each stage after those that it needs."""
     lines = [f"{len(plan.stages)} stages, {plan.slots} slots, logs and summary in {plan.output}"]
     for stage in plan.order():
-        done = summary.stage(stage.name).made_of is not None and stage.output.is_dir()
+        kept = summary.stage(stage.name)
+        done = kept.made_of is not None and stage.output.is_dir()
         lines += [
             "",
             f"{stage.name}: {stage.shown_command}",
@@ -113,21 +116,36 @@ def print_plan(plan: Plan, summary: Summary, console: Console) -> None:
             f"  reads   {', '.join(read.named for read in stage.reads) or 'no files'}",
             f"  writes  {stage.output}",
             f"  slots   {stage.slots}",
-            *(["  has finished"] if done else []),
+            *([f"  has finished  {_failures(kept)}".rstrip()] if done else []),
         ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_times(plan: Plan, summary: Summary, console: Console) -> None:
-    """Print the time of each stage, over all of its starts."""
-    table = Table("stage", "state", "starts", "wall", "CPU")
+    """Print the time of each stage, over all of its starts, and which have failures."""
+    table = Table("stage", "state", "starts", "failures", "wall", "CPU")
+    remedies = []
     for name in plan.stages:
         stage = summary.stage(name)
         times = (_duration(stage.wall_s), _duration(stage.cpu_s))
-        table.add_row(name, stage.state, str(stage.starts), *times)
+        table.add_row(name, stage.state, str(stage.starts), str(stage.failures), *times)
+        if stage.failures and stage.state == "finished":
+            metrics = RunFolder(plan.stages[name].output).metrics
+            remedies.append(
+                f"stage {name} has {_failures(stage)}, named in {metrics}; --retry-failures tries "
+                "them again"
+            )
     table.add_section()
-    table.add_row("all", "", "", _duration(summary.wall_s), _duration(summary.cpu_s))
+    table.add_row("all", "", "", "", _duration(summary.wall_s), _duration(summary.cpu_s))
     console.print(table)
+    for remedy in remedies:
+        console.print(remedy, markup=False, highlight=False, soft_wrap=True)
+
+
+def _failures(summary: StageSummary) -> str:
+    """Number of failures in words; "" without any."""
+    count = summary.failures
+    return f"{count} failure{'s' if count > 1 else ''}" if count else ""
 
 
 def _elapsed_s(summary: StageSummary) -> float:

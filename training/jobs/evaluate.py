@@ -285,6 +285,7 @@ class _Evaluator:
 
     def _on_failure(self, failure: Failure) -> None:
         self.failures.append(failure)
+        self._rollouts.metrics.write(failure)
         self._rollouts.advance(f"{len(self.failures)} failed")
 
 

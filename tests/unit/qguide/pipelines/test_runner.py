@@ -74,13 +74,13 @@ def plan_of(*stages: Stage, slots: int = 2) -> Plan:
     return Plan(Path("pipeline"), slots, {one.name: one for one in stages})
 
 
-def run(plan: Plan, *, redo_changed: bool = False) -> str:
+def run(plan: Plan, **options: bool) -> str:
     """Run a plan; returns the lines that it printed."""
     told = io.StringIO()
     view = PlainLines(plan, Console(file=told, width=200))
     with locked_folder(plan.output), StopSignals() as stop:
         summaries = SummaryFile(plan.output)
-        PipelineRunner(plan, summaries, view=view, stop=stop, redo_changed=redo_changed).run()
+        PipelineRunner(plan, summaries, view=view, stop=stop, **options).run()
     return told.getvalue()
 
 
@@ -227,6 +227,43 @@ def test_an_unfinished_stage_whose_input_is_the_same_continues() -> None:
         run(plan_of(stage("a", finished("a")), first))
     run(plan_of(stage("a", finished("a")), stage("b", both, needs=("a",))))
     assert sorted(path.name for path in Path("b").iterdir()) == ["1", "2"]
+
+
+PLAY = """
+note('a')
+with open('a/metrics.jsonl', 'a') as metrics:
+    for task in ('x', 'y', 'z'):
+        if pathlib.Path('able', task).exists():
+            write('a/' + task)
+        elif not pathlib.Path('a', task).exists():
+            metrics.write('{"task_id": "' + task + '", "error": "too slow"}\\n')
+"""
+
+
+def test_failures_of_a_finished_stage_are_counted_and_tried_again_when_told() -> None:
+    plan = plan_of(
+        stage("a", "write('a/run.lock')" + PLAY), stage("b", finished("b"), needs=("a",))
+    )
+    Path("able").mkdir()
+    Path("able/x").touch()
+    assert "CPU" in (told := run(plan))
+    assert "2 failures)" in told
+    assert summary().stages["a"].failures == 2
+    assert "a finished (not run again, 2 failures)" in run(plan)
+    shown = io.StringIO()
+    print_times(plan, summary(), Console(file=shown, width=200))
+    assert "a/metrics.jsonl; --retry-failures tries them again" in shown.getvalue()
+
+    run(plan, retry_failures=True)
+    assert summary().stages["a"].failures == 2, "those of the last start only"
+    assert events() == ["a", "b", "a"], "b has the same input"
+    for task in ("y", "z"):
+        Path("able", task).touch()
+    with pytest.raises(StageFailedError, match="stage b has finished, but since then a has chang"):
+        run(plan, retry_failures=True)
+    assert summary().stages["a"].failures == 0
+    run(plan, retry_failures=True, redo_changed=True)
+    assert events() == ["a", "b", "a", "a", "b"]
 
 
 def test_a_stage_that_was_blocked_by_a_failure_is_not_blocked_for_good() -> None:

@@ -277,6 +277,8 @@ def test_an_engine_that_fails_costs_its_episodes_and_a_resume_plays_them(
     assert not results.complete
     assert {failure.task_id for failure in results.failures} == {"corridor:3"}
     assert {row.episodes for row in results.rows} == {7}
+    metrics = list(map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()))
+    assert metrics == [failure.model_dump() for failure in results.failures]
     assert evaluate(tmp_path).complete
 
 
