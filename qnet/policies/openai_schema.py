@@ -86,12 +86,12 @@ class _Usage(_IgnoringExtras):
 
     @property
     def spent(self) -> TokenUsage:
-        """This usage as a `TokenUsage`."""
+        """This usage as a `TokenUsage`; cached tokens are never more than the prompt's."""
         details = self.prompt_tokens_details or _PromptDetails()
         return TokenUsage(
             self.prompt_tokens,
             self.completion_tokens,
-            details.cached_tokens or 0,
+            min(max(details.cached_tokens or 0, 0), self.prompt_tokens),
             {
                 name: n
                 for name, n in (self.completion_tokens_details or {}).items()

@@ -176,3 +176,10 @@ def test_what_json_has_no_word_for_is_null() -> None:
     }
     assert candidate.message.tool_calls[0].arguments == ""
     assert candidate.completion_tokens == 0
+
+
+@pytest.mark.parametrize(("stated", "read"), [(100, 10), (-1, 0), (4, 4), (None, 0)])
+def test_cached_tokens_are_read_as_a_part_of_the_prompt(stated: int | None, read: int) -> None:
+    usage = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": stated}}
+    completion = read_completion(json.dumps({"choices": [], "usage": usage}).encode())
+    assert completion.usage.cached_tokens == read

@@ -127,6 +127,22 @@ def test_usage_and_cost_are_those_of_the_upstream(tmp_path: Path) -> None:
     assert total["cost"] == pytest.approx(cost / 1e6)
 
 
+@pytest.mark.parametrize("cached_tokens", [10**6, -1])
+def test_odd_usage_figures_do_not_end_a_run(tmp_path: Path, cached_tokens: int) -> None:
+    class Miscounting(FakeUpstream):
+        def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
+            completion = super()._completion(body)
+            completion["usage"]["prompt_tokens_details"]["cached_tokens"] = cached_tokens
+            return completion
+
+    with serving_corridors(Miscounting()) as url:
+        upstreams = hosted(url, prices={"prompt": 1.0, "completion": 1.0, "cached_prompt": 0.1})
+        run_explore(explore_config(tmp_path, upstreams), console=QUIET)
+    total = usage_in(tmp_path)
+    assert total["cached_prompt_tokens"] == (total["prompt_tokens"] if cached_tokens > 0 else 0)
+    assert total["cost"] > 0
+
+
 def test_a_rate_limit_is_waited_for(tmp_path: Path) -> None:
     fake = FakeUpstream(fault="429", faults_after=10, faults_left=5)
     with serving_corridors(fake) as url:
