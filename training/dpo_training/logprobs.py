@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from qnet.engine.tree_masks import tree_inputs
 from qnet.models.implicit_q import token_logprobs
 from training.optimization.packed_replies import PackedReplies, ReplyPath
-from training.q_training.validation import require_same
+from training.q_training.validation import require_same, two_branches
 
 REFERENCE: Final = "reference_logprobs.pt"
 
@@ -43,24 +43,21 @@ def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
 
 
 @torch.no_grad()
-def require_packable(model: PreTrainedModel, tree: PackedReplies) -> None:
+def require_packable(model: PreTrainedModel) -> None:
     """Make sure that log pi of a packed reply equals that of its path alone.
 
     Raises:
         ConfigError: the model has a memory beside the attention mask.
     """
-    longest = max(range(len(tree.replies)), key=lambda i: tree.depths[tree.replies[i][-1]])
-    path = tree.path_to(tree.replies[longest][-1])
-    scored = set(tree.replies[longest])
-    alone = PackedReplies()
-    alone.add_reply(
-        ReplyPath(
-            [tree.token_ids[index] for index in path],
-            [position for position, index in enumerate(path) if index in scored],
-        )
-    )
-    packed_R = reply_logprobs(model, tree)[longest : longest + 1]
-    require_same(type(model).__name__, packed_R, reply_logprobs(model, alone))
+    packed = PackedReplies()
+    for path in two_branches(model.config):
+        alone = PackedReplies()
+        reply = ReplyPath(path, scored=list(range(4, len(path))))
+        for tree in (packed, alone):
+            tree.add_reply(reply)
+        # The first reply has nothing before it in the row; the second may see the first.
+        packed_R = reply_logprobs(model, packed)[-1:]
+        require_same(type(model).__name__, packed_R, reply_logprobs(model, alone))
 
 
 @torch.no_grad()

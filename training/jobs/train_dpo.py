@@ -134,7 +134,7 @@ def _optimize(
     loop = Loop(policy, config.optimization, output=run.path, best=best)
     use_block_masks(policy, policy.device)
     use_block_masks(model.reference, loop.device)
-    require_packable(policy, min(examples.training, key=len))
+    require_packable(policy)
     use_block_masks(policy, loop.device)  # where FSDP moves it in `run`
     disable_dropout(policy)
     # Log pi of the policy and of its reference are compared, so their precision is the same. The

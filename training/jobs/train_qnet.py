@@ -172,7 +172,7 @@ def _fit(
     best = BestWeights(run.path, config.keep)
     loop = Loop(qnet, config.optimization, output=run.path, best=best)
     use_block_masks(qnet.trunk, qnet.device)
-    require_packable(qnet, min(trees, key=len))
+    require_packable(qnet)
     use_block_masks(qnet.trunk, loop.device)  # where FSDP moves the net in `run`
     models_world = config.models_world
     logits = output_embeddings(config.trunk, qnet, loop.device) if models_world else None

@@ -38,15 +38,14 @@ class _Given(nn.Module):
 class _Tied(nn.Module):
     """Output layer whose weights are an input embedding's, also where FSDP has moved those."""
 
-    def __init__(self, embeddings: nn.Module) -> None:
+    def __init__(self, embeddings: nn.Embedding) -> None:
         super().__init__()
         self.embeddings = embeddings
 
     @property
     def weight(self) -> Tensor:
         """(V, D) the embedding's weights as they are now."""
-        weight_VD: Tensor = self.embeddings.weight
-        return weight_VD
+        return self.embeddings.weight
 
     def forward(self, hidden_D: Tensor) -> Tensor:
         """Logits (…, V) of hidden states (…, D)."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from qnet.engine.tree_masks import tree_inputs
 from qnet.errors import ConfigError
@@ -37,19 +38,28 @@ def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
 
 
 @torch.no_grad()
-def require_packable(qnet: QNet, tree: PackedTree) -> None:
-    """Check that Q in a packed tree equals Q of its longest path alone.
+def require_packable(qnet: QNet) -> None:
+    """Check that hidden states in a packed tree equal those of each path alone.
 
     Raises:
         ConfigError: they differ, because the trunk's layers ignore the attention mask.
     """
-    path = tree.path_to(max(range(len(tree)), key=tree.depths.__getitem__))
-    features_TF = features_of_tree(qnet, tree)
-    alone_T = qnet(
-        torch.tensor([[tree.token_ids[i] for i in path]], device=qnet.device),
-        features=None if features_TF is None else features_TF[None, path],
-    )[0]
-    require_same(type(qnet.trunk).__name__, q_of_tree(qnet, tree)[path], alone_T)
+    tree = PackedTree()
+    for path in two_branches(qnet.trunk.config):
+        # The first branch has nothing before it in the row; the second may see the first.
+        places = tree.add(path)
+        alone_TD = qnet.hidden_states(torch.tensor([path], device=qnet.device))[0]
+        require_same(type(qnet.trunk).__name__, hidden_of_tree(qnet, tree)[places], alone_TD)
+
+
+def two_branches(config: PretrainedConfig) -> list[list[int]]:
+    """Two paths of eight tokens, from all over the vocabulary, of which the first four are shared.
+
+    Args:
+        config: the model's that will read them.
+    """
+    step = config.get_text_config().vocab_size // 12
+    return [[step * i for i in (*range(4), *branch)] for branch in (range(4, 8), range(8, 12))]
 
 
 def require_same(model: str, packed: Tensor, alone: Tensor) -> None:

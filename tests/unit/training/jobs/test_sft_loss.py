@@ -1,6 +1,7 @@
 """The loss of SFT is TRL's over the tokens of actions, with logits as the model scales them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def test_the_loss_of_random_batches_is_that_of_trl(tmp_path: Path, seed: int) ->
     assert float(ours.total) / ours.weight == pytest.approx(theirs, abs=1e-5)
 
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 32,
     "intermediate_size": 48,

@@ -35,7 +35,7 @@ from training.q_training.objective import (
     tree_loss,
     world_loss,
 )
-from training.q_training.validation import hidden_of_tree, require_packable, sibling_accuracy
+from training.q_training.validation import hidden_of_tree, sibling_accuracy
 from training.small_models.architecture import Architecture
 
 TINY = Architecture(
@@ -450,25 +450,6 @@ def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
     by_count, by_gap = sibling_accuracy([torch.tensor([1.0, 0.0])] * 3, trees)
     assert by_count == pytest.approx(2 / 3)
     assert by_gap == pytest.approx(0.2 / 1.1)
-
-
-def test_a_trunk_that_sees_past_the_mask_is_refused() -> None:
-    tree = PackedTree()
-    tree.add_labelled([1, 2, 3], [1.0] * 3, [0.0] * 3)
-    tree.add_labelled([1, 4], [1.0] * 2, [0.0] * 2)
-
-    class Forgetful(torch.nn.Module):
-        """Reads the number of tokens in the row, whatever the mask says."""
-
-        trunk = torch.nn.Identity()
-        device = torch.device("cpu")
-
-        def forward(self, input_ids: torch.Tensor, **_: object) -> torch.Tensor:
-            return torch.full(input_ids.shape, float(input_ids.shape[1]))
-
-    qnet: Any = Forgetful()
-    with pytest.raises(ConfigError, match="ignore the attention mask"):
-        require_packable(qnet, tree)
 
 
 def test_the_paths_of_a_tree_get_the_same_new_names() -> None:

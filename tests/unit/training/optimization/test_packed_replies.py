@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Lfm2Config
 
+from qnet.errors import ConfigError
 from qnet.scoring.logprobs import SharedPrefixLogprobScorer
 from qnet.types import History, Message, ScoreRequest
 from tests.support.tiny_models import ARCHITECTURES, policy_model, renderer
@@ -90,13 +92,29 @@ def test_log_pi_of_a_packed_reply_is_that_which_a_scorer_reads(architecture: str
     [tree] = packed(*ROWS)
     with torch.no_grad():
         logprobs = reply_logprobs(loaded.model, tree).tolist()
-    require_packable(loaded.model, tree)
+    require_packable(loaded.model)
     scorer = SharedPrefixLogprobScorer(loaded)
     for row, of_pair in zip(ROWS, tree.pairs, strict=True):
         candidates = tuple(said(side[0].content) for side in (row.chosen, row.rejected))
         [scored] = scorer.score([ScoreRequest(row.history, candidates)])
         mine = [logprobs[of_pair.chosen], logprobs[of_pair.rejected]]
         assert mine == pytest.approx(list(scored.q_values), abs=1e-4)
+
+
+def test_a_policy_with_a_memory_beside_the_mask_is_refused() -> None:
+    config = Lfm2Config(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        layer_types=["conv", "full_attention"],
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    with pytest.raises(ConfigError, match="ignore the attention mask"):
+        require_packable(AutoModelForCausalLM.from_config(config).eval())
 
 
 def test_observations_within_a_trajectory_are_not_scored() -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GPT2Config, LlamaConfig, PretrainedConfig
+from transformers import GPT2Config, Lfm2Config, LlamaConfig, PretrainedConfig
 
+from qnet.errors import ConfigError
 from qnet.models.qnet import QNet, QNetConfig
 from training.data.records import LabelRow, MessageRow
 from training.optimization.packed_trees import (
@@ -42,12 +43,33 @@ def test_q_in_a_tree_is_q_of_each_path_alone(model_type: str, paths: list[list[i
     qnet = QNETS[model_type]
     tree = PackedTree()
     places = [tree.add_labelled(path, [0.0] * len(path), [0.0] * len(path)) for path in paths]
-    require_packable(qnet, tree)
     with torch.inference_mode():
         q_T = q_of_tree(qnet, tree)
         for path, indices in zip(paths, places, strict=True):
             alone_T = qnet(torch.tensor([path]))[0]
             torch.testing.assert_close(q_T[indices], alone_T, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("model_type", QNETS)
+def test_trunks_that_heed_the_mask_are_accepted(model_type: str) -> None:
+    require_packable(QNETS[model_type])
+
+
+@pytest.mark.parametrize("layers", [("conv", "full_attention"), ("full_attention", "conv")])
+def test_a_trunk_with_a_memory_beside_the_mask_is_refused(layers: tuple[str, str]) -> None:
+    config = Lfm2Config(
+        vocab_size=16,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        layer_types=list(layers),
+        initializer_range=0.3,
+    )
+    qnet = qnet_of(config)
+    with pytest.raises(ConfigError, match="ignore the attention mask"):
+        require_packable(qnet)
 
 
 @given(paths=PATHS, seed=st.integers(0, 99))
