@@ -73,5 +73,5 @@ class GpuRun(BaseModel):
 
     @property
     def passed(self) -> bool:
-        """True if every part passed or had a reason to be left out."""
-        return self.complete and all(part.status in ("passed", "skipped") for part in self.parts)
+        """True if every part passed; one that could not run has checked nothing."""
+        return self.complete and all(part.status == "passed" for part in self.parts)

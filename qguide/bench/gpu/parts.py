@@ -89,7 +89,7 @@ def _training(
         budget_s=budget_s * config.patience,
         result=folder / f"training_{size}_{adapter_rank}.out",
         read=_last_line,
-        missing=_missing("peft"),
+        missing="" if adapter_rank is None else _missing("peft"),
     )
 
 
@@ -129,7 +129,7 @@ def _contracts(config: GpuCheck, folder: Path, *, budget_s: float) -> Part:
         command=[sys.executable, "-m", "pytest", *flags, f"--junitxml={result}", *CONTRACTS],
         budget_s=budget_s * config.patience,
         result=result,
-        read=_test_figures,
+        read=read_tests if config.device == "cpu" else read_run_tests,
         missing=_missing(*_NEEDED_BY_TESTS) or _without_tests(),
     )
 
@@ -169,7 +169,22 @@ def _score_figures(path: Path) -> Figures:
     }
 
 
-def _test_figures(path: Path) -> Figures:
+def read_run_tests(path: Path) -> Figures:
+    """Numbers of tests by outcome, of which some have to have run.
+
+    Raises:
+        ValueError: every test was skipped, which pytest takes for a success.
+    """
+    figures = read_tests(path)
+    if figures["tests"] == figures["skipped"]:
+        raise ValueError(
+            f"all {figures['tests']} tests were skipped; pytest finds no CUDA device, so check "
+            "`torch.cuda.is_available()`"
+        )
+    return figures
+
+
+def read_tests(path: Path) -> Figures:
     """Numbers of tests by outcome, and the names of those that failed."""
     suites = ElementTree.fromstring(path.read_text()).iter("testsuite")
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)

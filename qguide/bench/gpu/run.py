@@ -55,9 +55,10 @@ def gpu_check(config: GpuCheck, *, advance: Advance = lambda _: None) -> GpuRun:
 
 def run_part(part: Part, *, limit_s: float) -> PartRow:
     """Run one part, stop it at its limit, and read its figures."""
-    if part.missing or limit_s < _LEAST_S:
-        reason = part.missing or "no time is left"
-        return _row(part, "skipped", 0.0, reason=reason)
+    if part.missing:
+        return _row(part, "skipped", 0.0, reason=part.missing)
+    if limit_s < _LEAST_S:
+        return _row(part, "out of time", 0.0, reason="no time is left")
     log = part.result.with_suffix(".log")
     started = time.monotonic()
     status = _wait(part, log, limit_s)

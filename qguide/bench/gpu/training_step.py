@@ -13,7 +13,6 @@ import time
 from random import Random
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
@@ -105,6 +104,8 @@ def build_trained_net(options: TrainingStep) -> QNet:
     loaded = build_qnet(options.size, shape, seed=0, dtype=dtype, device=options.device)
     net: QNet = loaded.model
     if options.adapter_rank is not None:
+        from peft import LoraConfig, inject_adapter_in_model  # training all weights needs none
+
         net.trunk.requires_grad_(False)
         adapters = LoraConfig(r=options.adapter_rank, target_modules=list(_MATRICES))
         inject_adapter_in_model(adapters, net.trunk)

@@ -4,14 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 from rich.console import Console
 
-from qguide.bench.gpu.config import GpuCheck, GpuRun
-from qguide.bench.gpu.parts import CONTRACTS, ROOT, Part, parts_of
+from qguide.bench.gpu.config import GpuCheck, GpuRun, PartRow
+from qguide.bench.gpu.parts import CONTRACTS, ROOT, Part, parts_of, read_run_tests, read_tests
 from qguide.bench.gpu.report import print_gpu
 from qguide.bench.gpu.run import run_part
 from qguide.bench.gpu.training_step import episode_tree
@@ -87,8 +88,16 @@ def test_a_part_that_fails_or_hangs_is_told_with_the_reason(tmp_path: Path) -> N
     assert hanging.status == "out of time"
     assert "after 5 s" in hanging.reason
     late = run_part(part(tmp_path, "print('{}')"), limit_s=1.0)
-    assert (late.status, late.reason) == ("skipped", "no time is left")
-    run = GpuRun(
+    assert (late.status, late.reason) == ("out of time", "no time is left")
+    console = Console(record=True, width=200)
+    print_gpu(run_of(good, failed, silent, hanging, late), console)
+    assert console.export_text().count("a part: ") == 4
+    assert run_of(good).passed
+    assert not any(run_of(good, row).passed for row in (failed, silent, hanging, late))
+
+
+def run_of(*rows: PartRow) -> GpuRun:
+    return GpuRun(
         complete=True,
         command="",
         small=True,
@@ -96,12 +105,41 @@ def test_a_part_that_fails_or_hangs_is_told_with_the_reason(tmp_path: Path) -> N
         packages={},
         cuda=None,
         device_memory=0,
-        parts=(good, failed, silent, hanging, late),
+        parts=rows,
     )
-    assert not run.passed
-    console = Console(record=True, width=200)
-    print_gpu(run, console)
-    assert console.export_text().count("a part: ") == 4
+
+
+def test_a_check_that_leaves_a_part_out_does_not_pass(tmp_path: Path) -> None:
+    good = run_part(part(tmp_path, "print('{}')"), limit_s=600)
+    absent = replace(part(tmp_path, "print('{}')"), missing="not installed: peft")
+    left_out = run_part(absent, limit_s=600)
+    assert (left_out.status, left_out.reason) == ("skipped", "not installed: peft")
+    assert not run_of(good, left_out).passed
+
+
+def test_contract_tests_that_are_all_skipped_fail(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text(
+        "import os, pytest\n"
+        "def test_one():\n"
+        "    if 'RUN' not in os.environ: pytest.skip('no CUDA device')\n"
+        "def test_other():\n"
+        "    pytest.skip('no CUDA device')\n"
+    )
+    junit = tmp_path / "tests.xml"
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={junit}", str(tmp_path)]
+    tests = Part("tests", command, budget_s=600, result=junit, read=read_run_tests)
+    skipped = run_part(tests, limit_s=600)
+    assert skipped.status == "failed"
+    assert "all 2 tests were skipped" in skipped.reason
+    one_runs = run_part(replace(tests, command=["env", "RUN=1", *command]), limit_s=600)
+    assert (one_runs.status, one_runs.figures["skipped"]) == ("passed", 1)
+
+
+def test_the_contract_tests_have_to_run_on_a_gpu(tmp_path: Path) -> None:
+    config = GpuCheck(output=tmp_path / "gpu.json", device="cpu")
+    on_gpu = config.model_copy(update={"device": "cuda"})
+    assert parts_of(config, tmp_path)[-1].read is read_tests
+    assert parts_of(on_gpu, tmp_path)[-1].read is read_run_tests
 
 
 def test_the_budgets_sum_up_to_less_than_the_limit(tmp_path: Path) -> None:
