@@ -23,10 +23,8 @@ heads = 2
 context = 512
 [optimization]
 lr = 0.01
-epochs = 2
+epochs = 1
 batch_tokens = 2048
-threads = 1
-processes = 2
 """,
     "explore": """
 output = "runs/trees"
@@ -59,7 +57,7 @@ epochs = 1
 output = "runs/evaluation"
 policy = "runs/sft/checkpoint"
 qnet = "runs/qnet/checkpoint"
-methods = ["greedy", "q-guided"]
+methods = ["q-guided"]
 candidates = 2
 seeds = [0]
 max_steps = 4
@@ -91,8 +89,8 @@ config = "evaluate.toml"
 }
 
 
-def run(*more: str) -> Result:
-    return CliRunner().invoke(app, ["run", "pipeline.toml", *more], catch_exceptions=False)
+def run(*more: str, pipeline: str = "pipeline.toml") -> Result:
+    return CliRunner().invoke(app, ["run", pipeline, *more], catch_exceptions=False)
 
 
 @pytest.fixture
@@ -105,7 +103,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_pipeline_runs_once_and_after_a_change_only_when_told(folder: Path) -> None:
+def test_a_pipeline_runs_once_and_is_refused_after_a_change(folder: Path) -> None:
     result = run()
     assert result.exit_code == 0, result.output
     results = json.loads((folder / "runs/evaluation/results.json").read_text())
@@ -120,22 +118,32 @@ def test_a_pipeline_runs_once_and_after_a_change_only_when_told(folder: Path) ->
     assert again.exit_code == 0, again.output
     assert again.output.count("not run again") == 5
 
-    changed = run("--set", "labels.gamma=0.5")
+    changed = run("--set", "evaluation.max_steps=3")
     assert changed.exit_code == 2
-    assert "stage labels has finished, but since then gamma was 0.9 and is 0.5" in changed.output
-
-    redone = run("--set", "labels.gamma=0.5", "--redo-changed")
-    assert redone.exit_code == 0, redone.output
-    assert redone.output.count("not run again") == 2
-    assert (folder / "runs/qnet.replaced-1/checkpoint").is_dir()
+    assert (
+        "stage evaluation has finished, but since then max_steps was 4 and is 3" in changed.output
+    )
 
 
 def test_a_failed_stage_is_named_with_the_end_of_its_log(folder: Path) -> None:
-    result = run("--set", "trees.policy=runs/none/checkpoint")
+    (folder / "runs/bad").mkdir()
+    (folder / "runs/bad/rows.jsonl").write_text('{"task_id": 1}\n')
+    (folder / "short.toml").write_text("""
+output = "runs/pipeline"
+[stages.labels]
+job = "label"
+config = "label.toml"
+set = ["trees=['runs/bad']"]
+[stages.more]
+job = "label"
+config = "label.toml"
+set = ["trees=['runs/labels']", "output=runs/more"]
+""")
+    result = run(pipeline="short.toml")
     assert result.exit_code == 1
-    assert "stage trees ended with status 1; the last lines of" in result.output
-    assert "runs/none/checkpoint" in result.output
-    assert "qnet blocked" in result.output
+    assert "stage labels ended with status 1; the last lines of" in result.output
+    assert "runs/bad/rows.jsonl, line 1: task_id" in result.output
+    assert "more blocked" in result.output
 
 
 def test_a_dry_run_starts_nothing(folder: Path) -> None:
