@@ -35,6 +35,10 @@ class ServedClassifier(BaseModel):
     timeout_s: float = Field(default=600.0, gt=0)
 
 
+MAY_CHANGE: Final = frozenset({"url", "api_key_variable", "timeout_s"})
+"""Fields of a served classifier that a resumed run may change; Q-values depend on the others."""
+
+
 def build_classify_scorer(name: str, servers: Mapping[str, ServedClassifier]) -> Scorer:
     """Build the scorer of `classify:NAME`.
 

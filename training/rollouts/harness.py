@@ -38,12 +38,12 @@ from training.rollouts.hosted import (
 )
 from training.rollouts.hosted_run import HostedRun
 from training.rollouts.lockstep import run_rollouts
-from training.rollouts.models import Inference, build_policy
+from training.rollouts.models import INFERENCE_MAY_CHANGE, Inference, build_policy
 from training.rollouts.policies import HostedPolicies, JobPolicy
 from training.rollouts.rollout import RolloutTask
 from training.rollouts.usage import Usage
 
-MAY_CHANGE = frozenset({"output", "parallel", "inference"}) | UPSTREAMS_MAY_CHANGE
+MAY_CHANGE = frozenset({"output", "parallel"}) | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
 """Fields that a resumed run may change, because no row depends on them."""
 
 

@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,7 @@ from qnet.types import BatchPolicy, Scorer
 from training.environment import EnvironmentConfig, ExpertBuilder
 from training.environments.registry import find_environment
 from training.rollouts.classifiers import CLASSIFY, ServedClassifier, build_classify_scorer
+from training.rollouts.classifiers import MAY_CHANGE as CLASSIFIERS_MAY_CHANGE
 from training.rollouts.hosted import is_hosted
 
 EMBEDDED = "embedded"
@@ -18,7 +19,7 @@ EXPERT = "expert"
 
 
 class Inference(BaseModel):
-    """Device, precision and memory of a job's models; they change results only by rounding.
+    """Device, precision and memory of a job's models, which change results only by rounding.
 
     Attributes:
         device: "cpu", "cuda", "cuda:1" …
@@ -39,6 +40,19 @@ class Inference(BaseModel):
     threads: int = Field(default=0, ge=0)
     full_sequences: bool = False
     classifiers: dict[str, ServedClassifier] = Field(default_factory=dict)
+
+
+INFERENCE_MAY_CHANGE: Final = frozenset(
+    {
+        "inference.device",
+        "inference.dtype",
+        "inference.cache_bytes",
+        "inference.threads",
+        "inference.full_sequences",
+        *(f"inference.classifiers.*.{name}" for name in CLASSIFIERS_MAY_CHANGE),
+    }
+)
+"""Fields of `Inference` that a resumed run may change: no row depends on them beyond rounding."""
 
 
 def build_policy(name: str, inference: Inference, environment: EnvironmentConfig) -> BatchPolicy:

@@ -11,6 +11,7 @@ from qnet.errors import ConfigError, EnvironmentFailureError
 from training.data.runs import finished_task_ids
 from training.environments.corridor import CorridorConfig
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from training.rollouts.models import Inference
 from training.rollouts.rollout import EnvironmentCall, RolloutTask
 
 
@@ -70,6 +71,35 @@ def test_a_run_is_not_resumed_with_other_models(tmp_path: Path) -> None:
     play(tmp_path, weights={"policy_sha256": "a"})
     with pytest.raises(ConfigError, match="policy_sha256 was 'a' and is 'b'"):
         play(tmp_path, weights={"policy_sha256": "b"})
+
+
+def served(**changes: object) -> Inference:
+    """Inference settings with the served classifier "q"."""
+    values = {"url": "http://127.0.0.1:1", "tokenizer": "q1"} | changes
+    return Inference.model_validate({"classifiers": {"q": values}})
+
+
+def open_with(output: Path, inference: Inference) -> None:
+    changed = config(output).model_copy(update={"inference": inference})
+    with open_rollouts("test", changed, console=Console(quiet=True)):
+        pass
+
+
+def test_a_run_is_resumed_on_another_device_or_another_server_of_its_classifier(
+    tmp_path: Path,
+) -> None:
+    open_with(tmp_path, served())
+    open_with(tmp_path, served().model_copy(update={"device": "cuda", "dtype": "bfloat16"}))
+    open_with(tmp_path, served(url="https://other/v1", api_key_variable="KEY", timeout_s=1.0))
+
+
+@pytest.mark.parametrize(("name", "value"), [("tokenizer", "q2"), ("max_tokens", 9)])
+def test_a_run_is_not_resumed_with_another_classifier(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    open_with(tmp_path, served())
+    with pytest.raises(ConfigError, match=rf"inference.classifiers.q.{name} was"):
+        open_with(tmp_path, served(**{name: value}))
 
 
 def test_everything_failing_is_an_error_with_the_first_cause(tmp_path: Path) -> None:
