@@ -19,7 +19,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 from rich.console import Console
@@ -35,7 +35,7 @@ from training.exploration.contrast import Contrast, Contrasted, contrast_task
 from training.exploration.step_rewards import StepRewards
 from training.rollouts.figures import RunFigures
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.hosted import HostedPolicy
+from training.rollouts.hosted import PREFIX, ROW_FIELDS, HostedPolicy, is_hosted
 from training.rollouts.models import EMBEDDED, sha256_of_policy
 from training.rollouts.policies import with_rollouts
 from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
@@ -116,14 +116,40 @@ def run_ipr(
 
 
 def _require_same_scorer(folder: Path, config: IprConfig, scorer_sha256: str) -> None:
-    before = json.loads(RunFolder(folder).config.read_text(encoding="utf-8"))
-    now = {"rewards": config.rewards.model_dump(mode="json"), "scorer_sha256": scorer_sha256}
-    for name, value in now.items():
-        if before.get(name) != value:
+    before = _config_in(folder)
+    now = config.model_dump(mode="json")
+    old = _identity_of_scorer(before) | {"scorer_sha256": before.get("scorer_sha256")}
+    new = _identity_of_scorer(now) | {"scorer_sha256": scorer_sha256}
+    for name in new | old:
+        if old.get(name) != new.get(name):
             raise ConfigError(
-                f"{name} was {before.get(name)!r} in {folder} and is {value!r}; step rewards are "
-                "comparable only by one scorer: use the same one, or leave the run out of earlier"
+                f"{name} was {old.get(name)!r} in {folder} and is {new.get(name)!r}; step rewards "
+                "are comparable only by one scorer: use the same one, or leave the run out of "
+                "earlier"
             )
+
+
+def _config_in(folder: Path) -> dict[str, Any]:
+    path = RunFolder(folder).config
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}; name run folders of `qguide ipr` in earlier"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON ({error}); leave the run out of earlier") from error
+    return config
+
+
+def _identity_of_scorer(config: Mapping[str, Any]) -> dict[str, object]:
+    """Fields that decide the scorer's rewards; a hosted scorer has no hash beside them."""
+    name = config.get("scorer") or config.get("policy") or ""
+    fields = {"rewards": config.get("rewards")}
+    if not is_hosted(name):
+        return fields
+    table = config.get("upstreams", {}).get(name.removeprefix(PREFIX), {})
+    return fields | {"scorer": name} | {f"scorer's {each}": table.get(each) for each in ROW_FIELDS}
 
 
 class _Explorer:

@@ -125,11 +125,11 @@ class HostedModel(UpstreamSettings):
 
 Upstreams = dict[UpstreamName, HostedModel]
 
-_ROW_FIELDS: Final = frozenset({"model", "instructions", "parameters", "omit"})
+ROW_FIELDS: Final = ("model", "instructions", "parameters", "omit")
 """Fields of an upstream on which rows depend."""
 
 UPSTREAMS_MAY_CHANGE: Final = frozenset(
-    f"upstreams.*.{name}" for name in HostedModel.model_fields.keys() - _ROW_FIELDS
+    f"upstreams.*.{name}" for name in HostedModel.model_fields.keys() - set(ROW_FIELDS)
 )
 """Fields of upstreams that a resumed run may change."""
 

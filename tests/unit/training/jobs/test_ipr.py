@@ -18,6 +18,7 @@ from training.environments.corridor import Corridor, CorridorConfig
 from training.exploration.contrast import Contrast
 from training.exploration.step_rewards import StepRewards
 from training.jobs.ipr import EXPLORED, IprConfig, run_ipr
+from training.rollouts.hosted import HostedModel
 from training.trajectory import action_key, react_reply
 
 SEED = 7
@@ -93,6 +94,12 @@ def configure(expert: Path, name: str = "ipr", *, count: int = 1, **changes: obj
         "parallel": 4,
     }
     return IprConfig.model_validate(values | changes)
+
+
+def upstreams(**changes: object) -> dict[str, HostedModel]:
+    """The upstreams "a" and "b" with the same model."""
+    values = {"url": "http://127.0.0.1:1/v1", "model": "m"} | changes
+    return {name: HostedModel.model_validate(values) for name in "ab"}
 
 
 def explore(
@@ -180,6 +187,52 @@ def test_step_rewards_of_the_expert_are_kept_over_iterations(expert: Path) -> No
     other = configure(expert, "3", earlier=(first.output,), rewards=StepRewards(rollouts=2))
     with pytest.raises(ConfigError, match=r"rewards was .* comparable only by one scorer"):
         explore(other, Stumbler(2))
+
+
+@pytest.mark.parametrize(
+    ("scorer", "changes", "message"),
+    [
+        ("upstream:b", {}, r"scorer was 'upstream:a' in .* and is 'upstream:b'"),
+        ("upstream:a", {"model": "n"}, "scorer's model was 'm' in .* and is 'n'"),
+        ("upstream:a", {"instructions": "Hurry."}, "scorer's instructions was ''"),
+        ("upstream:a", {"parameters": {"top_p": 0.5}}, "scorer's parameters was {}"),
+        ("upstream:a", {"omit": ("seed",)}, r"scorer's omit was \[\]"),
+        ("", {}, "scorer was 'upstream:a' in .* and is None"),
+    ],
+)
+def test_step_rewards_of_another_hosted_scorer_are_refused(
+    expert: Path, scorer: str, changes: dict[str, object], message: str
+) -> None:
+    first = configure(expert, "1", scorer="upstream:a", upstreams=upstreams())
+    explore(first, Stumbler(2), scorer=Stumbler(4))
+    second = configure(
+        expert, "2", earlier=(first.output,), scorer=scorer, upstreams=upstreams(**changes)
+    )
+    with pytest.raises(ConfigError, match=message):
+        explore(second, Stumbler(2), scorer=Stumbler(4))
+
+
+def test_a_hosted_scorer_stays_the_same_on_another_server(expert: Path) -> None:
+    first = configure(expert, "1", scorer="upstream:a", upstreams=upstreams())
+    explore(first, Stumbler(2), scorer=Stumbler(4))
+    moved = upstreams(url="http://other/v1", max_in_flight=3)
+    second = configure(expert, "2", earlier=(first.output,), scorer="upstream:a", upstreams=moved)
+    assert explore(second, Stumbler(2), scorer=Stumbler(4))["rollouts"] == 5
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file.*name run folders of `qguide ipr` in earlier"), ("{", "is not JSON")],
+)
+def test_an_earlier_folder_that_is_no_run_is_refused(
+    expert: Path, tmp_path: Path, content: str | None, message: str
+) -> None:
+    folder = tmp_path / "no-run"
+    folder.mkdir()
+    if content is not None:
+        (folder / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        explore(configure(expert, earlier=(folder,)), Stumbler(2))
 
 
 def test_tasks_without_a_trajectory_are_not_played(expert: Path) -> None:
