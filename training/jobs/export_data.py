@@ -14,7 +14,7 @@ file appears when everything is written.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 from rich.progress import track
@@ -51,6 +51,8 @@ class ExportConfig(BaseModel):
         min_reward: lowest reward of a trajectory to export; for `trl-sft` only.
         threshold: lowest value of a step that counts as good; for `trl-stepwise` only.
         group_labels: how the values of decision groups are computed; for `trl-stepwise` only.
+
+    An option that the format would ignore is refused.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,12 +69,13 @@ def run_export_data(config: ExportConfig) -> dict[str, object]:
     """Write the file; returns its figures.
 
     Raises:
-        ConfigError: the source does not suit the format or has nothing to export, or the output
-            exists.
+        ConfigError: the source does not suit the format or has nothing to export, an option is not
+            for the format, or the output exists.
         RecordError: a row is malformed.
     """
     path = rows_path(config.source)
     kind = row_kind(path)
+    _refuse_unused_options(config, kind)
     if config.output.exists():
         raise ConfigError(f"{config.output} exists; choose another output, or remove it")
     written_kind, rows = _exported(config, path, kind)
@@ -89,6 +92,20 @@ def run_export_data(config: ExportConfig) -> dict[str, object]:
         raise ConfigError(f"{path} has no row to export; name another source, or lower min_reward")
     partial.replace(config.output)
     return {"rows": count, "from": kind.__name__, "output": str(config.output)}
+
+
+def _refuse_unused_options(config: ExportConfig, kind: type[Row]) -> None:
+    for option, format_ in _FORMAT_OF_OPTION.items():
+        if option in config.model_fields_set and config.format != format_:
+            raise ConfigError(
+                f"{option} is for {format_} only, and {config.format} would ignore it; leave it "
+                f"out, or choose {format_}"
+            )
+    if "group_labels" in config.model_fields_set and kind is not DecisionGroupsRow:
+        raise ConfigError(
+            f"group_labels is for decision groups, but the source holds rows of the kind "
+            f"{kind.__name__}; leave it out, or name the output of `qguide groups`"
+        )
 
 
 def _exported(config: ExportConfig, path: Path, kind: type[Row]) -> tuple[type[Row], Iterable[Row]]:
@@ -112,6 +129,11 @@ def _exported(config: ExportConfig, path: Path, kind: type[Row]) -> tuple[type[R
     )
 
 
+_FORMAT_OF_OPTION: Final = {
+    "min_reward": "trl-sft",
+    "threshold": "trl-stepwise",
+    "group_labels": "trl-stepwise",
+}
 _READS = {
     "trl-sft": ("trajectories", "`qguide import` or `qguide collect`"),
     "trl-preference": ("preference pairs", "`qguide pairs`"),

@@ -224,6 +224,40 @@ def test_rows_of_another_kind_are_refused(tmp_path: Path) -> None:
         exported(tmp_path, TRAJECTORIES, "trl-preference")
 
 
+@pytest.mark.parametrize(
+    ("rows", "format_", "options", "message"),
+    [
+        (TRAJECTORIES, "parquet", {"min_reward": 1.0}, "min_reward is for trl-sft only"),
+        (LABELS, "trl-stepwise", {"min_reward": 1.0}, "min_reward is for trl-sft only"),
+        (TRAJECTORIES, "trl-sft", {"threshold": 0.9}, "threshold is for trl-stepwise only"),
+        ([PAIR], "trl-preference", {"threshold": 0.9}, "threshold is for trl-stepwise only"),
+        ([GROUPS], "parquet", {"group_labels": {}}, "group_labels is for trl-stepwise only"),
+        (LABELS, "trl-stepwise", {"group_labels": {}}, "group_labels is for decision groups"),
+    ],
+)
+def test_an_option_that_would_not_be_used_is_refused(
+    tmp_path: Path,
+    rows: Sequence[Row],
+    format_: ExportFormat,
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        exported(tmp_path, rows, format_, **options)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_the_command_refuses_an_option_of_another_format(tmp_path: Path) -> None:
+    with JsonlWriter(tmp_path / "rows.jsonl") as writer:
+        writer.write(TRAJECTORIES[0])
+    target = ["--output", str(tmp_path / "out.parquet"), "--format", "parquet"]
+    command = ["export-data", str(tmp_path), *target]
+    refused = CliRunner().invoke(app, [*command, "--min-reward", "1"], catch_exceptions=False)
+    assert refused.exit_code == 2
+    assert "min_reward is for trl-sft only" in refused.output
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+
+
 def test_rows_that_no_job_writes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "hello"}\n')
     config = ExportConfig(source=tmp_path, output=tmp_path / "out.jsonl", format="parquet")
