@@ -27,6 +27,15 @@ _LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
 """Suffixes of the files that loading may read: each has to have its hash in the manifest."""
 
 
+class MergedLora(BaseModel):
+    """LoRA adapters that were trained and then merged into the weights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int
+    alpha: int
+
+
 class Manifest(BaseModel):
     """Manifest of a checkpoint.
 
@@ -43,6 +52,7 @@ class Manifest(BaseModel):
         trunk: hub name and commit of the model that training started from; empty for a folder.
         trunk_sha256: hash of the weights that the trunk started from.
         data_sha256: hash of the training rows.
+        lora: the merged adapters, if not all weights were trained; absent otherwise.
         metrics: what training measured.
         versions: of the packages that wrote it.
         files: sha256 of each file in the directory; an ensemble's are those of its members, too.
@@ -63,6 +73,8 @@ class Manifest(BaseModel):
     trunk: str = ""
     trunk_sha256: str = ""
     data_sha256: str = ""
+    # Left out where it is None, so that earlier versions read the manifest, too.
+    lora: MergedLora | None = Field(default=None, exclude_if=lambda lora: lora is None)
     metrics: dict[str, float] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)

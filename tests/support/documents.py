@@ -31,7 +31,6 @@ _PROGRAMS: Final = (
         "curl",
         "cp",
         "npm",
-        "python",
     ),
 )
 _RECORDER: Final = """

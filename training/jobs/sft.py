@@ -15,9 +15,10 @@ What it learns from makes it one of the papers' baselines (training/configs/alfw
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -36,6 +37,7 @@ from training.data.augmentation import Augmentation, build_augmenter
 from training.data.demonstrations import Demonstration, read_demonstrations
 from training.data.runs import RunFolder, open_run, sha256_of_rows
 from training.environments.registry import task_markers_of
+from training.optimization.adapters import merged_lora
 from training.optimization.launch import in_processes
 from training.optimization.options import Optimization
 from training.optimization.padded_batches import (
@@ -81,6 +83,15 @@ class SftConfig(BaseModel):
     max_length: int = Field(default=4096, ge=32)
     seed: int = 0
 
+    @model_validator(mode="after")
+    def _adapters_have_a_base(self) -> Self:
+        if self.optimization.lora and self.base is None:
+            raise ValueError(
+                f"optimization.lora has rank {self.optimization.lora.rank}, but there is no base, "
+                "and adapters beside random weights learn little; name a base, or leave lora out"
+            )
+        return self
+
 
 def run_sft(config: SftConfig) -> Manifest:
     """Train and write the policy checkpoint to `config.output / "checkpoint"`.
@@ -122,6 +133,7 @@ def _train(config: SftConfig, run: RunFolder) -> Manifest:
         trunk=hub_name(config.base) if config.base else "",
         task_markers=task_markers_of(config.environment),
         data_sha256=sha256_of_rows(config.trajectories),
+        lora=merged_lora(config.optimization.lora),
         metrics={"episodes": len(episodes), "steps": len(steps)},
     )
 

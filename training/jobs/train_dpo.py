@@ -32,6 +32,7 @@ from training.dpo_training.logprobs import reference_logprobs, reply_logprobs, r
 from training.dpo_training.objective import DpoObjective, PairWeights, pairs_loss
 from training.dpo_training.validation import Referenced, validate
 from training.environments.registry import task_markers_of
+from training.optimization.adapters import merged_lora
 from training.optimization.best_weights import BestWeights, Criterion
 from training.optimization.launch import in_processes
 from training.optimization.options import DpoOptimization
@@ -232,6 +233,7 @@ def _save(
         trunk=hub_name(config.policy),
         trunk_sha256=sha256_of(weights) if weights.is_file() else "",
         data_sha256=sha256_of_rows(config.pairs),
+        lora=merged_lora(config.optimization.lora),
         metrics=figures,
     )
     if config.write_policy:

@@ -24,6 +24,7 @@ from qnet.models.manifest import Manifest, sha256_of
 from qnet.models.qnet import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, HeadKind, QNet
 from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from training.optimization.adapters import merged_lora
 from training.optimization.best_weights import BestWeights, Criterion
 from training.optimization.launch import in_processes
 from training.optimization.options import QNetOptimization
@@ -80,6 +81,15 @@ class TrainQNetConfig(Examples, Objective):
                     f"loss_on is {self.loss_on!r}, but with {name} = {getattr(self, name)!r} only "
                     "one token of an action has the label; set loss_on to 'last'"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _a_trunk_with_adapters_is_trained(self) -> Self:
+        if self.optimization.lora and self.freeze_trunk:
+            raise ValueError(
+                f"optimization.lora has rank {self.optimization.lora.rank}, which trains the trunk "
+                "by adapters, but freeze_trunk is true; leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -246,6 +256,7 @@ def _manifest(
         trunk=hub_name(config.trunk),
         trunk_sha256=sha256_of(weights) if weights.is_file() else "",
         data_sha256=sha256_of_rows([*config.labels, *config.groups]),
+        lora=merged_lora(config.optimization.lora),
         metrics=metrics,
     )
 

@@ -1,10 +1,29 @@
 """Options of the optimizer, the batches and the hardware, which every training job has."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Tracker = Literal["tensorboard", "wandb"]
+
+
+class Lora(BaseModel):
+    """Low-rank adapters beside frozen matrices (LoRA; Hu and others, 2021).
+
+    Attributes:
+        rank: rank of the adapters, which have rank x (inputs + outputs) weights per matrix.
+        alpha: factor of the adapters: their outputs are multiplied by alpha / rank.
+        dropout: share of the adapters' inputs that is dropped at random during training.
+        target_modules: "all-linear" for every linear layer but the output layer and the value
+            head, or the names of some, such as "q_proj" and "v_proj".
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(default=16, ge=1)
+    alpha: int = Field(default=32, ge=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
 
 
 class Optimization(BaseModel):
@@ -13,6 +32,8 @@ class Optimization(BaseModel):
     A job with other defaults has a subclass: they hold for what its table leaves out, too.
 
     Attributes:
+        lora: train adapters, and the value head if there is one, instead of all weights. They are
+            merged into the weights that are written. AdamW only.
         optimizer: "muon" orthogonalises the updates of hidden matrices and leaves the rest to
             AdamW; it learns faster from scratch. FSDP takes AdamW only.
         batch_tokens: minimum number of tokens in an optimizer step, which consists of whole
@@ -35,6 +56,8 @@ class Optimization(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # Left out of config.json where it is None, so that runs of earlier versions resume.
+    lora: Lora | None = Field(default=None, exclude_if=lambda lora: lora is None)
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = Field(default=1e-5, gt=0)
     muon_lr: float = Field(default=0.01, gt=0)
@@ -52,6 +75,16 @@ class Optimization(BaseModel):
     gradient_checkpointing: bool = False
     trackers: tuple[Tracker, ...] = ()
     save_every_s: float = Field(default=120.0, gt=0)
+
+    @model_validator(mode="after")
+    def _adapters_are_trained_by_adamw(self) -> Self:
+        # Muon's learning rate is one for whole matrices, not for the factors of an update.
+        if self.lora and self.optimizer == "muon":
+            raise ValueError(
+                f"lora has rank {self.lora.rank} and optimizer is 'muon', which updates whole "
+                "matrices; set optimizer to 'adamw', or leave lora out"
+            )
+        return self
 
 
 class QNetOptimization(Optimization):

@@ -29,6 +29,7 @@ from training.optimization.accelerator import (
     build_accelerator,
     enable_gradient_checkpointing,
 )
+from training.optimization.adapters import merged, with_adapters
 from training.optimization.all_reduce import all_reduce_sum, copy_weights_of_main, sum_gradients
 from training.optimization.best_weights import BestWeights
 from training.optimization.metrics import Metrics
@@ -74,8 +75,8 @@ class Training:
 class Loop(Generic[Model]):
     """Training loop of one model; its metrics and saved state are in the run folder.
 
-    The model is on the training device from here on. With FSDP it stays on the CPU, and whole,
-    until `run`.
+    The model is on the training device from here on, with adapters if `optimization.lora` is set.
+    With FSDP it stays on the CPU, and whole, until `run`.
 
     Args:
         best: keeps the weights of the best epoch.
@@ -89,7 +90,7 @@ class Loop(Generic[Model]):
         output: Path,
         best: BestWeights | None = None,
     ) -> None:
-        self.model = model
+        self.model = with_adapters(model, optimization.lora)
         self.optimization = optimization
         self.step = 0
         if optimization.threads:
@@ -165,9 +166,12 @@ class Loop(Generic[Model]):
         return True
 
     def write(self, save: Callable[[Model], Result]) -> Result:
-        """Call `save` with the whole model in the main process; its result in all."""
+        """Call `save` with the whole model in the main process; its result in all.
+
+        Adapters are merged for good: the loop cannot run afterwards.
+        """
         model = self._whole_model()
-        results = [save(model) if self._accelerator.is_main_process else None]
+        results = [save(merged(model)) if self._accelerator.is_main_process else None]
         broadcast_object_list(results)
         return results[0]  # type: ignore[return-value]
 
@@ -280,7 +284,7 @@ class Loop(Generic[Model]):
         weights = self._whole_weights()
         if not self._accelerator.is_main_process:
             return self.model
-        whole = type(self.model)(self.model.config)
+        whole = with_adapters(type(self.model)(self.model.config), self.optimization.lora)
         whole.load_state_dict(weights)
         return whole
 

@@ -20,14 +20,14 @@ from qguide.bench.measurement.shapes import SHAPES, build_qnet, llama_config
 from qnet.engine.tree_attention import use_block_masks
 from qnet.models.qnet import QNet
 from training.optimization.accelerator import enable_gradient_checkpointing
+from training.optimization.adapters import with_adapters
 from training.optimization.optimizers import build_optimizers
-from training.optimization.options import Optimization
+from training.optimization.options import Lora, Optimization
 from training.optimization.packed_trees import PackedTree, Place
 from training.optimization.training_memory import reckon_memory
 from training.q_training.losses import loss_of
 from training.q_training.objective import Objective
 
-_MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _CANDIDATES = 5
 _CANDIDATE_TOKENS = 48
 _OBSERVATION_TOKENS = 64
@@ -104,14 +104,7 @@ def build_trained_net(options: TrainingStep) -> QNet:
     loaded = build_qnet(options.size, shape, seed=0, dtype=dtype, device=options.device)
     net: QNet = loaded.model
     if options.adapter_rank is not None:
-        from peft import LoraConfig, inject_adapter_in_model  # training all weights needs none
-
-        net.trunk.requires_grad_(False)
-        adapters = LoraConfig(r=options.adapter_rank, target_modules=list(_MATRICES))
-        inject_adapter_in_model(adapters, net.trunk)
-        for parameter in net.parameters():
-            if parameter.requires_grad:
-                parameter.data = parameter.data.float()
+        with_adapters(net, Lora(rank=options.adapter_rank))
     enable_gradient_checkpointing(net.trunk)
     net.train()
     return net

@@ -11,6 +11,7 @@ import torch
 import training.optimization.trainer as trainer
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import LoadedImplicitQ, load_policy, load_q_model
+from qnet.models.manifest import MergedLora
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.types import ScoreRequest
 from tests.support.tiny_models import save_policy
@@ -19,7 +20,7 @@ from training.data.preferences import PreferenceRow
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from training.jobs.pairs import PairsConfig, run_pairs
 from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from training.optimization.options import DpoOptimization
+from training.optimization.options import DpoOptimization, Lora
 
 WORDS = ("desk", "shelf")
 
@@ -102,6 +103,19 @@ def test_pairs_teach_an_implicit_q_that_the_scorers_read(config: TrainDpoConfig)
             margins.append(scored.q_values[0] - scored.q_values[1])
     mean = sum(margins) / len(margins)
     assert mean == pytest.approx(figures["preference_margin"], abs=1e-4)
+
+
+def test_adapters_learn_the_pairs_and_are_merged(config: TrainDpoConfig) -> None:
+    options = config.optimization.model_copy(update={"lora": Lora(rank=8), "lr": 1e-2})
+    manifest = run_train_dpo(config.model_copy(update={"optimization": options}))
+    assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)
+    assert manifest.metrics["preference_accuracy"] == 1.0
+    assert manifest.lora == MergedLora(rank=8, alpha=32)
+    q_model = loaded(config.output / "checkpoint")
+    assert q_model.manifest == manifest
+    start, end = q_model.model.reference.state_dict(), q_model.model.policy.state_dict()
+    changed = {name for name in start if not torch.equal(start[name], end[name])}
+    assert changed == {name for name in start if "_proj" in name}
 
 
 def test_the_first_loss_is_that_of_a_coin(config: TrainDpoConfig) -> None:

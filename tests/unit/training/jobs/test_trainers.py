@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from qnet.errors import ConfigError, RecordError
 from qnet.models.checkpoint import load_policy, load_qnet
+from qnet.models.manifest import MergedLora
 from qnet.models.qnet import QNet
 from qnet.scoring.value_head import NaiveScorer
 from qnet.types import Message, ScoreRequest
@@ -23,7 +24,7 @@ from training.data.records import LabelRow, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from training.jobs.sft import SftConfig, run_sft
 from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
-from training.optimization.options import Optimization, QNetOptimization
+from training.optimization.options import Lora, Optimization, QNetOptimization
 from training.optimization.packed_groups import pack_groups
 from training.optimization.packed_trees import Framing, PackedTree, Place, pack_tree
 from training.q_training.examples import Examples, read_examples, rename_tree
@@ -171,6 +172,31 @@ def test_sft_learns_to_answer_and_qnet_learns_to_rank(
     assert load_qnet(tmp_path / "qnet" / "checkpoint").manifest == manifest
 
 
+def test_sft_teaches_an_answer_by_adapters(
+    tmp_path: Path, trajectories: Path, policy: Path
+) -> None:
+    options = Optimization(
+        lora=Lora(rank=16), lr=0.02, epochs=15, batch_tokens=200, micro_batch_tokens=200
+    )
+    config = sft_config(trajectories, tmp_path / "sft", base=policy, optimization=options)
+    manifest = run_sft(config)
+    assert manifest.lora == MergedLora(rank=16, alpha=32)
+    loaded = load_policy(tmp_path / "sft" / "checkpoint")
+    assert loaded.manifest == manifest
+    model: Any = loaded.model
+    start, end = load_policy(policy).model.state_dict(), model.state_dict()
+    changed = {name for name in start if not torch.equal(start[name], end[name])}
+    assert changed == {name for name in end if "_proj" in name}
+    ids = loaded.renderer.encode_history(episode("red")[:1])
+    reply = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)
+    assert loaded.renderer.decode_reply(reply[0, len(ids) :]).content.startswith("Action: ")
+
+
+def test_adapters_have_a_base(tmp_path: Path, trajectories: Path) -> None:
+    with pytest.raises(ValidationError, match="name a base"):
+        sft_config(trajectories, tmp_path, optimization=Optimization(lora=Lora()))
+
+
 @pytest.mark.parametrize("with_trees", [False, True], ids=["groups", "groups and trees"])
 def test_a_head_that_reads_matches_learns_from_decision_groups(
     tmp_path: Path, trajectories: Path, labels: Path, with_trees: bool
@@ -276,6 +302,21 @@ def test_a_linear_head_learns_to_rank(tmp_path: Path, policy: Path) -> None:
     assert [name for name, _ in head.named_parameters()] == ["out.weight"]
 
 
+def test_adapters_learn_to_rank_and_are_merged(tmp_path: Path, policy: Path) -> None:
+    options = {"lora": {"rank": 8}, "lr": 1e-2, "epochs": 6, "average_last": 0.2}
+    tokens = {"batch_tokens": 300, "micro_batch_tokens": 300}
+    config = small_config(tmp_path, policy, keep="spearman", optimization=options | tokens)
+    manifest = run_train_qnet(config)
+    assert manifest.metrics["spearman"] == pytest.approx(1.0)
+    assert manifest.lora == MergedLora(rank=8, alpha=32)
+    loaded = load_qnet(tmp_path / "qnet" / "checkpoint")
+    assert loaded.manifest == manifest
+    candidates = (Message("assistant", "Action: red"), Message("assistant", "Action: blue"))
+    [result] = NaiveScorer(loaded).score([ScoreRequest(episode("red")[:1], candidates)])
+    assert result.q_values[0] > result.q_values[1]
+    assert run_train_qnet(config) == manifest
+
+
 def test_the_error_of_a_distribution_is_least_at_its_target() -> None:
     edges = torch.linspace(-0.1, 1.1, 25)
     centres = (edges[:-1] + edges[1:]) / 2
@@ -330,6 +371,7 @@ def test_a_world_model_learns_what_actions_are_answered(tmp_path: Path, policy: 
         ({"outcome_weight": 0.1, "read_at": "observation"}, "set outcome_weight to 0"),
         ({"head": "linear", "head_bins": 9}, "or head to 'mlp'"),
         ({"head": "linear", "head_features": "match-1"}, "or head to 'mlp'"),
+        ({"optimization": {"lora": {}}, "freeze_trunk": True}, "leave one of them out"),
         ({"head_bins": 1}, "set head_bins to 0, or to 2 or more"),
         ({"head_bins": 9, "head_range": (1.0, 0.0)}, "whose first edge is the lower one"),
     ],

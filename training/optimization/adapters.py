@@ -1,0 +1,97 @@
+"""LoRA adapters: beside the frozen matrices of a trunk in training, merged into them at the end.
+
+A merged model has the modules and the names of weights that it had before training, so checkpoints,
+servers and exports know nothing of adapters.
+"""
+
+from typing import TypeVar
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from qnet.errors import ConfigError
+from qnet.models.manifest import MergedLora
+from qnet.models.qnet import QNet
+from training.optimization.options import Lora
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def with_adapters(model: Model, options: Lora | None) -> Model:
+    """Freeze a language model or a QNet's trunk, and put adapters beside its matrices, in place.
+
+    A new adapter adds nothing, so the model computes what it did. What is trained, adapters and
+    value head, is in float32.
+
+    Args:
+        options: None changes nothing, and all weights are trained.
+
+    Raises:
+        ConfigError: a name in `target_modules` is not that of a linear layer.
+    """
+    if options is None:
+        return model
+    from peft import LoraConfig, inject_adapter_in_model  # training all weights needs none
+
+    assert isinstance(model, PreTrainedModel)
+    trunk = model.base_model
+    targets = _linear_layers(trunk, options)
+    config = LoraConfig(
+        r=options.rank,
+        lora_alpha=options.alpha,
+        lora_dropout=options.dropout,
+        target_modules=list(targets),
+        fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in targets.values()),
+    )
+    model.requires_grad_(False)
+    inject_adapter_in_model(config, trunk)
+    trunk.train(trunk.training)  # new dropout layers would drop in evaluation, too
+    if isinstance(model, QNet):
+        model.head.requires_grad_(True)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return model
+
+
+def merged(model: Model) -> Model:
+    """Add the adapters to the matrices beside them and remove them, in place.
+
+    The model computes what it did; it is not to be trained any further.
+    """
+    if not isinstance(model, PreTrainedModel) or not hasattr(model.base_model, "peft_config"):
+        return model
+    from peft.tuners.lora import LoraLayer
+
+    for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, LoraLayer)]:
+        assert isinstance(layer, nn.Module)
+        layer.merge()
+        model.set_submodule(name, layer.get_base_layer())
+    del model.base_model.peft_config
+    return model
+
+
+def merged_lora(options: Lora | None) -> MergedLora | None:
+    """The manifest's entry for merged adapters."""
+    return MergedLora(rank=options.rank, alpha=options.alpha) if options else None
+
+
+def _linear_layers(trunk: nn.Module, options: Lora) -> dict[str, nn.Module]:
+    """The layers that get adapters, by their names in the trunk."""
+    linear: dict[str, nn.Module] = {
+        n: m for n, m in trunk.named_modules() if isinstance(m, nn.Linear | Conv1D)
+    }
+    if options.target_modules == "all-linear":
+        return linear
+    chosen: dict[str, nn.Module] = {}
+    for target in options.target_modules:
+        found = {n: m for n, m in linear.items() if f".{n}".endswith(f".{target}")}
+        if not found:
+            known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+            raise ConfigError(
+                f"lora.target_modules names {target!r}, which is no linear layer of the trunk; "
+                f"choose among {known}, or set it to 'all-linear'"
+            )
+        chosen |= found
+    return chosen
