@@ -41,13 +41,15 @@ class BestWeights:
         unfinished = self._weights.with_suffix(".partial")
         torch.save(dict(weights), unfinished)
         unfinished.replace(self._weights)
-        self._figures.write_text(json.dumps(figures))
+        unfinished = self._figures.with_suffix(".partial")
+        unfinished.write_text(json.dumps(figures))
+        unfinished.replace(self._figures)
 
     def load(self) -> dict[str, Any] | None:
         """The saved weights; None if the last epoch's are to be kept."""
         if self._criterion == "last" or not self._figures.is_file():
             return None
-        weights: dict[str, Any] = torch.load(self._weights, weights_only=True)
+        weights: dict[str, Any] = torch.load(self._weights, map_location="cpu", weights_only=True)
         return weights
 
     @property

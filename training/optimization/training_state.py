@@ -9,6 +9,7 @@ are safetensors, or loaded as weights only.
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file, save_file
 
+from qnet.errors import ConfigError
 from training.optimization.weight_average import WeightAverage
 
 PREFIX: Final = "state-"
@@ -49,7 +51,11 @@ class TrainingState:
         if self._accelerator.is_main_process:
             if mean:
                 save_file(mean, partial / _AVERAGE)
-            progress = {"step": step, "averaged_steps": self._average.count}
+            progress = {
+                "step": step,
+                "averaged_steps": self._average.count,
+                "num_processes": self._accelerator.num_processes,
+            }
             (partial / _PROGRESS).write_text(json.dumps(progress))
         self._accelerator.wait_for_everyone()
         if self._accelerator.is_main_process:
@@ -62,16 +68,31 @@ class TrainingState:
         """Load the newest state into the model, the optimizers and the average; return its step.
 
         All processes have to call this. Without a saved state it changes nothing and returns 0.
+
+        Raises:
+            ConfigError: another number of processes saved it.
         """
         newest = [max(self._folder.glob(f"{PREFIX}[0-9]*[0-9]"), default=None)]
         broadcast_object_list(newest)
         if newest[0] is None:
             return 0
-        self._accelerator.load_state(str(newest[0]))
         progress = json.loads((newest[0] / _PROGRESS).read_text())
+        self._require_processes(newest[0], progress)
+        self._accelerator.load_state(str(newest[0]))
         if progress["averaged_steps"]:
             self._average.load(load_file(newest[0] / _AVERAGE), progress["averaged_steps"])
         return int(progress["step"])
+
+    def _require_processes(self, saved: Path, progress: Mapping[str, int]) -> None:
+        """Refuse another number of processes, some of which would lack random generators."""
+        now = self._accelerator.num_processes
+        before = progress.get("num_processes", now)  # which earlier versions did not save
+        if before != now:
+            raise ConfigError(
+                f"{saved} was saved by {before} processes, but this training has {now}; resume "
+                f"with {before} (optimization.processes, or --num_processes of the launcher), or "
+                "start anew in another output folder"
+            )
 
     def _remove_others(self, newest: Path) -> None:
         for folder in self._folder.glob(f"{PREFIX}*"):

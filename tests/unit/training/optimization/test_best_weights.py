@@ -35,6 +35,27 @@ def test_the_best_by_the_criterion_is_restored(
         assert best.figures == {"spearman": 0.5, "regret_steps": 0.8}
 
 
+def test_a_kill_while_figures_are_written_leaves_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best, model = BestWeights(tmp_path, "spearman"), nn.Linear(2, 1)
+    offer(best, model, 1.0, spearman=0.5)
+    write_text = Path.write_text
+
+    def write_half(path: Path, text: str) -> int:
+        write_text(path, text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_half)
+        with pytest.raises(KeyboardInterrupt):
+            offer(best, model, 2.0, spearman=0.6)
+    restarted = BestWeights(tmp_path, "spearman")
+    assert restarted.figures == {"spearman": 0.5}
+    offer(restarted, model, 2.0, spearman=0.6)
+    assert restarted.figures == {"spearman": 0.6}
+
+
 def test_without_held_back_groups_the_last_epoch_stays(tmp_path: Path) -> None:
     best, model = BestWeights(tmp_path, "spearman"), nn.Linear(2, 1)
     offer(best, model, 1.0, sibling_accuracy=0.7)

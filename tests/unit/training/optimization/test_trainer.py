@@ -258,6 +258,12 @@ def test_processes_of_a_launcher_are_not_divided_again(
         train(tmp_path, processes=2)
 
 
+def test_a_saved_state_is_not_resumed_by_another_number_of_processes(tmp_path: Path) -> None:
+    train(tmp_path, steps=STEPS[:2], processes=2)
+    with pytest.raises(ConfigError, match="saved by 2 processes, but this training has 1"):
+        train(tmp_path)
+
+
 def test_processes_are_not_forked_where_a_gpu_would_be_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
