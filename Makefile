@@ -58,8 +58,8 @@ test-image: setup $(VENV)/.installed-dev ## the Dockerfile's steps in a clean en
 test-typescript: setup $(VENV)/.installed-dev ## the TypeScript client, with npm, against real servers
 	$(bin)/python -m pytest -rs tests/e2e/test_typescript_client.py
 
-# On a machine with a GPU, with the torch, transformers, accelerate and peft of its own python3, from
-# a source checkout and without a network. What else its Python lacks can come along as wheels:
+# On a machine with a GPU, with the torch, accelerate and peft of its own python3, from a source checkout
+# and without a network. What else its Python lacks comes along as wheels, as does transformers:
 #   make gpu-wheels            here, into build/gpu-wheels
 #   make gpu-check GPU_WHEELS=build/gpu-wheels PYTHON=python3      there
 gpu-check: ## contract tests, training and scoring at 1 B and 7 B on a GPU, in eight minutes

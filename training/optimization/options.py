@@ -36,10 +36,11 @@ class Optimization(BaseModel):
             merged into the weights that are written. AdamW only.
         optimizer: "muon" orthogonalises the updates of hidden matrices and leaves the rest to
             AdamW; it learns faster from scratch. FSDP takes AdamW only.
-        batch_tokens: minimum number of tokens in an optimizer step, which consists of whole
-            micro-batches, whose gradients are accumulated. The papers count sequences instead (64).
+        batch_tokens: minimum tokens per optimizer step. A step is whole micro-batches; their
+            gradients are accumulated. The papers count sequences instead (64).
         micro_batch_tokens: maximum number of tokens, padding included, that go through the model
-            at once. A smaller number needs less memory and changes nothing else.
+            at once, and of a packed row; a longer single sequence still goes through whole. It
+            also decides which sequences share a step.
         average_last: share of the steps, at the end of the training, over which the weights are
             averaged; validation and the result use the average.
         device: "auto" trains on a GPU if there is one; "cpu" never does. `CUDA_VISIBLE_DEVICES`
