@@ -22,7 +22,7 @@ VocabularyLogits = Callable[[Tensor], Tensor]
 
 @dataclass
 class _Output(BaseModelOutputWithPastAndCrossAttentions):
-    """What causal LMs read from their trunk's output, mixtures of experts included."""
+    """The part of a trunk's output that causal LMs read, mixtures of experts included."""
 
     router_logits: None = None
 
