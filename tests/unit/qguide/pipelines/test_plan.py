@@ -17,7 +17,7 @@ EMBEDDED = ROOT / "training/configs/alfworld/embedded/pipeline.toml"
 NO_MODELS = {
     "api_key_variable", "classifiers", "device", "environment", "groups", "instructions", "model",
     "name", "parameters", "phrases", "policy_sha256", "qnet_sha256", "reward_key", "runs", "slice",
-    "task_key", "upstreams", "verifier_sha256",
+    "target_modules", "task_key", "upstreams", "verifier_sha256",
 }  # fmt: skip
 """Fields of text, in any job, that name neither a file nor a model."""
 
