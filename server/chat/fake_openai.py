@@ -37,7 +37,7 @@ Fault = Literal[
     "reasoning",
     "half",
 ]
-_FAULTS: tuple[str, ...] = get_args(Fault)
+_FAULTS: tuple[Fault, ...] = get_args(Fault)
 _HANG_S = 3600.0
 _POLL_S = 0.01
 _LOGPROB = -0.5
@@ -207,9 +207,10 @@ def fake_upstream(
     """Run a fake OpenAI-compatible server, to try `QGUIDE_UPSTREAMS` without a model."""
     import uvicorn
 
-    if fault not in _FAULTS:
+    known = next((each for each in _FAULTS if each == fault), None)
+    if known is None:
         raise typer.BadParameter(f"{fault!r} is not one of {', '.join(_FAULTS[1:])}")
-    fake = FakeUpstream(fault=fault, faults_left=times, delay_s=delay_s)  # type: ignore[arg-type]
+    fake = FakeUpstream(fault=known, faults_left=times, delay_s=delay_s)
     uvicorn.run(fake.app(), host="127.0.0.1", port=port)
 
 

@@ -18,11 +18,11 @@ StopRule = Literal["rising", "never"]
 THIRDS: Final = ("initial", "middle", "final")
 
 
-class Share(NamedTuple):
-    """A part of a whole, to be added up over trajectories."""
+class StepCount(NamedTuple):
+    """Counts of a trajectory's steps, to be added up over trajectories."""
 
-    part: int
-    whole: int
+    rising: int
+    steps: int
 
 
 def draws_another(
@@ -51,7 +51,7 @@ def extreme_pair(rewards: Sequence[float]) -> Preference | None:
     return Preference(best, worst) if rewards[best] > rewards[worst] else None
 
 
-def rising_shares(rewards: Sequence[float]) -> tuple[Share, Share, Share]:
+def rising_shares(rewards: Sequence[float]) -> tuple[StepCount, StepCount, StepCount]:
     """Steps whose reward rises, by third of the trajectory (RRO table 2).
 
     Args:
@@ -67,5 +67,5 @@ def rising_shares(rewards: Sequence[float]) -> tuple[Share, Share, Share]:
         third = 3 * step // steps
         counts[third] += 1
         rising[third] += rewards[step + 1] > rewards[step]
-    first, second, third_ = (Share(*pair) for pair in zip(rising, counts, strict=True))
+    first, second, third_ = (StepCount(*pair) for pair in zip(rising, counts, strict=True))
     return first, second, third_

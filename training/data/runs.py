@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
@@ -26,6 +26,9 @@ from pydantic import BaseModel, ValidationError
 from qnet.errors import ConfigError, RecordError
 
 Row = TypeVar("Row", bound=BaseModel)
+
+EXPLORED: Final = "explored.jsonl"
+"""What a job with two stages explored, beside the rows that it derives from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,19 @@ class JsonlWriter:
     ) -> None:
         """Close."""
         self.close()
+
+
+@contextmanager
+def rows_at_once(path: Path) -> Iterator[JsonlWriter]:
+    """A writer whose file appears when the block ends, and not if it raises.
+
+    For jobs of seconds, which start over when they are killed.
+    """
+    unfinished = path.with_suffix(".partial")
+    unfinished.unlink(missing_ok=True)
+    with JsonlWriter(unfinished) as writer:
+        yield writer
+    unfinished.replace(path)
 
 
 def read_rows(path: Path, row_type: type[Row]) -> Iterator[Row]:

@@ -101,7 +101,7 @@ def contrast_task(
         EnvironmentFailureError: an episode replayed differently, or the expert played another game.
     """
     explorer = _Explorer(make, first_observation, options, rewards, (seed, task_id), chat)
-    judge = _Judge(explorer, expert, dict(known))
+    rewarder = _StepRewarder(explorer, expert, dict(known))
     own: tuple[Step, ...] = ()
     suffix: tuple[Step, ...] = ()
     deviations: list[Deviation] = []
@@ -112,17 +112,17 @@ def contrast_task(
             break
         own = own if t else suffix
         if suffix[0].key != step.key:
-            comparison = yield from judge.compare(t, suffix)
+            comparison = yield from rewarder.compare(t, suffix)
             deviations.append(Deviation(t, suffix, comparison))
         follows = suffix[0].action == step.action
         suffix = suffix[1:] if follows else ()
     return Contrasted(
         own,
         tuple(deviations),
-        judge.expert_rewards,
+        rewarder.expert_rewards,
         explorer.episodes,
-        judge.rollouts,
-        explorer.completion_tokens + judge.completion_tokens,
+        rewarder.rollouts,
+        explorer.completion_tokens + rewarder.completion_tokens,
     )
 
 
@@ -155,7 +155,7 @@ class _Explorer:
 
 
 @dataclass(slots=True)
-class _Judge:
+class _StepRewarder:
     """Step rewards of the expert and of the agent."""
 
     explorer: _Explorer

@@ -48,7 +48,7 @@ class Comparison(Part):
         points: the difference in hundredths of the range of outcomes.
         ci95: interval of the difference, over tasks; None with too few of them.
         more_episodes: how many more are needed to see a 5-point difference in four of five cases;
-            None where that cannot be reckoned.
+            None where that cannot be estimated.
         sentence: the finding in words.
     """
 

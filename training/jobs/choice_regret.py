@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from qnet.errors import ConfigError, QGuideError
 from qnet.types import History, Message, Scorer, ScoreRequest, reads_observation
 from training.data.decision_groups import DecisionGroupsRow, DecisionRow
-from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
+from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once, rows_path
 from training.environment import ReadPair
 from training.environments.registry import find_environment
 from training.evaluation.choice_regret import ScoredEpisodeRow, choice_figures, scored_episode
@@ -147,12 +147,9 @@ def _write(
             f"{', '.join(map(str, config.groups))}: no decision between several candidates; draw "
             "more candidates per state, or at a higher temperature, with `qguide groups`"
         )
-    unfinished = run.rows.with_suffix(".partial")
-    unfinished.unlink(missing_ok=True)
-    with JsonlWriter(unfinished) as writer:
+    with rows_at_once(run.rows) as writer:
         for episode in episodes:
             writer.write(episode)
-    unfinished.replace(run.rows)
     figures = choice_figures(episodes) | dict(more)
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"scorer": scorer, **figures})

@@ -19,7 +19,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic import Field
 from rich.console import Console
@@ -30,7 +30,7 @@ from training.data.contrast import ContrastRow, sha256_of_steps
 from training.data.expert_trajectories import best_trajectories
 from training.data.preferences import PreferenceRow, preference_row, scored_messages
 from training.data.records import TrajectoryRow, messages_of
-from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, read_rows
+from training.data.runs import EXPLORED, RunFolder, finished_task_ids, read_rows, rows_at_once
 from training.exploration.contrast import Contrast, Contrasted, contrast_task
 from training.exploration.step_rewards import StepRewards
 from training.rollouts.figures import RunFigures
@@ -40,8 +40,6 @@ from training.rollouts.models import EMBEDDED, sha256_of_policy
 from training.rollouts.policies import with_rollouts
 from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 from training.trajectory import Step, path_history
-
-EXPLORED: Final = "explored.jsonl"
 
 
 class IprConfig(RolloutConfig):
@@ -282,13 +280,10 @@ def _state(trajectory: TrajectoryRow, steps: Sequence[Step]) -> History:
 def _write_pairs(folder: RunFolder) -> dict[str, float]:
     """Write the pairs of all explored tasks; returns their figures."""
     explored = sorted(read_rows(folder.path / EXPLORED, ContrastRow), key=lambda row: row.task_id)
-    unfinished = folder.rows.with_suffix(".partial")
-    unfinished.unlink(missing_ok=True)
-    with JsonlWriter(unfinished) as writer:
+    with rows_at_once(folder.rows) as writer:
         for row in explored:
             for pair in row.pairs:
                 writer.write(pair)
-    unfinished.replace(folder.rows)
     return figures_of(explored)
 
 

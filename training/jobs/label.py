@@ -19,7 +19,7 @@ from qnet.types import Message
 from training.algorithms.labelling import Target, labelled_paths, sibling_groups
 from training.algorithms.tree import Tree, branching_fraction
 from training.data.records import LabelRow, after_leaf_fields, rows_of
-from training.data.runs import JsonlWriter, RunFolder, open_run
+from training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from training.data.task_trees import read_task_trees
 from training.trajectory import step_messages
 
@@ -67,9 +67,7 @@ def run_label(config: LabelConfig) -> dict[str, object]:
 
 def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
     statistics = _Statistics()
-    unfinished = run.rows.with_suffix(".partial")
-    unfinished.unlink(missing_ok=True)
-    with JsonlWriter(unfinished) as writer:
+    with rows_at_once(run.rows) as writer:
         tasks = read_task_trees(
             config.trees, min_reward=config.min_reward, max_reward=config.max_reward
         )
@@ -83,7 +81,6 @@ def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
             statistics.add(task.tree, labels)
             for row in label_rows(task.row, task.tree, labels, target=config.target):
                 writer.write(row)
-    unfinished.replace(run.rows)
     summary = statistics.summary()
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"target": config.target, **summary})

@@ -30,7 +30,7 @@ from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels, candidate_label, decisions_of
 from training.data.preferences import PreferenceRow, preference_row, scored_messages
 from training.data.records import EXPERT, TrajectoryRow, messages_of
-from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
+from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once, rows_path
 from training.data.task_trees import TaskTree, read_task_trees
 
 _LEAST_MARGIN = 1e-9
@@ -98,18 +98,16 @@ def run_pairs(config: PairsConfig) -> dict[str, object]:
 
 def _write(config: PairsConfig, run: RunFolder) -> dict[str, object]:
     statistics = _Statistics()
-    unfinished = run.rows.with_suffix(".partial")
-    unfinished.unlink(missing_ok=True)
-    with JsonlWriter(unfinished) as writer:
+    with rows_at_once(run.rows) as writer:
         for row in preference_rows(config):
             statistics.add(row)
             writer.write(row)
-    if not statistics.tasks:
-        raise ConfigError(
-            "no two actions or episodes differ enough in value; lower min_label_margin "
-            f"({config.min_label_margin:g}), or explore and collect with a policy that also fails"
-        )
-    unfinished.replace(run.rows)
+        if not statistics.tasks:
+            raise ConfigError(
+                "no two actions or episodes differ enough in value; lower min_label_margin "
+                f"({config.min_label_margin:g}), or explore and collect with a policy that also "
+                "fails"
+            )
     summary = statistics.summary()
     with JsonlWriter(run.metrics) as metrics:
         metrics.write(summary)

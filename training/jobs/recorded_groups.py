@@ -25,7 +25,7 @@ from training.data.decision_groups import (
     DecisionRow,
 )
 from training.data.records import MessageRow, TrajectoryRow
-from training.data.runs import JsonlWriter, RunFolder, open_run
+from training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from training.environment import Task
 from training.environments.intercode_sql.actions import parse_sql
 from training.environments.intercode_sql.bundle import INTERCODE_SQL, InterCodeSqlConfig
@@ -92,11 +92,9 @@ def run_recorded_groups(config: RecordedGroupsConfig) -> dict[str, float]:
 
 def _write(config: RecordedGroupsConfig, suite: SelectedSuite, run: RunFolder) -> dict[str, float]:
     proposals = _proposals(config)
-    unfinished = run.rows.with_suffix(".partial")
-    unfinished.unlink(missing_ok=True)
     groups = 0
     figures: dict[str, float] = defaultdict(float)
-    with JsonlWriter(unfinished) as writer:
+    with rows_at_once(run.rows) as writer:
         for task in suite.tasks:
             if row := _groups_row(config, suite, task, proposals.get(task.id, {})):
                 groups += 1
@@ -106,12 +104,11 @@ def _write(config: RecordedGroupsConfig, suite: SelectedSuite, run: RunFolder) -
                 for one in [row] if config.rows == "groups" else trajectories(row, config):
                     writer.write(one)
                     figures["rows"] += 1
-    if not groups:
-        raise ConfigError(
-            f"no run of {config.episodes} that is named like {', '.join(config.runs)} acted on "
-            f"any of {len(suite.tasks)} tasks; check runs and environment.task_ids"
-        )
-    unfinished.replace(run.rows)
+        if not groups:
+            raise ConfigError(
+                f"no run of {config.episodes} that is named like {', '.join(config.runs)} acted on "
+                f"any of {len(suite.tasks)} tasks; check runs and environment.task_ids"
+            )
     figures |= {"tasks": groups, "tasks_without": len(suite.tasks) - groups}
     with JsonlWriter(run.metrics) as metrics:
         metrics.write(figures)

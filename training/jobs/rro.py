@@ -14,7 +14,6 @@ changes a row, and the draws of the two rules begin alike.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from rich.console import Console
 
@@ -22,7 +21,7 @@ from qnet.types import BatchPolicy, Message
 from training.algorithms.rising import THIRDS, extreme_pair, rising_shares
 from training.data.decision_groups import ContinuationRow, DecisionGroupsRow
 from training.data.preferences import PairSource, PreferenceRow, preference_row
-from training.data.runs import JsonlWriter, RunFolder, read_rows
+from training.data.runs import EXPLORED, RunFolder, read_rows, rows_at_once
 from training.environments.registry import find_environment
 from training.exploration.rising import Rising, RisingTrajectory, explore_rising
 from training.exploration.step_rewards import StepRewards
@@ -31,8 +30,6 @@ from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, ope
 from training.rollouts.hosted import HostedPolicy
 from training.rollouts.models import EMBEDDED, sha256_of_policy
 from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
-
-EXPLORED: Final = "explored.jsonl"
 
 
 class RroConfig(RolloutConfig):
@@ -170,15 +167,12 @@ def _write_pairs(config: RroConfig, folder: RunFolder) -> dict[str, float]:
     """Write the pairs of all explored tasks; returns their figures."""
     source: PairSource = "rising" if config.rising.stop == "rising" else "fixed"
     explored = list(read_rows(folder.path / EXPLORED, DecisionGroupsRow))
-    unfinished = folder.rows.with_suffix(".partial")
-    unfinished.unlink(missing_ok=True)
     gaps: list[float] = []
-    with JsonlWriter(unfinished) as writer:
+    with rows_at_once(folder.rows) as writer:
         for row in sorted(explored, key=lambda row: row.task_id):
             for pair in pairs_of(row, source):
                 writer.write(pair)
                 gaps.append(pair.gap)
-    unfinished.replace(folder.rows)
     mean_gap = {"mean_gap": sum(gaps) / len(gaps)} if gaps else {}
     return {"pairs": len(gaps), **mean_gap, **figures_of(explored)}
 
@@ -197,10 +191,10 @@ def figures_of(rows: Iterable[DecisionGroupsRow]) -> dict[str, float]:
     figures: dict[str, float] = {"tasks": len(rows), "steps": len(decisions), "draws": draws}
     if decisions:
         figures["draws_per_step"] = draws / len(decisions)
-    shares = [rising_shares(taken_rewards(row)) for row in rows]
+    counts = [rising_shares(taken_rewards(row)) for row in rows]
     for number, name in enumerate(THIRDS):
-        if steps := sum(share[number].whole for share in shares):
-            rising = sum(share[number].part for share in shares)
+        if steps := sum(count[number].steps for count in counts):
+            rising = sum(count[number].rising for count in counts)
             figures[f"rising_{name}"] = rising / steps
     return figures
 

@@ -8,7 +8,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Share(Generic[Item]):
+class Assignment(Generic[Item]):
     """One process's part of a step.
 
     Attributes:
@@ -20,14 +20,14 @@ class Share(Generic[Item]):
     fillers: list[Item]
 
 
-def share(
+def assign(
     items: Sequence[Item],
     *,
     size: Callable[[Item], int],
     rank: int,
     ranks: int,
     even: bool = False,
-) -> Share[Item]:
+) -> Assignment[Item]:
     """Part of a step that the process with this rank computes.
 
     Args:
@@ -42,7 +42,7 @@ def share(
     passes = max(map(len, parts)) if even else 0
     smallest = items[min(range(len(items)), key=sizes.__getitem__)]
     mine = [items[i] for i in parts[rank]]
-    return Share(mine, [smallest] * (passes - len(mine)))
+    return Assignment(mine, [smallest] * (passes - len(mine)))
 
 
 def partition(sizes: Sequence[int], *, parts: int) -> list[list[int]]:

@@ -35,7 +35,7 @@ from training.optimization.best_weights import BestWeights
 from training.optimization.metrics import Metrics
 from training.optimization.optimizers import build_optimizers, cosine_with_warmup
 from training.optimization.options import Optimization
-from training.optimization.partition import share
+from training.optimization.partition import assign
 from training.optimization.training_state import TrainingState
 from training.optimization.weight_average import WeightAverage
 
@@ -171,9 +171,10 @@ class Loop(Generic[Model]):
         Adapters are merged for good: the loop cannot run afterwards.
         """
         model = self._whole_model()
-        results = [save(merged(model)) if self._accelerator.is_main_process else None]
+        results: list[Any] = [save(merged(model)) if self._accelerator.is_main_process else None]
         broadcast_object_list(results)
-        return results[0]  # type: ignore[return-value]
+        result: Result = results[0]
+        return result
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
@@ -213,7 +214,7 @@ class Loop(Generic[Model]):
         The last number is above 0 in the main process when it is time to save, so that after the
         sum over all processes each of them knows.
         """
-        mine = share(
+        mine = assign(
             training.steps[self.step],
             size=training.size,
             rank=self._accelerator.process_index,

@@ -1,4 +1,4 @@
-"""Memory of a training step on a GPU, reckoned from the trunk's shape before anything is loaded.
+"""Memory of a training step on a GPU, estimated from the trunk's shape before anything is loaded.
 
 The step is one packed tree under FlexAttention with gradient checkpointing, in bfloat16: of each
 layer only its input is kept, and one layer at a time is computed again for its gradients. All terms
@@ -88,7 +88,7 @@ class TrainingMemory:
         return self.frozen + self.trained + self.layer_inputs + self.one_layer + self.outputs
 
 
-def reckon_memory(
+def estimate_memory(
     config: PretrainedConfig, *, tokens: int, adapter_rank: int | None, head_width: int = 1024
 ) -> TrainingMemory:
     """Reckon the memory of one training step of a QNet.

@@ -29,9 +29,9 @@ def _shown(part: PartRow) -> str:
     if "tokens_per_s" in figures:
         peak = figures["peak_memory_bytes"]
         of_memory = f", {peak / _GIB:.1f} GiB" if peak else ""
-        reckoned = figures["reckoned_memory_bytes"] / _GIB
+        estimated = figures["estimated_memory_bytes"] / _GIB
         speed = f"{figures['tokens_per_s']:,.0f} tokens/s"
-        return f"{figures['tokens']:,} tokens, {speed}{of_memory} (reckoned {reckoned:.1f})"
+        return f"{figures['tokens']:,} tokens, {speed}{of_memory} (estimated {estimated:.1f})"
     if "points" in figures:
         return "; ".join(
             f"{label}: "

@@ -3,7 +3,7 @@
     python -m qguide.bench.gpu.training_step '{"size": "7b", "adapter_rank": 16, "tokens": 32768}'
 
 prints a JSON object: the time of each step, tokens per second, and the peak of the device's memory
-beside the one that `training_memory` reckons.
+beside the one that `training_memory` estimates.
 """
 
 import json
@@ -24,7 +24,7 @@ from training.optimization.adapters import with_adapters
 from training.optimization.optimizers import build_optimizers
 from training.optimization.options import Lora, Optimization
 from training.optimization.packed_trees import PackedTree, Place
-from training.optimization.training_memory import reckon_memory
+from training.optimization.training_memory import estimate_memory
 from training.q_training.losses import loss_of
 from training.q_training.objective import Objective
 
@@ -74,7 +74,7 @@ def measure(options: TrainingStep) -> dict[str, object]:
     if not all(map(math.isfinite, losses)):
         raise FloatingPointError(f"the losses are {losses}")
     trained = sum(p.numel() for p in net.parameters() if p.requires_grad)
-    reckoned = reckon_memory(
+    estimated = estimate_memory(
         llama_config(shape),
         tokens=len(tree),
         adapter_rank=options.adapter_rank,
@@ -93,7 +93,7 @@ def measure(options: TrainingStep) -> dict[str, object]:
         "step_s": seconds[1:],
         "tokens_per_s": len(tree) / min(seconds[1:]),
         "peak_memory_bytes": _peak(options.device),
-        "reckoned_memory_bytes": reckoned.total,
+        "estimated_memory_bytes": estimated.total,
     }
 
 

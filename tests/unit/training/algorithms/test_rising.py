@@ -68,6 +68,6 @@ def test_rising_steps_are_counted_by_third() -> None:
 
 @given(rewards=st.lists(st.floats(min_value=0, max_value=1), min_size=1, max_size=40))
 def test_every_step_is_in_one_third(rewards: list[float]) -> None:
-    shares = rising_shares(rewards)
-    assert sum(share.whole for share in shares) == len(rewards) - 1
-    assert all(share.part <= share.whole for share in shares)
+    counts = rising_shares(rewards)
+    assert sum(count.steps for count in counts) == len(rewards) - 1
+    assert all(count.rising <= count.steps for count in counts)

@@ -13,11 +13,11 @@ from qnet.types import BatchPolicy, Candidate, History, Message, SampleRequest
 from tests.support.corridors import THOUGHT, write_solutions
 from training.data.contrast import ContrastRow
 from training.data.preferences import PreferenceRow
-from training.data.runs import read_rows
+from training.data.runs import EXPLORED, read_rows
 from training.environments.corridor import Corridor, CorridorConfig
 from training.exploration.contrast import Contrast
 from training.exploration.step_rewards import StepRewards
-from training.jobs.ipr import EXPLORED, IprConfig, run_ipr
+from training.jobs.ipr import IprConfig, run_ipr
 from training.rollouts.hosted import HostedModel
 from training.trajectory import action_key, react_reply
 

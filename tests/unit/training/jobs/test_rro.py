@@ -15,12 +15,12 @@ from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, Message, SampleRequest
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.preferences import PreferenceRow
-from training.data.runs import read_rows
+from training.data.runs import EXPLORED, read_rows
 from training.environment import StepResult
 from training.environments.corridor import CorridorConfig
 from training.exploration.rising import Rising, RisingTrajectory, explore_rising
 from training.exploration.step_rewards import StepRewards
-from training.jobs.rro import EXPLORED, RroConfig, figures_of, run_rro, taken_rewards
+from training.jobs.rro import RroConfig, figures_of, run_rro, taken_rewards
 from training.rollouts.lockstep import run_together
 from training.trajectory import action_key, react_reply
 

@@ -67,7 +67,7 @@ def test_a_merged_model_computes_what_it_did_and_looks_as_before(
     adapted = logits_or_q(model)
     assert float((adapted - before).abs().max()) > 0.01
     merged(model)
-    torch.testing.assert_close(logits_or_q(model), adapted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits_or_q(model), adapted, rtol=1e-4, atol=1e-4)
     assert {name: weight.shape for name, weight in model.state_dict().items()} == shapes
     assert [type(module) for module in model.modules()] == modules
     assert not hasattr(model.base_model, "peft_config")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.optimization.partition import Share, partition, share
+from training.optimization.partition import Assignment, assign, partition
 
 sizes = st.lists(st.integers(1, 100), max_size=30)
 
@@ -30,7 +30,7 @@ def test_everything_is_dealt_once_and_no_hand_is_over_full(sizes: list[int], han
 
 
 def test_one_process_keeps_everything_as_it_came() -> None:
-    assert share([3, 1, 2], size=int, rank=0, ranks=1) == Share([3, 1, 2], [])
+    assert assign([3, 1, 2], size=int, rank=0, ranks=1) == Assignment([3, 1, 2], [])
 
 
 @pytest.mark.parametrize("even", [False, True])
@@ -38,7 +38,7 @@ def test_one_process_keeps_everything_as_it_came() -> None:
 def test_every_item_counts_once_and_passes_are_even_where_they_have_to_be(
     sizes: list[int], ranks: int, even: bool
 ) -> None:
-    shares = [share(sizes, size=int, rank=r, ranks=ranks, even=even) for r in range(ranks)]
+    shares = [assign(sizes, size=int, rank=r, ranks=ranks, even=even) for r in range(ranks)]
     assert sorted(item for part in shares for item in part.items) == sorted(sizes)
     passes = [len(part.items) + len(part.fillers) for part in shares]
     assert not even or len(set(passes)) == 1

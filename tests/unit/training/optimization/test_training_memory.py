@@ -1,4 +1,4 @@
-"""Memory of a training step: reckoned as autograd keeps it, and small enough for one GPU."""
+"""Memory of a training step: estimated as autograd keeps it, and small enough for one GPU."""
 
 import re
 from dataclasses import astuple
@@ -13,8 +13,8 @@ from qguide.bench.measurement.shapes import SHAPES, llama_config
 from qnet.models.qnet import QNet, QNetConfig
 from training.optimization.training_memory import (
     Dimensions,
+    estimate_memory,
     layer_bytes,
-    reckon_memory,
 )
 
 PAGE = Path(__file__).parents[4] / "docs" / "train" / "memory.md"
@@ -43,21 +43,21 @@ def test_what_autograd_keeps_is_at_most_what_is_reckoned(dtype: torch.dtype, str
     net = QNet(QNetConfig(trunk=SMALL.to_dict(), head_width=32)).train()
     net.trunk.to(dtype)
     of_all_layers = kept_bytes(net)
-    reckoned = SMALL.num_hidden_layers * TOKENS * layer_bytes(Dimensions.of(SMALL), stream=stream)
-    assert 0.5 * reckoned < of_all_layers <= reckoned
+    estimated = SMALL.num_hidden_layers * TOKENS * layer_bytes(Dimensions.of(SMALL), stream=stream)
+    assert 0.5 * estimated < of_all_layers <= estimated
     net.trunk.activation_checkpointing_enable({"use_reentrant": False})
     rank = 8 if stream == 2 else None
-    memory = reckon_memory(SMALL, tokens=TOKENS, adapter_rank=rank, head_width=32)
+    memory = estimate_memory(SMALL, tokens=TOKENS, adapter_rank=rank, head_width=32)
     of_inputs = kept_bytes(net)
     assert memory.layer_inputs <= of_inputs <= memory.layer_inputs + memory.outputs
 
 
 def test_a_tree_of_32768_tokens_of_a_7b_trunk_fits_80_gb_with_adapters() -> None:
     config = llama_config(SHAPES["7b"])
-    whole, half = (reckon_memory(config, tokens=t, adapter_rank=16) for t in (32_768, 16_384))
+    whole, half = (estimate_memory(config, tokens=t, adapter_rank=16) for t in (32_768, 16_384))
     assert whole.total < 80e9
     assert whole.total - half.total == half.total - half.frozen - half.trained
-    assert reckon_memory(config, tokens=32_768, adapter_rank=None).total > 80e9
+    assert estimate_memory(config, tokens=32_768, adapter_rank=None).total > 80e9
 
 
 def test_the_table_of_the_docs_is_what_is_reckoned() -> None:
@@ -65,7 +65,7 @@ def test_the_table_of_the_docs_is_what_is_reckoned() -> None:
     assert rows
     for size, trained, cells in rows:
         tokens, *shown = cells.split(" | ")
-        memory = reckon_memory(
+        memory = estimate_memory(
             llama_config(SHAPES[size]),
             tokens=int(tokens.replace(",", "")),
             adapter_rank=None if trained == "all weights" else 16,
