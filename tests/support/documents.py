@@ -31,6 +31,7 @@ _PROGRAMS: Final = (
         "curl",
         "cp",
         "npm",
+        "python",
     ),
 )
 _RECORDER: Final = """

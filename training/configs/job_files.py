@@ -7,7 +7,6 @@ A file with `extends = "../sft.toml"` takes every field that it does not set its
 That path is relative to the file; all other paths are relative to the working directory.
 """
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from qnet.errors import ConfigError
+from qnet.support.addresses import HIDDEN, without_secrets
 from training.environment import EnvironmentConfig
 from training.environments.registry import (
     DEFAULT_ENVIRONMENT,
@@ -37,9 +37,6 @@ RENAMED = {
     "tails": "unbranched_suffixes",
 }
 """New names of renamed fields, so that the error about an older job file can name them."""
-
-PASSWORD = re.compile(r"//[^/@\s]*@")
-"""User and password in an address."""
 
 
 def load_config(
@@ -68,7 +65,8 @@ def load_config(
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals:
-            raise ConfigError(f"--set {override!r} has no value; write field=value")
+            shown = without_secrets(override)
+            raise ConfigError(f"--set {shown!r} has no value; write field=value")
         _set(values, name.strip(), _parse(text.strip()))
     with _explained(kind, values, place=str(path) if path is not None else "the command line"):
         return kind.model_validate(values)
@@ -147,7 +145,9 @@ def _set(values: dict[str, Any], name: str, value: object) -> None:
     for part in tables:
         inner = values.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"{name}: {part} is {inner!r}, not a table; set {part} as a whole")
+            raise ConfigError(
+                f"{name}: {part} is {_shown(part, inner)}, not a table; set {part} as a whole"
+            )
         values = inner
     values[field] = value
 
@@ -185,9 +185,23 @@ def _explain(problem: ErrorDetails, kind: type[BaseModel], values: Mapping[str, 
 def _shown(field: str, value: object) -> str:
     """A value in a message: shortened, and without what may be a key or a password."""
     if "key" in field:
-        return "…"
-    text = PASSWORD.sub("//…@", repr(value))
+        return HIDDEN
+    text = repr(_without_secrets(value))
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _without_secrets(value: object) -> object:
+    match value:
+        case str():
+            return without_secrets(value)
+        case Mapping():
+            return {
+                name: HIDDEN if "key" in str(name) else _without_secrets(part)
+                for name, part in value.items()
+            }
+        case list() | tuple():
+            return [_without_secrets(part) for part in value]
+    return value
 
 
 def _fields_at(

@@ -33,6 +33,7 @@ from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimi
 from qnet.policies.session import in_session
 from qnet.policies.upstream_settings import ApiKey, UpstreamName, UpstreamSettings
 from qnet.policies.usage_ledger import collect_usage
+from qnet.support.addresses import without_secrets
 from qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from training.rollouts.usage import Prices, Usage
 
@@ -159,14 +160,14 @@ def find_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> tuple[str,
         return table, upstreams[table]
     if not _ADDRESS.fullmatch(name):
         raise ConfigError(
-            f"{_without_password(name)} names no model; write http://HOST:PORT/v1#MODEL"
+            f"{without_secrets(name)} names no model; write http://HOST:PORT/v1#MODEL"
         )
     url, _, model = name.partition("#")
     try:
         hosted = HostedModel(url=TypeAdapter(HttpUrl).validate_python(url), model=model)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{_without_password(name)}: {reason}") from None
+        raise ConfigError(f"{without_secrets(name)}: {reason}") from None
     return f"{hosted.url.host}:{hosted.url.port}", hosted
 
 
@@ -217,10 +218,6 @@ def read_key(owner: str, variable: str) -> SecretStr | None:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{owner}: {variable}: {reason}") from None
     return key
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"//[^/#\s]*@", "//…@", url)
 
 
 @dataclass(slots=True)

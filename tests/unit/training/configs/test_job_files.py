@@ -170,6 +170,15 @@ def test_an_old_name_is_refused_with_the_new_one(
         "upstreams.gpt.api_key_variable='sk-secret'",
         "upstreams.gpt.url='http://me:sk-secret@host/v1'",
         "policy='http://me:sk-secret@host/v1#m'",
+        "policy='http://me:pa@sk-secret@host/v1#m'",
+        "policy='http://host:1/v1?key=sk-secret#m'",
+        "policy='http://host:1/v1?key=sk-secret'",
+        "upstreams.gpt.url='https://host/v1?key=sk-secret'",
+        "upstreams.gpt.url='http://me:pa@sk-secret@host'",
+        "upstreams.gpt.url='me:sk-secret@host'",
+        "upstreams.gpt.url.at='http://me:sk-secret@host/v1'",
+        "upstreams.gpt=[{url='https://host/v1?key=sk-secret'}, {api_key='sk-secret'}]",
+        "http://me:sk-secret@host/v1",
     ],
 )
 def test_a_key_in_a_job_file_is_refused_and_not_repeated(tmp_path: Path, override: str) -> None:
