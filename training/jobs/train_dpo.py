@@ -132,12 +132,7 @@ def _optimize(
     """Train the policy; the loop with the weights to keep, and their validation figures."""
     policy = model.policy
     best = BestWeights(run.path, config.keep)
-    loop = Loop(policy, config.optimization, output=run.path, best=best)
-    use_block_masks(policy, policy.device)
-    use_block_masks(model.reference, loop.device)
-    require_packable(policy)
-    use_block_masks(policy, loop.device)  # where FSDP moves it in `run`
-    disable_dropout(policy)
+    loop = _packed_loop(config, run, model, best)
     # Log pi of the policy and of its reference are compared, so their precision is the same. The
     # main process writes the file that the others read.
     with loop.main_process_first(), loop.autocast():
@@ -176,6 +171,20 @@ def _optimize(
         return loop, best.figures
     # A run that had ended before has seen no epoch now.
     return loop, of_last_epoch or loop.evaluate(figures_now)
+
+
+def _packed_loop(
+    config: TrainDpoConfig, run: RunFolder, model: ImplicitQ, best: BestWeights
+) -> Loop[PreTrainedModel]:
+    """The loop of the policy, with both models ready for packed rows on its device."""
+    policy = model.policy
+    loop = Loop(policy, config.optimization, output=run.path, best=best)
+    use_block_masks(policy, policy.device)
+    use_block_masks(model.reference, loop.device)
+    require_packable(policy)
+    use_block_masks(policy, loop.device)  # where FSDP moves it in `run`
+    disable_dropout(policy)
+    return loop
 
 
 def _loss(

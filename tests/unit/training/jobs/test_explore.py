@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from random import Random
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from qnet.policies.local import LocalPolicy
 from qnet.records import ROOT_ID, TreeRow
 from qnet.types import Candidate, Message, SampleRequest
 from tests.support.tiny_models import policy_model
+from tests.support.wanderer import Wanderer
 from training.data.records import EXPERT, SearchRow, TrajectoryRow, rows_of, tree_from_row
 from training.data.runs import JsonlWriter, read_rows
 from training.environments.alfworld.bundle import AlfWorldConfig
@@ -26,31 +26,6 @@ from training.exploration.mcts import Mcts
 from training.exploration.tree_expansion import Exploration
 from training.jobs.explore import ExploreConfig, run_explore
 from training.trajectory import react_reply
-
-ACTIONS = ("go left", "go right", "take key", "open door")
-
-
-class Wanderer:
-    """Draws any action, decided only by the seed."""
-
-    name = "wanderer"
-
-    def __init__(self, *, dies_after: int | None = None) -> None:
-        self.calls = 0
-        self._dies_after = dies_after
-
-    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        self.calls += 1
-        if self.calls == self._dies_after:
-            raise KeyboardInterrupt
-        return [self._sample(request) for request in requests]
-
-    def _sample(self, request: SampleRequest) -> list[Candidate]:
-        draw = Random(request.sampling.seed)
-        return [
-            Candidate(Message("assistant", react_reply("", draw.choice(ACTIONS))), 3)
-            for _ in range(request.n)
-        ]
 
 
 def configure(output: Path, *, count: int = 6, **changes: object) -> ExploreConfig:

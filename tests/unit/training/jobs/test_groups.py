@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +10,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
-from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
+from qnet.types import Candidate, SampleRequest, ScoreRequest, ScoreResult
+from tests.support.wanderer import ACTIONS, Wanderer
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.runs import read_rows
 from training.environments.alfworld.bundle import AlfWorldConfig
@@ -19,36 +19,7 @@ from training.environments.alfworld.expert.policy import ExpertPolicy
 from training.environments.corridor import CorridorConfig
 from training.exploration.decision_groups import Decisions, Draws
 from training.jobs.groups import Continuation, GroupsConfig, run_groups
-from training.trajectory import parse_action, react_reply
-
-ACTIONS = ("go left", "go right", "take key", "open door")
-
-
-class Wanderer:
-    """Draws any action with any thought, decided only by the seed."""
-
-    name = "wanderer"
-
-    def __init__(self, *, dies_after: int | None = None) -> None:
-        self.calls = 0
-        self._dies_after = dies_after
-
-    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        self.calls += 1
-        if self.calls == self._dies_after:
-            raise KeyboardInterrupt
-        return [self._sample(request) for request in requests]
-
-    def _sample(self, request: SampleRequest) -> list[Candidate]:
-        draw = Random(request.sampling.seed)
-        return [
-            Candidate(
-                Message("assistant", react_reply(draw.choice("AB"), draw.choice(ACTIONS))),
-                completion_tokens=3,
-                logprob=-1.0,
-            )
-            for _ in range(request.n)
-        ]
+from training.trajectory import parse_action
 
 
 class Speechless:
@@ -87,7 +58,7 @@ def play(
     config: GroupsConfig, policy: Wanderer | Speechless | None = None
 ) -> list[DecisionGroupsRow]:
     quiet = Console(file=StringIO())
-    run_groups(config, policy=policy or Wanderer(), scorer=LikesRight(), console=quiet)
+    run_groups(config, policy=policy or Wanderer("AB"), scorer=LikesRight(), console=quiet)
     rows = read_rows(config.output / "rows.jsonl", DecisionGroupsRow)
     return sorted(rows, key=lambda row: row.task_id)
 
@@ -144,11 +115,11 @@ def test_rows_do_not_depend_on_how_many_are_played_at_once(tmp_path: Path) -> No
 
 
 def test_a_killed_run_is_resumed_without_losing_or_repeating_a_task(tmp_path: Path) -> None:
-    undisturbed = Wanderer()
+    undisturbed = Wanderer("AB")
     whole = play(configure(tmp_path / "whole", parallel=2), undisturbed)
     config = configure(tmp_path / "killed", parallel=2)
     with pytest.raises(KeyboardInterrupt):
-        play(config, Wanderer(dies_after=undisturbed.calls // 2))
+        play(config, Wanderer("AB", dies_after=undisturbed.calls // 2))
     with (tmp_path / "killed" / "rows.jsonl").open("ab") as file:
         file.write(b'{"task_id": "corr')
     assert play(config) == whole

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from random import Random
 
 import pytest
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.console import Console
 from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.types import BatchPolicy, Candidate, History, Message, SampleRequest
 from tests.support.corridors import THOUGHT, write_solutions
+from tests.support.wanderer import Wanderer
 from training.data.contrast import ContrastRow
 from training.data.preferences import PreferenceRow
 from training.data.runs import EXPLORED, read_rows
@@ -54,30 +54,6 @@ class Stumbler:
         stumbles = len(done) == self._stumbles_at or ("look" in done and not self._recovers)
         action = "look" if stumbles else SOLUTION[len(right)]
         return [Candidate(Message("assistant", react_reply(THOUGHT, action)), 2)] * request.n
-
-
-class Wanderer:
-    """Draws any action, decided only by the seed."""
-
-    name = "wanderer"
-
-    def __init__(self, *, dies_after: int | None = None) -> None:
-        self.calls = 0
-        self._dies_after = dies_after
-
-    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        self.calls += 1
-        if self.calls == self._dies_after:
-            raise KeyboardInterrupt
-        return [self._sample(request) for request in requests]
-
-    def _sample(self, request: SampleRequest) -> list[Candidate]:
-        draw = Random(request.sampling.seed)
-        actions = ("go left", "go right", "take key", "open door")
-        return [
-            Candidate(Message("assistant", react_reply(THOUGHT, draw.choice(actions))), 3)
-            for _ in range(request.n)
-        ]
 
 
 @pytest.fixture
@@ -237,12 +213,12 @@ def test_an_earlier_folder_that_is_no_run_is_refused(
 
 def test_tasks_without_a_trajectory_are_not_played(expert: Path) -> None:
     config = configure(expert, count=9)
-    figures = explore(config, Wanderer())
+    figures = explore(config, Wanderer([THOUGHT]))
     assert figures["tasks"] == 6
     others = CorridorConfig(first_seed=100, count=3)
     elsewhere = configure(expert, "elsewhere", environment=others)
     with pytest.raises(ConfigError, match="none of the 3 tasks has a trajectory"):
-        explore(elsewhere, Wanderer())
+        explore(elsewhere, Wanderer([THOUGHT]))
 
 
 def test_an_expert_of_another_game_is_refused(expert: Path) -> None:
@@ -256,17 +232,17 @@ def test_an_expert_of_another_game_is_refused(expert: Path) -> None:
 def test_a_killed_run_goes_on_to_the_same_rows(expert: Path, parallel: int) -> None:
     whole = configure(expert, "whole", count=6)
     killed = configure(expert, "killed", count=6, parallel=parallel)
-    explore(whole, Wanderer())
+    explore(whole, Wanderer([THOUGHT]))
     with pytest.raises(KeyboardInterrupt):
-        explore(killed, Wanderer(dies_after=40))
+        explore(killed, Wanderer([THOUGHT], dies_after=40))
     assert not (killed.output / "rows.jsonl").exists()
-    explore(killed, Wanderer())
+    explore(killed, Wanderer([THOUGHT]))
     assert explored_of(killed) == explored_of(whole)
     assert pairs_of(killed) == pairs_of(whole) != []
 
 
 def test_another_seed_draws_differently(expert: Path) -> None:
     one, other = configure(expert, "0", count=6), configure(expert, "1", count=6, seed=1)
-    explore(one, Wanderer())
-    explore(other, Wanderer())
+    explore(one, Wanderer([THOUGHT]))
+    explore(other, Wanderer([THOUGHT]))
     assert pairs_of(one) != pairs_of(other)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import pytest
 from rich.console import Console
 
 from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, Message, SampleRequest
+from tests.support.wanderer import Wanderer
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.preferences import PreferenceRow
 from training.data.runs import EXPLORED, read_rows
@@ -22,7 +22,7 @@ from training.exploration.rising import Rising, RisingTrajectory, explore_rising
 from training.exploration.step_rewards import StepRewards
 from training.jobs.rro import RroConfig, figures_of, run_rro, taken_rewards
 from training.rollouts.lockstep import run_together
-from training.trajectory import action_key, react_reply
+from training.trajectory import action_key
 
 
 @dataclass
@@ -126,32 +126,6 @@ def test_the_trajectory_goes_on_with_the_first_draw_or_the_best() -> None:
         assert explored.decisions[1].taken.outcome == 1.0
 
 
-ACTIONS = ("go left", "go right", "take key", "open door")
-
-
-class Wanderer:
-    """Draws any action, decided only by the seed."""
-
-    name = "wanderer"
-
-    def __init__(self, *, dies_after: int | None = None) -> None:
-        self.calls = 0
-        self._dies_after = dies_after
-
-    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        self.calls += 1
-        if self.calls == self._dies_after:
-            raise KeyboardInterrupt
-        return [self._sample(request) for request in requests]
-
-    def _sample(self, request: SampleRequest) -> list[Candidate]:
-        draw = Random(request.sampling.seed)
-        return [
-            Candidate(Message("assistant", react_reply("Hm.", draw.choice(ACTIONS))), 3)
-            for _ in range(request.n)
-        ]
-
-
 class Speechless(Wanderer):
     """A policy for which every history is too long."""
 
@@ -170,7 +144,7 @@ def configure(output: Path, *, count: int = 6, **changes: object) -> RroConfig:
 
 
 def explore(config: RroConfig, policy: Wanderer | None = None) -> dict[str, float]:
-    return run_rro(config, policy=policy or Wanderer(), console=Console(file=StringIO()))
+    return run_rro(config, policy=policy or Wanderer(["Hm."]), console=Console(file=StringIO()))
 
 
 def explored_of(config: RroConfig) -> list[DecisionGroupsRow]:
@@ -257,7 +231,7 @@ def test_a_killed_run_goes_on_to_the_same_rows(tmp_path: Path, parallel: int) ->
     whole, killed = configure(tmp_path / "whole"), configure(tmp_path / "killed", parallel=parallel)
     figures = explore(whole)
     with pytest.raises(KeyboardInterrupt):
-        explore(killed, Wanderer(dies_after=60))
+        explore(killed, Wanderer(["Hm."], dies_after=60))
     assert not (killed.output / "rows.jsonl").exists()
     resumed = explore(killed)
     assert explored_of(killed) == explored_of(whole)
