@@ -1,24 +1,14 @@
-"""Chunks and server-sent events of an OpenAI chat completion stream. Pure."""
+"""Chunks of an OpenAI chat completion stream. Pure."""
 
-import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
-DONE: Final = b"data: [DONE]\n\n"
-HEARTBEAT: Final = b": still working\n\n"
-"""A comment that clients skip; it shows proxies that the connection is alive."""
+from server.streaming.events import Json
 
 _OF_ALL: Final = ("id", "created", "model", "system_fingerprint")
 _OF_CHOICES: Final = ("index", "message", "logprobs", "finish_reason")
 _PIECE = re.compile(r"\S*\s*")
-
-Json = dict[str, Any]
-
-
-def event(data: Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(data, ensure_ascii=False).encode(errors="replace") + b"\n\n"
 
 
 def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:

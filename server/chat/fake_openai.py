@@ -16,7 +16,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from qnet.openai_messages import text_of
-from server.chat.chunks import DONE, Json, chunks_of, event
+from server.chat.chunks import chunks_of
+from server.streaming.events import DONE, Json, event
 
 DEFAULT_REPLIES = (
     "Thought: I should look around first.\nAction: look",

@@ -13,11 +13,12 @@ from server.chat.schemas import (
     OpenAIErrorBody,
     options_of,
 )
-from server.chat.streaming import CompletionStream
+from server.chat.streaming import ChunkWriter
 from server.chat.translation import completion_of, read_request
 from server.errors.table import STATUSES
 from server.guidance.guided_step import GuidedStepRequest, GuidedStepService
 from server.routes.dependencies import StepperDep
+from server.streaming.event_stream import EventStream
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
@@ -56,9 +57,8 @@ async def complete_chat(
     complete = partial(_complete, asked, options, stepper)
     if not body.stream:
         return JSONResponse(await complete())
-    return CompletionStream(
-        request, complete, include_usage=body.include_usage, heartbeat_s=settings.heartbeat_s
-    )
+    writer = ChunkWriter(include_usage=body.include_usage)
+    return EventStream(request, complete, writer, heartbeat_s=settings.heartbeat_s)
 
 
 async def _complete(

@@ -1,0 +1,96 @@
+"""Server-sent event stream of an answer that is still being made."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Final, Protocol
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from qnet.errors import QGuideError
+from server.errors.table import known_error_response, unknown_error_response
+from server.streaming.events import Json
+
+_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class EventWriter(Protocol):
+    """The events of one answer, in one dialect."""
+
+    def waiting(self) -> Iterable[bytes]:
+        """A sign of life; sent again and again until the answer is there."""
+        ...
+
+    def finished(self, answer: Json) -> Iterable[bytes]:
+        """The answer, which is the body of the same request without a stream."""
+        ...
+
+    def failed(self, error: Json) -> Iterable[bytes]:
+        """The error's body, after at least one sign of life."""
+        ...
+
+
+class EventStream(StreamingResponse):
+    """Signs of life until the answer is there, then the events of the answer.
+
+    The response owns the work. If the client disconnects, even before the first byte, the work is
+    cancelled, and the response ends only after it, when its cost is known.
+
+    Args:
+        complete: makes the answer; called when the response is sent.
+        writer: writes the answer as events.
+        heartbeat_s: time between signs of life. A failure before the first one has its own HTTP
+            status; a later one is an event of the stream.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        complete: Callable[[], Awaitable[Json]],
+        writer: EventWriter,
+        *,
+        heartbeat_s: float,
+    ) -> None:
+        super().__init__(self._events(), media_type="text/event-stream", headers=_HEADERS)
+        self._request = request
+        self._complete = complete
+        self._writer = writer
+        self._heartbeat_s = heartbeat_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do the work and send its result.
+
+        Raises:
+            QGuideError: the work failed before anything was sent.
+        """
+        self._work = asyncio.ensure_future(self._complete())
+        try:
+            await asyncio.wait({self._work}, timeout=self._heartbeat_s)
+            if self._work.done():
+                self._work.result()
+            await super().__call__(scope, receive, send)
+        finally:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        try:
+            while not self._work.done():
+                for written in self._writer.waiting():
+                    yield written
+                await asyncio.wait({self._work}, timeout=self._heartbeat_s)
+            for written in self._writer.finished(self._work.result()):
+                yield written
+        except QGuideError as error:
+            for written in self._writer.failed(_body(known_error_response(self._request, error))):
+                yield written
+        except Exception as error:  # the stream has begun, so no one above can still answer
+            for written in self._writer.failed(_body(unknown_error_response(self._request, error))):
+                yield written
+
+
+def _body(response: JSONResponse) -> Json:
+    read: Json = json.loads(bytes(response.body))
+    return read
