@@ -131,6 +131,16 @@ def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def paraphrase(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Paraphrase tasks, for methods that draw candidates in other words (Q*Agent-I-aug)."""
+    with shown_errors():
+        from training.jobs.paraphrase import ParaphraseConfig, run_paraphrase
+
+        job = load_config(ParaphraseConfig, config, overrides or ())
+        _show("paraphrase", run_paraphrase(job))
+
+
+@app.command()
 def evaluate(
     output: Annotated[Path | None, typer.Option(help="Folder to write or resume.")] = None,
     environment: Annotated[str | None, typer.Option(help=ENVIRONMENT_HELP)] = None,

@@ -21,6 +21,7 @@ JOB_CONFIGS: Final[Mapping[str, str]] = {
     "rro": "training.jobs.rro:RroConfig",
     "ipr": "training.jobs.ipr:IprConfig",
     "train-dpo": "training.jobs.train_dpo:TrainDpoConfig",
+    "paraphrase": "training.jobs.paraphrase:ParaphraseConfig",
     "evaluate": "training.jobs.evaluate:EvaluateConfig",
     "choice-regret": "training.jobs.choice_regret:ChoiceRegretConfig",
     "recorded-groups": "training.jobs.recorded_groups:RecordedGroupsConfig",

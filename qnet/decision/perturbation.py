@@ -240,10 +240,21 @@ def _unchanged(
     return Paraphrases(texts, spent, (f"the task was not paraphrased: {why}",))
 
 
+def draw_texts(texts: Sequence[str], task: str, *, first: int, n: int) -> list[str]:
+    """The task's text under which each of `n` candidates is drawn.
+
+    Args:
+        texts: paraphrases; candidate k > 0 of a step gets number k - 1, round and round.
+        task: the true text, which candidate 0 gets.
+        first: number of the first of these candidates in its step.
+    """
+    return [texts[(k - 1) % len(texts)] if k and texts else task for k in range(first, first + n)]
+
+
 class PerturbedPolicy:
     """A policy for one decision: the first candidate after the history, the others reworded.
 
-    Candidate k > 0 is drawn under text k - 1, round and round, however many calls it takes.
+    `draw_texts` says how, however many calls it takes.
 
     Attributes:
         perturbed: candidates drawn under a paraphrase so far.
@@ -266,7 +277,7 @@ class PerturbedPolicy:
             HistoryTooLongError: the history itself leaves no room for a reply.
         """
         task = self._place.text(history)
-        texts = [self._text(self._drawn + i) or task for i in range(n)]
+        texts = draw_texts(self._texts, task, first=self._drawn, n=n)
         self._drawn += n
         counts = Counter(texts)
         drawn = await all_of(
@@ -277,9 +288,6 @@ class PerturbedPolicy:
         )
         waiting = {text: iter(mine) for text, mine in zip(counts, drawn, strict=True)}
         return [next(waiting[text]) for text in texts]
-
-    def _text(self, k: int) -> str:
-        return self._texts[(k - 1) % len(self._texts)] if k and self._texts else ""
 
     async def _draw(
         self, history: History, text: str, n: int, sampling: Sampling, *, greedy: bool

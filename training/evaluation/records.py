@@ -16,10 +16,12 @@ MethodName = Literal[
     "likeliest",
     "q-guided",
     "adaptive",
+    "q-guided-aug",
     "q-guided-n",
     "verifier-best-of-n",
     "q-beam",
     "best-of-n",
+    "best-of-n-aug",
 ]
 METHODS: tuple[MethodName, ...] = get_args(MethodName)
 DEFAULT_METHODS: tuple[MethodName, ...] = (
@@ -31,17 +33,22 @@ DEFAULT_METHODS: tuple[MethodName, ...] = (
     "best-of-n",
 )
 
-PEEKING: frozenset[str] = frozenset({"q-guided-n", "best-of-n"})
+PEEKING: frozenset[str] = frozenset({"q-guided-n", "best-of-n", "best-of-n-aug"})
 """Methods that choose by the true reward, which a server does not know."""
 
 DETERMINISTIC: frozenset[str] = frozenset({"greedy"})
 """Methods that play each task once, because every seed would give the same episode."""
 
 
-GUIDED: frozenset[str] = frozenset({"q-guided", "adaptive", "q-guided-n"})
+GUIDED: frozenset[str] = frozenset({"q-guided", "adaptive", "q-guided-aug", "q-guided-n"})
 """Methods that take the candidate of highest Q at each step, as the server does."""
 
-MANY_TRAJECTORIES: frozenset[str] = frozenset({"q-guided-n", "verifier-best-of-n", "best-of-n"})
+PARAPHRASED: frozenset[str] = frozenset({"q-guided-aug", "best-of-n-aug"})
+"""Methods that draw under paraphrases of the task."""
+
+MANY_TRAJECTORIES: frozenset[str] = frozenset(
+    {"q-guided-n", "verifier-best-of-n", "best-of-n", "best-of-n-aug"}
+)
 """Methods that play several whole trajectories and choose one of them."""
 
 

@@ -21,10 +21,12 @@ _COLOURS = {
     "likeliest": "#7c3aed",
     "q-guided": "#2563eb",
     "adaptive": "#16a34a",
+    "q-guided-aug": "#4338ca",
     "q-guided-n": "#a16207",
     "verifier-best-of-n": "#db2777",
     "q-beam": "#0ea5e9",
     "best-of-n": "#b91c1c",
+    "best-of-n-aug": "#e11d48",
 }
 
 

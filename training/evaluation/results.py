@@ -31,6 +31,10 @@ NOTES = {
     "q-guided-n": "peeks: it chooses by the true reward among N guided trajectories, the first of "
     "which is q-guided's; N is guided_trajectories",
     "adaptive": "q-guided that draws until Q is above the previous step's, at most M candidates",
+    "q-guided-aug": "q-guided whose candidates after the first are drawn under paraphrases of the "
+    "task; its tokens do not include those of the paraphrases, which are drawn once per task",
+    "best-of-n-aug": "best-of-n whose trajectories after the first are drawn under paraphrases of "
+    "the task, with the same budget; peeks like best-of-n",
     "verifier-best-of-n": "the trajectory that the Q model values most, among the first ones that "
     "best-of-n draws with the same budget",
     "q-beam": "a beam search whose branches are replayed episodes; its tokens are those of every "

@@ -24,10 +24,12 @@ from training.evaluation.methods import (
     sample,
     self_consistency,
 )
+from training.evaluation.paraphrased import under_paraphrase, with_paraphrases
 from training.evaluation.records import (
     DETERMINISTIC,
     MANY_TRAJECTORIES,
     METHODS,
+    PARAPHRASED,
     EpisodeRow,
     Failure,
     MethodName,
@@ -74,6 +76,7 @@ class TaskTrials:
         trajectories: maximum number of trajectories of either best-of-n, beside that budget.
         guided_trajectories: N, the number of trajectories of q-guided-n.
         verification: options of the methods that try before they choose.
+        paraphrases: of the task; some if a method draws under them.
         on_row: called with each episode as soon as it is over.
         on_failure: called with each episode that could not be played.
     """
@@ -87,6 +90,7 @@ class TaskTrials:
     trajectories: int
     guided_trajectories: int
     verification: Verification
+    paraphrases: Sequence[str]
     on_row: Callable[[EpisodeRow], None]
     on_failure: Callable[[Failure], None]
 
@@ -125,8 +129,8 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
     match trial.method:
         case "q-guided-n":
             return (yield from _q_guided_n(shared, seed))
-        case "best-of-n":
-            return (yield from _best_of_n(shared, seed))
+        case "best-of-n" | "best-of-n-aug":
+            return (yield from _best_of_n(shared, seed, trial.method))
         case "verifier-best-of-n":
             _require_budget(shared, seed)
             return (
@@ -182,7 +186,10 @@ def _agent(shared: TaskTrials, trial: Trial) -> Agent:
             return q_guided(play, seed, task_id)
         case "adaptive":
             return adaptive(play, seed, task_id)
-        case "q-guided-n" | "best-of-n" | "verifier-best-of-n" | "q-beam":
+        case "q-guided-aug":
+            markers = shared.environment.task_markers
+            return with_paraphrases(q_guided(play, seed, task_id), shared.paraphrases, markers)
+        case "q-guided-n" | "best-of-n" | "best-of-n-aug" | "verifier-best-of-n" | "q-beam":
             raise AssertionError(f"{trial.method} is not one agent's episode")
 
 
@@ -195,13 +202,19 @@ def _q_guided_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
     return Searched(episodes, _best_by_reward(episodes))
 
 
-def _best_of_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
-    """Play whole trajectories until the budget is spent; the last one may exceed it."""
+def _best_of_n(shared: TaskTrials, seed: int, method: MethodName) -> RolloutTask[Searched]:
+    """Play whole trajectories until the budget is spent; the last one may exceed it.
+
+    Trajectory k > 0 of best-of-n-aug is drawn under paraphrase k - 1, round and round.
+    """
     _require_budget(shared, seed)
     episodes: list[Episode] = []
     while _goes_on(shared, seed, episodes):
         parts = trajectory_seed(seed, shared.task.id, episodes)
         agent = first_reply(seeded(shared.play.sampling, *parts))
+        if method in PARAPHRASED and episodes:
+            text = shared.paraphrases[(len(episodes) - 1) % len(shared.paraphrases)]
+            agent = under_paraphrase(agent, text, shared.environment.task_markers)
         episodes.append((yield from _play(shared, agent)))
     return Searched(episodes, _best_by_reward(episodes))
 

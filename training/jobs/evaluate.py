@@ -13,6 +13,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Self
 
@@ -22,11 +23,13 @@ from rich.console import Console
 from qnet.decision.selection import TieBreak
 from qnet.errors import EnvironmentFailureError
 from qnet.types import BatchPolicy, Sampling, Scorer
-from training.data.runs import RunFolder, read_rows
+from training.data.paraphrases import Paraphrases, read_paraphrases
+from training.data.runs import RunFolder, read_rows, sha256_of_rows
 from training.evaluation.methods import Play
 from training.evaluation.records import (
     DEFAULT_METHODS,
     GUIDED,
+    PARAPHRASED,
     VALUING,
     EpisodeRow,
     Failure,
@@ -79,12 +82,13 @@ class EvaluateConfig(RolloutConfig):
             as many as candidates, or with q-guided as many as its tokens pay for.
         beams: number of trajectories that q-beam keeps, each with `candidates` draws per step.
         guided_trajectories: N, the number of trajectories of q-guided-n.
+        paraphrases: run folder of `paraphrase`, for q-guided-aug and best-of-n-aug.
         candidates: M, the number of candidates per step; the most for adaptive.
         temperature: sampling temperature of all draws except greedy ones.
         greedy_candidate: draw the first of the M candidates greedily.
         tie_break: rule that chooses among several replies of highest Q.
-        policy_sha256, qnet_sha256, verifier_sha256: hashes of the weights. The job fills them in,
-            so that a run cannot be resumed with other models.
+        policy_sha256, qnet_sha256, verifier_sha256, paraphrases_sha256: hashes of the weights and
+            of the paraphrases. The job fills them in, so that a run cannot be resumed with others.
     """
 
     policy_fields = ("policy",)
@@ -105,9 +109,11 @@ class EvaluateConfig(RolloutConfig):
     trajectories: int | None = Field(default=None, ge=1)
     beams: int = Field(default=2, ge=1)
     guided_trajectories: int = Field(default=3, ge=1)
+    paraphrases: Path | None = None
     policy_sha256: str = ""
     qnet_sha256: str = ""
     verifier_sha256: str = ""
+    paraphrases_sha256: str = ""
 
     @field_validator("methods", "seeds")
     @classmethod
@@ -122,6 +128,16 @@ class EvaluateConfig(RolloutConfig):
             raise ValueError(
                 f"policy is {self.policy!r}, which states no log-probabilities of whole replies; "
                 "leave out the method likeliest, or use a policy that runs in this process"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _paraphrased_methods_have_paraphrases(self) -> Self:
+        named = sorted(PARAPHRASED.intersection(self.methods))
+        if named and self.paraphrases is None:
+            raise ValueError(
+                f"{', '.join(named)}: paraphrases is not set; name a run folder of `qguide "
+                "paraphrase`, or leave the method out"
             )
         return self
 
@@ -210,6 +226,8 @@ def _with_hashes(
         hashes["qnet_sha256"] = weights_sha256(model_folder(config.qnet, "qnet"))
     if own_verifier and config.verifier:
         hashes["verifier_sha256"] = weights_sha256(model_folder(config.verifier, "qnet"))
+    if config.paraphrases is not None:
+        hashes["paraphrases_sha256"] = sha256_of_rows([config.paraphrases])
     return config.model_copy(update=hashes)
 
 
@@ -248,6 +266,10 @@ class _Evaluator:
     def __init__(self, config: EvaluateConfig, rollouts: Rollouts, *, observes: bool) -> None:
         self._config = config
         self._verification = config.verification(observes=observes)
+        self._paraphrases: Paraphrases = {}
+        if config.paraphrases is not None:
+            task_ids = [task.id for task in rollouts.suite.tasks]
+            self._paraphrases = read_paraphrases(config.paraphrases, task_ids)
         self._rollouts = rollouts
         self.trials = plan_trials(config.methods, config.seeds)
         self.played = _read_episodes(rollouts.folder)
@@ -273,6 +295,7 @@ class _Evaluator:
             trajectories=config.most_trajectories,
             guided_trajectories=config.guided_trajectories,
             verification=self._verification,
+            paraphrases=self._paraphrases.get(task.id, ()),
             on_row=self._on_row,
             on_failure=self._on_failure,
         )

@@ -1,0 +1,102 @@
+"""Agents that draw under paraphrases of the task (Q*Agent-I-aug and Best-of-N-aug).
+
+Paraphrases are drawn once per task, by `qguide paraphrase`, so that every method and seed sees the
+same. They are for drawing alone: candidates are scored after the true history.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qnet.decision.perturbation import TaskPlace, draw_texts, find_task
+from qnet.errors import HistoryTooLongError, QGuideError
+from qnet.types import Candidate, History, SampleRequest, TaskMarker
+from training.rollouts.episode import Agent, AgentStep, derived_seed
+from training.rollouts.rollout import ModelRequest, SampleRequests
+
+Redraw = Callable[[SampleRequest, TaskPlace, int], Sequence[SampleRequest]]
+"""From (request, place of the task, candidates of this step so far) to the requests instead."""
+
+
+def with_paraphrases(agent: Agent, texts: Sequence[str], markers: Sequence[TaskMarker]) -> Agent:
+    """An agent whose candidate k > 0 of a step is drawn under text k - 1, as the server draws it.
+
+    Args:
+        agent: draws candidates by `SampleRequest`.
+        texts: paraphrases of its task; they are used round and round.
+        markers: of the environment; they say where the task stands.
+    """
+
+    def redraw(request: SampleRequest, place: TaskPlace, drawn: int) -> Sequence[SampleRequest]:
+        task = place.text(request.history)
+        counts = Counter(draw_texts(texts, task, first=drawn, n=request.n))
+        return [
+            _reworded(request, place, text, n, number=number)
+            for number, (text, n) in enumerate(counts.items())
+        ]
+
+    return _redrawing(agent, markers, redraw)
+
+
+def under_paraphrase(agent: Agent, text: str, markers: Sequence[TaskMarker]) -> Agent:
+    """An agent all of whose candidates are drawn under one paraphrase of its task."""
+
+    def redraw(request: SampleRequest, place: TaskPlace, drawn: int) -> Sequence[SampleRequest]:
+        return [_reworded(request, place, text, request.n)]
+
+    return _redrawing(agent, markers, redraw)
+
+
+def _reworded(
+    request: SampleRequest, place: TaskPlace, text: str, n: int, *, number: int = 0
+) -> SampleRequest:
+    """The request under another text, the `number`-th of its step."""
+    history, sampling = request.history, request.sampling
+    if text != place.text(history):
+        history = place.reworded(history, text)
+    if number:  # with the same seed, equal distributions would give equal draws
+        seed = derived_seed(sampling.seed, number)
+        sampling = replace(sampling, seed=seed, first_greedy=False)
+    return replace(request, history=history, n=n, sampling=sampling)
+
+
+def _redrawing(agent: Agent, markers: Sequence[TaskMarker], redraw: Redraw) -> Agent:
+    """The agent with other requests in place of its own draws."""
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        place = find_task(history, markers=markers)
+        process = agent(history, step)
+        drawn = 0
+        try:
+            request = next(process)
+            while True:
+                try:
+                    if isinstance(request, SampleRequest):
+                        answer: Any = yield from _draw(request, redraw(request, place, drawn))
+                        drawn += request.n
+                    else:
+                        answer = yield request
+                except QGuideError as error:
+                    request = process.throw(error)  # an agent may know what to do without
+                else:
+                    request = process.send(answer)
+        except StopIteration as end:
+            choice: AgentStep = end.value
+        return choice
+
+    return choose
+
+
+def _draw(
+    own: SampleRequest, others: Sequence[SampleRequest]
+) -> Generator[ModelRequest, Any, list[Candidate]]:
+    """Candidates under other words, or under the task's own where those are too long."""
+    try:
+        several: list[list[Candidate]] = yield SampleRequests(tuple(others))
+    except HistoryTooLongError:
+        if all(other.history == own.history for other in others):
+            raise
+        candidates: list[Candidate] = yield own
+        return candidates
+    return [candidate for drawn in several for candidate in drawn]
