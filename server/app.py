@@ -20,6 +20,7 @@ from server.messages.schemas import ErrorBody
 from server.middleware.bodies import BodyReader
 from server.middleware.drain import Drain
 from server.middleware.http import CancelWhenGone, Observe
+from server.middleware.sessions import SessionIds
 from server.middleware.trusted_hosts import TrustedHosts
 from server.observability.metered import MeteredPolicy
 from server.q_models.build import Models, build_models
@@ -150,5 +151,6 @@ def _surround(app: FastAPI, settings: Settings) -> None:
             allow_headers=["*"],
             expose_headers=["X-Request-ID", "X-QGuide-Replica", "Retry-After"],
         )
+    app.add_middleware(SessionIds)  # before admission, which decides by the path
     app.add_middleware(TrustedHosts, settings=settings)
     app.add_middleware(Observe)

@@ -35,6 +35,7 @@ from qnet.policies.openai_schema import (
     retry_after_s,
 )
 from qnet.policies.session import session_headers
+from qnet.policies.trace_context import trace_headers
 from qnet.policies.usage_ledger import record_usage
 from qnet.support.bounded_body import (
     ACCEPT_ENCODING,
@@ -300,9 +301,10 @@ class OpenAICompatiblePolicy:
             raise InvalidRequestError(
                 "the request holds NaN or Infinity, which is no JSON; send finite numbers"
             ) from error
+        headers = {**session_headers(), **trace_headers()}
         try:
             async with self._http.stream(
-                "POST", "chat/completions", content=content, headers=session_headers()
+                "POST", "chat/completions", content=content, headers=headers
             ) as response:
                 answer = await read_bounded(response, max_bytes=limits.max_answer_bytes)
             check_number_of_values(answer.content, limits.max_answer_bytes // _BYTES_PER_VALUE)

@@ -104,7 +104,9 @@ class ChatGuidance(BaseModel):
     warnings: list[str] = Field(description="options that could not be applied, and why")
     usage: StageUsage
     timings_ms: Timings
-    episode_id: str | Absent = Field(default=None, description="present if the request named one")
+    episode_id: str | Absent = Field(
+        default=None, description="present if the request belongs to one"
+    )
     candidates: list[ChatCandidate] | Absent = Field(
         default=None, description="all candidates; present if `return_candidates` was set"
     )

@@ -58,6 +58,7 @@ class FakeUpstream:
         asked: bodies of the requests so far, oldest first.
         keys: their Authorization headers.
         sessions: their X-Session-ID headers.
+        traces: their traceparent headers.
         in_flight: number of requests that wait for an answer.
         most_in_flight: the largest number of them so far.
     """
@@ -71,6 +72,7 @@ class FakeUpstream:
     asked: list[Json] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     sessions: list[str | None] = field(default_factory=list)
+    traces: list[str | None] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
 
@@ -102,6 +104,7 @@ class FakeUpstream:
         self.asked.append(body)
         self.keys.append(request.headers.get("authorization"))
         self.sessions.append(request.headers.get("x-session-id"))
+        self.traces.append(request.headers.get("traceparent"))
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:

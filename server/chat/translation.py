@@ -194,8 +194,8 @@ def _guidance(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]
             "total": taken.total_ms,
         },
     }
-    if options.episode_id is not None:
-        guidance["episode_id"] = options.episode_id
+    if taken.episode_id is not None:
+        guidance["episode_id"] = taken.episode_id
     if options.return_candidates:
         guidance["candidates"] = _candidates(decision)
     return guidance

@@ -1,7 +1,7 @@
 """Guided steps, for every route that draws candidates."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from qnet.decision.deadline import Deadline
@@ -9,6 +9,7 @@ from qnet.decision.decide import Decision, Guidance
 from qnet.decision.guide import Perturbation, guide
 from qnet.decision.perturbation import Paraphraser
 from qnet.errors import InvalidCandidatesError, InvalidRequestError, MalformedHistoryError
+from qnet.policies.session import in_session
 from qnet.types import History, Sampling, ScoreRequest, ScoreResult
 from server.episodes.service import Episodes
 from server.episodes.state import Episode, Offer
@@ -41,18 +42,23 @@ class GuidedStepRequest:
 
 @dataclass(frozen=True, slots=True)
 class GuidedStepResult:
-    """The decision of a guided step, its models and its duration."""
+    """The decision of a guided step, its models, its duration and its episode."""
 
     decision: Decision
     policy: str
     q_model: str
     q_model_version: str
     total_ms: float
+    episode_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GuidedStepService:
-    """Takes guided steps, records them in their episodes and counts them in the metrics."""
+    """Takes guided steps, records them in their episodes and counts them in the metrics.
+
+    Attributes:
+        session_id: the episode of steps whose options name none; from the URL or `X-Session-ID`.
+    """
 
     settings: Settings
     models: Models
@@ -60,6 +66,7 @@ class GuidedStepService:
     paraphraser: Paraphraser | None
     metrics: Metrics
     deadline: Deadline
+    session_id: str | None = None
 
     def check_num_candidates(self, num_candidates: int) -> None:
         """Refuse an M that is out of range.
@@ -81,11 +88,15 @@ class GuidedStepService:
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
+        asked = self._in_episode(asked)
         options = asked.options
         self.check_num_candidates(asked.num_candidates)
         episode = await self.episodes.begin_step(options.episode_id)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
-        with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
+        with (
+            self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model,
+            in_session(options.episode_id or ""),
+        ):
             guidance = self._guidance(asked, episode, q_model.id)
             perturbation = self._perturbation(asked)
             policy = MeteredPolicy(asked.policy.model, self.metrics, stage="sample")
@@ -106,8 +117,23 @@ class GuidedStepService:
         total_ms = (perf_counter() - started) * 1e3
         await self._remember(asked, decision, q_model, total_ms)
         return GuidedStepResult(
-            decision, asked.policy.name, q_model.name, q_model.version, total_ms
+            decision,
+            asked.policy.name,
+            q_model.name,
+            q_model.version,
+            total_ms,
+            episode_id=options.episode_id,
         )
+
+    def _in_episode(self, asked: GuidedStepRequest) -> GuidedStepRequest:
+        """The request with its episode, and with adaptive M where the operator wants it there."""
+        options = asked.options
+        episode_id = self.session_id if options.episode_id is None else options.episode_id
+        adaptive = options.adaptive
+        if adaptive is None:
+            adaptive = self.settings.adaptive and episode_id is not None
+        settled = {"episode_id": episode_id, "adaptive": adaptive}
+        return replace(asked, options=options.model_copy(update=settled))
 
     def _guidance(
         self, asked: GuidedStepRequest, episode: Episode | None, q_model: str
@@ -121,7 +147,7 @@ class GuidedStepService:
             rise_over=None if blind else previous_q,
             batch=self.settings.adaptive_batch,
             at_least=asked.n,
-            always_score=options.adaptive or blind,
+            always_score=bool(options.adaptive) or blind,
             fallback=options.fallback or self.settings.fallback,
         )
 

@@ -43,13 +43,18 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class ScoringService:
-    """Scores the caller's candidates within the server's limits and the request's deadline."""
+    """Scores the caller's candidates within the server's limits and the request's deadline.
+
+    Attributes:
+        session_id: the episode of requests that name none; from the URL or `X-Session-ID`.
+    """
 
     settings: Settings
     models: Models
     episodes: Episodes
     metrics: Metrics
     deadline: Deadline
+    session_id: str | None = None
 
     def history(self, messages: Sequence[ChatMessage]) -> History:
         """Validate messages and convert them to a history.
@@ -84,7 +89,11 @@ class ScoringService:
         Raises:
             UnknownModelError: no such Q model is served.
         """
-        return self.models.q_models.hold(name, episode_id=episode_id)
+        return self.models.q_models.hold(name, episode_id=self._episode(episode_id))
+
+    def _episode(self, named: str | None) -> str | None:
+        """The episode that the request names, or else its session."""
+        return self.session_id if named is None else named
 
     async def step(
         self,
@@ -104,6 +113,7 @@ class ScoringService:
             ScorerUnavailableError: scoring failed or was not done in time.
             UnknownModelError: no such Q model is served.
         """
+        episode_id = self._episode(episode_id)
         await self.episodes.begin_step(episode_id)
         with self.hold(q_model, episode_id) as held:
             scored = await self.score(history, candidates, held)

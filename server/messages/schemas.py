@@ -43,14 +43,15 @@ Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 QModelName = Annotated[
     str | None, Field(description="a name, `name@version` or alias; null takes the default")
 ]
-_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f]+$"
+EPISODE_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f]+$"
 """No control characters, because the id becomes a part of the outcome's URL."""
+MAX_EPISODE_ID_CHARACTERS: Final = 256
 EpisodeId = Annotated[
     str | None,
     Field(
         min_length=1,
-        max_length=256,
-        pattern=_ID_PATTERN,
+        max_length=MAX_EPISODE_ID_CHARACTERS,
+        pattern=EPISODE_ID_PATTERN,
         description="identifies the episode that this step belongs to; with a split alias all "
         "its steps use the same Q model",
     ),
@@ -60,8 +61,8 @@ EpisodeArm = Annotated[
     str | None,
     Field(
         min_length=1,
-        max_length=256,
-        pattern=_ID_PATTERN,
+        max_length=MAX_EPISODE_ID_CHARACTERS,
+        pattern=EPISODE_ID_PATTERN,
         description="with a split alias, selects the Q model of this episode; no step is added "
         "to the episode",
     ),
@@ -170,10 +171,11 @@ class StepOptions(Body):
         "null takes the server's setting",
     )
     episode_id: EpisodeId = None
-    adaptive: bool = Field(
-        default=False,
+    adaptive: bool | None = Field(
+        default=None,
         description="draw in small batches until a candidate's Q exceeds the previous step's, at "
-        "most num_candidates; needs episode_id or previous_q",
+        "most num_candidates; needs an episode or previous_q; null takes the server's setting for "
+        "steps of an episode",
     )
     previous_q: float | None = Field(
         default=None,

@@ -1,7 +1,8 @@
 """Traces: a span per request and one per stage within it, sent to an OTLP collector.
 
 OpenTelemetry is imported only if a collector is configured. Of a failure only its type is
-recorded, because a message may quote a prompt.
+recorded, because a message may quote a prompt. Requests to upstreams carry the trace in
+`traceparent`: the stage's span as the parent, or without a collector what the caller sent.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from qnet.errors import ConfigError
+from qnet.policies.trace_context import in_trace
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -34,11 +36,13 @@ class Tracing(Protocol):
 
 
 class NoTracing:
-    """Tracing that is switched off."""
+    """Tracing that is switched off; the caller's trace still reaches upstreams."""
 
-    def request(self, headers: Mapping[str, str]) -> AbstractContextManager[Describe]:
-        """Do nothing."""
-        return nullcontext(lambda name, attributes: None)
+    @contextmanager
+    def request(self, headers: Mapping[str, str]) -> Iterator[Describe]:
+        """Pass the trace on that `headers` name."""
+        with in_trace(headers):
+            yield lambda name, attributes: None
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Do nothing."""
@@ -89,7 +93,8 @@ class OtelTracing:
             name, record_exception=False, set_status_on_exception=False
         ) as span:
             try:
-                yield
+                with in_trace(self._injected()):
+                    yield
             except BaseException as error:
                 span.set_attribute("error.type", type(error).__name__)
                 raise
@@ -97,6 +102,12 @@ class OtelTracing:
     def close(self) -> None:
         """Send the remaining spans."""
         self._provider.shutdown()
+
+    def _injected(self) -> dict[str, str]:
+        """The current span as headers."""
+        headers: dict[str, str] = {}
+        self._propagator.inject(headers)
+        return headers
 
 
 def build_tracing(endpoint: str | None) -> Tracing:

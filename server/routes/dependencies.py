@@ -80,14 +80,32 @@ async def _stepper(request: Request, wanted_s: WantedS = None) -> GuidedStepServ
     state = request.app.state
     deadline = _deadline(state.settings, wanted_s)
     return GuidedStepService(
-        state.settings, state.models, state.episodes, state.paraphraser, state.metrics, deadline
+        state.settings,
+        state.models,
+        state.episodes,
+        state.paraphraser,
+        state.metrics,
+        deadline,
+        session_id=_session_id(request),
     )
 
 
 async def _scoring(request: Request, wanted_s: WantedS = None) -> ScoringService:
     state = request.app.state
     deadline = _deadline(state.settings, wanted_s)
-    return ScoringService(state.settings, state.models, state.episodes, state.metrics, deadline)
+    return ScoringService(
+        state.settings,
+        state.models,
+        state.episodes,
+        state.metrics,
+        deadline,
+        session_id=_session_id(request),
+    )
+
+
+def _session_id(request: Request) -> str | None:
+    """The episode that the URL or the header names; see `server.middleware.sessions`."""
+    return getattr(request.state, "session_id", None)
 
 
 StepperDep = Annotated[GuidedStepService, Depends(_stepper)]

@@ -126,6 +126,8 @@ class Settings(BaseSettings):
             those of the policy's checkpoint. Without any, the whole message is the task.
         paraphrase_max_tokens: maximum tokens of a paraphrase; 0 is the policy's own limit, which
             reasoning models need because their reasoning counts too.
+        adaptive: draw with adaptive M in all steps of an episode whose requests do not say
+            otherwise, for agents that can only set a URL or a header.
         adaptive_batch: candidates drawn at a time for requests with adaptive M.
         replica: this replica's name in the `X-QGuide-Replica` header, for a proxy that keeps an
             episode on the replica that has it cached.
@@ -217,6 +219,7 @@ class Settings(BaseSettings):
     paraphraser: str = ""
     task_markers: tuple[TaskMarker, ...] = ()
     paraphrase_max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=0)
+    adaptive: bool = False
     adaptive_batch: int = Field(default=2, ge=1)
     replica: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
     episodes_dir: Path | None = None

@@ -8,11 +8,8 @@
 export type ActOptions = ModelOptions & {
     /** @description answer if no Q is available: `error`, or `first` for the first candidate; null takes the server's setting */
     fallback?: ("error" | "first") | null;
-    /**
-     * @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs episode_id or previous_q
-     * @default false
-     */
-    adaptive?: boolean;
+    /** @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs an episode or previous_q; null takes the server's setting for steps of an episode */
+    adaptive?: boolean | null;
     /** @description for adaptive: Q of the previous action; null takes it from the episode */
     previous_q?: number | null;
     /**
@@ -174,7 +171,7 @@ export interface ChatGuidance {
     warnings: readonly string[];
     usage: StageUsage;
     timings_ms: Timings;
-    /** @description present if the request named one */
+    /** @description present if the request belongs to one */
     episode_id?: string;
     /** @description all candidates; present if `return_candidates` was set */
     candidates?: readonly ChatCandidate[];
@@ -295,11 +292,8 @@ export interface GuidanceOptions {
     fallback?: ("error" | "first") | null;
     /** @description identifies the episode that this step belongs to; with a split alias all its steps use the same Q model */
     episode_id?: string | null;
-    /**
-     * @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs episode_id or previous_q
-     * @default false
-     */
-    adaptive?: boolean;
+    /** @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs an episode or previous_q; null takes the server's setting for steps of an episode */
+    adaptive?: boolean | null;
     /** @description for adaptive: Q of the previous action; null takes it from the episode */
     previous_q?: number | null;
     /**

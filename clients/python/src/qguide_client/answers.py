@@ -260,7 +260,7 @@ class ChatGuidance(Answer):
     usage: StageUsage | None = None
     timings_ms: Timings | None = None
     episode_id: str | None = None
-    """present if the request named one"""
+    """present if the request belongs to one"""
     candidates: tuple[dict[str, Any], ...] = ()
 
 

@@ -21,10 +21,11 @@ class GuidanceOptions(TypedDict, total=False):
     identifies the episode that this step belongs to; with a split alias all its steps use the
     same Q model
     """
-    adaptive: bool
+    adaptive: bool | None
     """
     draw in small batches until a candidate's Q exceeds the previous step's, at most
-    num_candidates; needs episode_id or previous_q
+    num_candidates; needs an episode or previous_q; null takes the server's setting for steps of
+    an episode
     """
     previous_q: float | None
     """for adaptive: Q of the previous action; null takes it from the episode"""
@@ -83,10 +84,11 @@ class ActOptions(ModelOptions, total=False):
     answer if no Q is available: `error`, or `first` for the first candidate; null takes the
     server's setting
     """
-    adaptive: bool
+    adaptive: bool | None
     """
     draw in small batches until a candidate's Q exceeds the previous step's, at most
-    num_candidates; needs episode_id or previous_q
+    num_candidates; needs an episode or previous_q; null takes the server's setting for steps of
+    an episode
     """
     previous_q: float | None
     """for adaptive: Q of the previous action; null takes it from the episode"""

@@ -13,9 +13,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import server.q_models.build
 from qnet.errors import ConfigError
+from server.chat.fake_openai import FakeUpstream
 from server.observability.tracing import OtelTracing, build_tracing
 from server.settings.settings import Settings
-from tests.unit.server.conftest import FAKES, Serve
+from tests.unit.server.conftest import FAKES, Serve, settings_of
 
 BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 2}
 
@@ -74,6 +75,34 @@ def test_a_failed_stage_says_its_type_and_nothing_of_the_prompt(
     written = "".join(span.to_json() for span in spans.get_finished_spans())
     assert "secret" not in written
     assert "shorten" not in written
+
+
+def test_an_upstream_is_asked_within_the_stages_span(
+    serve: Serve,
+    spans: InMemorySpanExporter,
+    address: tuple[FakeUpstream, str],
+    upstream: FakeUpstream,
+) -> None:
+    assert serve(settings_of(address[1])).post("/v1/act", json=BODY).status_code == 200
+    sampled = named(spans)["sample"].context
+    parent = f"00-{sampled.trace_id:032x}-{sampled.span_id:016x}-"
+    assert upstream.traces
+    assert all(trace and trace.startswith(parent) for trace in upstream.traces)
+
+
+def test_without_a_collector_the_callers_trace_is_passed_on(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    client = serve(settings_of(address[1]))
+    given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    for headers, passed_on in (
+        ({"traceparent": given}, given),
+        ({"traceparent": "not a trace"}, None),
+        ({}, None),
+    ):
+        upstream.traces.clear()
+        assert client.post("/v1/act", json=BODY, headers=headers).status_code == 200
+        assert set(upstream.traces) == {passed_on}
 
 
 @pytest.fixture
