@@ -89,6 +89,15 @@ def intercode_sql_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 
 @pytest.fixture(scope="session")
+def hotpotqa_questions() -> Path:
+    """HotPotQA's questions with their paragraphs; skips if they are missing."""
+    path = _DATA / "hotpotqa" / "questions.json.xz"
+    if not path.is_file():
+        pytest.skip(f"no HotPotQA: {path} is missing; set QGUIDE_DATA")
+    return path
+
+
+@pytest.fixture(scope="session")
 def recorded_sql_episodes() -> Path:
     """Recorded LLM episodes on InterCode-SQL; skips if they are missing."""
     path = _DATA / "intercode_sql" / "recorded_llm_episodes.jsonl.xz"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Generic, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -82,6 +82,21 @@ class Suite(Protocol):
 
     def close(self) -> None:
         """Stop worker processes; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class GoldSuite(Suite, Protocol):
+    """A suite that knows solutions of its tasks, from more than an agent can see."""
+
+    def gold_replies(self, task: Task) -> Sequence[str]:
+        """Replies that solve `task`, from its first observation on.
+
+        It may take as long as a step: jobs call it where they call the environment.
+
+        Raises:
+            EnvironmentFailureError: the task has no solution on record.
+        """
         ...
 
 

@@ -18,6 +18,7 @@ from training.environment import EnvironmentBundle, EnvironmentConfig, Suite
 ENVIRONMENTS = {
     "alfworld": "training.environments.alfworld.bundle:ALFWORLD",
     "fake": "training.environments.corridor:CORRIDOR",
+    "hotpotqa": "training.environments.hotpotqa.bundle:HOTPOTQA",
     "intercode-sql": "training.environments.intercode_sql.bundle:INTERCODE_SQL",
 }
 """Import path of each name; a bundle and its engine are imported when a job names it."""

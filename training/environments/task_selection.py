@@ -16,7 +16,14 @@ from random import Random
 from typing import Any
 
 from qnet.errors import ConfigError
-from training.environment import Environment, EnvironmentBundle, EnvironmentConfig, Suite, Task
+from training.environment import (
+    Environment,
+    EnvironmentBundle,
+    EnvironmentConfig,
+    GoldSuite,
+    Suite,
+    Task,
+)
 from training.environments.registry import build_suite, find_environment
 
 
@@ -32,6 +39,19 @@ class SelectedSuite:
     def make(self, task: Task) -> Environment:
         """A fresh, single-use episode of `task`."""
         return self.suite.make(task)
+
+    def require_gold(self) -> GoldSuite:
+        """The suite, as one that knows solutions of its tasks.
+
+        Raises:
+            ConfigError: it knows none.
+        """
+        if not isinstance(self.suite, GoldSuite):
+            raise ConfigError(
+                f"environment {self.environment.name!r} has no solutions on record; set player to "
+                "'expert' or 'policy', or name an environment that has them"
+            )
+        return self.suite
 
     def close(self) -> None:
         """Stop worker processes; safe to call twice."""

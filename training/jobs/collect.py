@@ -12,9 +12,14 @@ so that the expert's replies include those to states that the policy reaches. Wi
     only_won = true     its successes, for rejection sampling fine-tuning (RFT; STaR)
     only_won = false    all of its episodes, for AgentEvol and the pairs of ETO
     qnet                the episodes that a Q model guides, for self-training (Q*Agent-ST)
+
+With `player = "gold"` it plays the solutions that an environment has on record instead of an
+expert's replies.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -23,7 +28,7 @@ from rich.console import Console
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.records import EXPERT, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, finished_task_ids
-from training.environment import ExpertBuilder, Task
+from training.environment import ExpertBuilder, GoldSuite, Task
 from training.evaluation.methods import Play, q_guided
 from training.rollouts.episode import (
     Agent,
@@ -33,7 +38,7 @@ from training.rollouts.episode import (
     play_episode,
     seeded,
 )
-from training.rollouts.expert_agents import corrected_agent, expert_agent
+from training.rollouts.expert_agents import corrected_agent, expert_agent, replaying_agent
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from training.rollouts.hosted import HostedPolicy
 from training.rollouts.models import (
@@ -42,7 +47,7 @@ from training.rollouts.models import (
     sha256_of_policy,
     sha256_of_q_model,
 )
-from training.rollouts.rollout import RolloutTask
+from training.rollouts.rollout import EnvironmentCall, RolloutTask
 
 
 class CollectConfig(RolloutConfig):
@@ -53,7 +58,8 @@ class CollectConfig(RolloutConfig):
         only_won: keep only trajectories that succeed by the environment's criterion.
         mistakes: probability that the expert makes a plausible mistake in place of its reply. SFT
             does not imitate the mistake, but learns the expert's way back from it.
-        player: "expert", or "policy" for episodes of the policy alone.
+        player: "expert", "gold" for solutions that the environment has on record, or "policy" for
+            episodes of the policy alone.
         policy: "embedded", a policy's folder, "upstream:NAME" or an address with "#" and a model;
             "" for none. Beside the expert it plays some of the steps, which SFT imitates only if
             the expert's reply is the same.
@@ -73,7 +79,7 @@ class CollectConfig(RolloutConfig):
     max_steps: int = Field(default=40, ge=1)
     only_won: bool = True
     mistakes: float = Field(default=0.0, ge=0, lt=1)
-    player: Literal["expert", "policy"] = "expert"
+    player: Literal["expert", "gold", "policy"] = "expert"
     policy: str = ""
     policy_share: float = Field(default=0.5, gt=0, le=1)
     qnet: str = ""
@@ -103,6 +109,11 @@ class CollectConfig(RolloutConfig):
     def _player_is_there(self) -> Self:
         if self.player == "policy" and not self.policy:
             raise ValueError("player is 'policy', but there is no policy; name one")
+        if self.player == "gold" and (self.policy or self.mistakes):
+            raise ValueError(
+                f"player is 'gold', policy {self.policy!r} and mistakes {self.mistakes}; a "
+                "solution on record says how to go on after nothing else, so leave out both"
+            )
         if self.attempts > 1 and (self.player != "policy" or self.temperature == 0):
             raise ValueError(
                 f"attempts is {self.attempts}, player {self.player!r} and temperature "
@@ -192,17 +203,25 @@ class _Collector:
         self._source = source
         self._collected = Collected()
         self._build_expert: ExpertBuilder | None = None
-        if config.player == "expert":
-            self._build_expert = expert_builder(config.environment)
+        self._gold: GoldSuite | None = None
+        match config.player:
+            case "expert":
+                self._build_expert = expert_builder(config.environment)
+            case "gold":
+                self._gold = rollouts.suite.require_gold()
 
     def collect(self, playable: PlayableTask) -> RolloutTask[None]:
         """Play one task and write its kept episodes, or its id if there are none."""
         task, config, collected = playable.task, self._config, self._collected
         rows: list[TrajectoryRow] = []
+        gold: Sequence[str] = ()
+        if self._gold is not None:
+            gold = yield EnvironmentCall(partial(self._gold.gold_replies, task))
+        max_steps = min(config.max_steps, len(gold) or config.max_steps)
         for attempt in range(config.attempts):
-            agent, seed = self._agent(task, attempt)
+            agent, seed = (replaying_agent(gold), None) if gold else self._agent(task, attempt)
             episode = yield from play_episode(
-                playable.make, agent, max_steps=config.max_steps, chat=playable.environment.chat
+                playable.make, agent, max_steps=max_steps, chat=playable.environment.chat
             )
             won = playable.environment.is_success(episode.reward, episode.terminated)
             collected.episodes += 1

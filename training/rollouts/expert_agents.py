@@ -1,6 +1,6 @@
 """Agents that play the expert's replies, alone or in turn with a policy (DAgger)."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -21,6 +21,16 @@ def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Age
         if rng.random() < mistakes:
             return AgentStep(expert.deviate(rng), completion_tokens=0, mistaken=True)
         return AgentStep(reply, completion_tokens=0)
+
+    return choose
+
+
+def replaying_agent(replies: Sequence[str]) -> Agent:
+    """An agent that plays known replies and asks no model; it has none after the last."""
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        yield from ()
+        return AgentStep(replies[step], completion_tokens=0)
 
     return choose
 

@@ -9,6 +9,7 @@ import pytest
 from training.environment import EnvironmentBundle, EnvironmentConfig
 from training.environments.alfworld.bundle import ALFWORLD, AlfWorldConfig
 from training.environments.corridor import CORRIDOR, CorridorConfig
+from training.environments.hotpotqa.bundle import HOTPOTQA, HotPotQaConfig
 from training.environments.intercode_sql.bundle import INTERCODE_SQL, InterCodeSqlConfig
 
 
@@ -50,11 +51,20 @@ def real_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:
     return InterCodeSqlConfig(tasks=tasks, databases=databases, limit=2)
 
 
+def hotpotqa_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:
+    """Two of HotPotQA's questions, if they are available."""
+    return HotPotQaConfig(questions=request.getfixturevalue("hotpotqa_questions"), limit=2)
+
+
 SUBJECTS = {
     "fake": Subject(CORRIDOR, CorridorConfig(count=2), "look", "juggle the moon"),
     "alfworld-generated": Subject(ALFWORLD, AlfWorldConfig(count=2), "look", "juggle the moon"),
     "alfworld-python": Subject(ALFWORLD, real_games, "look", "juggle the moon"),
     "alfworld-textworld": Subject(ALFWORLD, real_engine, "look", "juggle the moon"),
+    "hotpotqa-generated": Subject(
+        HOTPOTQA, HotPotQaConfig(count=2), "Search[xyzzy]", "juggle the moon"
+    ),
+    "hotpotqa": Subject(HOTPOTQA, hotpotqa_questions, "Search[xyzzy]", "juggle the moon"),
     "intercode-sql-generated": Subject(
         INTERCODE_SQL, InterCodeSqlConfig(count=2), "SHOW TABLES", "juggle the moon"
     ),

@@ -6,7 +6,7 @@ import pytest
 
 from qnet.errors import EnvironmentFailureError
 from tests.contract.environments.subjects import SUBJECTS, Subject
-from training.environment import Environment, EnvironmentConfig
+from training.environment import Environment, EnvironmentConfig, GoldSuite
 from training.environments.registry import ENVIRONMENTS, environment_config, find_environment
 from training.environments.task_selection import SelectedSuite, build_selected_suite
 
@@ -103,6 +103,19 @@ def test_an_experts_replies_succeed(subject: Subject, suite: SelectedSuite) -> N
             if result.terminated:
                 break
         assert 0 <= result.reward <= 1
+        assert subject.bundle.is_success(result.reward, result.terminated)
+        environment.close()
+
+
+def test_gold_replies_succeed(subject: Subject, suite: SelectedSuite) -> None:
+    if not isinstance(suite.suite, GoldSuite):
+        pytest.skip("this environment has no solutions on record")
+    for task in suite.tasks:
+        environment = suite.make(task)
+        environment.reset()
+        for reply in suite.suite.gold_replies(task):
+            result = environment.step(subject.bundle.chat.parse_action(reply))
+            assert result.valid
         assert subject.bundle.is_success(result.reward, result.terminated)
         environment.close()
 

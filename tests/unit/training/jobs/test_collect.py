@@ -113,6 +113,18 @@ def test_an_environment_without_an_expert_is_refused(tmp_path: Path) -> None:
         collect(config)
 
 
+def test_an_environment_without_solutions_is_refused(tmp_path: Path) -> None:
+    config = CollectConfig(output=tmp_path, player="gold", environment=CorridorConfig())
+    with pytest.raises(ConfigError, match="no solutions on record"):
+        collect(config)
+
+
+@pytest.mark.parametrize("options", [{"mistakes": 0.1}, {"policy": "embedded"}])
+def test_solutions_are_played_as_they_are(tmp_path: Path, options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="leave out both"):
+        configure(tmp_path, None, player="gold", **options)
+
+
 def test_mistakes_are_marked_and_recovered_from(tmp_path: Path) -> None:
     config = configure(tmp_path / "mistaken", None, mistakes=0.3)
     assert collect(config).kept >= 10

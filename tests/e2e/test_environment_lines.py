@@ -1,0 +1,68 @@
+"""The job files of each environment, in the order of its pipeline, at the smallest size."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from qguide.commands.jobs import app
+from qguide.pipelines.config import load_pipeline
+from qguide.pipelines.plan import build_plan
+from tests.support.serving import ROOT
+from training.evaluation.records import DEFAULT_METHODS
+
+CONFIGS = ROOT / "training" / "configs"
+ENVIRONMENTS = ["hotpotqa"]
+TINY = (
+    "architecture.vocab_size=320",
+    "architecture.hidden_size=32",
+    "architecture.intermediate_size=64",
+    "architecture.layers=1",
+    "architecture.heads=2",
+    "architecture.copy_heads=0",
+    "optimization.epochs=1",
+)
+SMALLEST = {
+    "collect": ("environment.count=6",),
+    "sft": TINY,
+    "groups": (
+        "environment.count=2",
+        "decisions.max_steps=2",
+        "decisions.horizon=3",
+        "decisions.max_tokens=8",
+    ),
+    "train-qnet": (
+        "optimization.epochs=1",
+        "head_width=8",
+        "validation_fraction=0.0",
+    ),
+    "evaluate": ("environment.count=2", "seeds=[0]", "max_steps=2", "candidates=2", "max_tokens=8"),
+}
+"""Overrides of each job."""
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_the_job_files_lead_from_solutions_to_results(
+    environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = CONFIGS / environment
+    stages = tomllib.loads((folder / "pipeline.toml").read_text())["stages"]
+    for stage in stages.values():
+        overrides = [part for one in SMALLEST[stage["job"]] for part in ("--set", one)]
+        arguments = [stage["job"], "--config", str(folder / stage["config"]), *overrides]
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+    results = json.loads((tmp_path / f"runs/{environment}/evaluation/results.json").read_text())
+    assert results["complete"]
+    assert {row["method"] for row in results["rows"]} == set(DEFAULT_METHODS)
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_a_pipeline_runs_its_stages_one_after_the_other(environment: str) -> None:
+    plan = build_plan(load_pipeline(CONFIGS / environment / "pipeline.toml"))
+    stages = list(plan.stages)
+    assert [stage.name for stage in plan.order()] == stages
+    assert all(plan.stages[name].needs for name in stages[1:])

@@ -1,0 +1,81 @@
+"""HotPotQA as the jobs know it: answer a question by search in its paragraphs.
+
+[environment]
+name = "hotpotqa"
+questions = "data/hotpot_dev_distractor_v1.json"    # without it: generated questions
+task_ids = "training/environments/hotpotqa/splits/train.txt"
+"""
+
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import Field
+
+from qnet.types import TaskMarker
+from training.environment import EnvironmentBundle, EnvironmentConfig
+from training.environments.hotpotqa.episode import (
+    QUESTION_OPENING,
+    USAGE,
+    EpisodeOptions,
+    Measure,
+)
+from training.environments.hotpotqa.generated import generated_question
+from training.environments.hotpotqa.questions import read_questions
+from training.environments.hotpotqa.suite import QuestionSuite
+from training.trajectory import ChatFormat
+
+SYSTEM: Final = (
+    "Answer the question from the pages of a small encyclopedia. Each reply is a thought and an "
+    'action, "Thought: …" and "Action: …" on two lines. Search[words] shows the page that fits '
+    "best, Lookup[words] the next sentence of that page that has these words, and Finish[answer] "
+    "hands in your answer, which should be a name, a number, yes or no, or a few words."
+)
+
+
+class HotPotQaConfig(EnvironmentConfig):
+    """HotPotQA's `[environment]` table.
+
+    Attributes:
+        questions: file of questions with their paragraphs; without it questions are generated.
+        first_seed: the first generated question.
+        count: how many generated questions.
+        turns: actions after which an episode ends.
+        measure: reward of an answer: "em", exact match, or "f1".
+    """
+
+    name: Literal["hotpotqa"] = "hotpotqa"
+    questions: Path | None = None
+    first_seed: int = Field(default=0, ge=0)
+    count: int = Field(default=100, ge=1)
+    turns: int = Field(default=7, ge=1)
+    measure: Measure = "em"
+
+    @property
+    def options(self) -> EpisodeOptions:
+        """Length and reward of every episode."""
+        return EpisodeOptions(self.turns, self.measure)
+
+
+def build_suite(config: HotPotQaConfig) -> QuestionSuite:
+    """The questions that `config` describes.
+
+    Raises:
+        ConfigError: the file of questions is missing or malformed.
+    """
+    if config.questions is not None:
+        questions = read_questions(config.questions)
+        return QuestionSuite(config.questions.name.partition(".")[0], questions, config.options)
+    seeds = range(config.first_seed, config.first_seed + config.count)
+    generated = [generated_question(seed) for seed in seeds]
+    return QuestionSuite("generated", generated, config.options)
+
+
+HOTPOTQA = EnvironmentBundle(
+    name="hotpotqa",
+    config=HotPotQaConfig,
+    build_suite=build_suite,
+    chat=ChatFormat(SYSTEM),
+    task_markers=(TaskMarker(QUESTION_OPENING),),
+    void_observation=USAGE,
+    packages=("bm25s",),
+)
