@@ -47,6 +47,7 @@ MODEL_FIELDS: Final[Mapping[str, Model]] = {
     "guide": "qnet",
     "qnet": "qnet",
     "qnets": "qnet",
+    "reward_model": "qnet",
     "verifier": "qnet",
 }
 """Fields that name a model: a folder, a name on the hub, or one that ships with QGuide."""

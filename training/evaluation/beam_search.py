@@ -11,9 +11,10 @@ from qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qnet.types import Candidate, History, SampleRequest, ScoreResult
 from training.environment import Environment
 from training.evaluation.methods import Play
-from training.evaluation.search import Searched, Verification, score_request
+from training.evaluation.search import Searched, Verification
 from training.rollouts.episode import AgentStep, Episode, derived_seed, play_episode
 from training.rollouts.rollout import RolloutTask, SampleRequests
+from training.rollouts.valuing import value_request
 from training.trajectory import ChatFormat, Step, action_key
 
 
@@ -128,9 +129,10 @@ class BeamSearch:
             tried = []
             for reply in replies:
                 tried.append((yield from self._tried(beam, reply)))
-        result: ScoreResult = yield score_request(history, tried, self._verification)
+        observes = self._verification.observes
+        result: ScoreResult = yield value_request(history, tried, observes=observes)
         branches = [
-            _Branch(beam, reply, q, step if self._verification.observes else None)
+            _Branch(beam, reply, q, step if observes else None)
             for reply, q, step in zip(replies, result.q_values, tried, strict=True)
         ]
         return branches, result.computed_tokens

@@ -9,11 +9,11 @@ from statistics import fmean
 from typing import Literal
 
 from qnet.errors import HistoryTooLongError
-from qnet.types import History, Message, ScoreRequest, ScoreResult
+from qnet.types import ScoreResult
 from training.evaluation.methods import Play
 from training.rollouts.episode import Agent, Episode, first_reply, seeded
 from training.rollouts.rollout import RolloutTask
-from training.trajectory import Step, observation_message
+from training.rollouts.valuing import value_request
 
 TrajectoryValue = Literal["last", "mean", "min"]
 """Value of a trajectory: that of its last state, or the mean or minimum over all its states."""
@@ -106,19 +106,12 @@ def _state_values(
     try:
         for number in range(max(0, first), len(episode.steps)):
             history = episode.chat.history(episode.first_observation, episode.steps[:number])
-            request = score_request(history, [episode.steps[number]], verification)
-            result: ScoreResult = yield request
+            tried = [episode.steps[number]]
+            result: ScoreResult = yield value_request(
+                history, tried, observes=verification.observes
+            )
             values += result.q_values
             tokens += result.computed_tokens
     except HistoryTooLongError:  # the Q model's context is shorter than the policy's
         pass
     return tuple(values), tokens
-
-
-def score_request(
-    history: History, steps: Sequence[Step], verification: Verification
-) -> ScoreRequest:
-    """Actions that were tried in one state."""
-    answers = tuple((observation_message(step.observation),) for step in steps)
-    replies = tuple(Message("assistant", step.action) for step in steps)
-    return ScoreRequest(history, replies, observations=answers if verification.observes else ())

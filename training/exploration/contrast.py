@@ -4,6 +4,8 @@ The agent plays to the end from every state of the expert's trajectory. An episo
 the expert's action, word for word, is its episode from the next state, too, and is not played
 again. Step rewards are computed only of the states that need them: where the agent takes another
 action and then ends worse (ours; the pairs are the same).
+
+A step-reward model, regressed on Monte Carlo step rewards, can replace the roll-outs (table 5).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +13,14 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import Sampling
+from qnet.types import Sampling, ScoreResult
 from training.algorithms.contrast import Comparison
 from training.environment import Environment
 from training.exploration.replays import new_steps
 from training.exploration.step_rewards import StepRewards, step_reward
 from training.rollouts.episode import Episode, first_reply, play_episode, seeded
 from training.rollouts.rollout import RolloutTask
+from training.rollouts.valuing import value_request
 from training.trajectory import REACT, ChatFormat, Step
 
 
@@ -34,6 +37,17 @@ class Contrast(BaseModel):
 
     tau: float = Field(default=0.5, ge=0, le=1)
     temperature: float = Field(default=0.0, ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModel:
+    """A Q model that answers the task's score requests with step rewards.
+
+    Attributes:
+        observes: it is read after the action's observation.
+    """
+
+    observes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +96,7 @@ def contrast_task(
     rewards: StepRewards,
     known: Mapping[int, float],
     seed: int,
+    reward_model: RewardModel | None = None,
     chat: ChatFormat = REACT,
 ) -> RolloutTask[Contrasted]:
     """Let the agent explore along one trajectory; a rollout task.
@@ -95,13 +110,15 @@ def contrast_task(
         rewards: of the roll-outs; its limits are those of the agent's episodes, too.
         known: rewards of the expert's steps that were computed before.
         seed: the job's.
+        reward_model: gives step rewards in place of roll-outs.
         chat: the environment's.
 
     Raises:
+        HistoryTooLongError: the expert's trajectory is longer than the reward model reads.
         EnvironmentFailureError: an episode replayed differently, or the expert played another game.
     """
     explorer = _Explorer(make, first_observation, options, rewards, (seed, task_id), chat)
-    rewarder = _StepRewarder(explorer, expert, dict(known))
+    rewarder = _StepRewarder(explorer, expert, dict(known), reward_model)
     own: tuple[Step, ...] = ()
     suffix: tuple[Step, ...] = ()
     deviations: list[Deviation] = []
@@ -161,6 +178,7 @@ class _StepRewarder:
     explorer: _Explorer
     expert: Sequence[Step]
     expert_rewards: dict[int, float]
+    model: RewardModel | None
     rollouts: int = 0
     completion_tokens: int = 0
 
@@ -179,6 +197,12 @@ class _StepRewarder:
 
     def _reward(self, steps: Sequence[Step], whose: str) -> RolloutTask[float]:
         explorer = self.explorer
+        if self.model is not None and not steps[-1].terminated:
+            history = explorer.chat.history(explorer.first, steps[:-1])
+            result: ScoreResult = yield value_request(
+                history, steps[-1:], observes=self.model.observes
+            )
+            return result.q_values[0]
         found = yield from step_reward(
             explorer.make,
             explorer.first,

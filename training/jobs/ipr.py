@@ -25,18 +25,18 @@ from pydantic import Field
 from rich.console import Console
 
 from qnet.errors import ConfigError
-from qnet.types import BatchPolicy, History
+from qnet.types import BatchPolicy, History, Scorer, reads_observation
 from training.data.contrast import ContrastRow, sha256_of_steps
 from training.data.expert_trajectories import best_trajectories
 from training.data.preferences import PreferenceRow, preference_row, scored_messages
 from training.data.records import TrajectoryRow, messages_of
 from training.data.runs import EXPLORED, RunFolder, finished_task_ids, read_rows, rows_at_once
-from training.exploration.contrast import Contrast, Contrasted, contrast_task
+from training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task
 from training.exploration.step_rewards import StepRewards
 from training.rollouts.figures import RunFigures
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from training.rollouts.hosted import PREFIX, ROW_FIELDS, HostedPolicy, is_hosted
-from training.rollouts.models import EMBEDDED, sha256_of_policy
+from training.rollouts.models import EMBEDDED, build_scorer, sha256_of_policy, sha256_of_q_model
 from training.rollouts.policies import with_rollouts
 from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 from training.trajectory import Step, path_history
@@ -49,6 +49,9 @@ class IprConfig(RolloutConfig):
         policy: the agent: "embedded", a folder, "upstream:NAME" or an address with "#" and a model.
         scorer: the policy whose roll-outs give step rewards, named as `policy` is; the paper's is
             the SFT policy in every iteration. "" for `policy` itself.
+        reward_model: "embedded" or the folder of a Q model that gives step rewards in place of the
+            scorer's roll-outs (table 5). Its Q has to be a mean outcome: train it on groups of the
+            scorer's roll-outs, with labels discounted by 1.
         expert: run folders of `collect`; each task's best trajectory is explored, and a task
             without any is not played.
         earlier: run folders of earlier iterations, whose step rewards of the expert are used again.
@@ -61,6 +64,7 @@ class IprConfig(RolloutConfig):
 
     policy: str = EMBEDDED
     scorer: str = ""
+    reward_model: str = ""
     expert: tuple[Path, ...] = Field(min_length=1)
     earlier: tuple[Path, ...] = ()
     contrast: Contrast = Contrast()
@@ -73,13 +77,14 @@ def run_ipr(
     *,
     policy: BatchPolicy | HostedPolicy | None = None,
     scorer: BatchPolicy | HostedPolicy | None = None,
+    reward_model: Scorer | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
     """Explore the tasks that have no row yet, then write the pairs of all tasks.
 
     Args:
         config: tasks, models and options.
-        policy, scorer: used instead of the models that `config` names.
+        policy, scorer, reward_model: used instead of the models that `config` names.
         console: shows the progress; None is stderr.
 
     Returns:
@@ -93,17 +98,21 @@ def run_ipr(
     weights = {
         "policy_sha256": "" if policy else sha256_of_policy(config.policy),
         "scorer_sha256": "" if scorer else sha256_of_policy(config.scorer or config.policy),
+        "reward_model_sha256": "" if reward_model else sha256_of_q_model(config.reward_model),
     }
     for folder in config.earlier:
-        _require_same_scorer(folder, config, weights["scorer_sha256"])
+        _require_same_scorer(folder, config, weights)
     with open_rollouts("ipr", config, weights=weights, console=console) as rollouts:
         policy = policy or rollouts.build_policy(config.policy)
         if scorer is None and config.scorer:
             scorer = rollouts.build_policy(config.scorer)
-        explorer = _Explorer(config, rollouts, source=policy.name)
+        if reward_model is None and config.reward_model:
+            reward_model = build_scorer(config.reward_model, config.inference)
+        explorer = _Explorer(config, rollouts, source=policy.name, reward_model=reward_model)
         rollouts.play(
             explorer.explore,
             policy=with_rollouts(policy, scorer) if scorer else policy,
+            scorer=reward_model,
             finished=explorer.not_to_play(),
             rows=EXPLORED,
         )
@@ -113,11 +122,12 @@ def run_ipr(
         return spent | figures
 
 
-def _require_same_scorer(folder: Path, config: IprConfig, scorer_sha256: str) -> None:
+def _require_same_scorer(folder: Path, config: IprConfig, weights: Mapping[str, str]) -> None:
     before = _config_in(folder)
     now = config.model_dump(mode="json")
-    old = _identity_of_scorer(before) | {"scorer_sha256": before.get("scorer_sha256")}
-    new = _identity_of_scorer(now) | {"scorer_sha256": scorer_sha256}
+    hashes = ("scorer_sha256", "reward_model_sha256")
+    old = _identity_of_scorer(before) | {name: before.get(name) for name in hashes}
+    new = _identity_of_scorer(now) | {name: weights[name] for name in hashes}
     for name in new | old:
         if old.get(name) != new.get(name):
             raise ConfigError(
@@ -153,11 +163,19 @@ def _identity_of_scorer(config: Mapping[str, Any]) -> dict[str, object]:
 class _Explorer:
     """Explores each task's trajectory and writes its row as soon as it is finished."""
 
-    def __init__(self, config: IprConfig, rollouts: Rollouts, *, source: str) -> None:
+    def __init__(
+        self,
+        config: IprConfig,
+        rollouts: Rollouts,
+        *,
+        source: str,
+        reward_model: Scorer | None,
+    ) -> None:
         self.figures = RunFigures(rollouts, unit="trajectories", rate="rollouts")
         self._config = config
         self._rollouts = rollouts
         self._source = source
+        self._reward_model = RewardModel(reads_observation(reward_model)) if reward_model else None
         self._experts = best_trajectories(config.expert)
         self._known = _expert_rewards(config.earlier)
 
@@ -187,6 +205,7 @@ class _Explorer:
             rewards=config.rewards,
             known=self._known.get((task_id, sha256_of_steps(expert)), {}),
             seed=config.seed,
+            reward_model=self._reward_model,
             chat=playable.environment.chat,
         )
         spent: Timings = yield TimingsRequest()

@@ -8,7 +8,15 @@ import pytest
 from rich.console import Console
 
 from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.types import BatchPolicy, Candidate, History, Message, SampleRequest
+from qnet.types import (
+    BatchPolicy,
+    Candidate,
+    History,
+    Message,
+    SampleRequest,
+    ScoreRequest,
+    ScoreResult,
+)
 from tests.support.corridors import THOUGHT, write_solutions
 from tests.support.wanderer import Wanderer
 from training.data.contrast import ContrastRow
@@ -78,10 +86,42 @@ def upstreams(**changes: object) -> dict[str, HostedModel]:
     return {name: HostedModel.model_validate(values) for name in "ab"}
 
 
+class RewardModel:
+    """Step rewards from a table of actions; notes what it was asked.
+
+    Args:
+        rewards: by the action that it values, without its thought.
+    """
+
+    name = "rewards"
+
+    def __init__(self, rewards: dict[str, float], *, reads_observation: bool = False) -> None:
+        self.asked: list[ScoreRequest] = []
+        self.reads_observation = reads_observation
+        self._rewards = rewards
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        self.asked += requests
+        return [
+            ScoreResult((self._rewards[action_key(request.candidates[0].content)],), 1)
+            for request in requests
+        ]
+
+
 def explore(
-    config: IprConfig, policy: BatchPolicy, *, scorer: BatchPolicy | None = None
+    config: IprConfig,
+    policy: BatchPolicy,
+    *,
+    scorer: BatchPolicy | None = None,
+    reward_model: RewardModel | None = None,
 ) -> dict[str, float]:
-    return run_ipr(config, policy=policy, scorer=scorer, console=Console(file=StringIO()))
+    return run_ipr(
+        config,
+        policy=policy,
+        scorer=scorer,
+        reward_model=reward_model,
+        console=Console(file=StringIO()),
+    )
 
 
 def pairs_of(config: IprConfig) -> list[PreferenceRow]:
@@ -126,6 +166,35 @@ def test_no_action_is_worse_by_more_than_one(expert: Path) -> None:
     config = configure(expert, contrast=Contrast(tau=1.0))
     explore(config, Stumbler(2))
     assert [pair.level for pair in pairs_of(config)] == ["trajectory"]
+
+
+@pytest.mark.parametrize(
+    ("own_reward", "levels"), [(0.2, {"trajectory", "suffix"}), (0.6, {"trajectory"})]
+)
+def test_a_reward_model_stands_in_for_the_roll_outs(
+    expert: Path, own_reward: float, levels: set[str]
+) -> None:
+    config = configure(expert)
+    model = RewardModel({SOLUTION[1]: 0.9, "look": own_reward})
+    figures = explore(config, Stumbler(1), reward_model=model)
+    assert figures["rollouts"] == 0
+    assert (figures["expert_reward"], figures["own_reward"]) == (0.9, own_reward)
+    assert {pair.level for pair in pairs_of(config)} == levels
+    assert [actions_of(request.history) for request in model.asked] == [SOLUTION[:1]] * 2
+    assert not any(request.observations for request in model.asked)
+
+
+def test_a_reward_model_may_read_what_the_action_was_answered(expert: Path) -> None:
+    model = RewardModel({SOLUTION[1]: 0.9, "look": 0.2}, reads_observation=True)
+    explore(configure(expert), Stumbler(1), reward_model=model)
+    assert all(request.observations[0][0].role == "user" for request in model.asked)
+
+
+def test_the_experts_last_step_has_its_outcome_from_no_model(expert: Path) -> None:
+    last = len(SOLUTION) - 1
+    model = RewardModel({"look": 0.2})
+    figures = explore(configure(expert), Stumbler(last), reward_model=model)
+    assert (figures["expert_reward"], figures["own_reward"]) == (1.0, 0.2)
 
 
 def test_an_agent_like_the_expert_gives_no_pair(expert: Path) -> None:

@@ -7,6 +7,8 @@ import pytest
 from pydantic import BaseModel
 
 from training.configs.job_files import load_config
+from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
+from training.data.group_labels import Decision, candidate_label
 from training.environments.alfworld.bundle import AlfWorldConfig
 from training.exploration.contrast import Contrast
 from training.exploration.mcts import Mcts
@@ -20,6 +22,7 @@ from training.jobs.groups import GroupsConfig
 from training.jobs.ipr import IprConfig
 from training.jobs.label import LabelConfig
 from training.jobs.pairs import PairsConfig
+from training.jobs.paraphrase import ParaphraseConfig
 from training.jobs.rro import RroConfig
 from training.jobs.sft import SftConfig
 from training.jobs.train_dpo import TrainDpoConfig
@@ -40,6 +43,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "rro": RroConfig,
     "ipr": IprConfig,
     "train_dpo": TrainDpoConfig,
+    "paraphrase": ParaphraseConfig,
 }
 JOB_FILES = sorted(p for p in CONFIGS.rglob("*.toml") if not p.stem.startswith("pipeline"))
 """A pipeline's file is no job's; the tests of pipelines plan it."""
@@ -146,6 +150,20 @@ def test_process_refinement_ships_with_the_papers_numbers() -> None:
     assert dpo.pairs == (ipr.output,)
     assert dpo.write_policy
     assert str(dpo.policy) == ipr.policy == ipr.scorer
+
+
+def test_a_step_reward_model_learns_the_mean_outcome_of_the_scorers_roll_outs() -> None:
+    groups = load_config(GroupsConfig, CONFIGS / "groups_step_rewards.toml")
+    rewards = load_config(IprConfig, CONFIGS / "ipr.toml").rewards
+    continuation = groups.continuation
+    assert (continuation.by, continuation.temperature) == ("policy", rewards.temperature)
+    assert continuation.repetitions == rewards.rollouts
+    model = load_config(TrainQNetConfig, CONFIGS / "train_qnet_step_rewards.toml")
+    assert model.groups == (groups.output,)
+    ends = [ContinuationRow(outcome_reward=r, steps=9, terminated=r > 0) for r in (1, 0, 0, 1, 0)]
+    candidate = CandidateRow(action="look", count=1, observation="", continuations=tuple(ends))
+    decision = Decision((), DecisionRow(candidates=(candidate,), chosen=0), after_noop=True)
+    assert candidate_label(candidate, decision, model.group_labels).value == pytest.approx(0.4)
 
 
 def test_each_stage_reads_what_the_one_before_it_writes() -> None:

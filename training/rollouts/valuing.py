@@ -1,0 +1,19 @@
+"""Score requests of actions that were tried, for Q models of either kind."""
+
+from collections.abc import Sequence
+
+from qnet.types import History, Message, ScoreRequest
+from training.trajectory import Step, observation_message
+
+
+def value_request(history: History, steps: Sequence[Step], *, observes: bool) -> ScoreRequest:
+    """The request for the Q of actions that were tried in one state.
+
+    Args:
+        history: the state.
+        steps: the actions, with what each was answered.
+        observes: the Q model is read after the answers.
+    """
+    answers = tuple((observation_message(step.observation),) for step in steps)
+    replies = tuple(Message("assistant", step.action) for step in steps)
+    return ScoreRequest(history, replies, observations=answers if observes else ())
