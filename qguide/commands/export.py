@@ -13,7 +13,7 @@ def export_trunk(
     output: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
 ) -> None:
     """Write a QNet's trunk for vLLM; prints the model name that vLLM must serve it under."""
-    from qnet.models.checkpoint import embedded_path
+    from qnet.models.loading import embedded_path
     from qnet.models.trunk_export import export_trunk as write
     from server.settings.settings import EMBEDDED
 
@@ -29,8 +29,8 @@ def ensemble(
     name: Annotated[str, typer.Option(help="The name it is served under.")] = "ensemble",
 ) -> None:
     """Combine Q models into one checkpoint, whose Q is their mean."""
-    from qnet.models.checkpoint import embedded_path
     from qnet.models.ensemble import save_ensemble
+    from qnet.models.loading import embedded_path
     from server.settings.settings import EMBEDDED
 
     members = [embedded_path("qnet") if str(c) == EMBEDDED else c for c in checkpoints]
@@ -47,7 +47,7 @@ def export_model(
 
     An MLP head makes a Sentence-Transformers folder, a linear one a sequence classifier.
     """
-    from qnet.models.checkpoint import embedded_path
+    from qnet.models.loading import embedded_path
     from qnet.models.model_export import export_model as write
     from server.settings.settings import EMBEDDED
 

@@ -13,11 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from qguide.commands.errors import shown_errors
+from qguide.commands.extras import ExtrasGroup
 from qnet.errors import ConfigError
 from training.configs.job_files import load_config, read_environment
 from training.environments.registry import DEFAULT_ENVIRONMENT, ENVIRONMENTS, find_environment
 
 app = typer.Typer(
+    cls=ExtrasGroup,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     help="Train Q models from an agent's own exploration, serve them, and evaluate guidance.",

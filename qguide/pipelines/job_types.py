@@ -71,7 +71,7 @@ class Read:
     def path(self) -> Path:
         """The absolute path."""
         if self.model is not None and self.named == EMBEDDED:
-            from qnet.models.checkpoint import embedded_path
+            from qnet.models.loading import embedded_path
 
             return embedded_path(self.model)
         return Path(self.named).resolve()

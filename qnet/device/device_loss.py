@@ -1,6 +1,6 @@
 """Loss of the accelerator: errors after which this process cannot use it any more."""
 
-import torch
+import sys
 
 
 def is_lost(error: Exception) -> bool:
@@ -10,7 +10,10 @@ def is_lost(error: Exception) -> bool:
     that this process asks for later. A launch that was merely refused leaves the device usable, and
     so does a lack of memory, which is an `OutOfMemoryError`.
     """
-    if not isinstance(error, torch.AcceleratorError):
+    # Only a torch that is already imported can have raised an error of its own, and a server whose
+    # models all run elsewhere has none.
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(error, torch.AcceleratorError):
         return False
     try:
         torch.accelerator.synchronize()

@@ -23,6 +23,7 @@ from qnet.engine.attention import (
     joined,
     register,
 )
+from qnet.engine.context_length import context_length
 from qnet.engine.forward_passes import Passes, pack
 from qnet.engine.last_layer_pruning import LastLayerPruning
 from qnet.engine.prefix_cache import Entry, PrefixCache
@@ -41,8 +42,6 @@ Salted = tuple[str, list[int]]
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048
 
-_UNBOUNDED = 2**31
-_LIMITS = ("max_position_embeddings", "attention_chunk_size")
 _PROBE_TOKENS = 12
 _PROBED_WINDOW = 4
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
@@ -295,12 +294,6 @@ def history_segment(
 
 def _read_every(step: int, segment: PackedSegment) -> PackedSegment:
     return replace(segment, read=tuple(range(0, len(segment.token_ids), step)))
-
-
-def context_length(config: PretrainedConfig) -> int:
-    """Most tokens that the model takes."""
-    limits = [getattr(config, name, None) for name in _LIMITS]
-    return min((int(limit) for limit in limits if limit), default=_UNBOUNDED)
 
 
 def _refuse_shifting_positions(config: PretrainedConfig) -> None:

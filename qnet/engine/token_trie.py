@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 
 @dataclass(slots=True)
@@ -56,7 +55,7 @@ class TokenTrie:
         known = sum(1 for _ in self._walk(token_ids))
         return len(token_ids) - known
 
-    def visible(self, tokens: range | None = None) -> Tensor:
+    def visible(self, tokens: range | None = None) -> NDArray[np.bool_]:
         """(T, T): whether a token (row) sees another (column), of all or of these `tokens`."""
         tokens = tokens or range(len(self))
         # Parents come before their children, so a token sees what the token before it on its path
@@ -67,7 +66,7 @@ class TokenTrie:
             if before >= 0:
                 seen_TT[row] = seen_TT[before]
             seen_TT[row, row] = True
-        return torch.from_numpy(seen_TT)
+        return seen_TT
 
     def ends(self) -> list[int]:
         """(T,) one past the last token that comes after each, where paths were added in order."""

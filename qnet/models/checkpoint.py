@@ -6,13 +6,11 @@ code. A policy may also be any Hugging Face causal LM folder without a manifest.
 """
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,34 +18,32 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from qnet.errors import CheckpointError, QGuideError
+from qnet.errors import CheckpointError
 from qnet.models.classifier import (
     WholeConversations,
     classifier_manifest,
     conversations_of,
     is_classifier,
-    qnet_of,
     require_one_label,
 )
 from qnet.models.ensemble import member_folders
 from qnet.models.hub import model_folder, short_name
 from qnet.models.implicit_q import ImplicitQ
+from qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
 from qnet.models.manifest import (
     MANIFEST,
     Kind,
     Manifest,
-    other_renderer,
     read_manifest,
     require_read_at,
     sha256_of,
 )
-from qnet.models.qnet import QNet
-from qnet.rendering.renderer import FIRST_RENDERER_VERSION, Renderer
+from qnet.models.qnet import QNet, qnet_of
+from qnet.rendering.renderer import Renderer
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +101,6 @@ class LoadedEnsemble:
 
 
 LoadedQModel = LoadedQNet | LoadedImplicitQ | LoadedEnsemble
-
-
-def embedded_path(kind: Literal["policy", "qnet"]) -> Path:
-    """Folder of a model that ships with QGuide."""
-    return Path(str(resources.files("qnet") / "embedded" / kind))
 
 
 def save_checkpoint(
@@ -226,76 +217,6 @@ def _load_member(directory: Path, dtype: torch.dtype, device: str) -> LoadedQNet
     loaded = load_q_model(directory, dtype=dtype, device=device, kinds=("qnet", "implicit-q"))
     assert not isinstance(loaded, LoadedEnsemble)
     return loaded
-
-
-def load_renderer(directory: Path) -> Renderer:
-    """The renderer of a checkpoint's tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(
-        model_folder(directory), local_files_only=True, trust_remote_code=False
-    )
-    return Renderer(tokenizer)
-
-
-def load_fitting_renderer(directory: Path, vocab_size: int, manifest: Manifest | None) -> Renderer:
-    """The renderer of a checkpoint whose model knows so many tokens.
-
-    Raises:
-        CheckpointError: the tokenizer is broken or makes more tokens, or the manifest names a
-            renderer that made other tokens.
-        RenderingError: see `Renderer`.
-    """
-    with broken_refused(f"{directory}: the tokenizer"):
-        renderer = load_renderer(directory)
-    if len(renderer.tokenizer) > vocab_size:
-        raise CheckpointError(
-            f"{directory}: the tokenizer makes {len(renderer.tokenizer):,} different tokens; the "
-            f"model knows {vocab_size:,}; save it with the tokenizer it was trained with"
-        )
-    if (
-        manifest is not None
-        and manifest.renderer_version == FIRST_RENDERER_VERSION
-        and not renderer.renders_as_version_1
-    ):
-        raise other_renderer(directory, manifest)
-    return renderer
-
-
-@contextmanager
-def broken_refused(what: str) -> Iterator[None]:
-    """Say what it is that does not load; a broken file can fail in any way.
-
-    Raises:
-        CheckpointError: in place of any error that is not ours.
-    """
-    try:
-        yield
-    except QGuideError:
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise CheckpointError(
-            f"{what} does not load ({reason}); copy it again or train it again"
-        ) from error
-
-
-def require_fit(
-    directory: Path,
-    *,
-    missing: Collection[str],
-    mismatched: Collection[object],
-    unused: Collection[str] = (),
-) -> None:
-    """Refuse weights of another model than config.json describes.
-
-    Raises:
-        CheckpointError: there is any such weight.
-    """
-    if missing or mismatched or unused:
-        raise CheckpointError(
-            f"{directory}: weights do not fit config.json (missing {sorted(missing)[:3]}, "
-            f"mismatched {sorted(mismatched, key=str)[:3]}, unused {sorted(unused)[:3]}); "
-            "copy both from the same training"
-        )
 
 
 def require_finite(where: Path, name: str, weight: Tensor) -> None:

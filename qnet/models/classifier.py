@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from qnet.errors import CheckpointError
 from qnet.models.hub import short_name
@@ -23,7 +21,6 @@ from qnet.models.manifest import (
     require_renderer,
     sha256_of,
 )
-from qnet.models.qnet import QNet, QNetConfig
 
 CLASSIFIER: Final = "ForSequenceClassification"
 """End of the names of transformers' classes."""
@@ -64,30 +61,6 @@ def require_one_label(directory: Path, config: PretrainedConfig) -> None:
             f"{directory} has {config.num_labels} labels ({labels}), and none of them is Q; name a "
             "classifier with one label, such as a reward model (num_labels = 1)"
         )
-
-
-def qnet_of(directory: Path, classifier: PreTrainedModel) -> QNet:
-    """The classifier's own trunk and score layer as a QNet with a linear head.
-
-    Raises:
-        CheckpointError: there is more to its head than one linear layer.
-    """
-    prefix = classifier.base_model_prefix
-    trunk: Any = getattr(classifier, prefix)
-    score: Any = getattr(classifier, "score", None)
-    own = [name for name in classifier.state_dict() if not name.startswith(f"{prefix}.")]
-    if not isinstance(score, nn.Linear) or set(own) - {"score.weight", "score.bias"}:
-        raise CheckpointError(
-            f"{directory}: {type(classifier).__name__} has {', '.join(own)} behind its trunk; a Q "
-            "model has one linear layer named score, read at the last token: serve this one by "
-            "its own server (QGUIDE_CLASSIFIERS)"
-        )
-    fields = {k: v for k, v in trunk.config.to_dict().items() if k[0] != "_"}
-    with torch.device("meta"):
-        qnet = QNet(QNetConfig(trunk=fields, head="linear"))
-    qnet.trunk = trunk
-    qnet.head.out = score
-    return qnet
 
 
 def exported_mark(manifest: Manifest) -> dict[str, str]:

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from qnet.errors import CheckpointError
 from qnet.models.hub import model_folder
-from qnet.models.qnet import nested_config
+from qnet.models.qnet_config import nested_config
 
 PAPER_BETA = 0.1
 

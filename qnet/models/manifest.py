@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qnet.errors import CheckpointError
-from qnet.rendering.renderer import FIRST_RENDERER_VERSION, RENDERER_VERSION
+from qnet.rendering.version import FIRST_RENDERER_VERSION, RENDERER_VERSION
 from qnet.types import TaskMarker
 
 MANIFEST = "manifest.json"

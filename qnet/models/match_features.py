@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from math import log, log1p
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Tokens = tuple[int, ...]
+HeadFeatures = Literal["none", "match-1"]
+"""Features beside the hidden state for the value head; another definition, another number."""
 
 FLAGS: Final = (
     "in_last_observation",

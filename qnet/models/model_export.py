@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoTokenizer, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
-from qnet.engine.packed_model import context_length
+from qnet.engine.context_length import context_length
 from qnet.errors import CheckpointError
 from qnet.models.classifier import EXPORTED, exported_mark
 from qnet.models.hub import model_folder

@@ -1,103 +1,24 @@
 """QNet: an LLM trunk and an MLP value head (QLASS, appendix A.2.2)."""
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from qnet.engine.tree_masks import TreeMask, TrunkMask
 from qnet.errors import CheckpointError
 from qnet.models.hub import model_folder
-from qnet.models.match_features import MATCH_FEATURES
-
-PAPER_HEAD_WIDTH = 1024
-MATCH_WIDTH = 128
-DEFAULT_RANGE = (-0.1, 1.1)
-"""Edges of the bins for labels in [0, 1]: with room, so that the mean can reach both ends."""
-
-HeadKind = Literal["mlp", "linear"]
-HeadFeatures = Literal["none", "match-1"]
-"""Features beside the hidden state for the value head; another definition, another number."""
-
-
-class QNetConfig(PretrainedConfig):
-    """The trunk's configuration and the head's.
-
-    Args:
-        head: "mlp" is the paper's; "linear" is one layer without a bias, the head of a Hugging Face
-            sequence classifier with one label.
-        head_width: of the hidden layers of an "mlp".
-        head_features: "match-1" for those of `match_features`; "none" is the paper.
-        head_bins: 0 for a head that regresses Q; otherwise Q is the mean of a distribution over so
-            many equal bins, which HL-Gauss trains by classification (Farebrother et al., 2024).
-        head_range: lowest and highest edge of the bins.
-
-    Raises:
-        CheckpointError: this version does not know this head or these features, or a linear head
-            is given features or bins.
-    """
-
-    model_type = "qguide-qnet"
-
-    def __init__(
-        self,
-        trunk: dict[str, Any] | None = None,
-        head: HeadKind = "mlp",
-        head_width: int = PAPER_HEAD_WIDTH,
-        head_features: HeadFeatures = "none",
-        head_bins: int = 0,
-        head_range: tuple[float, float] = DEFAULT_RANGE,
-        **kwargs: Any,
-    ) -> None:
-        if head_features not in get_args(HeadFeatures):
-            raise CheckpointError(
-                f"head_features is {head_features!r}; this version of QGuide computes "
-                f"{', '.join(get_args(HeadFeatures))}; use the version that trained the Q model"
-            )
-        if head not in get_args(HeadKind):
-            raise CheckpointError(
-                f"head is {head!r}; this version of QGuide knows {', '.join(get_args(HeadKind))}; "
-                "use the version that trained the Q model"
-            )
-        if head == "linear" and (head_features != "none" or head_bins):
-            raise CheckpointError(
-                f"head is 'linear' with head_features {head_features!r} and head_bins {head_bins}; "
-                "set them to 'none' and 0, or head to 'mlp'"
-            )
-        self.trunk = trunk or {}
-        self.head = head
-        self.head_width = head_width
-        self.head_features = head_features
-        self.head_bins = head_bins
-        low, high = head_range  # JSON makes a list of it
-        self.head_range = (low, high)
-        super().__init__(**kwargs)
-
-
-def nested_config(fields: dict[str, Any], part: str) -> PretrainedConfig:
-    """The configuration object of one part of a Q model.
-
-    Args:
-        fields: what config.json says of it.
-        part: where it says so: trunk, policy or reference.
-
-    Raises:
-        CheckpointError: its model type is missing or unknown.
-    """
-    others = dict(fields)
-    model_type = others.pop("model_type", None)
-    others.pop("dtype", None)  # of the weights it came from; whoever loads it chooses anew
-    if not isinstance(model_type, str):
-        raise CheckpointError(f"config.json names no {part}.model_type; train the Q model again")
-    try:
-        config: PretrainedConfig = AutoConfig.for_model(model_type, **others)
-    except ValueError as error:
-        raise CheckpointError(
-            f"{part}.model_type is {model_type!r}, which this transformers does not know"
-        ) from error
-    return config
+from qnet.models.match_features import MATCH_FEATURES, HeadFeatures
+from qnet.models.qnet_config import (
+    DEFAULT_RANGE,
+    MATCH_WIDTH,
+    PAPER_HEAD_WIDTH,
+    HeadKind,
+    QNetConfig,
+    nested_config,
+)
 
 
 class ValueHead(nn.Module):
@@ -260,4 +181,25 @@ class QNet(PreTrainedModel):
         return mask.of_layers(self.trunk.config) if isinstance(mask, TreeMask) else mask
 
 
-AutoConfig.register(QNetConfig.model_type, QNetConfig)
+def qnet_of(directory: Path, classifier: PreTrainedModel) -> QNet:
+    """The classifier's own trunk and score layer as a QNet with a linear head.
+
+    Raises:
+        CheckpointError: there is more to its head than one linear layer.
+    """
+    prefix = classifier.base_model_prefix
+    trunk: Any = getattr(classifier, prefix)
+    score: Any = getattr(classifier, "score", None)
+    own = [name for name in classifier.state_dict() if not name.startswith(f"{prefix}.")]
+    if not isinstance(score, nn.Linear) or set(own) - {"score.weight", "score.bias"}:
+        raise CheckpointError(
+            f"{directory}: {type(classifier).__name__} has {', '.join(own)} behind its trunk; a Q "
+            "model has one linear layer named score, read at the last token: serve this one by "
+            "its own server (QGUIDE_CLASSIFIERS)"
+        )
+    fields = {k: v for k, v in trunk.config.to_dict().items() if k[0] != "_"}
+    with torch.device("meta"):
+        qnet = QNet(QNetConfig(trunk=fields, head="linear"))
+    qnet.trunk = trunk
+    qnet.head.out = score
+    return qnet

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from qnet.engine.packed_model import context_length
+from qnet.engine.context_length import context_length
 from qnet.errors import CheckpointError
-from qnet.models.checkpoint import broken_refused, load_fitting_renderer
 from qnet.models.classifier import (
     WholeConversations,
     classifier_manifest,
@@ -16,6 +15,7 @@ from qnet.models.classifier import (
     require_one_label,
 )
 from qnet.models.hub import model_folder
+from qnet.models.loading import broken_refused, load_fitting_renderer
 from qnet.models.manifest import MANIFEST, Manifest, read_manifest
 from qnet.rendering.renderer import Renderer
 

@@ -4,7 +4,6 @@
 name the trunk by a hash of the checkpoint, so that a head is never used with another trunk.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -22,33 +21,27 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 from qnet.errors import CheckpointError
-from qnet.models.checkpoint import (
-    broken_refused,
-    load_fitting_renderer,
-    require_finite,
-    require_fit,
-)
+from qnet.models.checkpoint import require_finite
 from qnet.models.hub import model_folder
-from qnet.models.manifest import MANIFEST, Manifest, read_manifest, require_read_at
-from qnet.models.qnet import QNet, QNetConfig, ValueHead, nested_config
+from qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
+from qnet.models.manifest import MANIFEST, Manifest
+from qnet.models.qnet import QNet, ValueHead
+from qnet.models.qnet_config import QNetConfig, nested_config
+from qnet.models.remote_trunk import CONFIG, HEAD, WEIGHTS, require_qnet, trunk_name
 from qnet.rendering.renderer import Renderer
 
-CONFIG = "config.json"
-WEIGHTS = ".safetensors"
 INDEX = "model.safetensors.index.json"
 TRUNK = "trunk."
-_HEAD = "head."
-_SHOWN_HASH = 12
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedHead:
-    """A Q model whose trunk runs elsewhere.
+    """A QNet without its trunk's weights, to be written in another format.
 
     Attributes:
         head: in float32, on the CPU.
         trunk: its configuration.
-        trunk_name: what the server of the trunk must call it.
+        trunk_name: what a server of the trunk must call it.
     """
 
     name: str
@@ -66,7 +59,7 @@ def load_head(directory: Path) -> LoadedHead:
         CheckpointError: see `load_qnet`; also a Q model of another kind.
     """
     directory = model_folder(directory)
-    manifest = _qnet_manifest(directory)
+    manifest = require_qnet(directory)
     qnet = _empty_qnet(directory)
     renderer = load_fitting_renderer(directory, int(qnet.trunk.config.vocab_size), manifest)
     weights = _checked_head(directory, manifest, qnet)
@@ -131,28 +124,6 @@ def copy_tokenizer(directory: Path, manifest: Manifest, output: Path) -> None:
             shutil.copy2(directory / name, output / name)
 
 
-def trunk_name(manifest: Manifest) -> str:
-    """The checkpoint's name and a hash of its weights and configuration."""
-    parts = sorted(
-        f"{name} {sha256}"
-        for name, sha256 in manifest.files.items()
-        if name == CONFIG or name.endswith(WEIGHTS)
-    )
-    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    return f"{manifest.name}@{digest[:_SHOWN_HASH]}"
-
-
-def _qnet_manifest(directory: Path) -> Manifest:
-    manifest = read_manifest(directory)
-    if manifest is None or manifest.kind != "qnet":
-        kind = manifest.kind if manifest else f"a folder without {MANIFEST}"
-        raise CheckpointError(f"{directory} is {kind}; only a qnet has a trunk and a value head")
-    require_read_at(directory, manifest)
-    if not any(name.endswith(WEIGHTS) for name in manifest.files):
-        raise CheckpointError(f"{directory}: {MANIFEST} lists no weights; train the Q model again")
-    return manifest
-
-
 def _empty_qnet(directory: Path) -> QNet:
     """The model that config.json describes, without its weights."""
     with broken_refused(str(directory / CONFIG)), torch.device("meta"):
@@ -166,8 +137,8 @@ def _checked_head(directory: Path, manifest: Manifest, qnet: QNet) -> dict[str, 
     for file, name, weight in _weights(directory, manifest):
         require_finite(directory / file, name, weight)
         found[name] = tuple(weight.shape)
-        if name.startswith(_HEAD):
-            head[name.removeprefix(_HEAD)] = weight.float()
+        if name.startswith(HEAD):
+            head[name.removeprefix(HEAD)] = weight.float()
     # Files may name weights otherwise than the model does: a mixture's experts one by one.
     described = revert_weight_conversion(qnet, qnet.state_dict())
     shapes = {name: tuple(weight.shape) for name, weight in described.items()}

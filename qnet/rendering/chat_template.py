@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any, Final
 
 from qnet.errors import RenderingError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}"
@@ -53,7 +54,7 @@ class ChatTemplate:
         control_tokens: every special token; messages may contain only those in `THINKING_TAGS`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._tokenizer = tokenizer
         self.eos = str(tokenizer.eos_token)
         self._source = _source_of(tokenizer)
@@ -134,7 +135,7 @@ def common_length(one: str, other: str) -> int:
     return low
 
 
-def _source_of(tokenizer: PreTrainedTokenizerBase) -> str:
+def _source_of(tokenizer: "PreTrainedTokenizerBase") -> str:
     template: Any = tokenizer.chat_template or PLAIN_TEMPLATE
     if isinstance(template, dict):  # several templates by name
         template = template.get("default") or next(iter(template.values()))

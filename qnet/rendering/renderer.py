@@ -19,8 +19,7 @@ comes from them: templates that print ids get numbers.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
 from qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate
@@ -29,12 +28,12 @@ from qnet.rendering.template_probe import build_turn_texts
 from qnet.rendering.template_traits import TemplateTraits
 from qnet.rendering.token_bounds import longest_token
 from qnet.rendering.turn_texts import Observed
+from qnet.rendering.version import RENDERER_VERSION
 from qnet.support.lru_cache import LRUCache
 from qnet.types import History, Message
 
-RENDERER_VERSION = "2"
-FIRST_RENDERER_VERSION = "1"
-"""Read still where it made the same tokens; see `Renderer.renders_as_version_1`."""
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _START = 0
 _CACHED_CHARACTERS = 8 * 1024**2
@@ -78,7 +77,7 @@ class Renderer:
 
     version = RENDERER_VERSION
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         if tokenizer.eos_token_id is None:
             raise RenderingError("the tokenizer has no end-of-turn (eos) token; set eos_token")
         self.tokenizer = tokenizer

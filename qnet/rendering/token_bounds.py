@@ -4,9 +4,10 @@ A tokenizer takes a second for a megabyte, which is far too long for a text that
 """
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Split"})
 """Pre-tokenizers that leave every character in some token, unless they are told to remove it."""
@@ -16,7 +17,7 @@ _NFC_CHARACTERS = 2
 characters, and has 2 bytes."""
 
 
-def longest_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+def longest_token(tokenizer: "PreTrainedTokenizerBase") -> int | None:
     """The most characters of a text that one token can stand for; None where nothing bounds them.
 
     There is a bound where every byte of a text ends in some token as it is: in a byte-level BPE, or

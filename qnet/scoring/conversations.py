@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from qnet.rendering.renderer import RenderedEpisode, Renderer
-from qnet.scoring.score_plan import (
+from qnet.scoring.rendered_requests import (
     RenderedRequest,
     plan_request,
     require_candidates,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from qnet.scoring.implicit_q import NaiveImplicitScorer
-from qnet.scoring.score_plan import RenderedRequest
+from qnet.scoring.rendered_requests import RenderedRequest
 from qnet.scoring.value_head import NaiveScorer
 from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, TokenUsage

@@ -10,16 +10,16 @@ from math import fsum
 
 import torch
 
+from qnet.engine.context_length import context_length
 from qnet.engine.forward_passes import metered
 from qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
-    context_length,
 )
 from qnet.errors import MalformedHistoryError
 from qnet.models.checkpoint import LoadedImplicitQ
 from qnet.scoring.logprobs import LogprobReader, LogprobReading
-from qnet.scoring.score_plan import RenderedRequest, RequestRenderer
+from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
 from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
 

@@ -24,7 +24,8 @@ from qnet.engine.packed_model import (
 from qnet.engine.prefix_cache import Entry
 from qnet.engine.token_trie import TokenTrie
 from qnet.models.checkpoint import LoadedPolicy
-from qnet.scoring.score_plan import RenderedRequest, RequestRenderer, remember, segments
+from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
+from qnet.scoring.score_plan import remember, segments
 from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from qnet.scoring.conversations import ConversationRenderer
-from qnet.scoring.score_plan import RenderedRequest, RequestRenderer
+from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
 from qnet.scoring.vllm_client import PoolingServer
 from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, TokenUsage, reads_observation

@@ -12,7 +12,7 @@ from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.models.remote_classifier import RemoteClassifier
 from qnet.scoring.conversations import ConversationRenderer
 from qnet.scoring.remote import RemoteScorer, results_of, tokens_of
-from qnet.scoring.score_plan import RenderedRequest, RequestRenderer
+from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
 from qnet.scoring.vllm_client import ClassifyServer
 from qnet.types import ScoreResult
 

@@ -7,34 +7,30 @@ distinct tokens side by side, each seeing the history and its own beginning.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from qnet.engine.attention import PackedSegment
+from qnet.engine.context_length import context_length
 from qnet.engine.forward_passes import metered
 from qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
-    context_length,
     hidden_states_of,
 )
 from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
 from qnet.scoring.conversations import ConversationRenderer
-from qnet.scoring.score_plan import (
+from qnet.scoring.rendered_requests import (
     RenderedRequest,
     RequestRenderer,
     head_features,
-    remember,
-    require_candidates,
-    require_observations,
-    segments,
 )
-from qnet.support.slices import finish, in_one_slice
+from qnet.scoring.score_plan import remember, segments
+from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
 
 
@@ -67,7 +63,7 @@ class NaiveScorer:
     def score_rendered(self, rendered: RenderedRequest) -> ScoreResult:
         """Q of each candidate of one request."""
         sequences = list(rendered.sequences)
-        features_RF = head_features([rendered])
+        features_RF = _features_of([rendered])
         q_values = tuple(
             self._q(token_ids, None if features_RF is None else features_RF[candidate])
             for token_ids, candidate in zip(sequences, rendered.index, strict=True)
@@ -142,7 +138,7 @@ class SharedPrefixScorer:
             like = next(self._loaded.model.parameters())
             passes = self._packed.passes(_segments(prepared, entries, like))
             hidden_RD = yield from metered(passes, spent)
-            features_RF = head_features(prepared)
+            features_RF = _features_of(prepared)
             q_values = self._loaded.model.head(hidden_RD, features_RF).tolist()
             for request, entry in zip(prepared, entries, strict=True):
                 remember(request, entry)
@@ -156,68 +152,6 @@ class SharedPrefixScorer:
     def close(self) -> None:
         """Let go of every history; it scores no more."""
         self._packed.store.clear()
-
-
-class ScriptedScorer:
-    """A scorer without a model, for demos and tests: Q of the first keyword that is said.
-
-    Args:
-        q_of_keyword: looked up in its order; a candidate with none of them has `otherwise`.
-        reads_observation: look in what the environment answered to the candidate.
-    """
-
-    def __init__(
-        self,
-        q_of_keyword: Mapping[str, float],
-        *,
-        otherwise: float = 0.0,
-        name: str = "scripted",
-        reads_observation: bool = False,
-    ) -> None:
-        self.name = name
-        self.reads_observation = reads_observation
-        self.context: int | None = None
-        self._q_of_keyword = dict(q_of_keyword)
-        self._otherwise = otherwise
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate; a word counts as a token.
-
-        Raises:
-            InvalidCandidatesError: a request has no candidates, or they bring observations where
-                Q is read at the action, or none where it is read after them.
-        """
-        return [self._score(request) for request in requests]
-
-    def prepare(self, request: ScoreRequest) -> ScoreRequest:
-        """Nothing to do."""
-        return request
-
-    def slices(self, prepared: Sequence[ScoreRequest]) -> Slices[list[ScoreResult]]:
-        """The results of `score`, at once."""
-        return in_one_slice(lambda: self.score(prepared))
-
-    @property
-    def cache(self) -> CacheUse:
-        """Nothing is kept."""
-        return CacheUse()
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
-    def _score(self, request: ScoreRequest) -> ScoreResult:
-        require_candidates(request)
-        require_observations(request, name=self.name, reads_observation=self.reads_observation)
-        observed = request.observations
-        read = observed or [(message,) for message in request.candidates]
-        said = ["\n".join(message.text for message in messages) for messages in read]
-        messages = (*request.history, *request.candidates, *chain.from_iterable(observed))
-        words = sum(len(message.text.split()) for message in messages)
-        return ScoreResult(tuple(map(self._q, said)), computed_tokens=words)
-
-    def _q(self, said: str) -> float:
-        found = (q for keyword, q in self._q_of_keyword.items() if keyword in said)
-        return next(found, self._otherwise)
 
 
 def _request_renderer(loaded: LoadedQNet, context: int) -> RequestRenderer | ConversationRenderer:
@@ -254,3 +188,9 @@ def _results(
         q_of_each = tuple(mine[i] for i in request.index)
         results.append(ScoreResult(q_of_each, request.new_tokens(cached), cached))
     return results
+
+
+def _features_of(requests: Sequence[RenderedRequest]) -> Tensor | None:
+    """(R, F) of all requests' candidates; None where the value head reads none."""
+    features_RF = head_features(requests)
+    return None if features_RF is None else torch.from_numpy(features_RF)

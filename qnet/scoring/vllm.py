@@ -16,15 +16,15 @@ from contextlib import ExitStack
 from itertools import accumulate, pairwise
 from math import isfinite
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from qnet.engine.packed_model import context_length
+from qnet.engine.context_length import context_length
 from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.models.match_features import MATCH_FEATURES
-from qnet.models.trunk_export import LoadedHead
+from qnet.models.remote_trunk import RemoteTrunk
 from qnet.scoring.remote import RemoteScorer, results_of, tokens_of
-from qnet.scoring.score_plan import RenderedRequest, RequestRenderer, head_features
+from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer, head_features
 from qnet.scoring.vllm_client import CacheCounters, VllmServer
 from qnet.types import ScoreResult
 
@@ -50,7 +50,7 @@ class VllmScorer(RemoteScorer):
     """
 
     def __init__(
-        self, loaded: LoadedHead, server: VllmServer, *, max_tokens: int | None = None
+        self, loaded: RemoteTrunk, server: VllmServer, *, max_tokens: int | None = None
     ) -> None:
         longest = context_length(loaded.trunk)
         requests = RequestRenderer(
@@ -76,14 +76,16 @@ class VllmScorer(RemoteScorer):
         cached = share(self._cached_tokens(sum(tokens)), tokens)
         return results_of(requests, q_values, tokens, cached)
 
-    @torch.inference_mode()
     def _q_values(
-        self, sequences: Sequence[list[int]], features_BF: Tensor | None, *, cache_salt: str = ""
+        self,
+        sequences: Sequence[list[int]],
+        features_BF: NDArray[np.float32] | None,
+        *,
+        cache_salt: str = "",
     ) -> list[float]:
         hidden_BD = self._server.hidden_states(sequences, cache_salt=cache_salt)
-        q_B = self._loaded.head(hidden_BD, features_BF).where(
-            hidden_BD.isfinite().all(-1), torch.nan
-        )
+        q_B = self._loaded.head(hidden_BD, features_BF)
+        q_B[~np.isfinite(hidden_BD).all(-1)] = np.nan
         return [float(q) for q in q_B]
 
     def _cached_tokens(self, tokens: int) -> int:
@@ -123,7 +125,7 @@ class VllmScorer(RemoteScorer):
     def _require_cache(self) -> CacheCounters:
         """Send the same prompt twice; the second time some of it has to be cached."""
         probe = [self._probe()]
-        features_BF = torch.zeros((1, len(MATCH_FEATURES)))
+        features_BF = np.zeros((1, len(MATCH_FEATURES)), np.float32)
         if not all(map(isfinite, self._q_values(probe, features_BF))):
             raise self._refusal("the Q of an ordinary prompt is not finite; look at its --dtype")
         before = self._counters()

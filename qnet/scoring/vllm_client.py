@@ -13,9 +13,8 @@ from typing import NotRequired, TypedDict, TypeVar, Unpack
 
 import httpx
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
-from torch import Tensor
 
 from qnet.errors import ScorerUnavailableError, UnscorableError
 from qnet.support.bounded_body import (
@@ -233,7 +232,9 @@ class VllmServer(PoolingServer):
         super().__init__(url, **others)
         self._hidden_size = hidden_size
 
-    def hidden_states(self, sequences: Sequence[list[int]], *, cache_salt: str = "") -> Tensor:
+    def hidden_states(
+        self, sequences: Sequence[list[int]], *, cache_salt: str = ""
+    ) -> NDArray[np.float32]:
         """The hidden state at each sequence's last token, float32 (sequences, D).
 
         Values may be infinite or NaN: an overflow in one sequence must not fail the others.
@@ -257,9 +258,9 @@ class VllmServer(PoolingServer):
         self._require_all_read(sequences, answer.usage.prompt_tokens)
         pooled = sorted(answer.data, key=lambda item: item.index)
         self._require_one_for_each(sequences, [item.index for item in pooled], "states")
-        return torch.stack([self._vector(item.data) for item in pooled])
+        return np.stack([self._vector(item.data) for item in pooled])
 
-    def _vector(self, encoded: str) -> Tensor:
+    def _vector(self, encoded: str) -> NDArray[np.float32]:
         try:
             raw = base64.b64decode(encoded, validate=True)
             hidden_D = np.frombuffer(raw, dtype="<f4").astype(np.float32)
@@ -270,7 +271,7 @@ class VllmServer(PoolingServer):
                 f"gave a hidden state of {len(hidden_D):,} numbers; the value head takes "
                 f"{self._hidden_size:,}: start vLLM on this checkpoint's trunk, with LAST pooling"
             )
-        return torch.from_numpy(hidden_D)
+        return hidden_D
 
 
 class ClassifyServer(PoolingServer):

@@ -9,20 +9,17 @@ from pathlib import Path
 from time import time
 from typing import Final
 
-import torch
-
 from qnet.device.device_loss import is_lost
 from qnet.device.device_thread import DeviceThread
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
-from qnet.models.checkpoint import embedded_path, load_policy, load_q_model
 from qnet.models.hub import model_folder
+from qnet.models.loading import embedded_path
 from qnet.models.manifest import Manifest, content_sha256
-from qnet.policies.local import LocalPolicy
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
-from qnet.scoring.build import build_serving_scorer
-from qnet.scoring.value_head import ScriptedScorer
-from qnet.types import CachingScorer, Policy, TaskMarker
+from qnet.scoring.scripted import ScriptedScorer
+from qnet.support.extras import MODELS, extra_named
+from qnet.types import Policy, TaskMarker
 from server.observability.metrics import Metrics
 from server.observability.tracing import build_tracing
 from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
@@ -177,8 +174,6 @@ def build_models(settings: Settings) -> Models:
         RoutingError: a name in the settings resolves to no Q model.
     """
     check_servers(settings)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
     runtime = build_runtime(settings)
     try:
         upstreams = _build_upstreams(settings)
@@ -274,24 +269,16 @@ def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str
     elif classifier := server_of(settings.classifiers, name):
         origin = build_classify_source(settings, folder, classifier)
     else:
-        origin = _local_scorer_source(settings, source, folder)
+        with extra_named(
+            f"{name}, a Q model in this process,",
+            MODELS,
+            otherwise=", or run it on a server (QGUIDE_VLLM_TRUNKS, QGUIDE_CLASSIFIERS)",
+        ):
+            from server.q_models.local_models import build_local_source
+
+        origin = build_local_source(settings, folder, _source(source))
     assert origin.manifest is not None
     return content_sha256(folder, origin.manifest)[:_VERSION_DIGITS], origin
-
-
-def _local_scorer_source(settings: Settings, source: str, folder: Path) -> ScorerSource:
-    loaded = load_q_model(folder, dtype=_dtype(settings))
-
-    def build() -> CachingScorer:
-        torch.nn.Module.to(loaded.model, settings.device)
-        return build_serving_scorer(
-            loaded,
-            cache_bytes=settings.cache_bytes,
-            tokens_per_forward=settings.tokens_per_forward,
-            full_sequences=settings.full_sequences,
-        )
-
-    return ScorerSource(build, _source(source), loaded.manifest, precision=settings.dtype)
 
 
 def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
@@ -320,13 +307,14 @@ def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> Serve
     if named == SCRIPTED:
         return ServedPolicy(SCRIPTED, ScriptedPolicy(), SCRIPTED)
     folder = embedded_path("policy") if named == EMBEDDED else Path(named)
-    loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
-    policy = LocalPolicy(
-        loaded,
-        thread=thread,
-        cache_bytes=settings.cache_bytes,
-        tokens_per_forward=settings.tokens_per_forward,
-    )
+    with extra_named(
+        f"the policy {named!r}, which would run in this process,",
+        MODELS,
+        otherwise=", or name an upstream (QGUIDE_UPSTREAMS and QGUIDE_POLICY)",
+    ):
+        from server.q_models.local_models import build_local_policy
+
+    policy, loaded = build_local_policy(settings, folder, thread)
     source = _source(named)
     name = EMBEDDED if source == EMBEDDED else loaded.name
     return ServedPolicy(name, policy, source, policy.context, loaded.manifest)
@@ -345,8 +333,3 @@ def _build_paraphraser(
 
 def _source(setting: str) -> Source:
     return EMBEDDED if setting == EMBEDDED else "checkpoint"
-
-
-def _dtype(settings: Settings) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, settings.dtype)
-    return dtype

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from qnet.models.remote_classifier import load_remote_classifier
-from qnet.scoring.remote_classifier import RemoteClassifyScorer
-from qnet.scoring.vllm_client import ClassifyServer
+from qnet.types import CachingScorer
 from server.q_models.registry import ScorerSource
 from server.settings.settings import Classifier, Settings
 
@@ -17,10 +15,15 @@ def build_classify_source(settings: Settings, folder: Path, classifier: Classifi
     Raises:
         CheckpointError: the folder is no classifier's.
     """
+    # The tokenizer's library takes a second to import, which a server without a tokenizer saves.
+    from qnet.models.remote_classifier import load_remote_classifier
+    from qnet.scoring.remote_classifier import RemoteClassifyScorer
+    from qnet.scoring.vllm_client import ClassifyServer
+
     loaded = load_remote_classifier(folder, name=classifier.model)
     url = str(classifier.url)
 
-    def build() -> RemoteClassifyScorer:
+    def build() -> CachingScorer:
         server = ClassifyServer(
             url,
             model=classifier.model,

@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from qnet.errors import ConfigError
-from qnet.models.trunk_export import load_head
-from qnet.scoring.vllm import VllmScorer
-from qnet.scoring.vllm_client import VllmServer
+from qnet.types import CachingScorer
 from server.q_models.aliases import plain_name
 from server.q_models.registry import ScorerSource
 from server.settings.settings import SCRIPTED, Settings, VllmTrunk
@@ -54,9 +52,14 @@ def build_vllm_scorer_source(settings: Settings, folder: Path, trunk: VllmTrunk)
     Raises:
         CheckpointError: the checkpoint does not match its manifest, or has no value head.
     """
-    loaded = load_head(folder)
+    # The tokenizer's library takes a second to import, which a server without a tokenizer saves.
+    from qnet.models.remote_trunk import load_remote_trunk
+    from qnet.scoring.vllm import VllmScorer
+    from qnet.scoring.vllm_client import VllmServer
 
-    def build() -> VllmScorer:
+    loaded = load_remote_trunk(folder)
+
+    def build() -> CachingScorer:
         server = VllmServer(
             str(trunk.url),
             model=loaded.trunk_name,

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import pytest
 
-from qnet.models.checkpoint import embedded_path
+from qnet.models.loading import embedded_path
 from server.chat.fake_openai import DEFAULT_REPLIES
 from tests.support.documents import blocks_of, pages, run_shell
 from tests.support.serving import ROOT, START_S, free_port, serving

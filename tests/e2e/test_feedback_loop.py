@@ -11,7 +11,7 @@ from qnet.device.device_thread import DeviceThread
 from qnet.models.checkpoint import save_checkpoint
 from qnet.models.manifest import Manifest
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from server.app import create_app
 from server.q_models.build import Models
 from server.settings.settings import SCRIPTED, Settings

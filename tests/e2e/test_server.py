@@ -12,7 +12,8 @@ from rich.console import Console
 from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.models.checkpoint import save_checkpoint
 from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet, QNetConfig
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import QNetConfig
 from tests.support.serving import serving_process
 from tests.support.tiny_models import config_of, policy_model, renderer
 from training.environments.corridor import CorridorConfig

@@ -30,11 +30,13 @@ from typer.testing import CliRunner
 from qguide.bench.measurement.records import Run
 from qguide.cli import app
 from qnet.errors import ConfigError
-from qnet.models.checkpoint import embedded_path, load_qnet, save_checkpoint
+from qnet.models.checkpoint import load_qnet, save_checkpoint
+from qnet.models.loading import embedded_path
 from qnet.models.manifest import Manifest
-from qnet.models.qnet import HeadKind, QNet
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import HeadKind
 from qnet.models.remote_classifier import load_remote_classifier
-from qnet.models.trunk_export import LoadedHead, load_head
+from qnet.models.remote_trunk import RemoteTrunk, load_remote_trunk
 from qnet.scoring.remote_classifier import RemoteClassifyScorer
 from qnet.scoring.value_head import NaiveScorer
 from qnet.scoring.vllm import VllmScorer
@@ -81,7 +83,7 @@ class Trunk:
 
     folder: Path
     name: str
-    loaded: LoadedHead
+    loaded: RemoteTrunk
 
     def connect(self, url: str) -> VllmScorer:
         hidden_size = self.loaded.trunk.hidden_size
@@ -94,7 +96,7 @@ def trunk(tmp_path_factory: pytest.TempPathFactory) -> Trunk:
     folder = tmp_path_factory.mktemp("vllm") / "trunk"
     written = CliRunner().invoke(app, ["export-trunk", "embedded", str(folder)])
     assert written.exit_code == 0, written.output
-    return Trunk(folder, written.output.strip(), load_head(embedded_path("qnet")))
+    return Trunk(folder, written.output.strip(), load_remote_trunk(embedded_path("qnet")))
 
 
 @contextmanager
@@ -339,7 +341,7 @@ def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path:
         assert choice["message"]["content"] == best["content"]
         assert len(choice["logprobs"]["content"]) > 1
         usage = answer["usage"]
-        prompt = len(load_head(embedded_path("qnet")).renderer.encode_history(HISTORY))
+        prompt = len(load_remote_trunk(embedded_path("qnet")).renderer.encode_history(HISTORY))
         assert usage["prompt_tokens"] == prompt  # once for all candidates
         assert 4 < usage["completion_tokens"] <= 160
         _log.info("candidates %s, usage %s", q_values, usage)

@@ -11,7 +11,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from qnet.errors import CheckpointError
 from qnet.models.checkpoint import LoadedQNet
 from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet, QNetConfig
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import QNetConfig
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import History, Message, ScoreRequest
 from tests.support.tiny_models import renderer

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from qnet.types import Message, ScoreRequest, ScoreResult
 from server.access.rate_limits import Caller, Limiter
 from server.context.request_context import Account

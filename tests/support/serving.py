@@ -61,6 +61,15 @@ def _process(
 ) -> Iterator[Serving]:
     port = free_port()
     command = [sys.executable, "-m", "qguide", "serve", "--port", str(port), *options]
+    with running(command, port, environment, log, start_s) as started:
+        yield started
+
+
+@contextmanager
+def running(
+    command: Sequence[str], port: int, environment: Mapping[str, str], log: Path, start_s: float
+) -> Iterator[Serving]:
+    """A command that serves on this port, ready."""
     variables = os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment)
     with (
         log.open("wb") as stderr,

@@ -22,7 +22,9 @@ from transformers.models.auto import AutoModelForCausalLM, AutoModelForSequenceC
 from qnet.models.checkpoint import LoadedPolicy, LoadedQNet, save_checkpoint
 from qnet.models.implicit_q import ImplicitQ
 from qnet.models.manifest import Manifest, ReadAt
-from qnet.models.qnet import HeadFeatures, HeadKind, QNet, QNetConfig
+from qnet.models.match_features import HeadFeatures
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import HeadKind, QNetConfig
 from qnet.rendering.renderer import Renderer
 from qnet.types import Message
 from training.small_models.tokenizer import train_tokenizer

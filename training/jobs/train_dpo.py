@@ -20,9 +20,10 @@ from transformers import PreTrainedModel
 
 from qnet.engine.tree_attention import use_block_masks
 from qnet.errors import ConfigError
-from qnet.models.checkpoint import load_renderer, save_checkpoint
+from qnet.models.checkpoint import save_checkpoint
 from qnet.models.hub import hub_name, model_folder
 from qnet.models.implicit_q import ImplicitQ
+from qnet.models.loading import load_renderer
 from qnet.models.manifest import Manifest, sha256_of
 from qnet.rendering.renderer import Renderer
 from training.data.runs import RunFolder, open_run, sha256_of_rows

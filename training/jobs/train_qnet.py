@@ -18,10 +18,13 @@ from pydantic import Field, model_validator
 
 from qnet.engine.tree_attention import use_block_masks
 from qnet.errors import ConfigError
-from qnet.models.checkpoint import load_renderer, save_checkpoint
+from qnet.models.checkpoint import save_checkpoint
 from qnet.models.hub import hub_name, model_folder
+from qnet.models.loading import load_renderer
 from qnet.models.manifest import Manifest, sha256_of
-from qnet.models.qnet import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadFeatures, HeadKind, QNet
+from qnet.models.match_features import HeadFeatures
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
 from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
 from training.optimization.adapters import merged_lora

@@ -172,7 +172,7 @@ def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
 def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
     """Folder of the model of that name."""
     from qnet.models import hub
-    from qnet.models.checkpoint import embedded_path
+    from qnet.models.loading import embedded_path
 
     return embedded_path(kind) if name == EMBEDDED else hub.model_folder(name)
 

@@ -13,7 +13,8 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from qnet.models.checkpoint import LoadedQNet
 from qnet.models.manifest import Manifest
-from qnet.models.qnet import PAPER_HEAD_WIDTH, QNet, QNetConfig
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import PAPER_HEAD_WIDTH, QNetConfig
 from qnet.rendering.renderer import Renderer
 
 END = "<end>"

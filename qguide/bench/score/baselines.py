@@ -37,7 +37,8 @@ from qnet.engine.packed_model import (
 )
 from qnet.engine.prefix_cache import Entry
 from qnet.models.checkpoint import LoadedQNet
-from qnet.models.qnet import MATCH_WIDTH, QNet, ValueHead
+from qnet.models.qnet import QNet, ValueHead
+from qnet.models.qnet_config import MATCH_WIDTH
 from qnet.rendering.renderer import Renderer
 from qnet.scoring.value_head import SharedPrefixScorer
 

@@ -7,7 +7,8 @@ import pytest
 
 from qnet.models.checkpoint import LoadedQNet
 from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet, QNetConfig
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import QNetConfig
 from qnet.rendering.renderer import Renderer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import History, Message, ScoreRequest, ToolCall

@@ -11,7 +11,7 @@ import torch
 from qnet.engine.packed_model import DEFAULT_CACHE_BYTES
 from qnet.models.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
 from qnet.models.ensemble import save_ensemble
-from qnet.models.qnet import HeadFeatures
+from qnet.models.match_features import HeadFeatures
 from qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer

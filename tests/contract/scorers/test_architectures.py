@@ -10,11 +10,12 @@ from transformers import GPTNeoConfig, Lfm2Config, Llama4TextConfig, PretrainedC
 
 from qnet.engine import attention
 from qnet.engine import prefix_cache as kvstore
-from qnet.engine.packed_model import context_length
+from qnet.engine.context_length import context_length
 from qnet.errors import CheckpointError
 from qnet.models.checkpoint import LoadedQNet
 from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet, QNetConfig
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import QNetConfig
 from qnet.scoring import score_plan as prefix
 from qnet.scoring.value_head import SharedPrefixScorer
 from qnet.types import ScoreRequest

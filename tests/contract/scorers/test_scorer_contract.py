@@ -9,9 +9,11 @@ import pytest
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qnet.models.checkpoint import load_qnet
 from qnet.models.remote_classifier import load_remote_classifier
-from qnet.models.trunk_export import export_trunk, load_head
+from qnet.models.remote_trunk import load_remote_trunk
+from qnet.models.trunk_export import export_trunk
 from qnet.scoring.remote_classifier import RemoteClassifyScorer
-from qnet.scoring.value_head import NaiveScorer, ScriptedScorer, SharedPrefixScorer
+from qnet.scoring.scripted import ScriptedScorer
+from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.scoring.vllm import VllmScorer
 from qnet.scoring.vllm_client import ClassifyServer, VllmServer
 from qnet.types import History, Message, Scorer, ScoreRequest
@@ -64,7 +66,7 @@ def subject(request: pytest.FixtureRequest, subjects: dict[str, Subject]) -> Sub
 @contextmanager
 def on_vllm(folder: Path) -> Iterator[Asking]:
     """The QNet in a folder with its trunk on a server that speaks vLLM's protocol."""
-    loaded = load_head(folder / "qnet")
+    loaded = load_remote_trunk(folder / "qnet")
     export_trunk(folder / "qnet", folder / "trunk")
     with scripted_vllm(folder / "trunk", model=loaded.trunk_name, context=CONTEXT) as server:
         hidden_size = loaded.trunk.hidden_size

@@ -20,7 +20,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from qnet.device.device_thread import DeviceThread
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from server.app import create_app
 from server.q_models.build import Models
 from server.settings.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 from selenium.webdriver.common.keys import Keys
 
 from qnet.errors import ScorerUnavailableError
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from qnet.types import ScoreRequest, ScoreResult
 from server.access.keys import create_key
 from tests.e2e.playground.conftest import Page, served

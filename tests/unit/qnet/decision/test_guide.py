@@ -15,7 +15,8 @@ from qnet.device.scoring_worker import ScoringWorker
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError, ScorerUnavailableError
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.value_head import NaiveScorer, ScriptedScorer, SharedPrefixScorer
+from qnet.scoring.scripted import ScriptedScorer
+from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import AsyncScorer, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
 from tests.support.tiny_models import WORDS, policy_model, q_model
 

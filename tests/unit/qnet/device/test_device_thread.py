@@ -11,7 +11,7 @@ from qnet.device.device_thread import DeviceThread
 from qnet.device.device_worker import DeviceWorker
 from qnet.device.scoring_worker import ScoringWorker
 from qnet.errors import ScorerUnavailableError
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from qnet.types import Message, ScoreRequest, ScoreResult
 from tests.support.device_work import Gated, is_red
 from tests.support.queues import until_waiting

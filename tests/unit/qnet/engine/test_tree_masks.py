@@ -22,7 +22,7 @@ def seen_by_walking(tree: TokenTrie, window: int | None) -> Tensor:
     """(T, T): what each token's path has within the window."""
     depths_T = torch.tensor(tree.depths)
     near_TT = depths_T[:, None] - depths_T < (window or len(tree))
-    return tree.visible() & near_TT
+    return torch.from_numpy(tree.visible()) & near_TT
 
 
 @given(tree=TREES, window=WINDOWS)

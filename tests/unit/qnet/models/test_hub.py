@@ -20,7 +20,8 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from qnet.errors import CheckpointError
-from qnet.models.checkpoint import load_policy, load_q_model, load_renderer
+from qnet.models.loading import load_renderer
+from qnet.models.checkpoint import load_policy, load_q_model
 from qnet.models.manifest import Manifest
 from qnet.models.checkpoint import save_checkpoint
 from qnet.models.hub import hub_name, model_folder

@@ -23,7 +23,8 @@ from qnet.errors import CheckpointError
 from qnet.models.checkpoint import load_qnet, save_checkpoint
 from qnet.models.manifest import Manifest
 from qnet.models.model_export import export_model
-from qnet.models.qnet import QNet, QNetConfig
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import QNetConfig
 from qnet.scoring.value_head import NaiveScorer
 from qnet.types import Message, ScoreRequest
 from tests.support.tiny_models import ARCHITECTURES, renderer, save_policy, save_qnet

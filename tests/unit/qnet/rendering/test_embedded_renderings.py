@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qnet.models.checkpoint import embedded_path, load_renderer
+from qnet.models.loading import embedded_path, load_renderer
 from qnet.types import Message, ToolCall
 
 RENDERED: list[dict[str, Any]] = json.loads(

@@ -10,7 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from qnet.errors import HistoryTooLongError
-from qnet.models.checkpoint import embedded_path, load_q_model
+from qnet.models.checkpoint import load_q_model
+from qnet.models.loading import embedded_path
 from qnet.rendering.renderer import Renderer
 from qnet.rendering.token_bounds import longest_token
 from qnet.types import Message

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from qnet.engine.prefix_cache import Entry
 from qnet.engine.token_trie import TokenTrie
-from qnet.scoring.score_plan import BLOCK_TOKENS, RenderedRequest, segments
+from qnet.scoring.rendered_requests import RenderedRequest
+from qnet.scoring.score_plan import BLOCK_TOKENS, segments
 
 HISTORY = list(range(100, 130))
 LIKE = torch.zeros(())

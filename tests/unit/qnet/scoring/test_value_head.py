@@ -8,7 +8,8 @@ import torch
 
 from qnet.engine.prefix_cache import Entry, PrefixCache
 from qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesError
-from qnet.scoring.value_head import NaiveScorer, ScriptedScorer, SharedPrefixScorer
+from qnet.scoring.scripted import ScriptedScorer
+from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import History, Message, ScoreRequest, ScoreResult
 from tests.support.tiny_models import ARCHITECTURES, WORDS, distinct_tokens, q_model, renderer
 

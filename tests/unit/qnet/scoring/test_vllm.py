@@ -8,14 +8,17 @@ from math import isfinite
 from pathlib import Path
 from threading import Event
 
+import numpy as np
 import pytest
-import torch
 
 from qnet.device.device_thread import DeviceThread
 from qnet.device.scoring_worker import ScoringWorker
 from qnet.errors import ConfigError, ScorerUnavailableError, UnscorableError
+from qnet.models.array_head import ArrayHead, head_shapes
 from qnet.models.checkpoint import load_qnet
-from qnet.models.trunk_export import LoadedHead, export_trunk, load_head
+from qnet.models.qnet_config import QNetConfig
+from qnet.models.remote_trunk import RemoteTrunk, load_remote_trunk
+from qnet.models.trunk_export import export_trunk
 from qnet.scoring.value_head import NaiveScorer
 from qnet.scoring.vllm import VllmScorer, share
 from qnet.scoring.vllm_client import CacheCounters, VllmServer
@@ -47,8 +50,8 @@ def trunk(checkpoint: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def head(checkpoint: Path) -> LoadedHead:
-    return load_head(checkpoint)
+def head(checkpoint: Path) -> RemoteTrunk:
+    return load_remote_trunk(checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def naive(checkpoint: Path) -> NaiveScorer:
 
 
 @pytest.fixture
-def vllm(trunk: Path, head: LoadedHead) -> Iterator[ScriptedVllm]:
+def vllm(trunk: Path, head: RemoteTrunk) -> Iterator[ScriptedVllm]:
     with scripted_vllm(trunk, model=head.trunk_name, context=CONTEXT) as server:
         yield server
 
@@ -69,7 +72,7 @@ def connect() -> Iterator[Connect]:
 
         def build(
             vllm: ScriptedVllm,
-            head: LoadedHead,
+            head: RemoteTrunk,
             *,
             timeout_s: float = 30,
             max_tokens: int | None = None,
@@ -87,7 +90,7 @@ def connect() -> Iterator[Connect]:
 
 
 def test_q_equals_the_naive_scorers_step_after_step(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, naive: NaiveScorer
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk, naive: NaiveScorer
 ) -> None:
     scorer = connect(vllm, head)
     histories = [HISTORY, OTHER, ()]
@@ -102,7 +105,7 @@ def test_q_equals_the_naive_scorers_step_after_step(
 
 
 def test_a_batch_is_one_request_of_distinct_sequences(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     scorer = connect(vllm, head)
     vllm.asked.clear()
@@ -116,7 +119,7 @@ def test_a_batch_is_one_request_of_distinct_sequences(
 
 
 def test_tokens_are_told_apart_by_what_the_server_found(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     scorer = connect(vllm, head)
     request = ScoreRequest(HISTORY, said("go", "take mug"))
@@ -135,7 +138,7 @@ def test_tokens_are_told_apart_by_what_the_server_found(
 
 
 def test_what_others_may_have_found_is_not_counted(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     scorer = connect(vllm, head)
     request = ScoreRequest(HISTORY, said("go", "take mug"))
@@ -147,7 +150,7 @@ def test_what_others_may_have_found_is_not_counted(
 
 
 def test_lost_counters_cost_the_count_and_not_the_score(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, naive: NaiveScorer
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk, naive: NaiveScorer
 ) -> None:
     scorer = connect(vllm, head)
     request = ScoreRequest(HISTORY, said("go", "take mug"))
@@ -176,7 +179,7 @@ FAULTS: list[tuple[Fault, str]] = [
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS)
 def test_a_bad_answer_is_no_score(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, fault: Fault, reason: str
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk, fault: Fault, reason: str
 ) -> None:
     scorer = connect(vllm, head, timeout_s=3.0 if fault == "silence" else 30)
     request = ScoreRequest(HISTORY, said("go", "take"))
@@ -191,7 +194,7 @@ def test_a_bad_answer_is_no_score(
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS)
 def test_a_server_that_answers_badly_at_start_is_refused(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, fault: Fault, reason: str
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk, fault: Fault, reason: str
 ) -> None:
     vllm.fault = fault
     reason = reason.replace("1 states for 2", "0 states for 1")
@@ -200,7 +203,7 @@ def test_a_server_that_answers_badly_at_start_is_refused(
 
 
 def test_a_state_that_is_not_finite_is_no_number_for_its_candidate_alone(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     scorer = connect(vllm, head)
     first, second = sorted(said("go", "take"), key=renderer().encode_candidate)
@@ -213,7 +216,7 @@ def test_a_state_that_is_not_finite_is_no_number_for_its_candidate_alone(
 
 
 def test_a_server_without_finite_states_is_refused(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     vllm.fault = "not_finite"
     with pytest.raises(ConfigError, match="Q of an ordinary prompt is not finite"):
@@ -222,7 +225,7 @@ def test_a_server_without_finite_states_is_refused(
 
 @pytest.mark.parametrize(("fault", "is_the_inputs"), [("status_400", True), ("status_500", False)])
 def test_what_the_server_says_of_the_input_is_told_apart(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, fault: Fault, is_the_inputs: bool
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk, fault: Fault, is_the_inputs: bool
 ) -> None:
     scorer = connect(vllm, head)
     vllm.fault = fault
@@ -232,7 +235,7 @@ def test_what_the_server_says_of_the_input_is_told_apart(
 
 
 async def test_of_a_batch_that_the_server_refuses_only_the_request_at_fault_fails(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead, naive: NaiveScorer
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk, naive: NaiveScorer
 ) -> None:
     scorer, thread, release = connect(vllm, head), DeviceThread(), Event()
     requests = [ScoreRequest(h, said("go", "take")) for h in (HISTORY, OTHER)]
@@ -251,7 +254,7 @@ async def test_of_a_batch_that_the_server_refuses_only_the_request_at_fault_fail
 
 
 def test_a_lost_connection_is_tried_once_more_and_silence_is_not(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     scorer = connect(vllm, head, timeout_s=3.0)
     request = ScoreRequest(HISTORY, said("go", "take"))
@@ -266,7 +269,7 @@ def test_a_lost_connection_is_tried_once_more_and_silence_is_not(
 
 
 def test_a_server_without_prefix_caching_is_refused(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     vllm.caching = False
     with pytest.raises(ConfigError, match=r"found none of 256 tokens.*--enable-prefix-caching"):
@@ -274,7 +277,7 @@ def test_a_server_without_prefix_caching_is_refused(
 
 
 def test_a_server_without_counters_is_refused(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     vllm.fault = "no_metrics"
     with pytest.raises(ConfigError, match="without --disable-log-stats"):
@@ -282,7 +285,7 @@ def test_a_server_without_counters_is_refused(
 
 
 def test_another_trunk_is_refused_at_start_and_later(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     scorer = connect(vllm, head)
     vllm.model = "tiny-q@000000000000"
@@ -293,7 +296,7 @@ def test_another_trunk_is_refused_at_start_and_later(
 
 
 def test_too_short_a_context_is_refused_unless_the_operator_wants_it(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
     vllm.context = 128
     with pytest.raises(ConfigError, match=r"takes 128 tokens .*--max-model-len 256"):
@@ -301,17 +304,21 @@ def test_too_short_a_context_is_refused_unless_the_operator_wants_it(
     assert connect(vllm, head, max_tokens=128).context == 128
 
 
-def test_a_server_that_is_not_there_is_refused(vllm: ScriptedVllm, head: LoadedHead) -> None:
+def test_a_server_that_is_not_there_is_refused(vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     server = VllmServer("http://127.0.0.1:1", model=head.trunk_name, hidden_size=32)
     with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1: .* cannot be reached \(ConnectError\)"):
         VllmScorer(head, server)
 
 
 def test_a_head_that_gives_no_number_gives_no_score(
-    connect: Connect, vllm: ScriptedVllm, head: LoadedHead
+    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
 ) -> None:
-    broken = replace(head, head=type(head.head)(32, 16).requires_grad_(False))
-    broken.head.out.bias.fill_(torch.inf)
+    config = QNetConfig(head_width=16)
+    weights = {
+        name: np.full(shape, np.inf if name == "out.bias" else 0, np.float32)
+        for name, shape in head_shapes(config, 32).items()
+    }
+    broken = replace(head, head=ArrayHead(config, weights))
     with pytest.raises(ConfigError, match="Q of an ordinary prompt is not finite"):
         connect(vllm, broken)
 

@@ -7,7 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qnet.device.device_thread import DeviceThread
-from qnet.models.trunk_export import export_trunk, load_head
+from qnet.models.remote_trunk import load_remote_trunk
+from qnet.models.trunk_export import export_trunk
 from qnet.policies.local import LocalPolicy
 from qnet.scoring.value_head import SharedPrefixScorer
 from server.access.keys import create_key
@@ -127,7 +128,7 @@ def test_a_vllm_trunk_is_told_the_salt_and_finds_no_other_keys_prefix(
 ) -> None:
     checkpoint = save_qnet(tmp_path / "qnet", save_policy(tmp_path / "policy"))
     export_trunk(checkpoint, tmp_path / "trunk")
-    name = load_head(checkpoint).trunk_name
+    name = load_remote_trunk(checkpoint).trunk_name
     with scripted_vllm(tmp_path / "trunk", model=name, context=CONTEXT) as vllm:
         settings = Settings(
             policy=SCRIPTED,

@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 
 from qnet.device.device_thread import DeviceThread
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from server.q_models.build import Models, build_models
 from server.settings.settings import SCRIPTED, Settings

@@ -21,7 +21,7 @@ from qnet.errors import (
     UnknownModelError,
 )
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from qnet.types import ScoreRequest, ScoreResult
 from server.errors.table import TABLE
 from server.q_models.build import Models, build_runtime

@@ -10,7 +10,7 @@ import httpx
 
 from qnet.device.device_thread import DeviceThread
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from qnet.types import CachingScorer, ScoreRequest, ScoreResult
 from server.app import create_app
 from server.settings.settings import Settings

@@ -16,7 +16,8 @@ from qnet.device.device_thread import DeviceThread
 from qnet.engine.packed_model import PackedModel
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.value_head import ScriptedScorer, SharedPrefixScorer
+from qnet.scoring.scripted import ScriptedScorer
+from qnet.scoring.value_head import SharedPrefixScorer
 from qnet.types import CachingScorer, Message, Sampling, ScoreRequest, ScoreResult
 from server.access.keys import create_key
 from server.app import create_app

@@ -19,7 +19,7 @@ from stamina.instrumentation import set_on_retry_hooks
 from qnet.device.device_thread import DeviceThread
 from qnet.errors import ConfigError
 from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from qnet.types import ScoreRequest, ScoreResult
 from server.access.keys import create_key
 from server.observability.logs import configure_logging

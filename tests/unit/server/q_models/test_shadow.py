@@ -10,7 +10,8 @@ import structlog
 from prometheus_client import generate_latest
 
 from qnet.errors import RoutingError
-from qnet.scoring.value_head import NaiveScorer, ScriptedScorer, SharedPrefixScorer
+from qnet.scoring.scripted import ScriptedScorer
+from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import CachingScorer, Message, ScoreRequest, ScoreResult
 from server.context.request_context import open_account
 from server.q_models.build import build_runtime

@@ -14,7 +14,7 @@ import pytest
 from qnet.device.device_thread import DeviceThread
 from qnet.errors import ScorerUnavailableError
 from qnet.models.checkpoint import load_q_model, load_qnet
-from qnet.scoring.score_plan import RenderedRequest
+from qnet.scoring.rendered_requests import RenderedRequest
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from server.app import create_app

@@ -11,7 +11,8 @@ import pytest
 
 from qnet.errors import ConfigError, RoutingError
 from qnet.models.checkpoint import load_qnet
-from qnet.models.trunk_export import export_trunk, load_head
+from qnet.models.remote_trunk import load_remote_trunk
+from qnet.models.trunk_export import export_trunk
 from qnet.scoring.value_head import NaiveScorer
 from qnet.scoring.vllm import VllmScorer
 from qnet.types import Message, ScoreRequest
@@ -41,7 +42,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def vllm(checkpoint: Path) -> Iterator[ScriptedVllm]:
-    name = load_head(checkpoint).trunk_name
+    name = load_remote_trunk(checkpoint).trunk_name
     with scripted_vllm(checkpoint.parent / "trunk", model=name, context=CONTEXT) as server:
         yield server
 

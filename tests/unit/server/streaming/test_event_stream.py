@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Message
 
 from qnet.device.device_thread import DeviceThread
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from qnet.types import Candidate, History, Sampling
 from server.app import create_app
 from tests.unit.server.conftest import FAKES, models_of

@@ -8,7 +8,7 @@ import pytest
 
 from qnet.decision.perturbation import find_task
 from qnet.errors import ConfigError
-from qnet.models.checkpoint import embedded_path
+from qnet.models.loading import embedded_path
 from qnet.models.manifest import read_manifest
 from qnet.types import Message
 from training.configs.job_files import load_config, read_environment

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from qnet.errors import ConfigError, UpstreamError
 from qnet.models.checkpoint import load_policy
-from qnet.scoring.value_head import ScriptedScorer
+from qnet.scoring.scripted import ScriptedScorer
 from qnet.types import Message, ScoreRequest, ScoreResult
 from server.chat.fake_openai import FakeUpstream
 from tests.support.corridor_upstream import REPLIES, hosted, serving_corridors

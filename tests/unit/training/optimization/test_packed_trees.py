@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, Lfm2Config, LlamaConfig, PretrainedConfig
 
 from qnet.errors import ConfigError
-from qnet.models.qnet import QNet, QNetConfig
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import QNetConfig
 from training.data.records import LabelRow, MessageRow
 from training.optimization.packed_trees import (
     PackedTree,

@@ -1,0 +1,90 @@
+"""Loading of a checkpoint as far as it needs no torch: the tokenizer, and refusals of files."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from qnet.errors import CheckpointError, QGuideError
+from qnet.models.hub import model_folder
+from qnet.models.manifest import Manifest, other_renderer
+from qnet.rendering.renderer import Renderer
+from qnet.rendering.version import FIRST_RENDERER_VERSION
+
+
+def embedded_path(kind: Literal["policy", "qnet"]) -> Path:
+    """Folder of a model that ships with QGuide."""
+    return Path(str(resources.files("qnet") / "embedded" / kind))
+
+
+def load_renderer(directory: Path) -> Renderer:
+    """The renderer of a checkpoint's tokenizer."""
+    from transformers import AutoTokenizer  # seconds, which a server without a tokenizer saves
+
+    tokenizer = AutoTokenizer.from_pretrained(
+        model_folder(directory), local_files_only=True, trust_remote_code=False
+    )
+    return Renderer(tokenizer)
+
+
+def load_fitting_renderer(directory: Path, vocab_size: int, manifest: Manifest | None) -> Renderer:
+    """The renderer of a checkpoint whose model knows so many tokens.
+
+    Raises:
+        CheckpointError: the tokenizer is broken or makes more tokens, or the manifest names a
+            renderer that made other tokens.
+        RenderingError: see `Renderer`.
+    """
+    with broken_refused(f"{directory}: the tokenizer"):
+        renderer = load_renderer(directory)
+    if len(renderer.tokenizer) > vocab_size:
+        raise CheckpointError(
+            f"{directory}: the tokenizer makes {len(renderer.tokenizer):,} different tokens; the "
+            f"model knows {vocab_size:,}; save it with the tokenizer it was trained with"
+        )
+    if (
+        manifest is not None
+        and manifest.renderer_version == FIRST_RENDERER_VERSION
+        and not renderer.renders_as_version_1
+    ):
+        raise other_renderer(directory, manifest)
+    return renderer
+
+
+@contextmanager
+def broken_refused(what: str) -> Iterator[None]:
+    """Say what it is that does not load; a broken file can fail in any way.
+
+    Raises:
+        CheckpointError: in place of any error that is not ours.
+    """
+    try:
+        yield
+    except QGuideError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(
+            f"{what} does not load ({reason}); copy it again or train it again"
+        ) from error
+
+
+def require_fit(
+    directory: Path,
+    *,
+    missing: Collection[str],
+    mismatched: Collection[object],
+    unused: Collection[str] = (),
+) -> None:
+    """Refuse weights of another model than config.json describes.
+
+    Raises:
+        CheckpointError: there is any such weight.
+    """
+    if missing or mismatched or unused:
+        raise CheckpointError(
+            f"{directory}: weights do not fit config.json (missing {sorted(missing)[:3]}, "
+            f"mismatched {sorted(mismatched, key=str)[:3]}, unused {sorted(unused)[:3]}); "
+            "copy both from the same training"
+        )

@@ -1,0 +1,202 @@
+"""Score requests as tokens, equal candidates once; nothing here needs torch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qnet.engine.token_trie import TokenTrie
+from qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qnet.models.match_features import HeadFeatures, match_features, observed_features, turns_of
+from qnet.rendering.renderer import RenderedEpisode, Renderer
+from qnet.types import ScoreRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedRequest:
+    """A request as tokens, equal candidates once.
+
+    Attributes:
+        action_spans: [start, end) of each action in the history.
+        candidates: in the order of their tokens; each with the observation after it, where Q is
+            read there.
+        action_lengths: tokens of the action in each of `candidates`.
+        index: which of `candidates` each of the request's candidates is.
+        tree: trie of the candidates' tokens; common prefixes are stored once.
+        paths: where each of `candidates` has its tokens in the tree.
+        features: (C, F) of `candidates`; None where the value head reads none.
+    """
+
+    history: list[int]
+    action_spans: list[tuple[int, int]]
+    candidates: list[list[int]]
+    action_lengths: list[int]
+    index: list[int]
+    tree: TokenTrie
+    paths: list[list[int]]
+    cache_salt: str = ""
+    features: NDArray[np.float32] | None = None
+
+    @property
+    def salted_history(self) -> tuple[str, list[int]]:
+        """The key of its history in a prefix cache."""
+        return self.cache_salt, self.history
+
+    @property
+    def sequences(self) -> Iterator[list[int]]:
+        """History and candidate of each of the request's candidates, equal ones repeated."""
+        return (self.history + self.candidates[i] for i in self.index)
+
+    def new_tokens(self, known: int) -> int:
+        """Number of tokens for a trunk that knows the history's first `known` ones."""
+        return len(self.history) - known + len(self.tree)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRenderer:
+    """Makes tokens of the requests to one Q model.
+
+    Attributes:
+        name: of the Q model.
+        context: most tokens of history and candidate together.
+        reads_observation: Q is read after the observation that followed the action.
+        features: what the value head reads beside hidden states. They are made here, beside the
+            device and not on its thread: they depend on tokens alone.
+    """
+
+    renderer: Renderer
+    name: str
+    context: int
+    reads_observation: bool = False
+    features: HeadFeatures = "none"
+
+    def prepare(self, request: ScoreRequest) -> RenderedRequest:
+        """The request's tokens.
+
+        Raises:
+            HistoryTooLongError: history and candidate exceed the context.
+            InvalidCandidatesError: the request has no candidates, or observations where the Q
+                model reads none, or none where it reads them.
+        """
+        require_candidates(request)
+        require_observations(request, name=self.name, reads_observation=self.reads_observation)
+        state = self.renderer.encode_state(request.history, most_tokens=self.context)
+        actions = [
+            tuple(self.renderer.encode_candidate(candidate, most_tokens=self.context))
+            for candidate in request.candidates
+        ]
+        answers = _encode_observations(self.renderer, request, self.context)
+        encoded = [(*action, *seen) for action, seen in zip(actions, answers, strict=True)]
+        tokens = len(state.token_ids) + max(map(len, encoded))
+        require_fit(tokens, name=self.name, context=self.context)
+        rendered = plan_request(state, encoded, list(map(len, actions)), request.cache_salt)
+        if self.features == "none":
+            return rendered
+        return replace(rendered, features=_features(rendered))
+
+
+def plan_request(
+    state: RenderedEpisode,
+    encoded: Sequence[tuple[int, ...]],
+    action_lengths: Sequence[int],
+    cache_salt: str,
+) -> RenderedRequest:
+    """A state and the tokens of each candidate behind it, equal ones once.
+
+    Args:
+        action_lengths: number of tokens of the action at each candidate's beginning.
+    """
+    # In order, so that the tree's branches lie one after the other.
+    length_of = dict(zip(encoded, action_lengths, strict=True))
+    distinct = {token_ids: i for i, token_ids in enumerate(sorted(length_of))}
+    tree = TokenTrie()
+    return RenderedRequest(
+        state.token_ids,
+        state.action_spans,
+        candidates=[list(token_ids) for token_ids in distinct],
+        action_lengths=[length_of[token_ids] for token_ids in distinct],
+        index=[distinct[token_ids] for token_ids in encoded],
+        tree=tree,
+        paths=[tree.add(token_ids) for token_ids in distinct],
+        cache_salt=cache_salt,
+    )
+
+
+def require_fit(tokens: int, *, name: str, context: int) -> None:
+    """Refuse a history that with its longest candidate exceeds the context."""
+    if tokens > context:
+        raise HistoryTooLongError(
+            f"history and candidate have {tokens:,} tokens; {name} takes {context:,}; "
+            "shorten the history"
+        )
+
+
+def _encode_observations(
+    renderer: Renderer, request: ScoreRequest, context: int
+) -> list[list[int]]:
+    """The tokens between each candidate and the reply after it; none where there is nothing."""
+    if not request.observations:
+        return [[] for _ in request.candidates]
+    return [
+        renderer.encode_observation(request.history, action, observation, most_tokens=context)
+        for action, observation in zip(request.candidates, request.observations, strict=True)
+    ]
+
+
+def head_features(requests: Sequence[RenderedRequest]) -> NDArray[np.float32] | None:
+    """(R, F) of all requests' candidates, one after the other; None where none are read."""
+    features = [request.features for request in requests if request.features is not None]
+    return np.concatenate(features) if features else None
+
+
+def _features(request: RenderedRequest) -> NDArray[np.float32]:
+    """(C, F) of one request's candidates."""
+    tails = [
+        candidate[length:]
+        for candidate, length in zip(request.candidates, request.action_lengths, strict=True)
+    ]
+    if not any(tails):
+        turns = turns_of(request.history, request.action_spans)
+        return match_features(turns, request.candidates)
+    actions = [
+        candidate[:length]
+        for candidate, length in zip(request.candidates, request.action_lengths, strict=True)
+    ]
+    return np.concatenate(
+        [
+            observed_features(request.history, request.action_spans, action, tail)
+            for action, tail in zip(actions, tails, strict=True)
+        ]
+    )
+
+
+def require_observations(request: ScoreRequest, *, name: str, reads_observation: bool) -> None:
+    """Refuse observations that a Q model does not read, and their absence where it does.
+
+    Raises:
+        InvalidCandidatesError: observations are given where none are read, or missing where they
+            are.
+    """
+    if request.observations and not reads_observation:
+        raise InvalidCandidatesError(
+            f"candidates bring an observation, but {name} reads Q at the action, before anything "
+            "is observed; leave out candidates[].observation, or name a Q model whose read_at is "
+            "'observation'"
+        )
+    if reads_observation and len(request.observations) != len(request.candidates):
+        raise InvalidCandidatesError(
+            f"{name} reads Q after the observation (read_at is 'observation'), but the candidates "
+            "bring none; give what trying each one answered as candidates[].observation of "
+            "/v1/score, or name a Q model that reads at the action"
+        )
+
+
+def require_candidates(request: ScoreRequest) -> None:
+    """Refuse a request that asks for nothing.
+
+    Raises:
+        InvalidCandidatesError: the request has no candidates.
+    """
+    if not request.candidates:
+        raise InvalidCandidatesError("there are 0 candidates to score; give at least 1")

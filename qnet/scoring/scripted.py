@@ -1,0 +1,70 @@
+"""A scorer without a model, for demos, tests and clients that try the interface."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from qnet.scoring.rendered_requests import require_candidates, require_observations
+from qnet.support.slices import in_one_slice
+from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
+
+
+class ScriptedScorer:
+    """A scorer without a model, for demos and tests: Q of the first keyword that is said.
+
+    Args:
+        q_of_keyword: looked up in its order; a candidate with none of them has `otherwise`.
+        reads_observation: look in what the environment answered to the candidate.
+    """
+
+    def __init__(
+        self,
+        q_of_keyword: Mapping[str, float],
+        *,
+        otherwise: float = 0.0,
+        name: str = "scripted",
+        reads_observation: bool = False,
+    ) -> None:
+        self.name = name
+        self.reads_observation = reads_observation
+        self.context: int | None = None
+        self._q_of_keyword = dict(q_of_keyword)
+        self._otherwise = otherwise
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate; a word counts as a token.
+
+        Raises:
+            InvalidCandidatesError: a request has no candidates, or they bring observations where
+                Q is read at the action, or none where it is read after them.
+        """
+        return [self._score(request) for request in requests]
+
+    def prepare(self, request: ScoreRequest) -> ScoreRequest:
+        """Nothing to do."""
+        return request
+
+    def slices(self, prepared: Sequence[ScoreRequest]) -> Slices[list[ScoreResult]]:
+        """The results of `score`, at once."""
+        return in_one_slice(lambda: self.score(prepared))
+
+    @property
+    def cache(self) -> CacheUse:
+        """Nothing is kept."""
+        return CacheUse()
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _score(self, request: ScoreRequest) -> ScoreResult:
+        require_candidates(request)
+        require_observations(request, name=self.name, reads_observation=self.reads_observation)
+        observed = request.observations
+        read = observed or [(message,) for message in request.candidates]
+        said = ["\n".join(message.text for message in messages) for messages in read]
+        messages = (*request.history, *request.candidates, *chain.from_iterable(observed))
+        words = sum(len(message.text.split()) for message in messages)
+        return ScoreResult(tuple(map(self._q, said)), computed_tokens=words)
+
+    def _q(self, said: str) -> float:
+        found = (q for keyword, q in self._q_of_keyword.items() if keyword in said)
+        return next(found, self._otherwise)

@@ -1,0 +1,47 @@
+"""Packages that a plain `pip install qguide` leaves out, and the extras that bring them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from qnet.errors import ConfigError
+
+MODELS: Final = "models"
+REPORT: Final = "report"
+TRAIN: Final = "train"
+
+PACKAGES: Final = {
+    MODELS: frozenset({"torch", "safetensors"}),
+    REPORT: frozenset({"matplotlib", "scipy"}),
+    TRAIN: frozenset({"accelerate", "bm25s", "peft"}),
+}
+"""Packages of each extra; `train` brings the other two."""
+
+
+def left_out(error: ModuleNotFoundError) -> str | None:
+    """The missing package if an extra brings it; None for any other."""
+    package = (error.name or "").partition(".")[0]
+    return package if any(package in packages for packages in PACKAGES.values()) else None
+
+
+@contextmanager
+def extra_named(need: str, extra: str, *, otherwise: str = "") -> Iterator[None]:
+    """Name the extra to install where an import fails for the lack of it.
+
+    Args:
+        need: beginning of the message: what needs the package.
+        otherwise: end of the message: another remedy.
+
+    Raises:
+        ConfigError: a package of an extra is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = left_out(error)
+        if package is None:
+            raise
+        remedy = f"pip install 'qguide[{extra}]'"
+        raise ConfigError(
+            f"{need} needs {package}, which is not installed; {remedy}{otherwise}"
+        ) from error

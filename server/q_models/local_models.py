@@ -1,0 +1,63 @@
+"""Policies and Q models that run in this process: of the server's modules, the one with torch."""
+
+from pathlib import Path
+
+import torch
+
+from qnet.device.device_thread import DeviceThread
+from qnet.models.checkpoint import LoadedPolicy, load_policy, load_q_model
+from qnet.policies.local import LocalPolicy
+from qnet.scoring.build import build_serving_scorer
+from qnet.types import CachingScorer
+from server.q_models.registry import ScorerSource, Source
+from server.settings.settings import Settings
+
+
+def build_local_policy(
+    settings: Settings, folder: Path, thread: DeviceThread
+) -> tuple[LocalPolicy, LoadedPolicy]:
+    """The policy of a folder on the device thread, and the checkpoint that it is of.
+
+    Raises:
+        CheckpointError: the folder is no policy's.
+    """
+    _set_threads(settings)
+    loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
+    policy = LocalPolicy(
+        loaded,
+        thread=thread,
+        cache_bytes=settings.cache_bytes,
+        tokens_per_forward=settings.tokens_per_forward,
+    )
+    return policy, loaded
+
+
+def build_local_source(settings: Settings, folder: Path, source: Source) -> ScorerSource:
+    """Source of a Q model with its weights in this process.
+
+    Raises:
+        CheckpointError: the folder is no Q model's.
+    """
+    _set_threads(settings)
+    loaded = load_q_model(folder, dtype=_dtype(settings))
+
+    def build() -> CachingScorer:
+        torch.nn.Module.to(loaded.model, settings.device)
+        return build_serving_scorer(
+            loaded,
+            cache_bytes=settings.cache_bytes,
+            tokens_per_forward=settings.tokens_per_forward,
+            full_sequences=settings.full_sequences,
+        )
+
+    return ScorerSource(build, source, loaded.manifest, precision=settings.dtype)
+
+
+def _set_threads(settings: Settings) -> None:
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+
+
+def _dtype(settings: Settings) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    return dtype

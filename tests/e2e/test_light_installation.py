@@ -1,0 +1,131 @@
+"""Without the extras: what is remote is served, and everything else says what to install."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from qnet.models.trunk_export import export_trunk
+from qnet.support.extras import MODELS, PACKAGES, REPORT, TRAIN
+from server.chat.fake_openai import FakeUpstream
+from tests.support.absent import command_without, run_without
+from tests.support.scripted_vllm import scripted_vllm
+from tests.support.serving import START_S, free_port, running, serving_app
+from tests.support.tiny_models import save_classifier, save_policy, save_qnet
+
+EXTRAS = sorted(set().union(*PACKAGES.values()) - {"safetensors"})
+"""Packages of the extras; transformers itself brings safetensors."""
+QGUIDE = "from qguide.cli import app; app()"
+ASKED = {"messages": [{"role": "user", "content": "Your task is to: look around."}]}
+
+pytestmark = pytest.mark.server
+
+
+def test_the_server_is_imported_without_any_model_library() -> None:
+    done = run_without([*EXTRAS, "transformers", "tokenizers"], "import server.app, qguide.cli")
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_needs_no_extra() -> None:
+    done = run_without([*EXTRAS, "transformers", "tokenizers"], QGUIDE, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "train-qnet" in done.stdout
+
+
+@contextmanager
+def serving_without(absent: list[str], folder: Path, **settings: str) -> Iterator[str]:
+    """The URL of `qguide serve` where these packages are missing."""
+    port = free_port()
+    command = command_without(absent, QGUIDE, "serve", "--port", str(port))
+    variables = {f"QGUIDE_{name.upper()}": value for name, value in settings.items()}
+    with running(command, port, variables, folder / "stderr.log", START_S) as started:
+        yield started.url
+
+
+def test_an_upstream_is_guided_without_any_model_library(tmp_path: Path) -> None:
+    with (
+        serving_app(FakeUpstream().app()) as upstream,
+        serving_without(
+            [*EXTRAS, "transformers", "tokenizers"],
+            tmp_path,
+            upstreams=f'{{"far": {{"url": "{upstream}/v1", "model": "fake"}}}}',
+            policy="far",
+            q_models='{"default": "scripted"}',
+        ) as url,
+    ):
+        answer = httpx.post(f"{url}/v1/chat/completions", json=ASKED, timeout=60)
+    assert answer.status_code == 200, answer.text
+    # Of its three replies this has the best Q under the scripted Q model.
+    assert "Action: go to desk 1" in answer.json()["choices"][0]["message"]["content"]
+
+
+def q_values(url: str) -> list[float]:
+    """Q of two candidates of one step."""
+    asked = {**ASKED, "candidates": ["Action: look", "Action: inventory"]}
+    answer = httpx.post(f"{url}/v1/score", json=asked, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return [float(score["q_value"]) for score in answer.json()["scores"]]
+
+
+def test_a_trunk_on_a_server_is_read_without_torch(tmp_path: Path) -> None:
+    checkpoint = save_qnet(tmp_path / "qnet", save_policy(tmp_path / "policy"))
+    name = export_trunk(checkpoint, tmp_path / "trunk")
+    with (
+        scripted_vllm(tmp_path / "trunk", model=name, context=256) as vllm,
+        serving_without(
+            EXTRAS,
+            tmp_path,
+            policy="scripted",
+            q_models=f'{{"far": "{checkpoint}"}}',
+            vllm_trunks=f'{{"far": {{"url": "{vllm.url}"}}}}',
+        ) as url,
+    ):
+        assert len(set(q_values(url))) == 2
+
+
+def test_a_classifier_on_a_server_is_read_without_torch(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "classifier")
+    with (
+        scripted_vllm(folder, model="judge", context=256, classifies=True) as vllm,
+        serving_without(
+            EXTRAS,
+            tmp_path,
+            policy="scripted",
+            q_models=f'{{"far": "{folder}"}}',
+            classifiers=f'{{"far": {{"url": "{vllm.url}", "model": "judge"}}}}',
+        ) as url,
+    ):
+        assert len(set(q_values(url))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["serve"], "the policy 'embedded', which would run in this process, needs torch, which"),
+        (["serve", "--policy", "scripted"], "embedded, a Q model in this process, needs torch"),
+        (["export-trunk", "embedded", "nowhere"], "qguide export-trunk needs torch, which is"),
+    ],
+)
+def test_a_command_that_needs_torch_names_the_extra(arguments: list[str], reason: str) -> None:
+    done = run_without(EXTRAS, QGUIDE, *arguments)
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert f"pip install 'qguide[{MODELS}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["train-qnet", "--config", "training/configs/alfworld/embedded/train_qnet.toml"], TRAIN),
+        (["bench", "score"], TRAIN),
+        (["report", "runs"], REPORT),
+    ],
+)
+def test_a_job_names_the_extra_that_has_all_it_needs(arguments: list[str], extra: str) -> None:
+    done = run_without(EXTRAS, QGUIDE, *arguments)
+    assert done.returncode == 1
+    assert f"pip install 'qguide[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
