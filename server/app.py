@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.encoders import jsonable_encoder
 from fastapi.middleware.cors import CORSMiddleware
+from pydantic import BaseModel
 
 from qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
 from server.access.admission import AdmissionMiddleware, RateLimits
@@ -25,11 +26,15 @@ from server.middleware.trusted_hosts import TrustedHosts
 from server.observability.metered import MeteredPolicy
 from server.q_models.build import Models, build_models
 from server.redis.paraphrase_cache import RedisParaphraseCache
-from server.routes import act, admin, chat, episodes, health, playground, rerank, score
+from server.responses.answers import ResponseEvent
+from server.routes import act, admin, chat, episodes, health, playground, rerank, responses, score
 from server.routes import models as models_route
 from server.settings.settings import Settings
 from server.upstreams.health import UpstreamWatch
 from server.upstreams.vllm_process import VllmProcess
+
+_STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent)
+"""Data of the events of each streaming route."""
 
 
 def create_app(
@@ -64,7 +69,7 @@ def create_app(
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
     install_error_handlers(app)
-    for module in (act, score, rerank, chat, episodes, models_route, health):
+    for module in (act, score, rerank, chat, responses, episodes, models_route, health):
         app.include_router(module.router)
     if settings.admin:
         app.include_router(admin.router)
@@ -74,15 +79,16 @@ def create_app(
 
 
 class _Application(FastAPI):
-    """FastAPI, with a document that also has the schema of a stream's chunks."""
+    """FastAPI, with a document that also has the schemas of the streams' events."""
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document; FastAPI itself collects no model for the data of an event."""
         if self.openapi_schema is None:
             schemas: dict[str, Any] = super().openapi()["components"]["schemas"]
-            chunk = ChatChunk.model_json_schema(ref_template="#/components/schemas/{model}")
-            for name, schema in {**chunk.pop("$defs"), ChatChunk.__name__: chunk}.items():
-                schemas.setdefault(name, jsonable_encoder(schema, exclude_none=True))
+            for data in _STREAMED:
+                written = data.model_json_schema(ref_template="#/components/schemas/{model}")
+                for name, schema in {**written.pop("$defs"), data.__name__: written}.items():
+                    schemas.setdefault(name, jsonable_encoder(schema, exclude_none=True))
         return super().openapi()
 
 

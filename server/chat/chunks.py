@@ -1,14 +1,12 @@
 """Chunks of an OpenAI chat completion stream. Pure."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
-from server.streaming.events import Json
+from server.streaming.events import Json, pieces_of
 
 _OF_ALL: Final = ("id", "created", "model", "system_fingerprint")
 _OF_CHOICES: Final = ("index", "message", "logprobs", "finish_reason")
-_PIECE = re.compile(r"\S*\s*")
 
 
 def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
@@ -48,7 +46,7 @@ def _parts_of(choice: Json) -> Iterator[Json]:
     if logprobs:  # tokens may end inside a character, so the content is not split
         yield _part(choice, {"content": content}, logprobs=logprobs)
     else:
-        for piece in filter(None, _PIECE.findall(content or "")):
+        for piece in pieces_of(content or ""):
             yield _part(choice, {"content": piece})
     for index, call in enumerate(calls):
         if "function" not in call:  # the input of a custom tool is sent in one piece

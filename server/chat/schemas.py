@@ -50,19 +50,19 @@ class GuidanceOptions(StepOptions):
     )
 
 
-class _Whole(BaseModel):
+class Whole(BaseModel):
     """Base of bodies whose unknown fields are kept and passed on."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
 
-class ChatFunction(Function, _Whole):
+class ChatFunction(Function, Whole):
     """Name and arguments of a called function."""
 
     arguments: str = Field(description="JSON, as the model wrote it")
 
 
-class ChatToolCall(FunctionCall, _Whole):
+class ChatToolCall(FunctionCall, Whole):
     """One tool call of an assistant message."""
 
     id: str
@@ -70,13 +70,13 @@ class ChatToolCall(FunctionCall, _Whole):
     function: ChatFunction
 
 
-class ChatTool(CustomTool, _Whole):
+class ChatTool(CustomTool, Whole):
     """Name and input of a called custom tool."""
 
     input: str = Field(description="any text")
 
 
-class ChatCustomCall(CustomCall, _Whole):
+class ChatCustomCall(CustomCall, Whole):
     """One call of a custom tool in an assistant message."""
 
     id: str
@@ -84,7 +84,7 @@ class ChatCustomCall(CustomCall, _Whole):
     custom: ChatTool
 
 
-class ChatTurn(_Whole):
+class ChatTurn(Whole):
     """One message of a conversation, passed on to an upstream unchanged."""
 
     role: Role | Literal["function"]
@@ -107,13 +107,35 @@ class ChatTurn(_Whole):
         return Message(role, text, calls, self.tool_call_id or "", wire)
 
 
-class StreamOptions(_Whole):
+class StreamOptions(Whole):
     """OpenAI's `stream_options`."""
 
     include_usage: bool | None = None
 
 
-class ChatCompletionRequest(_Whole):
+class WholeRequest(Whole):
+    """Base of request bodies whose unknown fields are kept; deep nesting is refused."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_flat(cls, body: object) -> object:
+        """Refuse deep nesting: writing JSON again takes more stack than reading it did."""
+        if exceeds_max_depth(body):
+            raise PydanticCustomError(
+                "too_deep",
+                "lists and objects are nested more than {most} levels deep; send a flatter body",
+                {"most": MOST_LEVELS},
+            )
+        return body
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Unknown parameters of the request that are not null."""
+        given = self.model_extra or {}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class ChatCompletionRequest(WholeRequest):
     """OpenAI's request body; unknown parameters are passed on to an upstream."""
 
     messages: list[ChatTurn] = Field(json_schema_extra=NOT_EMPTY)
@@ -129,28 +151,10 @@ class ChatCompletionRequest(_Whole):
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1), WHOLE] | None = None
     qguide: GuidanceOptions = GuidanceOptions()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _is_flat(cls, body: object) -> object:
-        """Refuse deep nesting: writing JSON again takes more stack than reading it did."""
-        if exceeds_max_depth(body):
-            raise PydanticCustomError(
-                "too_deep",
-                "lists and objects are nested more than {most} levels deep; send a flatter body",
-                {"most": MOST_LEVELS},
-            )
-        return body
-
     @property
     def include_usage(self) -> bool:
         """True if the stream should end with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Unknown parameters of the request that are not null."""
-        given = self.model_extra or {}
-        return {name: value for name, value in given.items() if value is not None}
 
 
 class OpenAIErrorDetail(BaseModel):

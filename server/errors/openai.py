@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-_PATHS: Final = ("/v1/chat/completions",)
+_PATHS: Final = ("/v1/chat/completions", "/v1/responses")
 _CODES: Final = {
     "unknown_model": "model_not_found",
     "history_too_long": "context_length_exceeded",

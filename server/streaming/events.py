@@ -1,12 +1,15 @@
 """The bytes of server-sent events. Pure."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 DONE: Final = b"data: [DONE]\n\n"
 HEARTBEAT: Final = b": still working\n\n"
 """A comment that clients skip; it shows proxies that the connection is alive."""
+
+_PIECE: Final = re.compile(r"\S*\s*")
 
 Json = dict[str, Any]
 
@@ -20,3 +23,8 @@ def event(data: Mapping[str, Any], name: str = "") -> bytes:
     head = f"event: {name}\n".encode() if name else b""
     written = json.dumps(data, ensure_ascii=False).encode(errors="replace")
     return head + b"data: " + written + b"\n\n"
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    """A text word by word, each with the space after it."""
+    return filter(None, _PIECE.findall(text))

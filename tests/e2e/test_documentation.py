@@ -182,6 +182,16 @@ def test_openais_sdk_needs_another_base_url_alone(play: Play) -> None:
     assert len(names["guidance"]["q_values"]) == 5
 
 
+def test_the_responses_api_answers_with_items(play: Play) -> None:
+    played = play("docs/connect/responses.md")
+    assert played.names["response"].output_text in DEFAULT_REPLIES
+    assert played.names["streamed"].output_text in DEFAULT_REPLIES
+    assert len(played.names["guidance"]["q_values"]) == 5
+    (answer,) = played.answers
+    (call,) = answer["output"]
+    assert (call["type"], call["name"]) == ("function_call", "look")
+
+
 def test_langchain_gets_the_best_reply(play: Play) -> None:
     assert play("docs/connect/langchain.md").names["reply"].content in DEFAULT_REPLIES
 

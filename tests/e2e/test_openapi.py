@@ -52,6 +52,7 @@ CHECKS = [
 
 SENSIBLE = {
     "messages": [{"role": "user", "content": "look"}],
+    "input": "look",
     "candidates": ["go", "stay"],
     "num_candidates": 3,
     "q_model": None,
@@ -110,6 +111,7 @@ def _for_a_team(folder: Path) -> Iterator[Served]:
                 ("POST /v1/score", 401),
                 ("POST /v1/act", 200),
                 ("POST /v1/chat/completions", 200),
+                ("POST /v1/responses", 200),
                 ("POST /v1/episodes/{episode_id}/outcome", 200),
                 ("POST /v1/episodes/{episode_id}/outcome", 409),
                 ("GET /v1/models/{model_id}", 200),
@@ -185,7 +187,11 @@ def _send(
             case.headers.update({"X-API-Key": "nobody's"} if stranger else headers)
             if sensible:
                 case.path_parameters.update(_only(PLACES, case.path_parameters))
-            if sensible and isinstance(case.body, dict) and "messages" in case.body:
+            if (
+                sensible
+                and isinstance(case.body, dict)
+                and case.body.keys() & {"input", "messages"}
+            ):
                 case.body = {**case.body, **_only(SENSIBLE, case.body)}
             response = case.call_and_validate(session=session, checks=CHECKS)
             assert case.meta is not None

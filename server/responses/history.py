@@ -1,0 +1,169 @@
+"""Conversion of a request's input items to the turns of a chat."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from qnet.errors import MalformedHistoryError, UnsupportedParameterError
+from qnet.openai_messages import PART_END
+from server.responses.schemas import ContentPart, InputItem, ResponsesRequest
+
+_TEXTS: Final = ("input_text", "output_text", "text")
+_OF_ANSWERS: Final = frozenset(("annotations", "logprobs"))
+"""Fields of an answer's text that come back with it and that chat completions do not know."""
+_CALLS: Final = {
+    "function_call": ("function", "arguments"),
+    "custom_tool_call": ("custom", "input"),
+}
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+
+Turn = dict[str, Any]
+Value = TypeVar("Value")
+
+
+def to_turns(body: ResponsesRequest) -> list[Turn]:
+    """The turns of a chat that say the same as the instructions and the input.
+
+    What the policy said in one turn is several items: reasoning, a message, calls. Consecutive ones
+    become one turn again, because a chat has the results right after the turn with the calls.
+
+    Raises:
+        MalformedHistoryError: an item lacks a field that its type needs.
+        UnsupportedParameterError: an item or a part that chat completions cannot express.
+    """
+    turns: list[Turn] = []
+    if body.instructions:
+        turns.append({"role": "system", "content": body.instructions})
+    if isinstance(body.input, str):
+        return [*turns, {"role": "user", "content": body.input}]
+    for index, item in enumerate(body.input):
+        for turn in _turns_of(item, f"input[{index}]"):
+            if turns and _is_same_turn(turns[-1], turn):
+                turns[-1] = _joined(turns[-1], turn)
+            else:
+                turns.append(turn)
+    return turns
+
+
+def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
+    """The turn that an item is, or is a part of; none for reasoning that cannot be read."""
+    kind = item.type or "message"
+    if kind == "message":
+        yield _message(item, place)
+    elif kind in _CALLS:
+        yield {"role": "assistant", "content": None, "tool_calls": [_call(item, kind, place)]}
+    elif kind in _OUTPUTS:
+        call_id = _needed(item.call_id, "call_id", kind, place)
+        content = _content(item.output, "output", kind, place)
+        yield {"role": "tool", "tool_call_id": call_id, "content": content}
+    elif kind == "reasoning":
+        if thoughts := _thoughts(item):
+            yield {"role": "assistant", "content": None, "reasoning_content": thoughts}
+    elif kind == "item_reference":
+        raise UnsupportedParameterError(
+            f"{place} refers to an item of an earlier response, but this server stores none; send "
+            "the item itself (clients do so with store: false)",
+            parameter="input",
+        )
+    else:
+        raise UnsupportedParameterError(
+            f"{place} has the type {kind[:40]!r}; this server takes message, reasoning, "
+            f"{', '.join((*_CALLS, *_OUTPUTS))}; leave it out",
+            parameter="input",
+        )
+
+
+def _message(item: InputItem, place: str) -> Turn:
+    role = _needed(item.role, "role", "message", place)
+    return {"role": role, "content": _content(item.content, "content", "message", place)}
+
+
+def _call(item: InputItem, kind: str, place: str) -> Turn:
+    chat_kind, said = _CALLS[kind]
+    name = _needed(item.name, "name", kind, place)
+    arguments = _needed(
+        item.arguments if kind == "function_call" else item.input, said, kind, place
+    )
+    call_id = _needed(item.call_id, "call_id", kind, place)
+    return {"id": call_id, "type": chat_kind, chat_kind: {"name": name, said: arguments}}
+
+
+def _thoughts(item: InputItem) -> str:
+    """Text of a reasoning item; encrypted reasoning and summaries are for OpenAI alone."""
+    if item.content is None or isinstance(item.content, str):
+        return item.content or ""
+    return PART_END.join(part.text for part in item.content if part.text)
+
+
+def _content(
+    content: str | Sequence[ContentPart] | None, name: str, kind: str, place: str
+) -> str | list[Turn]:
+    """Content of a chat turn; a single text is a string, which every upstream takes."""
+    if content is None or isinstance(content, str):
+        return _needed(content, name, kind, place)
+    parts = [_part(part, f"{place}.{name}[{index}]") for index, part in enumerate(content)]
+    if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
+        return str(parts[0]["text"])
+    return parts or ""
+
+
+def _part(part: ContentPart, place: str) -> Turn:
+    more = {name: value for name, value in (part.model_extra or {}).items() if value is not None}
+    if part.type in _TEXTS:
+        own = {name: value for name, value in more.items() if name not in _OF_ANSWERS}
+        return {"type": "text", "text": _needed(part.text, "text", part.type, place)} | own
+    if part.type == "refusal":
+        refusal = _needed(part.refusal, "refusal", part.type, place)
+        return {"type": "refusal", "refusal": refusal}
+    if part.type == "input_image" and "image_url" in more:
+        image = {"url": more.pop("image_url")}
+        if "detail" in more:
+            image["detail"] = more.pop("detail")
+        return {"type": "image_url", "image_url": image} | more
+    if part.type == "input_file" and "file_url" not in more:
+        return {"type": "file", "file": more}
+    if part.type == "input_audio":
+        return {"type": part.type} | more
+    raise UnsupportedParameterError(
+        f"{place} is of type {part.type[:40]!r}, as it is no part of a chat; send input_text, "
+        "input_image with image_url, or input_file with file_data",
+        parameter="input",
+    )
+
+
+def _is_same_turn(turn: Turn, more: Turn) -> bool:
+    """True if the policy said both in one turn.
+
+    Calls join what was said before them. Text and reasoning begin a turn, except where the calls
+    before them still wait for their results, or where only reasoning was before.
+    """
+    if turn["role"] != "assistant" or more["role"] != "assistant":
+        return False
+    return "tool_calls" in more or "tool_calls" in turn or turn["content"] is None
+
+
+def _joined(turn: Turn, more: Turn) -> Turn:
+    joined = turn | {"content": _text_joined(turn["content"], more["content"])}
+    if "tool_calls" in more:
+        joined["tool_calls"] = [*turn.get("tool_calls", ()), *more["tool_calls"]]
+    if "reasoning_content" in more:
+        thoughts = _text_joined(turn.get("reasoning_content"), more["reasoning_content"])
+        joined["reasoning_content"] = thoughts
+    return joined
+
+
+def _text_joined(first: Any, second: Any) -> Any:
+    if first is None or second is None:
+        return first if second is None else second
+    if isinstance(first, str) and isinstance(second, str):
+        return first + PART_END + second
+    return [*_parts(first), *_parts(second)]
+
+
+def _parts(content: Any) -> list[Turn]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _needed(value: Value | None, name: str, kind: str, place: str) -> Value:
+    if value is None:
+        raise MalformedHistoryError(f"{place} ({kind[:40]}) has no {name}; send it")
+    return value

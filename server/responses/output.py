@@ -1,0 +1,144 @@
+"""The response object: from a chat completion to OpenAI's Responses API. Pure apart from ids."""
+
+import time
+import uuid
+from typing import Any, Final
+
+from server.responses.schemas import ResponsesRequest, Tool
+from server.streaming.events import Json
+
+_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Reasons for an incomplete response by a chat's finish reason."""
+_REASONING: Final = ("reasoning_content", "reasoning")
+"""Fields in which servers write a reply's reasoning."""
+
+
+def opened(body: ResponsesRequest, *, model: str) -> Json:
+    """The response before its output is known.
+
+    Args:
+        model: name of the policy.
+    """
+    reasoning, text = body.reasoning, body.text
+    return {
+        "id": f"resp_{uuid.uuid4().hex}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+        "store": False,
+        "temperature": body.temperature,
+        "text": {"format": {"type": "text"}} | (text.model_dump(exclude_none=True) if text else {}),
+        "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
+        "tools": [_tool(tool) for tool in body.tools or ()],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": body.top_p,
+        "truncation": "disabled",
+        "usage": None,
+    }
+
+
+def _tool(tool: Tool) -> Json:
+    needed = {"parameters": None, "strict": None} if tool.type == "function" else {}
+    return needed | tool.model_dump(exclude_none=True)
+
+
+def finished(response: Json, completion: Json) -> Json:
+    """The response with its output.
+
+    Args:
+        response: as it was opened.
+        completion: the chat completion that answers the same request; its first choice is the
+            output.
+    """
+    choice = completion["choices"][0]
+    reason = _INCOMPLETE.get(choice["finish_reason"])
+    status = "incomplete" if reason else "completed"
+    tier = {name: completion[name] for name in ("service_tier",) if name in completion}
+    return response | {
+        **tier,
+        "status": status,
+        "completed_at": None if reason else int(time.time()),
+        "incomplete_details": {"reason": reason} if reason else None,
+        "output": _output_of(choice, status),
+        "usage": _usage(completion["usage"]),
+        "qguide": completion["qguide"],
+    }
+
+
+def failed(response: Json, error: Json) -> Json:
+    """The response after a failure.
+
+    Args:
+        error: the body of the error.
+    """
+    detail = {name: error["error"][name] for name in ("code", "message")}
+    return response | {"status": "failed", "error": detail}
+
+
+def _output_of(choice: Json, status: str) -> list[Json]:
+    """Items of a choice: its reasoning, its text, its tool calls."""
+    message = choice["message"]
+    items = [_reasoning(message[name]) for name in _REASONING if _is_text(message.get(name))][:1]
+    calls = message.get("tool_calls") or []
+    content = _content(message, choice.get("logprobs"))
+    if content or not calls:
+        item = {"type": "message", "status": status, "role": "assistant", "content": content}
+        items.append({"id": _new_id("msg")} | item)
+    return items + [_call(call, status) for call in calls]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _reasoning(text: str) -> Json:
+    content = [{"type": "reasoning_text", "text": text}]
+    return {"id": _new_id("rs"), "type": "reasoning", "summary": [], "content": content}
+
+
+def _content(message: Json, logprobs: Any) -> list[Json]:
+    if message.get("refusal"):
+        return [{"type": "refusal", "refusal": message["refusal"]}]
+    if not message.get("content"):
+        return []
+    tokens = (logprobs or {}).get("content") or []
+    text = {"type": "output_text", "text": message["content"]}
+    return [text | {"annotations": [], "logprobs": tokens}]
+
+
+def _call(call: Json, status: str) -> Json:
+    if "custom" in call:
+        said = {"name": call["custom"]["name"], "input": call["custom"]["input"]}
+        own = {"id": _new_id("ctc"), "type": "custom_tool_call"}
+    else:
+        function = call["function"]
+        said = {"name": function["name"], "arguments": function["arguments"]}
+        own = {"id": _new_id("fc"), "type": "function_call"}
+    return own | {"status": status, "call_id": call["id"]} | said
+
+
+def _usage(usage: Json) -> Json:
+    details = usage.get("completion_tokens_details") or {}
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": details.get("reasoning_tokens", 0)},
+        "total_tokens": usage["total_tokens"],
+    }
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex}"

@@ -1,0 +1,145 @@
+"""Request body of POST /v1/responses, with the `qguide` extension."""
+
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
+from server.messages.schemas import NOT_EMPTY, Positive, Temperature
+
+_OF_RESPONSES_ONLY: Final = frozenset(
+    (
+        "access_programs",
+        "background_options",
+        "client_metadata",
+        "image",
+        "max_tool_calls",
+        "prompt_cache_options",
+        "stream_options",
+    )
+)
+"""Parameters of the Responses API that chat completions do not have, and that an answer is valid
+without."""
+
+
+class ContentPart(Whole):
+    """A part of an item's content or output."""
+
+    type: str = Field(
+        description="`input_text`, `output_text`, `input_image`, `input_file`, `refusal`, or "
+        "`reasoning_text` in a reasoning item"
+    )
+    text: str | None = None
+    refusal: str | None = None
+
+
+class InputItem(Whole):
+    """One item of the input; which fields it needs depends on its type."""
+
+    type: str | None = Field(
+        default=None,
+        description="`message` (also if it is missing), `function_call`, `function_call_output`, "
+        "`custom_tool_call`, `custom_tool_call_output` or `reasoning`",
+    )
+    role: Literal["user", "assistant", "system", "developer"] | None = Field(
+        default=None, description="of a message"
+    )
+    content: str | list[ContentPart] | None = Field(
+        default=None, description="of a message or of a reasoning item"
+    )
+    call_id: str | None = Field(default=None, description="of a call and of its output")
+    name: str | None = Field(default=None, description="of the called tool")
+    arguments: str | None = Field(
+        default=None, description="of a function call: JSON, as the model wrote it"
+    )
+    input: str | None = Field(default=None, description="of a custom tool's call: any text")
+    output: str | list[ContentPart] | None = Field(
+        default=None, description="of a function or custom tool"
+    )
+
+
+class Tool(Whole):
+    """A tool that the policy may call."""
+
+    type: str = Field(description="`function` or `custom`; others are refused")
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(
+        default=None, description="JSON schema of a function's arguments"
+    )
+    strict: bool | None = None
+    format: dict[str, Any] | None = Field(
+        default=None, description="of a custom tool's input: text or a grammar"
+    )
+
+
+class TextFormat(Whole):
+    """Format of the text: plain, or JSON."""
+
+    type: str = Field(description="`text`, `json_object` or `json_schema`")
+
+
+class TextOptions(Whole):
+    """OpenAI's `text`."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class Reasoning(Whole):
+    """OpenAI's `reasoning`."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ResponsesRequest(WholeRequest):
+    """OpenAI's request body; unknown parameters are passed on to an upstream."""
+
+    input: str | list[InputItem] = Field(
+        description="the task as a text, or the history as items", json_schema_extra=NOT_EMPTY
+    )
+    model: str | None = Field(default=None, description="the policy; null takes the default")
+    instructions: str | None = Field(
+        default=None, description="placed before the input as a system message"
+    )
+    tools: list[Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    max_output_tokens: Positive | None = None
+    temperature: Temperature | None = None
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    include: list[str] | None = Field(
+        default=None, description="`message.output_text.logprobs` is read; others have no effect"
+    )
+    metadata: dict[str, Any] | None = Field(
+        default=None, description="repeated in the answer; upstreams do not get it"
+    )
+    stream: bool | None = None
+    store: bool | None = Field(
+        default=None, description="no response is stored, so the answer says false"
+    )
+    truncation: str | None = Field(
+        default=None, description="nothing is truncated, so the answer says `disabled`"
+    )
+    previous_response_id: str | None = Field(default=None, description="refused: nothing is stored")
+    conversation: str | dict[str, Any] | None = Field(
+        default=None, description="refused: nothing is stored"
+    )
+    background: bool | None = Field(default=None, description="true is refused")
+    prompt: dict[str, Any] | None = Field(default=None, description="refused")
+    qguide: GuidanceOptions = GuidanceOptions()
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """True if the answer should have the log-probabilities of its tokens."""
+        return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ())
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Unknown parameters to pass on: chat completions may have them."""
+        given = super().parameters
+        return {name: value for name, value in given.items() if name not in _OF_RESPONSES_ONLY}

@@ -1,0 +1,118 @@
+"""Translation of a Responses request to a guided step. Pure."""
+
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from qnet.errors import InvalidRequestError, UnsupportedParameterError
+from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
+from server.chat.translation import read_request as read_chat_request
+from server.guidance.guided_step import GuidedStepRequest
+from server.q_models.build import ServedPolicy
+from server.responses.history import to_turns
+from server.responses.schemas import ResponsesRequest, TextFormat
+from server.responses.tools import to_chat_choice, to_chat_tools
+from server.settings.settings import Settings
+
+_STATEFUL: Final = {
+    "previous_response_id": "send the items of the earlier responses in `input`",
+    "conversation": "send the conversation's items in `input`",
+    "background": "wait for the answer, or stream it",
+    "prompt": "send the prompt's text as `instructions` or in `input`",
+    "context_management": "shorten `input` yourself",
+    "moderation": "leave it out",
+}
+"""Parameters for which a server has to keep something or to do something else, and the remedy."""
+_OF_CHATS: Final = {
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "n": "qguide.num_candidates",
+    "response_format": "text.format",
+}
+"""Parameters of chat completions that the Responses API calls otherwise."""
+
+
+def read_request(
+    body: ResponsesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
+) -> GuidedStepRequest:
+    """Translate a Responses request to the request for a guided step.
+
+    Raises:
+        InvalidRequestError: see `server.chat.translation.read_request`; or an item is malformed.
+        UnsupportedParameterError: a parameter, item or tool that needs more than a chat.
+    """
+    return read_chat_request(to_chat_request(body), options, policy, settings)
+
+
+def to_chat_request(body: ResponsesRequest) -> ChatCompletionRequest:
+    """The chat completion request that asks for the same answer.
+
+    Raises:
+        InvalidRequestError: an item is malformed, or a parameter that only chat completions have.
+        UnsupportedParameterError: a parameter, item or tool that needs more than a chat.
+    """
+    _check(body)
+    chat = body.parameters | {
+        "messages": to_turns(body),
+        "temperature": body.temperature,
+        "max_tokens": body.max_output_tokens,
+        **_tool_parameters(body),
+        **_other_parameters(body),
+    }
+    try:
+        return ChatCompletionRequest.model_validate(chat)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequestError(f"{place}: {first['msg']}") from error
+
+
+def _check(body: ResponsesRequest) -> None:
+    given = body.model_dump(include={*_STATEFUL}) | (body.model_extra or {})
+    for name, remedy in _STATEFUL.items():
+        if given.get(name):
+            raise UnsupportedParameterError(
+                f"{name} is not supported: this server answers each request from its body alone "
+                f"and stores no responses; {remedy}",
+                parameter=name,
+            )
+    for name, other in _OF_CHATS.items():
+        if given.get(name) is not None:
+            raise UnsupportedParameterError(
+                f"{name} is a parameter of chat completions; send {other}", parameter=name
+            )
+
+
+def _tool_parameters(body: ResponsesRequest) -> dict[str, Any]:
+    """Tools and how to call them; without tools upstreams refuse the rest, so it is left out."""
+    if not body.tools:
+        return {}
+    parameters: dict[str, Any] = {"tools": to_chat_tools(body.tools)}
+    if body.tool_choice is not None:
+        parameters["tool_choice"] = to_chat_choice(body.tool_choice)
+    if body.parallel_tool_calls is not None:
+        parameters["parallel_tool_calls"] = body.parallel_tool_calls
+    return parameters
+
+
+def _other_parameters(body: ResponsesRequest) -> dict[str, Any]:
+    text = body.text
+    given = {
+        "top_p": body.top_p,
+        "reasoning_effort": body.reasoning and body.reasoning.effort,
+        "verbosity": text and text.verbosity,
+        "response_format": text and text.format and _response_format(text.format),
+        "logprobs": body.wants_logprobs or None,
+        "top_logprobs": body.top_logprobs or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _response_format(format_: TextFormat) -> dict[str, Any] | None:
+    """OpenAI's `response_format`; None for plain text, which is what a chat answers anyway."""
+    if format_.type == "text":
+        return None
+    given = format_.model_dump(exclude_none=True)
+    kind = given.pop("type")
+    return {"type": kind, kind: given} if given else {"type": kind}

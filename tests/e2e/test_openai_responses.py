@@ -1,0 +1,216 @@
+"""OpenAI's own Responses client, unmodified, against this server with a fake upstream."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import openai
+import pydantic
+import pytest
+
+from server.app import create_app
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from server.settings.settings import SCRIPTED, Settings, Upstream
+from tests.support.serving import serving_app
+
+TASK = "find the mug"
+BEST = DEFAULT_REPLIES[2]
+TOOLS: Any = [
+    {
+        "type": "function",
+        "name": "look",
+        "description": "Look at a place.",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string", "enum": ["desk", "shelf"]}},
+            "required": ["place"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    }
+]
+
+
+@contextmanager
+def serving(fake: FakeUpstream, **limits: float) -> Iterator[str]:
+    """A server in front of the fake upstream; `heartbeat_s` is its own, the rest the upstream's."""
+    heartbeat_s = limits.pop("heartbeat_s", 5.0)
+    with serving_app(fake.app()) as behind:
+        given = {"url": f"{behind}/v1", "model": "fake", "retries": 0} | limits
+        settings = Settings(
+            policy="demo",
+            upstreams={"demo": Upstream.model_validate(given)},
+            q_models={"q": SCRIPTED},
+            timeout_s=30,
+            heartbeat_s=heartbeat_s,
+        )
+        with serving_app(create_app(settings)) as url:
+            yield f"{url}/v1"
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[tuple[str, FakeUpstream]]:
+    fake = FakeUpstream()
+    with serving(fake) as url:
+        yield url, fake
+
+
+@pytest.fixture
+def upstream(started: tuple[str, FakeUpstream]) -> FakeUpstream:
+    started[1].__init__()  # type: ignore[misc]
+    return started[1]
+
+
+@pytest.fixture
+def client(started: tuple[str, FakeUpstream], upstream: FakeUpstream) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=started[0], api_key="any", max_retries=0) as client:
+        yield client
+
+
+def test_a_response_is_the_best_candidate(client: openai.OpenAI) -> None:
+    response = client.responses.create(
+        model="demo",
+        instructions="You are tidy.",
+        input=TASK,
+        extra_body={"qguide": {"num_candidates": 3}},
+    )
+    assert (response.output_text, response.status) == (BEST, "completed")
+    assert response.usage is not None
+    assert response.usage.input_tokens_details.cached_tokens > 0
+    assert response.model_extra is not None
+    assert response.model_extra["store"] is False
+    assert response.model_extra["qguide"]["q_values"] == [0.5, 0.25, 0.75]
+
+
+def test_an_agent_loop_with_tools(client: openai.OpenAI, upstream: FakeUpstream) -> None:
+    items: Any = [{"role": "user", "content": TASK}]
+    for _ in range(2):
+        response = client.responses.create(
+            model="demo", input=items, tools=TOOLS, parallel_tool_calls=False, store=False
+        )
+        items += response.output
+        for item in response.output:
+            if item.type == "function_call":
+                assert (item.name, item.arguments) == ("look", '{"place": "desk"}')
+                result = {
+                    "type": "function_call_output",
+                    "call_id": item.call_id,
+                    "output": "a mug",
+                }
+                items.append(result)
+    assert response.output_text in DEFAULT_REPLIES
+    first, second = upstream.asked
+    assert first["parallel_tool_calls"] is False
+    assert first["tools"][0]["function"]["strict"] is True
+    assert [turn["role"] for turn in second["messages"]] == ["user", "assistant", "tool"]
+    [call] = second["messages"][1]["tool_calls"]
+    assert second["messages"][2]["tool_call_id"] == call["id"]
+
+
+def test_events_come_in_order_and_are_numbered(client: openai.OpenAI) -> None:
+    events = list(client.responses.create(model="demo", input=TASK, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events if event.type != "response.output_text.delta"]
+    assert kinds == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    said = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(said) == BEST
+    assert len(said) > 3
+
+
+def test_the_sdks_own_assembly_of_a_stream(client: openai.OpenAI) -> None:
+    with client.responses.stream(model="demo", input=TASK) as stream:
+        response = stream.get_final_response()
+    assert response.output_text == BEST
+    assert response.usage is not None
+    with client.responses.stream(model="demo", input=TASK, tools=TOOLS) as stream:
+        snapshots = [
+            event.snapshot
+            for event in stream
+            if event.type == "response.function_call_arguments.delta"
+        ]
+        response = stream.get_final_response()
+    [call] = response.output
+    assert call.type == "function_call"
+    assert snapshots == [call.arguments] == ['{"place": "desk"}']
+
+
+class Place(pydantic.BaseModel):
+    """Look at a place."""
+
+    place: Literal["desk", "shelf"]
+
+
+def test_a_structured_output_is_parsed(client: openai.OpenAI, upstream: FakeUpstream) -> None:
+    upstream.replies = ['{"place": "desk"}']
+    response = client.responses.parse(model="demo", input=TASK, text_format=Place)
+    assert response.output_parsed == Place(place="desk")
+    asked = upstream.asked[0]["response_format"]
+    assert (asked["type"], asked["json_schema"]["name"]) == ("json_schema", "Place")
+    assert asked["json_schema"]["schema"]["required"] == ["place"]
+
+
+def test_custom_tools_are_called_answered_and_streamed(
+    client: openai.OpenAI, upstream: FakeUpstream
+) -> None:
+    tools: Any = [{"type": "custom", "name": "shell"}]
+    response = client.responses.create(model="demo", input=TASK, tools=tools)
+    [call] = response.output
+    assert call.type == "custom_tool_call"
+    assert (call.name, call.input) == ("shell", "input 0")
+    result = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "a mug"}
+    items: Any = [{"role": "user", "content": TASK}, call, result]
+    answer = client.responses.create(model="demo", input=items, tools=tools)
+    assert answer.output_text in DEFAULT_REPLIES
+    events = client.responses.create(model="demo", input=TASK, tools=tools, stream=True)
+    said = [
+        event.delta for event in events if event.type == "response.custom_tool_call_input.delta"
+    ]
+    assert said == ["input 0"]
+
+
+async def test_the_asynchronous_client(started: tuple[str, FakeUpstream]) -> None:
+    async with openai.AsyncOpenAI(base_url=started[0], api_key="any") as client:
+        response = await client.responses.create(model="demo", input=TASK)
+        async with client.responses.stream(model="demo", input=TASK) as stream:
+            streamed = await stream.get_final_response()
+    assert response.output_text == streamed.output_text == BEST
+
+
+def test_errors_are_the_sdks_own(client: openai.OpenAI, upstream: FakeUpstream) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.responses.create(model="gpt-9", input=TASK)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError, match="stores no responses") as refused:
+        client.responses.create(model="demo", input=TASK, previous_response_id="resp_1")
+    assert refused.value.param == "previous_response_id"
+    upstream.fault = "500"
+    with pytest.raises(openai.InternalServerError, match="upstream demo answered with 500"):
+        client.responses.create(model="demo", input=TASK)
+
+
+def test_a_stream_that_fails_late_ends_with_the_error() -> None:
+    fake = FakeUpstream(fault="hang")
+    with (
+        serving(fake, heartbeat_s=0.05, timeout_s=1.0) as url,
+        openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client,
+    ):
+        opened, begun, error, failed = client.responses.create(
+            model="demo", input=TASK, stream=True
+        )
+    assert opened.type == "response.created"
+    assert begun.type == "response.in_progress"
+    assert error.type == "error"
+    assert "upstream demo was silent for 1 s" in error.message
+    assert failed.type == "response.failed"
+    assert failed.response.id == opened.response.id
+    assert failed.response.error is not None
+    assert failed.response.error.message == error.message

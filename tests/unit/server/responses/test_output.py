@@ -1,0 +1,153 @@
+"""Responses and their events, made from chat completions."""
+
+from typing import Any
+
+import pytest
+
+from server.responses.events import closing_events, failure_events, opening_events
+from server.responses.output import failed, finished, opened
+from server.responses.schemas import ResponsesRequest
+from server.responses.streaming import ResponseWriter
+from server.streaming.events import HEARTBEAT
+
+BODY = ResponsesRequest.model_validate({"input": "find the mug", "metadata": {"a": "b"}})
+USAGE: Any = {
+    "prompt_tokens": 5,
+    "completion_tokens": 3,
+    "total_tokens": 8,
+    "prompt_tokens_details": {"cached_tokens": 2},
+    "completion_tokens_details": {"reasoning_tokens": 1},
+}
+CALL: Any = {"id": "c1", "type": "function", "function": {"name": "go", "arguments": "{}"}}
+CUSTOM: Any = {"id": "c2", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
+
+
+def response_of(finish_reason: str = "stop", logprobs: Any = None, **message: Any) -> Any:
+    choice = {
+        "message": {"role": "assistant", "content": None} | message,
+        "finish_reason": finish_reason,
+        "logprobs": logprobs,
+    }
+    completion = {"choices": [choice], "usage": USAGE, "qguide": {"guided": True}}
+    return finished(opened(BODY, model="demo"), completion)
+
+
+def test_a_text_is_a_message() -> None:
+    response = response_of(content="I go.")
+    [item] = response["output"]
+    assert (item["type"], item["role"], item["status"]) == ("message", "assistant", "completed")
+    assert item["id"].startswith("msg_")
+    [part] = item["content"]
+    assert part == {"type": "output_text", "text": "I go.", "annotations": [], "logprobs": []}
+    assert (response["status"], response["model"], response["store"]) == (
+        "completed",
+        "demo",
+        False,
+    )
+    assert response["metadata"] == {"a": "b"}
+    assert response["qguide"] == {"guided": True}
+
+
+def test_usage_is_in_this_apis_shape() -> None:
+    assert response_of(content="x")["usage"] == {
+        "input_tokens": 5,
+        "input_tokens_details": {"cached_tokens": 2},
+        "output_tokens": 3,
+        "output_tokens_details": {"reasoning_tokens": 1},
+        "total_tokens": 8,
+    }
+
+
+def test_reasoning_text_and_calls_are_items_in_this_order() -> None:
+    items = response_of(content="I go.", reasoning_content="Hm.", tool_calls=[CALL, CUSTOM])[
+        "output"
+    ]
+    kinds = [item["type"] for item in items]
+    assert kinds == ["reasoning", "message", "function_call", "custom_tool_call"]
+    assert items[0]["content"] == [{"type": "reasoning_text", "text": "Hm."}]
+    assert [item.get("call_id") for item in items[2:]] == ["c1", "c2"]
+    assert (items[2]["arguments"], items[3]["input"]) == ("{}", "ls")
+    assert len({item["id"] for item in items}) == 4
+
+
+def test_calls_alone_have_no_message_and_a_refusal_is_one() -> None:
+    assert [item["type"] for item in response_of(tool_calls=[CALL])["output"]] == ["function_call"]
+    [item] = response_of(refusal="No.")["output"]
+    assert item["content"] == [{"type": "refusal", "refusal": "No."}]
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "reason"),
+    [("length", "max_output_tokens"), ("content_filter", "content_filter")],
+)
+def test_a_reply_that_was_cut_off_is_incomplete(finish_reason: str, reason: str) -> None:
+    response = response_of(finish_reason, content="I g")
+    assert (response["status"], response["incomplete_details"]) == (
+        "incomplete",
+        {"reason": reason},
+    )
+    assert response["output"][0]["status"] == "incomplete"
+    assert response["completed_at"] is None
+    assert list(closing_events(response))[-1]["type"] == "response.incomplete"
+
+
+def test_events_rebuild_every_item() -> None:
+    response = response_of(content="I go on.", reasoning_content="Hm.", tool_calls=[CALL, CUSTOM])
+    events = list(closing_events(response))
+    for index, item in enumerate(response["output"]):
+        own = [event for event in events if event.get("output_index") == index]
+        assert own[0]["type"] == "response.output_item.added"
+        assert own[0]["item"] | {"status": item.get("status")} != item
+        assert own[-1] == {
+            "type": "response.output_item.done",
+            "output_index": index,
+            "item": item,
+        }
+        assert {event["item_id"] for event in own[1:-1]} == {item["id"]}
+        said = "".join(event.get("delta", "") for event in own)
+        whole = item.get("arguments", item.get("input"))
+        assert said == (item["content"][0]["text"] if whole is None else whole)
+    assert events[-1] == {"type": "response.completed", "response": response}
+
+
+def test_a_refusal_is_streamed_as_one() -> None:
+    kinds = [event["type"] for event in closing_events(response_of(refusal="No."))]
+    assert "response.refusal.delta" in kinds
+    assert "response.refusal.done" in kinds
+
+
+def test_a_text_with_logprobs_is_one_delta() -> None:
+    tokens = [{"token": "I", "logprob": -0.5, "bytes": [73], "top_logprobs": []}]
+    response = response_of(content="I go.", logprobs={"content": tokens})
+    assert response["output"][0]["content"][0]["logprobs"] == tokens
+    deltas = [event for event in closing_events(response) if "delta" in event]
+    assert [(event["delta"], event["logprobs"]) for event in deltas] == [("I go.", tokens)]
+
+
+def test_a_failure_is_an_error_and_a_failed_response() -> None:
+    response = opened(BODY, model="demo")
+    assert [event["response"]["status"] for event in opening_events(response)] == [
+        "in_progress"
+    ] * 2
+    detail = {"code": "upstream_timeout", "message": "silent", "param": None, "type": "x"}
+    error, end = failure_events(failed(response, {"error": detail}), {"error": detail})
+    assert error == {
+        "type": "error",
+        "code": "upstream_timeout",
+        "message": "silent",
+        "param": None,
+    }
+    assert (end["type"], end["response"]["status"]) == ("response.failed", "failed")
+    assert end["response"]["error"] == {"code": "upstream_timeout", "message": "silent"}
+
+
+def test_a_writer_that_waits_opens_the_response_once_and_then_beats() -> None:
+    writer = ResponseWriter(opened(BODY, model="demo"))
+    first, second = writer.waiting()
+    assert first.startswith(b"event: response.created\ndata: ")
+    assert second.startswith(b"event: response.in_progress\ndata: ")
+    assert list(writer.waiting()) == [HEARTBEAT]
+    [third, *_, last] = writer.finished(response_of(content="I go."))
+    assert third.startswith(b"event: response.output_item.added\n")
+    assert b'"sequence_number": 2' in third
+    assert last.startswith(b"event: response.completed\n")

@@ -1,0 +1,161 @@
+"""Responses requests become chat completion requests, and tools those of a chat."""
+
+from typing import Any
+
+import pytest
+
+from qnet.errors import InvalidRequestError, UnsupportedParameterError
+from server.responses.schemas import ResponsesRequest
+from server.responses.translation import to_chat_request
+
+FUNCTION: Any = {"type": "function", "name": "go", "parameters": {"type": "object"}, "strict": True}
+
+
+def chat_of(**body: Any) -> dict[str, Any]:
+    request = ResponsesRequest.model_validate({"input": "x"} | body)
+    return to_chat_request(request).model_dump(exclude_none=True, exclude={"messages", "qguide"})
+
+
+def test_parameters_have_their_names_in_a_chat() -> None:
+    assert chat_of(
+        max_output_tokens=7,
+        temperature=0.5,
+        top_p=0.9,
+        reasoning={"effort": "low", "summary": "auto"},
+        text={"format": {"type": "text"}, "verbosity": "low"},
+        include=["message.output_text.logprobs", "reasoning.encrypted_content"],
+        top_logprobs=2,
+        seed=3,
+        top_k=5,
+    ) == {
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "reasoning_effort": "low",
+        "verbosity": "low",
+        "logprobs": True,
+        "top_logprobs": 2,
+        "seed": 3,
+        "top_k": 5,
+    }
+
+
+def test_what_upstreams_refuse_or_do_not_know_is_kept_back() -> None:
+    assert (
+        chat_of(
+            store=False,
+            metadata={"a": "b"},
+            truncation="auto",
+            background=False,
+            previous_response_id=None,
+            stream_options={"include_obfuscation": False},
+            max_tool_calls=3,
+            client_metadata={"x": "y"},
+            tools=[],
+            tool_choice="auto",
+            parallel_tool_calls=True,
+        )
+        == {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("format_", "chat_format"),
+    [
+        ({"type": "json_object"}, {"type": "json_object"}),
+        (
+            {"type": "json_schema", "name": "Place", "schema": {"type": "object"}, "strict": True},
+            {
+                "type": "json_schema",
+                "json_schema": {"name": "Place", "schema": {"type": "object"}, "strict": True},
+            },
+        ),
+    ],
+)
+def test_a_text_format_is_a_response_format(format_: Any, chat_format: Any) -> None:
+    assert chat_of(text={"format": format_})["response_format"] == chat_format
+
+
+def test_tools_are_nested() -> None:
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: WORD"}
+    custom = {"type": "custom", "name": "shell", "description": "Run it.", "format": grammar}
+    assert chat_of(tools=[FUNCTION, custom], parallel_tool_calls=False) == {
+        "parallel_tool_calls": False,
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "go", "parameters": {"type": "object"}, "strict": True},
+            },
+            {
+                "type": "custom",
+                "custom": {
+                    "name": "shell",
+                    "description": "Run it.",
+                    "format": {
+                        "type": "grammar",
+                        "grammar": {"syntax": "lark", "definition": "start: WORD"},
+                    },
+                },
+            },
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "chat_choice"),
+    [
+        ("required", "required"),
+        ({"type": "function", "name": "go"}, {"type": "function", "function": {"name": "go"}}),
+        ({"type": "custom", "name": "sh"}, {"type": "custom", "custom": {"name": "sh"}}),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "name": "go"}],
+            },
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "go"}}],
+                },
+            },
+        ),
+    ],
+)
+def test_a_tool_choice_is_nested(choice: Any, chat_choice: Any) -> None:
+    assert chat_of(tools=[FUNCTION], tool_choice=choice)["tool_choice"] == chat_choice
+
+
+@pytest.mark.parametrize(
+    ("body", "parameter", "said"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "send the items of the"),
+        ({"conversation": "conv_1"}, "conversation", "stores no responses"),
+        ({"conversation": {"id": "conv_1"}}, "conversation", "stores no responses"),
+        ({"background": True}, "background", "wait for the answer, or stream it"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt", "as `instructions`"),
+        ({"context_management": [{"type": "compaction"}]}, "context_management", "shorten"),
+        ({"max_tokens": 3}, "max_tokens", "send max_output_tokens"),
+        ({"tools": [{"type": "web_search"}]}, "tools", "tools[0] is 'web_search', which"),
+        ({"tools": [FUNCTION], "tool_choice": {"type": "mcp"}}, "tool_choice", "is 'mcp'"),
+        ({"tools": [FUNCTION], "tool_choice": "often"}, "tool_choice", "is 'often'"),
+    ],
+)
+def test_what_needs_more_than_a_chat_is_refused_with_its_remedy(
+    body: Any, parameter: str, said: str
+) -> None:
+    with pytest.raises(UnsupportedParameterError) as refused:
+        chat_of(**body)
+    assert refused.value.parameter == parameter
+    assert said in str(refused.value)
+
+
+def test_a_tool_without_a_name_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"tools\[0\] \(function\) has no name"):
+        chat_of(tools=[{"type": "function"}])
+
+
+def test_a_seed_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequestError, match="seed: Input should be a valid integer"):
+        chat_of(seed="often")
