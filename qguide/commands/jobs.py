@@ -123,6 +123,16 @@ def train_dpo(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def train_policy(config: RequiredConfig, overrides: Overrides = None) -> None:
+    """Improve a policy by the values of its own candidates: group-relative optimization (GRPO)."""
+    with shown_errors():
+        from training.jobs.train_policy import TrainPolicyConfig, run_train_policy
+
+        trained = run_train_policy(load_config(TrainPolicyConfig, config, overrides or ()))
+        _show("train-policy", trained.metrics)
+
+
+@app.command()
 def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Train a Q model on labelled trees and decision groups."""
     with shown_errors():
@@ -227,7 +237,7 @@ def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
 def recorded_groups(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Decision groups from recorded LLM episodes on InterCode-SQL."""
     with shown_errors():
-        from training.jobs.recorded_groups import RecordedGroupsConfig, run_recorded_groups
+        from training.jobs.recorded.groups import RecordedGroupsConfig, run_recorded_groups
 
         job = load_config(RecordedGroupsConfig, config, overrides or ())
         _show("recorded-groups", run_recorded_groups(job))
@@ -237,7 +247,7 @@ def recorded_groups(config: RequiredConfig, overrides: Overrides = None) -> None
 def rerank_recorded(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Choice among recorded candidates by Q and by its baselines; nothing is played."""
     with shown_errors():
-        from training.jobs.rerank_recorded import RerankConfig, run_rerank
+        from training.jobs.recorded.rerank import RerankConfig, run_rerank
 
         _show("rerank-recorded", run_rerank(load_config(RerankConfig, config, overrides or ())))
 

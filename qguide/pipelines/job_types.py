@@ -20,12 +20,13 @@ JOB_CONFIGS: Final[Mapping[str, str]] = {
     "pairs": "training.jobs.pairs:PairsConfig",
     "rro": "training.jobs.rro:RroConfig",
     "ipr": "training.jobs.ipr:IprConfig",
+    "train-policy": "training.jobs.train_policy:TrainPolicyConfig",
     "train-dpo": "training.jobs.train_dpo:TrainDpoConfig",
     "paraphrase": "training.jobs.paraphrase:ParaphraseConfig",
     "evaluate": "training.jobs.evaluate:EvaluateConfig",
     "choice-regret": "training.jobs.choice_regret:ChoiceRegretConfig",
-    "recorded-groups": "training.jobs.recorded_groups:RecordedGroupsConfig",
-    "rerank-recorded": "training.jobs.rerank_recorded:RerankConfig",
+    "recorded-groups": "training.jobs.recorded.groups:RecordedGroupsConfig",
+    "rerank-recorded": "training.jobs.recorded.rerank:RerankConfig",
     "import": "training.jobs.import_episodes:ImportConfig",
 }
 """Import path of each job's configuration; a job's module imports torch, so only when asked for."""

@@ -8,7 +8,6 @@ pairs of episodes trajectory-level DPO (equation 7). Pairs of `ipr` with `mixtur
 `weights.sft` give the loss of IPR (its equation 10).
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,19 +26,17 @@ from qnet.models.loading import load_renderer
 from qnet.models.manifest import Manifest, sha256_of
 from qnet.rendering.renderer import Renderer
 from training.data.runs import RunFolder, open_run, sha256_of_rows
-from training.dpo_training.dropout import disable_dropout
-from training.dpo_training.examples import PackedExamples, PairExamples, read_pair_examples
-from training.dpo_training.logprobs import reference_logprobs, reply_logprobs, require_packable
-from training.dpo_training.objective import DpoObjective, PairWeights, pairs_loss
-from training.dpo_training.validation import Referenced, validate
 from training.environments.registry import task_markers_of
 from training.optimization.adapters import merged_lora
 from training.optimization.best_weights import BestWeights, Criterion
 from training.optimization.launch import in_processes
 from training.optimization.options import DpoOptimization
-from training.optimization.packed_replies import PackedReplies
-from training.optimization.padded_batches import plan_steps
 from training.optimization.trainer import Loop, Loss, Training
+from training.policy_training.examples import PackedExamples, PairExamples, read_pair_examples
+from training.policy_training.logprobs import kept_logprobs, reply_logprobs
+from training.policy_training.objective import DpoObjective, PairWeights, pairs_loss
+from training.policy_training.packed_steps import plan_epochs, prepare_for_packing
+from training.policy_training.validation import Referenced, validate
 from training.rollouts.models import weights_sha256
 
 
@@ -96,7 +93,7 @@ class _Data:
     def of(cls, examples: PackedExamples, reference: PreTrainedModel, run: RunFolder) -> Self:
         parts = (examples.training, examples.held_back, examples.others, examples.groups)
         trees = [tree for part in parts for tree in part]
-        logprobs = iter(reference_logprobs(reference, trees, run.path))
+        logprobs = iter(kept_logprobs(reference, trees, run.path / "reference_logprobs.pt"))
         return cls(*(Referenced(part, [next(logprobs) for _ in part]) for part in parts))
 
 
@@ -154,7 +151,7 @@ def _optimize(
         of_last_epoch.update(figures_now())
         return dict(of_last_epoch)
 
-    epochs = _plan(config, data.training.trees)
+    epochs = plan_epochs(data.training.trees, config.optimization, seed=config.seed)
     weights = PairWeights.of(config, data.training.trees)
     loop.run(
         Training(
@@ -180,11 +177,8 @@ def _packed_loop(
     """The loop of the policy, with both models ready for packed rows on its device."""
     policy = model.policy
     loop = Loop(policy, config.optimization, output=run.path, best=best)
-    use_block_masks(policy, policy.device)
     use_block_masks(model.reference, loop.device)
-    require_packable(policy)
-    use_block_masks(policy, loop.device)  # where FSDP moves it in `run`
-    disable_dropout(policy)
+    prepare_for_packing(policy, loop.device)
     return loop
 
 
@@ -208,20 +202,6 @@ def _loss(
     ]
     total: Tensor = torch.stack([part.total for part in parts]).sum()
     return Loss(total, sum(part.weight for part in parts))
-
-
-def _plan(config: TrainDpoConfig, trees: Sequence[PackedReplies]) -> list[list[list[list[int]]]]:
-    """Epoch by epoch, the steps over the packed rows."""
-    rng = random.Random(config.seed)
-    return [
-        plan_steps(
-            [len(tree) for tree in trees],
-            batch_tokens=config.optimization.batch_tokens,
-            micro_batch_tokens=config.optimization.micro_batch_tokens,
-            rng=rng,
-        )
-        for _ in range(config.optimization.epochs)
-    ]
 
 
 def _save(

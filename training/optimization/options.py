@@ -94,6 +94,17 @@ class QNetOptimization(Optimization):
     epochs: int = Field(default=2, ge=1)
 
 
+class PolicyOptimization(Optimization):
+    """Options of the optimizer and the batches; the learning rate is GiGPO's.
+
+    Groups are drawn before the training, so more epochs move the policy further from the one that
+    drew them.
+    """
+
+    lr: float = Field(default=1e-6, gt=0)
+    epochs: int = Field(default=1, ge=1)
+
+
 class DpoOptimization(Optimization):
     """Options of the optimizer and the batches; the defaults are StepQ's."""
 

@@ -29,10 +29,20 @@ class PackedPair:
 
 @dataclass(frozen=True, slots=True)
 class ReplyGroup:
-    """Candidates of one state: index, steps to the goal after it and validity of each."""
+    """Candidates of one state.
+
+    Attributes:
+        replies: index of each.
+        steps: to the goal after each.
+        values: label of each.
+        draws: how often each was drawn.
+        valid: validity of each.
+    """
 
     replies: tuple[int, ...]
     steps: tuple[float, ...]
+    values: tuple[float, ...]
+    draws: tuple[int, ...]
     valid: tuple[bool, ...]
 
 
@@ -118,13 +128,15 @@ def pack_candidates(
     *,
     max_length: int,
     max_tokens: int,
+    tied: bool = True,
 ) -> list[PackedReplies]:
-    """Pack the decisions of an episode for validation.
+    """Pack the decisions of an episode.
 
     Args:
         max_length: longest path; decisions behind it are left out.
         max_tokens: an episode with more tokens becomes several packed rows; the candidates of one
             state stay together.
+        tied: pack states, too, whose candidates all have the same value.
     """
     packed: list[PackedReplies] = []
     for decision in decisions_of(row):
@@ -135,11 +147,16 @@ def pack_candidates(
         ]
         if max(len(path.token_ids) for path in paths) > max_length:
             break
+        labelled = [candidate_label(c, decision, labels) for c in candidates]
+        if not tied and len({label.value for label in labelled}) == 1:
+            continue
         tree = _with_room(packed, paths, max_tokens=max_tokens)
         tree.groups.append(
             ReplyGroup(
                 replies=tuple(tree.add_reply(path) for path in paths),
-                steps=tuple(candidate_label(c, decision, labels).steps for c in candidates),
+                steps=tuple(label.steps for label in labelled),
+                values=tuple(label.value for label in labelled),
+                draws=tuple(candidate.count for candidate in candidates),
                 valid=tuple(candidate.valid for candidate in candidates),
             )
         )

@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from qnet.models.checkpoint import load_policy
 from tests.support.tiny_models import save_policy
 from training.algorithms.dpo import dpo_loss, implicit_q
-from training.dpo_training.logprobs import reply_logprobs
 from training.optimization.packed_replies import PackedReplies, ReplyPath
+from training.policy_training.logprobs import reply_logprobs
 
 
 def test_the_gradient_is_beta_times_what_sigmoid_leaves() -> None:

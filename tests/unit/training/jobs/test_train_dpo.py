@@ -14,48 +14,13 @@ from qnet.models.checkpoint import LoadedImplicitQ, load_policy, load_q_model
 from qnet.models.manifest import MergedLora
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qnet.types import ScoreRequest
+from tests.support.go_groups import groups_of
 from tests.support.tiny_models import save_policy
-from training.data.decision_groups import DecisionGroupsRow
 from training.data.preferences import PreferenceRow
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
 from training.jobs.pairs import PairsConfig, run_pairs
 from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
 from training.optimization.options import DpoOptimization, Lora
-
-WORDS = ("desk", "shelf")
-
-
-def groups_of(folder: Path, numbers: range) -> Path:
-    """Episodes of one decision: going where the task says is right."""
-    with JsonlWriter(RunFolder(folder).rows) as rows:
-        for number in numbers:
-            asked = WORDS[number % 2]
-            candidates = [
-                {
-                    "action": f"Action: go to {word}",
-                    "count": 1,
-                    "observation": "you see mug" if word == asked else "you see",
-                    "reward": float(word == asked),
-                    "terminated": True,
-                    "valid": word == asked,
-                    "continuations": [
-                        {"outcome_reward": word == asked, "steps": 1, "terminated": True}
-                    ],
-                }
-                for word in WORDS
-            ]
-            fields = {
-                "task_id": f"t{number}",
-                "kind": "go",
-                "environment": "e",
-                "first_observation": f"take mug from {asked}",
-                "decisions": [{"candidates": candidates, "chosen": 0}],
-                "source": "policy",
-                "continuation": "expert",
-                "seed": 0,
-            }
-            rows.write(DecisionGroupsRow.model_validate(fields))
-    return folder
 
 
 def pairs_of(folder: Path, numbers: range) -> Path:

@@ -26,6 +26,7 @@ from training.jobs.paraphrase import ParaphraseConfig
 from training.jobs.rro import RroConfig
 from training.jobs.sft import SftConfig
 from training.jobs.train_dpo import TrainDpoConfig
+from training.jobs.train_policy import TrainPolicyConfig
 from training.jobs.train_qnet import TrainQNetConfig
 
 CONFIGS = Path(__file__).parents[4] / "training" / "configs" / "alfworld"
@@ -43,6 +44,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "rro": RroConfig,
     "ipr": IprConfig,
     "train_dpo": TrainDpoConfig,
+    "train_policy": TrainPolicyConfig,
     "paraphrase": ParaphraseConfig,
 }
 JOB_FILES = sorted(p for p in CONFIGS.rglob("*.toml") if not p.stem.startswith("pipeline"))

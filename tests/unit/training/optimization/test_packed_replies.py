@@ -14,13 +14,13 @@ from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels
 from training.data.preferences import PreferenceRow
 from training.data.records import rows_of
-from training.dpo_training.logprobs import reply_logprobs, require_packable
 from training.optimization.packed_replies import (
     PackedReplies,
     add_pair,
     pack_candidates,
     reply_path,
 )
+from training.policy_training.logprobs import reply_logprobs, require_packable
 
 START: History = (Message("user", "you see mug"),)
 LATER: History = (*START, Message("assistant", "go to desk"), Message("user", "you see shelf"))

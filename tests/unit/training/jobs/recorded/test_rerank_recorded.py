@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from tests.unit.training.jobs.recorded.test_recorded_groups import configure
 
 from qnet.errors import ConfigError
-from tests.unit.training.jobs.test_recorded_groups import configure
 from training.data.runs import RunFolder, read_rows
 from training.environments.intercode_sql.bundle import InterCodeSqlConfig
-from training.jobs.recorded_groups import run_recorded_groups
-from training.jobs.rerank_recorded import RerankConfig, RerankedRow, RerankFold, run_rerank
+from training.jobs.recorded.groups import run_recorded_groups
+from training.jobs.recorded.rerank import RerankConfig, RerankedRow, RerankFold, run_rerank
 
 
 def write_fold(folder: Path, first_seed: int) -> Path:

@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 
 from training.algorithms.choice_quality import ScoredChoice, choice_quality
 from training.algorithms.dpo import implicit_q
-from training.dpo_training.logprobs import reply_logprobs
-from training.dpo_training.objective import q_of_pairs
 from training.optimization.packed_replies import PackedReplies
+from training.policy_training.logprobs import reply_logprobs
+from training.policy_training.objective import q_of_pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from training.data.decision_groups import DecisionGroupsRow
 from training.data.records import TrajectoryRow
 from training.data.runs import RunFolder, read_rows
 from training.environments.intercode_sql.bundle import InterCodeSqlConfig
-from training.jobs.recorded_groups import RecordedGroupsConfig, run_recorded_groups
+from training.jobs.recorded.groups import RecordedGroupsConfig, run_recorded_groups
 
 
 def turn(action: str, reward: float = 0.0, observation: str = "[(2,)]") -> dict[str, Any]:

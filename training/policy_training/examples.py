@@ -75,8 +75,8 @@ def read_pair_examples(
     random.Random(seed).shuffle(order)
     kept = set(order[: round(len(order) * examples.validation_fraction)])
     held_back, others = read(examples.held_back_pairs), read(examples.other_pairs)
-    _refuse_overlap(set(tasks), held_back, "held_back_pairs")
-    _refuse_overlap(set(tasks), others, "other_pairs")
+    refuse_overlap(set(tasks), held_back, "held_back_pairs")
+    refuse_overlap(set(tasks), others, "other_pairs")
     return PackedExamples(
         training=[tree for task, trees in tasks.items() if task not in kept for tree in trees],
         held_back=[*chain(*(tasks[task] for task in sorted(kept)), *held_back.values())],
@@ -111,7 +111,7 @@ def _packed_groups(
         for folder in examples.held_back_groups
         for row in read_rows(RunFolder(folder).rows, DecisionGroupsRow)
     ]
-    _refuse_overlap(trained, {row.task_id for row in rows}, "held_back_groups")
+    refuse_overlap(trained, {row.task_id for row in rows}, "held_back_groups")
     return [
         tree
         for row in rows
@@ -125,7 +125,17 @@ def _packed_groups(
     ]
 
 
-def _refuse_overlap(trained: set[str], held_back: Iterable[str], name: str) -> None:
+def refuse_overlap(trained: set[str], held_back: Iterable[str], name: str) -> None:
+    """Make sure that no task to validate on is trained on.
+
+    Args:
+        trained: ids of the tasks that are trained on.
+        held_back: ids of the tasks to validate on.
+        name: the field that names them.
+
+    Raises:
+        ConfigError: a task is in both.
+    """
     if both := sorted(trained & set(held_back)):
         raise ConfigError(
             f"task {both[0]} of {name} is also trained on; hold back pairs and groups of "

@@ -1,9 +1,8 @@
-"""Log-probabilities of packed replies under the policy in training and under its reference."""
+"""Log-probabilities of packed replies, under the policy in training and before it."""
 
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
 
 import torch
 from rich.progress import track
@@ -14,8 +13,6 @@ from qnet.engine.tree_masks import tree_inputs
 from qnet.models.implicit_q import token_logprobs
 from training.optimization.packed_replies import PackedReplies, ReplyPath
 from training.q_training.validation import require_same, two_branches
-
-REFERENCE: Final = "reference_logprobs.pt"
 
 
 def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
@@ -61,15 +58,14 @@ def require_packable(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def reference_logprobs(
-    model: PreTrainedModel, trees: Sequence[PackedReplies], folder: Path
+def kept_logprobs(
+    model: PreTrainedModel, trees: Sequence[PackedReplies], kept: Path
 ) -> list[Tensor]:
-    """(R,) of each packed row under the reference, computed once and kept in a run's folder.
+    """(R,) of each packed row under a model before the training, computed once and kept in a file.
 
     Args:
-        folder: the run's; its configuration names the reference by hash.
+        kept: the file, in the folder of a run whose configuration names the model by hash.
     """
-    kept = folder / REFERENCE
     replies = _replies_sha256(trees)
     if kept.is_file():
         saved = torch.load(kept, weights_only=True)
@@ -77,7 +73,7 @@ def reference_logprobs(
             logprobs: list[Tensor] = saved["logprobs"]
             return logprobs
     model.eval()
-    shown = track(trees, "reference", transient=True)
+    shown = track(trees, kept.stem.replace("_", " "), transient=True)
     found = [reply_logprobs(model, tree).cpu() for tree in shown]
     unfinished = kept.with_suffix(".partial")
     torch.save({"replies_sha256": replies, "logprobs": found}, unfinished)

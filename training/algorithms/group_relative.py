@@ -1,0 +1,60 @@
+"""Group-relative policy optimization on the candidates of one state (GRPO; GiGPO's step groups).
+
+    A_i = (v_i - mean of v) / std of v                        over the draws of the state's group
+    rho_i = pi_theta(a_i | s) / pi_old(a_i | s)
+    loss_i = -min(rho_i A_i, clip(rho_i, 1 - epsilon, 1 + epsilon) A_i)
+             + beta (exp(d_i) - d_i - 1)                      d_i = log pi_ref - log pi_theta
+
+v is what came of a candidate, by playing on. The ratio is that of the whole reply, as in GiGPO; the
+last term is GRPO's estimate of the divergence from the reference. A decision group is GiGPO's group
+of an anchor state: candidates of the same state, so no other episode has to reach it by chance.
+"""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Normalization = Literal["std", "none"]
+"""Divide advantages by the standard deviation of their group, or not (Dr. GRPO)."""
+
+_TIED = 1e-9
+
+
+def advantages(
+    values: Sequence[float], draws: Sequence[int], *, normalization: Normalization = "std"
+) -> list[float]:
+    """Advantage of each distinct candidate over the mean draw of its group; 0 if all are equal.
+
+    Args:
+        values: of the candidates.
+        draws: how often each was drawn.
+    """
+    mean = fmean(values, weights=draws)
+    deviations = [value - mean for value in values]
+    std = fmean([deviation**2 for deviation in deviations], weights=draws) ** 0.5
+    if std < _TIED:
+        return [0.0] * len(values)
+    return [deviation / std if normalization == "std" else deviation for deviation in deviations]
+
+
+def clipped_loss(policy_R: Tensor, old_R: Tensor, advantage_R: Tensor, *, clip: float) -> Tensor:
+    """(R,) clipped surrogate of each reply; its gradient is that of -A log pi where rho is 1.
+
+    Args:
+        policy_R: log pi of each reply under the policy in training, summed over its tokens.
+        old_R: the same under the policy that drew them.
+        advantage_R: of each reply.
+        clip: epsilon.
+    """
+    ratio_R = torch.exp(policy_R - old_R)
+    clipped_R = ratio_R.clamp(1 - clip, 1 + clip)
+    return -torch.minimum(ratio_R * advantage_R, clipped_R * advantage_R)
+
+
+def divergence(policy_R: Tensor, reference_R: Tensor) -> Tensor:
+    """(R,) estimate of the divergence from the reference at each reply, at least 0 (GRPO's k3)."""
+    difference_R = reference_R - policy_R
+    return torch.exp(difference_R) - difference_R - 1

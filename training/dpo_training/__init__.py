@@ -1,1 +1,0 @@
-"""Training of an implicit Q by preference pairs: examples, log-probabilities, validation."""

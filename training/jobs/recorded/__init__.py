@@ -1,0 +1,1 @@
+"""Jobs on episodes that other agents recorded."""
