@@ -19,6 +19,7 @@ QGuideError
 ├── UpstreamError                an upstream answered with an error, or not with a completion
 │   ├── UpstreamTimeoutError     it did not answer in time
 │   ├── UpstreamUnavailableError it cannot be reached, is busy, or its circuit is open
+│   │   └── UpstreamBusyError    it takes no more requests now: 429
 │   └── UpstreamLostError        a job has waited for it in vain
 ├── EnvironmentFailureError      a game or its engine failed
 │   └── InvalidGameError         a game file that the engine cannot play
@@ -74,7 +75,27 @@ class UnsupportedParameterError(InvalidRequestError):
 
 
 class UpstreamRefusedError(InvalidRequestError):
-    """A request that the upstream refused; the message holds its reason."""
+    """A request that the upstream refused; the message holds its reason.
+
+    Args:
+        upstream_code: the upstream's own code, such as `content_policy_violation`; "" if it gave
+            none.
+        upstream_type: the upstream's own type of error; "" if it gave none.
+        parameter: the invalid field, as the upstream names it; None if it names none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        upstream_code: str = "",
+        upstream_type: str = "",
+        parameter: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.upstream_code = upstream_code
+        self.upstream_type = upstream_type
+        self.parameter = parameter
 
 
 class RenderingError(QGuideError):
@@ -115,6 +136,28 @@ class UpstreamTimeoutError(UpstreamError):
 
 class UpstreamUnavailableError(UpstreamError):
     """An upstream cannot be reached, is busy, or its circuit is open after repeated failures."""
+
+
+class UpstreamBusyError(UpstreamUnavailableError):
+    """An upstream takes no more requests now, because of a rate limit or a quota.
+
+    Args:
+        upstream_code: the upstream's own code, such as `insufficient_quota`; "" if it gave none.
+        upstream_type: the upstream's own type of error; "" if it gave none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        retriable: bool = False,
+        upstream_code: str = "",
+        upstream_type: str = "",
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, retriable=retriable)
+        self.upstream_code = upstream_code
+        self.upstream_type = upstream_type
 
 
 class UpstreamLostError(UpstreamError):

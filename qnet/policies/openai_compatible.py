@@ -19,6 +19,7 @@ from qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
     InvalidRequestError,
+    UpstreamBusyError,
     UpstreamError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
@@ -28,9 +29,8 @@ from qnet.policies.answer_parsing import parse
 from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
 from qnet.policies.openai_schema import (
     MaxTokensName,
-    exceeds_context,
     read_completion,
-    reason_of,
+    read_refusal,
     request_body,
     retry_after_s,
 )
@@ -51,6 +51,7 @@ from qnet.types import Candidate, History, Sampling
 _REFUSED = (400, 413, 422)
 _FORBIDDEN = (401, 403)
 _BUSY = 429
+_QUOTA = "insufficient_quota"
 _PASSING = (408, 502, 503, 504)
 _FIRST_WAIT_S = 0.1
 _BYTES_PER_VALUE = 8
@@ -337,18 +338,28 @@ class OpenAICompatiblePolicy:
         """The error that an answer other than a 200 means to the caller."""
         status, name = response.status_code, self.name
         if status in _REFUSED:
-            reason = await parse(reason_of, response.content)
-            if exceeds_context(reason):
-                return HistoryTooLongError(f"upstream {name} refused: {reason}")
-            return UpstreamRefusedError(f"upstream {name} refused: {reason}")
+            refusal = await parse(read_refusal, response.content)
+            message = f"upstream {name} refused: {refusal.reason}"
+            if refusal.exceeds_context:
+                return HistoryTooLongError(message)
+            return UpstreamRefusedError(
+                message,
+                upstream_code=refusal.code,
+                upstream_type=refusal.kind,
+                parameter=refusal.parameter,
+            )
         if status in _FORBIDDEN:
             return UpstreamError(f"upstream {name} refused this server's key with {status}")
         wait_s = retry_after_s(response.headers.get("retry-after"))
         if status == _BUSY:
-            return UpstreamUnavailableError(
+            refusal = await parse(read_refusal, response.content)
+            # A quota that is used up does not come back within a request's time.
+            return UpstreamBusyError(
                 f"upstream {name} takes no more requests now; try later",
                 retry_after_s=wait_s,
-                retriable=True,
+                retriable=self._limits.is_patient or refusal.code != _QUOTA,
+                upstream_code=refusal.code,
+                upstream_type=refusal.kind,
             )
         return UpstreamError(
             f"upstream {name} answered with {status}",

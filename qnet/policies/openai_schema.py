@@ -29,6 +29,16 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _LONGEST_RETRY_AFTER_S = 86_400.0
 _LENGTH = "length"
+_ERROR_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+CONTEXT_CODE = "context_length_exceeded"
+_TOO_LONG = (
+    "context length",
+    "context window",
+    "prompt is too long",
+    "available context size",
+    "maximum number of tokens allowed",
+)
+"""Words of OpenAI, vLLM and SGLang, of Anthropic, llama.cpp and Gemini; few of them send a code."""
 _NOT_PASSED_ON = frozenset(("id", "object", "created", "model"))
 """Fields of an answer that QGuide's own answer sets itself."""
 
@@ -109,13 +119,49 @@ class _UsageOnly(_IgnoringExtras):
     usage: _Usage | None = None
 
 
+def _name_or_nothing(given: object) -> str:
+    """A code or type that callers may see; "" for anything else, such as a status in its place."""
+    return given if isinstance(given, str) and _ERROR_NAME.fullmatch(given) else ""
+
+
+_Name = Annotated[str, BeforeValidator(_name_or_nothing)]
+
+
+_Text = Annotated[str, BeforeValidator(lambda given: given if isinstance(given, str) else "")]
+
+
 class _Error(_IgnoringExtras):
-    message: str
+    message: _Text = ""
+    code: _Name = ""
+    type: _Name = ""
+    param: _Text = ""
 
 
 class _ErrorAnswer(_IgnoringExtras):
     error: _Error | str | None = None
-    message: str = ""
+    message: _Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An upstream's error, in any of the usual shapes.
+
+    Attributes:
+        reason: its message.
+        code, kind: its code and its type; "" if it gave none.
+        parameter: the invalid field; None if it names none.
+    """
+
+    reason: str = "it gave no reason"
+    code: str = ""
+    kind: str = ""
+    parameter: str | None = None
+
+    @property
+    def exceeds_context(self) -> bool:
+        """True if the history is longer than the model's context, by the code or the message."""
+        said = self.reason.lower()
+        return self.code == CONTEXT_CODE or any(words in said for words in _TOO_LONG)
 
 
 def request_body(
@@ -239,22 +285,17 @@ def _candidates_of(read: _Answer) -> list[Candidate]:
     ]
 
 
-def reason_of(answer: bytes) -> str:
-    """The message of an error, in any of the usual shapes."""
+def read_refusal(answer: bytes) -> Refusal:
+    """Read the body of an error; never raises."""
     try:
         read = _ErrorAnswer.model_validate_json(answer)
     except ValidationError:
-        return "it gave no reason"
-    said = read.error.message if isinstance(read.error, _Error) else read.error or read.message
-    return said[:_SHOWN_CHARACTERS] or "it gave no reason"
-
-
-def exceeds_context(reason: str) -> bool:
-    """True if an upstream refuses a history because it is longer than the model's context.
-
-    OpenAI, vLLM and SGLang all name the "context length"; only OpenAI has a code for it.
-    """
-    return "context length" in reason.lower()
+        return Refusal()
+    error = read.error
+    if not isinstance(error, _Error):
+        error = _Error(message=error or read.message)
+    reason = (error.message or read.message)[:_SHOWN_CHARACTERS] or Refusal().reason
+    return Refusal(reason, error.code, error.type, error.param[:_SHOWN_CHARACTERS] or None)
 
 
 def retry_after_s(header: str | None) -> float | None:

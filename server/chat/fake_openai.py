@@ -30,6 +30,9 @@ Fault = Literal[
     "garbage",
     "empty",
     "429",
+    "quota",
+    "policy",
+    "context",
     "500",
     "503",
     "401",
@@ -124,7 +127,13 @@ class FakeUpstream:
             case "empty":
                 return JSONResponse({"object": "chat.completion", "choices": []})
             case "429":
-                return _error(429, "slow down", {"Retry-After": "1"})
+                return _error(429, "slow down", "rate_limit_exceeded", {"Retry-After": "1"})
+            case "quota":
+                return _error(429, "pay your bill", "insufficient_quota")
+            case "policy":
+                return _error(400, "this is not allowed", "content_policy_violation")
+            case "context":
+                return _error(400, "reduce the length", "context_length_exceeded")
             case "500" | "503" | "401" as status:
                 return _error(int(status), "a secret of the upstream")
             case "refuse_n":
@@ -218,8 +227,12 @@ def fake_upstream(
     uvicorn.run(fake.app(), host="127.0.0.1", port=port)
 
 
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    error = {"message": message, "type": "fake_error", "param": None, "code": None}
+def _error(
+    status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None
+) -> JSONResponse:
+    """An error as OpenAI sends it; its type differs from what QGuide would call it."""
+    kind = {429: "requests", 400: "invalid_request_error"}.get(status, "server_error")
+    error = {"message": message, "type": kind, "param": None, "code": code}
     return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 

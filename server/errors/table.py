@@ -24,12 +24,13 @@ from qnet.errors import (
     UnknownEpisodeError,
     UnknownModelError,
     UnsupportedParameterError,
+    UpstreamBusyError,
     UpstreamError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from server.errors.openai import openai_detail, speaks_openai
+from server.errors.openai import NO_WORDS, UpstreamWords, openai_detail, speaks_openai
 from server.errors.types import (
     BodyTimeoutError,
     BodyTooLargeError,
@@ -63,6 +64,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     OverloadedError: (503, "overloaded"),
     ScorerUnavailableError: (503, "scorer_unavailable"),
     UpstreamTimeoutError: (504, "upstream_timeout"),
+    UpstreamBusyError: (429, "upstream_busy"),
     UpstreamUnavailableError: (503, "upstream_unavailable"),
     UpstreamError: (502, "upstream_failed"),
     UntrustedHostError: (403, "untrusted_host"),
@@ -98,16 +100,18 @@ def error_response(
     *,
     param: str | None = None,
     retry_after_s: float | None = None,
+    upstream: UpstreamWords = NO_WORDS,
 ) -> JSONResponse:
     """The response of every error; 429 and 503 carry Retry-After, 401 WWW-Authenticate.
 
     Args:
         param: the invalid field; only OpenAI's format has a place for it.
+        upstream: an upstream's own code and type, which OpenAI's format keeps.
     """
     message = message.encode(errors="replace").decode()  # it may quote a lone surrogate
     detail = {"code": code, "message": message}
     if speaks_openai(request.url.path):
-        status, detail = openai_detail(status, code, message, param)
+        status, detail = openai_detail(status, code, message, param, upstream)
     request_id = getattr(request.state, "request_id", "")
     wait_s = max(RETRY_AFTER_S, ceil(retry_after_s or 0))  # clients would retry 0 in a tight loop
     headers = {"Retry-After": str(wait_s)} if status in (429, 503) else {}
@@ -129,6 +133,9 @@ def known_error_response(request: Request, error: Exception) -> JSONResponse:
                 str(error),
                 param=getattr(error, "parameter", None),
                 retry_after_s=getattr(error, "retry_after_s", None),
+                upstream=UpstreamWords(
+                    getattr(error, "upstream_code", ""), getattr(error, "upstream_type", "")
+                ),
             )
     return unknown_error_response(request, error)
 

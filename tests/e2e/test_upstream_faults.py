@@ -242,7 +242,7 @@ def test_too_many_requests(server: Server) -> None:
     server.bad.start("--fault", "429", "--times", str(FAILURES + 2))
     for _ in range(FAILURES + 2):
         answer = server.ask("bad")
-        assert error_of(answer) == (503, "upstream_unavailable")
+        assert error_of(answer) == (429, "rate_limit_exceeded")
         assert "takes no more requests" in answer.text
         assert answer.headers["retry-after"] == "1"
     assert server.is_back(), "who is busy is not left alone"

@@ -5,14 +5,16 @@ from typing import Final
 
 from qguide_client import errors as client
 
+from server.errors.openai import OPENAI_CODES
 from server.errors.table import HTTP_CODES, TABLE
 from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (
     'The body of every error is `{"error": {"code", "message", "request_id"}}`; the routes of '
-    "OpenAI's API use OpenAI's format. The message states the value, the limit and the remedy. "
-    "429 and 503 carry `Retry-After`. The last column is the exception class of the Python client; "
-    "the TypeScript client uses the same name."
+    "OpenAI's API use OpenAI's format, with OpenAI's code where it has one (in brackets), and keep "
+    "the code and type of an upstream's refusal. The message states the value, the limit and the "
+    "remedy. 429 and 503 carry `Retry-After`. The last column is the exception class of the Python "
+    "client; the TypeScript client uses the same name."
 )
 _OTHERS: Final = (
     (400, "malformed_request", "The bytes received are not a valid HTTP/1.1 request."),
@@ -35,12 +37,18 @@ def errors_page() -> str:
     rows += [(status, name, _OF_HTTP.get(name, "")) for status, name in HTTP_CODES.items()]
     rows += _OTHERS
     cells = [
-        (str(status), code(name), meaning, code(client.class_of(status, name).__name__))
+        (str(status), _codes(name), meaning, code(client.class_of(status, name).__name__))
         for status, name, meaning in sorted(rows)
     ]
     return page(
         "Errors", _INTRODUCTION, table(("status", "code", "meaning", "client class"), cells)
     )
+
+
+def _codes(name: str) -> str:
+    """Our code, and OpenAI's where it differs."""
+    theirs = OPENAI_CODES.get(name)
+    return f"{code(name)} ({code(theirs)})" if theirs else code(name)
 
 
 def _meaning(kind: type[Exception]) -> str:

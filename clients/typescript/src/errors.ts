@@ -189,7 +189,7 @@ export class BodyTooLargeError extends RefusedError {
   override readonly name = "BodyTooLargeError";
 }
 
-/** The key has reached one of its limits. */
+/** The key has reached one of its limits, or the upstream takes no more requests now. */
 export class OverLimitError extends RefusedError {
   override readonly name:
     | "OverLimitError"
@@ -208,7 +208,7 @@ export class TooManyAtOnceError extends OverLimitError {
   override readonly name = "TooManyAtOnceError";
 }
 
-/** The key has used up its tokens of the day. */
+/** The key has used up its tokens of the day, or the operator's its quota at the upstream. */
 export class TokensUsedUpError extends OverLimitError {
   override readonly name = "TokensUsedUpError";
 }
@@ -259,6 +259,8 @@ const OF_CODE: ReadonlyMap<string, RefusedClass> = new Map<string, RefusedClass>
   ["rendering_failed", RenderingError],
   ["malformed_body", MalformedBodyError],
   ["upstream_refused", UpstreamRefusedError],
+  ["content_policy_violation", UpstreamRefusedError],
+  ["content_filter", UpstreamRefusedError],
   ["unknown_model", UnknownModelError],
   ["model_not_found", UnknownModelError],
   ["unknown_episode", UnknownEpisodeError],
@@ -266,11 +268,13 @@ const OF_CODE: ReadonlyMap<string, RefusedClass> = new Map<string, RefusedClass>
   ["rate_limited", RateLimitedError],
   ["too_many_at_once", TooManyAtOnceError],
   ["tokens_used_up", TokensUsedUpError],
+  ["insufficient_quota", TokensUsedUpError],
   ["scorer_unavailable", ScorerUnavailableError],
   ["overloaded", OverloadedError],
   ["upstream_failed", UpstreamFailedError],
   ["upstream_timeout", UpstreamFailedError],
   ["upstream_unavailable", UpstreamFailedError],
+  ["upstream_busy", UpstreamFailedError],
   ["draining", DrainingError],
 ]);
 

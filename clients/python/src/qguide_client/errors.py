@@ -158,7 +158,7 @@ class BodyTooLargeError(RefusedError):
 
 
 class OverLimitError(RefusedError):
-    """The key has reached one of its limits."""
+    """The key has reached one of its limits, or the upstream takes no more requests now."""
 
 
 class RateLimitedError(OverLimitError):
@@ -170,7 +170,7 @@ class TooManyAtOnceError(OverLimitError):
 
 
 class TokensUsedUpError(OverLimitError):
-    """The key has used up its tokens of the day."""
+    """The key has used up its tokens of the day, or the operator's its quota at the upstream."""
 
 
 class UnavailableError(RefusedError):
@@ -205,6 +205,8 @@ OF_CODE: Final[dict[str, type[RefusedError]]] = {
     "context_length_exceeded": HistoryTooLongError,
     "malformed_body": MalformedBodyError,
     "upstream_refused": UpstreamRefusedError,
+    "content_policy_violation": UpstreamRefusedError,
+    "content_filter": UpstreamRefusedError,
     "unknown_model": UnknownModelError,
     "model_not_found": UnknownModelError,
     "unknown_episode": UnknownEpisodeError,
@@ -212,11 +214,13 @@ OF_CODE: Final[dict[str, type[RefusedError]]] = {
     "rate_limited": RateLimitedError,
     "too_many_at_once": TooManyAtOnceError,
     "tokens_used_up": TokensUsedUpError,
+    "insufficient_quota": TokensUsedUpError,
     "scorer_unavailable": ScorerUnavailableError,
     "overloaded": OverloadedError,
     "upstream_failed": UpstreamFailedError,
     "upstream_timeout": UpstreamFailedError,
     "upstream_unavailable": UpstreamFailedError,
+    "upstream_busy": UpstreamFailedError,
     "draining": DrainingError,
 }
 """Class by code, OpenAI's codes included; any other code leaves the choice to the status."""

@@ -12,6 +12,7 @@ import stamina
 
 from qnet.errors import (
     HistoryTooLongError,
+    UpstreamBusyError,
     UpstreamError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
@@ -78,7 +79,8 @@ async def test_an_answer_that_is_lost_half_way_is_asked_for_again() -> None:
 @pytest.mark.parametrize(
     ("fault", "kind", "requests", "message"),
     [
-        ("429", UpstreamUnavailableError, 2, "takes no more requests now"),
+        ("429", UpstreamBusyError, 2, "takes no more requests now"),
+        ("quota", UpstreamBusyError, 1, "takes no more requests now"),
         ("503", UpstreamError, 2, "answered with 503"),
         ("500", UpstreamError, 1, "answered with 500"),
         ("401", UpstreamError, 1, "refused this server's key with 401"),

@@ -50,12 +50,13 @@ def test_a_missing_key_is_refused_in_openais_shape(serve: Serve, tmp_path: Path)
     assert stranger.status_code == 401
     assert stranger.headers["www-authenticate"] == "Bearer"
     assert openai_error(stranger)["type"] == "authentication_error"
+    assert openai_error(stranger)["code"] == "invalid_api_key"
     assert client.post(CHAT, json=ASKED, headers=bearer(ada)).status_code == 200
     again = client.post(CHAT, json=ASKED, headers=bearer(ada))
     assert again.status_code == 429
     assert int(again.headers["retry-after"]) > 1
     error = openai_error(again)
-    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limited")
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
 
 
 def test_a_draining_server_says_so_in_openais_shape(client: TestClient) -> None:

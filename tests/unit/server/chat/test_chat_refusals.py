@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import SecretStr
 
+from server.app import create_app
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from server.q_models.build import Models, build_models
 from server.settings.settings import Settings, Upstream
 from tests.support.chats import TOOL, USER, ask, refusal
+from tests.support.serving import serving_app
 from tests.unit.server.conftest import Serve, settings_of
 
 
@@ -64,7 +67,6 @@ def test_the_operator_may_ask_for_the_fallback_and_a_request_may_refuse_it(
 @pytest.mark.parametrize(
     ("fault", "status", "code"),
     [
-        ("429", 503, "upstream_unavailable"),
         ("503", 502, "upstream_failed"),
         ("garbage", 502, "upstream_failed"),
         ("401", 502, "upstream_failed"),
@@ -77,6 +79,81 @@ def test_an_upstreams_failure_is_said_in_openais_shape(
     error = refusal(guided, status)
     assert (error["code"], error["type"]) == (code, "server_error")
     assert "secret" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code", "kind"),
+    [
+        ("429", 429, "rate_limit_exceeded", "requests"),
+        ("quota", 429, "insufficient_quota", "requests"),
+        ("policy", 400, "content_policy_violation", "invalid_request_error"),
+        ("context", 400, "context_length_exceeded", "invalid_request_error"),
+        ("reasoning", 400, "upstream_refused", "invalid_request_error"),
+    ],
+)
+def test_an_upstreams_refusal_keeps_its_status_code_and_type(
+    guided: TestClient, upstream: FakeUpstream, fault: Any, status: int, code: str, kind: str
+) -> None:
+    upstream.fault = fault
+    answer = guided.post("/v1/chat/completions", json={"messages": [USER], "temperature": 0.5})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (status, code, kind)
+    assert ("retry-after" in answer.headers) == (status == 429)
+
+
+def test_an_upstreams_retry_after_is_passed_on_in_every_dialect(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    upstream.fault = "429"
+    client = serve(settings_of(address[1]))
+    chat = client.post("/v1/chat/completions", json={"messages": [USER]})
+    act = client.post("/v1/act", json={"messages": [USER]})
+    assert (chat.status_code, act.status_code) == (429, 429)
+    assert (chat.headers["retry-after"], act.headers["retry-after"]) == ("1", "1")
+    assert act.json()["error"]["code"] == "upstream_busy", "our own words on our own endpoint"
+
+
+@pytest.mark.parametrize(("fault", "requests"), [("429", 2), ("quota", 1)])
+def test_a_rate_limit_is_waited_for_and_a_used_up_quota_is_not(
+    serve: Serve,
+    address: tuple[FakeUpstream, str],
+    upstream: FakeUpstream,
+    fault: Any,
+    requests: int,
+) -> None:
+    upstream.fault = fault
+    served = Upstream.model_validate({"url": address[1], "model": "m", "retries": 1})
+    client = serve(settings_of(address[1], upstreams={"demo": served}))
+    refusal(client, 429)
+    assert len(upstream.asked) == requests
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_clients_know_a_history_that_is_too_long_by_its_words(
+    guided: TestClient, upstream: FakeUpstream, stream: bool
+) -> None:
+    upstream.fault = "context"
+    error = refusal(guided, 400, stream=stream)
+    assert error["code"] == "context_length_exceeded"
+    assert "this model's maximum context length is" in error["message"], "LiteLLM and CrewAI"
+    assert "prompt is too long" in error["message"], "LangChain"
+    assert "exceeds the context window" in error["message"], "LangChain, in a stream"
+
+
+def test_langchain_raises_its_own_error_for_a_context_overflow(
+    address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    from langchain_core.exceptions import ContextOverflowError
+    from langchain_openai import ChatOpenAI
+
+    upstream.fault = "context"
+    with serving_app(create_app(settings_of(address[1]))) as url:
+        key = SecretStr("unused")
+        model = ChatOpenAI(base_url=f"{url}/v1", api_key=key, model="demo", max_retries=0)
+        with pytest.raises(ContextOverflowError, match="prompt is too long"):
+            model.invoke("find the mug")
+        with pytest.raises(ContextOverflowError, match="exceeds the context window"):
+            list(model.stream("find the mug"))
 
 
 def test_a_silent_upstream_is_504_where_its_patience_is_shorter(

@@ -37,7 +37,7 @@ def test_its_script_goes_round_turn_by_turn() -> None:
 @pytest.mark.parametrize("tools", [[{}], [3], {"function": {}}, [{"type": "function"}]])
 def test_it_refuses_what_makes_no_sense(tools: Any) -> None:
     answer = ask(FakeUpstream(), tools=tools)
-    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "fake_error")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 def test_it_calls_tools_with_arguments_of_the_right_kinds_until_one_has_answered() -> None:
