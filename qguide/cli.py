@@ -2,6 +2,7 @@
 
 from qguide.commands.bench import app as bench
 from qguide.commands.data import export_data, import_episodes
+from qguide.commands.environment import app as environment
 from qguide.commands.export import ensemble, export_model, export_trunk
 from qguide.commands.jobs import app
 from qguide.commands.keys import app as keys
@@ -23,3 +24,4 @@ app.command()(export_model)
 app.command()(fake_upstream)
 app.add_typer(bench, name="bench")
 app.add_typer(keys, name="keys")
+app.add_typer(environment, name="environment")

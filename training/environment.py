@@ -13,8 +13,9 @@ from typing import Annotated, Generic, Literal, Protocol, Self, TypeVar, runtime
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import BatchPolicy, History, TaskMarker
-from training.trajectory import REACT, ChatFormat
+from qnet.errors import EnvironmentFailureError
+from qnet.types import BatchPolicy, History, TaskMarker, ToolCall
+from training.trajectory import REACT, Action, ChatFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,19 @@ class StepResult:
             credit gives 0 until the task is solved.
         terminated: the task is over, won or lost for good.
         valid: False if the environment did not understand the action. The agent never sees this.
+        truncated: the environment's own limit ended the episode, and the task is not over.
     """
 
     observation: str
     reward: float
     terminated: bool
     valid: bool = True
+    truncated: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """True if the episode goes no further."""
+        return self.terminated or self.truncated
 
 
 class Environment(Protocol):
@@ -68,6 +76,37 @@ class Environment(Protocol):
     def close(self) -> None:
         """Release the engine's resources; safe to call twice."""
         ...
+
+
+@runtime_checkable
+class ToolEnvironment(Environment, Protocol):
+    """An episode in which an agent calls tools; `step` takes the text of a reply without a call."""
+
+    def call(self, call: ToolCall) -> StepResult:
+        """Call one tool. Its observation is the tool's result.
+
+        An unknown tool or arguments that do not fit are answered by a result that is not `valid`.
+
+        Raises:
+            EnvironmentFailureError: the engine failed or the episode is over.
+        """
+        ...
+
+
+def take(environment: Environment, action: Action) -> StepResult:
+    """Take a bare action or call a tool.
+
+    Raises:
+        EnvironmentFailureError: the engine failed, the episode is over, or it has no tools.
+    """
+    if isinstance(action, str):
+        return environment.step(action)
+    if not isinstance(environment, ToolEnvironment):
+        raise EnvironmentFailureError(
+            f"{type(environment).__name__} cannot be asked for the tool {action.name!r}, because "
+            "it has no method `call`; add one, or remove the tools from its chat format"
+        )
+    return environment.call(action)
 
 
 class Suite(Protocol):
@@ -241,6 +280,8 @@ class EnvironmentBundle(Generic[C]):
         write_games: writes games for `qguide generate`; None if games cannot be generated.
         compare_engines: compares engines for `qguide parity`; None if there is only one.
         packages: distributions on which results depend; evaluations record their versions.
+        harmless: an action that is valid at the start of every task and changes nothing, for the
+            checks of `qguide environment check`; None if there is none.
     """
 
     name: str
@@ -256,3 +297,4 @@ class EnvironmentBundle(Generic[C]):
     write_games: GameWriter | None = None
     compare_engines: EngineComparison | None = None
     packages: tuple[str, ...] = ()
+    harmless: Action | None = None

@@ -5,9 +5,10 @@ ReAct's form "Thought: … Action: …"; the environment gets only the bare acti
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from qnet.types import History, Message
+from qnet.types import History, Message, ToolCall
+from training.tool_calls import Tool
 
 ACTION_PREFIX = "Action:"
 
@@ -24,6 +25,7 @@ class Step:
         reply: the reply, if it calls tools; None if `action` is all of it.
         observed: the messages after the reply; None if they are `observation` as a user message, or
             if nothing was recorded and `observation` is empty.
+        truncated: the environment's own limit ended the episode here; not recorded in rows.
     """
 
     action: str
@@ -33,10 +35,18 @@ class Step:
     valid: bool = True
     reply: Message | None = None
     observed: History | None = None
+    truncated: bool = False
 
     @classmethod
     def of_messages(
-        cls, reply: Message, observed: History, *, reward: float = 0.0, terminated: bool = False
+        cls,
+        reply: Message,
+        observed: History,
+        *,
+        reward: float = 0.0,
+        terminated: bool = False,
+        valid: bool = True,
+        truncated: bool = False,
     ) -> "Step":
         """The step of a reply and the messages after it."""
         text = observation_text(observed)
@@ -45,15 +55,22 @@ class Step:
             text,
             reward,
             terminated,
+            valid,
             reply=reply if reply.tool_calls else None,
             # An empty message is kept, because no messages and no text mean "not recorded".
             observed=None if text and observed == (observation_message(text),) else observed,
+            truncated=truncated,
         )
 
     @property
     def message(self) -> Message:
         """The reply as a chat message."""
-        return Message("assistant", self.action) if self.reply is None else self.reply
+        return text_reply(self.action) if self.reply is None else self.reply
+
+    @property
+    def ended(self) -> bool:
+        """True if the environment goes no further, because the task is over or by its own limit."""
+        return self.terminated or self.truncated
 
     @property
     def unobserved(self) -> bool:
@@ -64,6 +81,11 @@ class Step:
     def key(self) -> str:
         """See `message_key`."""
         return message_key(self.message)
+
+
+def text_reply(text: str) -> Message:
+    """A reply that calls no tool."""
+    return Message("assistant", text)
 
 
 def observation_message(observation: str) -> Message:
@@ -125,6 +147,15 @@ def message_key(reply: Message) -> str:
     return reply.content.rpartition(ACTION_PREFIX)[2].strip() or reply.content.strip()
 
 
+def reply_key(reply: Message) -> str:
+    """The part of a reply by which siblings are told apart: tool calls, or `action_key` of text."""
+    return message_key(reply) if reply.tool_calls else action_key(reply.content)
+
+
+Action = str | ToolCall
+"""What an environment takes: a bare action, or one tool call."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
     """The form of an environment's episodes as chats.
@@ -132,10 +163,22 @@ class ChatFormat:
     Attributes:
         system: the system message before the first observation, or None.
         parse_action: extracts the bare action from a whole reply.
+        tools: what replies may call, in OpenAI's shape; empty if the actions are text. Policies get
+            them with every request.
+        examples: few-shot turns, which policies get between the system message and the first
+            observation. Rows do not hold them, and Q models do not read them.
     """
 
     system: str | None = None
     parse_action: Callable[[str], str] = parse_action
+    tools: tuple[Tool, ...] = field(default=(), hash=False)
+    examples: History = ()
+
+    def actions_of(self, reply: Message) -> tuple[Action, ...]:
+        """The tool calls of a reply, in order, or its bare action if it calls none."""
+        if self.tools and reply.tool_calls:
+            return reply.tool_calls
+        return (self.parse_action(reply.content),)
 
     def history(self, first_observation: str, steps: Sequence[Step]) -> History:
         """The chat after these steps, the system message included."""

@@ -266,7 +266,7 @@ def _call(tool: Json, k: int) -> Json:
 
 
 def _argument(name: str, schema: Json, k: int) -> Any:
-    if values := schema.get("enum"):
+    if values := schema.get("enum") or schema.get("examples"):
         return values[k % len(values)]
     match schema.get("type"):
         case "integer" | "number":

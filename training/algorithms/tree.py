@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from qnet.records import ROOT_ID
-from qnet.types import History
-from training.trajectory import Step, action_key, observation_message, step_messages
+from qnet.types import History, Message
+from training.trajectory import Step, observation_message, reply_key, step_messages
 
 EXPERT = "expert"
 """The `source` of an expert's nodes and trajectories; other sources are names of policies."""
@@ -96,14 +96,14 @@ def tree_of(first_observation: str, nodes: Sequence[Node], *, opening: History =
     return Tree(first_observation, tuple(nodes), tuple(children), opening)
 
 
-def find_child(tree: Tree, node_id: int, action: str) -> int | None:
+def find_child(tree: Tree, node_id: int, reply: Message) -> int | None:
     """The child of a node with the same action, whatever its thought; None without one."""
-    key = action_key(action)
+    key = reply_key(reply)
     return next(
         (
             child
             for child in tree.children[node_id]
-            if action_key(tree.node(child).step.action) == key
+            if reply_key(tree.node(child).step.message) == key
         ),
         None,
     )

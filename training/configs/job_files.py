@@ -62,22 +62,34 @@ def load_config(
     for name, value in (options or {}).items():
         if value is not None:
             _set(values, name, value)
+    _override(values, overrides)
+    with _explained(kind, values, place=str(path) if path is not None else "the command line"):
+        return kind.model_validate(values)
+
+
+def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
     for override in overrides:
         name, equals, text = override.partition("=")
         if not equals:
             shown = without_secrets(override)
             raise ConfigError(f"--set {shown!r} has no value; write field=value")
         _set(values, name.strip(), _parse(text.strip()))
-    with _explained(kind, values, place=str(path) if path is not None else "the command line"):
-        return kind.model_validate(values)
 
 
-def read_environment(values: Mapping[str, object]) -> EnvironmentConfig:
+def read_environment(
+    given: Mapping[str, object], overrides: Sequence[str] = ()
+) -> EnvironmentConfig:
     """The validated `[environment]` table of a command that has no job file.
+
+    Args:
+        given: its fields.
+        overrides: "field=value"; they replace the fields.
 
     Raises:
         ConfigError: there is no such environment, or a field is unknown or wrong.
     """
+    values = dict(given)
+    _override(values, overrides)
     with _explained(EnvironmentConfig, values, place="the command line"):
         return environment_config(values)
 

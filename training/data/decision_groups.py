@@ -13,9 +13,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
-from qnet.records import NonEmpty, Reward, Row, TaskRow
+from qnet.records import MessageRow, NonEmpty, Reward, Row, TaskRow, messages_of, rows_of
 from qnet.types import History, Message
-from training.trajectory import Step, action_key, path_history
+from training.trajectory import Step, path_history, reply_key, step_messages, text_reply
 
 ContinuationBy = Literal["expert", "policy", "guided"]
 """The agent that plays on after a candidate: the environment's expert, the policy alone, or the
@@ -40,8 +40,9 @@ class CandidateRow(Row):
     """One distinct action drawn in a state.
 
     Attributes:
-        action: the full text of the first reply drawn with this action ("Thought: … Action: …").
-        count: how many draws have this action (equal `action_key`), at least 1.
+        action: the full text of the first reply drawn with this action ("Thought: … Action: …"),
+            tool calls as lines of `Message.text`.
+        count: how many draws have this action (equal `reply_key`), at least 1.
         logprob: log-probability of `action`, summed over its tokens at temperature 1; None if the
             policy does not report it.
         observation: the environment's answer.
@@ -53,6 +54,9 @@ class CandidateRow(Row):
             that was not valued has only the taken candidate, whose continuation is the rest of the
             episode itself.
         sources: the agents that took this action; written only if several agents were asked.
+        reply: the reply as a message, if it calls tools; None if `action` is all of it.
+        observed: the messages after the reply, if they are not one user message of the text
+            `observation`; None if they are.
     """
 
     action: str
@@ -64,6 +68,33 @@ class CandidateRow(Row):
     valid: bool = True
     continuations: Annotated[tuple[ContinuationRow, ...], Field(min_length=1)]
     sources: tuple[NonEmpty, ...] = Field(default=(), exclude_if=lambda sources: not sources)
+    reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
+    observed: tuple[MessageRow, ...] | None = Field(
+        default=None, exclude_if=lambda rows: rows is None
+    )
+
+    @classmethod
+    def of_step(
+        cls,
+        step: Step,
+        *,
+        count: int,
+        logprob: float | None,
+        continuations: tuple[ContinuationRow, ...],
+    ) -> Self:
+        """The row of an action and its effect."""
+        return cls(
+            action=step.action,
+            count=count,
+            logprob=logprob,
+            observation=step.observation,
+            reward=step.reward,
+            terminated=step.terminated,
+            valid=step.valid,
+            continuations=continuations,
+            reply=None if step.reply is None else MessageRow.from_message(step.reply),
+            observed=None if step.observed is None else rows_of(step.observed),
+        )
 
     @property
     def outcome(self) -> float:
@@ -72,14 +103,32 @@ class CandidateRow(Row):
 
     def to_step(self) -> Step:
         """The action and its effect."""
-        return Step(self.action, self.observation, self.reward, self.terminated, self.valid)
+        return Step(
+            self.action,
+            self.observation,
+            self.reward,
+            self.terminated,
+            self.valid,
+            reply=None if self.reply is None else self.reply.to_message(),
+            observed=None if self.observed is None else messages_of(self.observed),
+        )
+
+    @property
+    def message(self) -> Message:
+        """The action as a chat message."""
+        return text_reply(self.action) if self.reply is None else self.reply.to_message()
+
+    @property
+    def answer(self) -> History:
+        """The messages that answer the action."""
+        return step_messages(self.to_step())[1:]
 
 
 class DecisionRow(Row):
     """One state's candidates and the one with which the episode went on.
 
     Attributes:
-        candidates: distinct by `action_key`, in the order in which they were first drawn; a single
+        candidates: distinct by `reply_key`, in the order in which they were first drawn; a single
             one if all draws agreed.
         chosen: index of the candidate that the episode took.
         greedy: index of the policy's greedy reply; None if it was not among the draws.
@@ -96,7 +145,7 @@ class DecisionRow(Row):
                 raise ValueError(
                     f"{name} is {index}, but there are {len(self.candidates)} candidates"
                 )
-        keys = [action_key(candidate.action) for candidate in self.candidates]
+        keys = [reply_key(candidate.message) for candidate in self.candidates]
         if repeated := {key for key in keys if keys.count(key) > 1}:
             raise ValueError(f"{sorted(repeated)[0]!r} is among the candidates twice")
         return self

@@ -77,22 +77,24 @@ class TrajectoryRow(TaskRow):
         """
         messages = self.messages[1:] if self.system is not None else self.messages
         turns = messages[1:]
+        starts = [i for i, row in enumerate(turns) if row.role == "assistant"]
+        ends = [*starts[1:], len(turns)]
         roles = [row.role for row in messages]
-        if roles != ["user", *["assistant", "user"] * self.steps]:
+        acts_first = roles[:1] == ["user"] and roles[1:2] in ([], ["assistant"])
+        spans = list(zip(starts, ends, strict=False))
+        if not acts_first or any(end == start + 1 for start, end in spans):
             raise RecordError(
                 f"the trajectory of {self.task_id} does not alternate between observations "
                 f"and actions (its roles are {', '.join(roles)}); collect it again"
             )
         return tuple(
-            Step(
-                action.content,
-                observation.content,
+            Step.of_messages(
+                turns[start].to_message(),
+                messages_of(turns[start + 1 : end]),
                 reward=self.outcome_reward if number == self.steps else 0.0,
                 terminated=self.terminated and number == self.steps,
             )
-            for number, (action, observation) in enumerate(
-                zip(turns[::2], turns[1::2], strict=True), start=1
-            )
+            for number, (start, end) in enumerate(spans, start=1)
         )
 
 

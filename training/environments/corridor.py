@@ -169,4 +169,5 @@ CORRIDOR = EnvironmentBundle(
     build_suite=build_suite,
     task_markers=(TaskMarker(TASK_OPENING),),
     void_observation=NOTHING_HAPPENS,
+    harmless="look",
 )

@@ -20,6 +20,7 @@ ENVIRONMENTS = {
     "fake": "training.environments.corridor:CORRIDOR",
     "hotpotqa": "training.environments.hotpotqa.bundle:HOTPOTQA",
     "intercode-sql": "training.environments.intercode_sql.bundle:INTERCODE_SQL",
+    "intercode-sql-tools": "training.environments.intercode_sql.bundle:INTERCODE_SQL_TOOLS",
 }
 """Import path of each name; a bundle and its engine are imported when a job names it."""
 

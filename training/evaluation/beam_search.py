@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
-from qnet.types import Candidate, History, SampleRequest, ScoreResult
+from qnet.types import Candidate, History, Message, SampleRequest, ScoreResult
 from training.environment import Environment
 from training.evaluation.methods import Play
 from training.evaluation.search import Searched, Verification
 from training.rollouts.episode import AgentStep, Episode, derived_seed, play_episode
 from training.rollouts.rollout import RolloutTask, SampleRequests
 from training.rollouts.valuing import value_request
-from training.trajectory import ChatFormat, Step, action_key
+from training.trajectory import ChatFormat, Step, reply_key, text_reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class _Beam:
 
     @property
     def ended(self) -> bool:
-        return bool(self.steps) and self.steps[-1].terminated
+        return bool(self.steps) and self.steps[-1].ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Branch:
     """A candidate after a beam."""
 
     beam: _Beam
-    reply: str
+    reply: Message
     value: float
     step: Step | None = None
 
@@ -98,13 +98,13 @@ class BeamSearch:
         branches: list[_Branch] = []
         scored_tokens = 0
         for beam, history, drawn in zip(beams, histories, several, strict=True):
-            replies = list({action_key(c.message.content): c for c in reversed(drawn)}.values())
+            replies = list({reply_key(c.message): c for c in reversed(drawn)}.values())
             found, tokens = yield from self._valued(beam, history, replies[::-1])
             branches += found
             scored_tokens += tokens
         self._choices.append(
             AgentStep(
-                reply="",
+                message=text_reply(""),
                 completion_tokens=sum(c.completion_tokens for drawn in several for c in drawn),
                 distinct_candidates=len(branches),
                 scored_tokens=scored_tokens,
@@ -123,8 +123,8 @@ class BeamSearch:
         self, beam: _Beam, history: History, candidates: Sequence[Candidate]
     ) -> RolloutTask[tuple[list[_Branch], int]]:
         """One branch for each candidate; tried first, if the Q model reads what came of it."""
-        replies = [candidate.message.content for candidate in candidates]
-        tried: list[Step] = [Step(reply, "") for reply in replies]
+        replies = [candidate.message for candidate in candidates]
+        tried: list[Step] = [Step.of_messages(reply, ()) for reply in replies]
         if self._verification.observes:
             tried = []
             for reply in replies:
@@ -150,13 +150,13 @@ class BeamSearch:
             beams.append(_Beam((*one.beam.steps, step), one.value))
         return beams
 
-    def _tried(self, beam: _Beam, reply: str) -> RolloutTask[Step]:
+    def _tried(self, beam: _Beam, reply: Message) -> RolloutTask[Step]:
         """Effect of a reply after a beam, in a replayed episode.
 
         Raises:
             EnvironmentFailureError: the episode replayed differently.
         """
-        played = yield from self._replay((*(step.action for step in beam.steps), reply))
+        played = yield from self._replay((*(step.message for step in beam.steps), reply))
         if played.steps[:-1] != beam.steps:
             raise EnvironmentFailureError(
                 f"a replayed episode differs after {len(beam.steps)} steps; q-beam needs a "
@@ -164,7 +164,7 @@ class BeamSearch:
             )
         return played.steps[-1]
 
-    def _replay(self, replies: Sequence[str]) -> RolloutTask[Episode]:
+    def _replay(self, replies: Sequence[Message]) -> RolloutTask[Episode]:
         return play_episode(
             self._make, _silent, max_steps=len(replies), prefix=replies, chat=self._chat
         )

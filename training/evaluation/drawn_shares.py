@@ -12,7 +12,7 @@ from qnet.types import Candidate, SampleRequest, Sampling
 from training.data.decision_groups import DecisionGroupsRow
 from training.rollouts.episode import derived_seed
 from training.rollouts.rollout import RolloutTask, SampleRequests
-from training.trajectory import action_key
+from training.trajectory import reply_key
 
 
 class PolicyDraws(BaseModel):
@@ -49,9 +49,9 @@ def drawn_shares(
     answers: list[list[Candidate]] = yield SampleRequests(tuple(requests))
     shares = [[0.0] for _ in states]
     for step, drawn in zip(choices, answers, strict=True):
-        counts = Counter(action_key(candidate.message.content) for candidate in drawn)
+        counts = Counter(reply_key(candidate.message) for candidate in drawn)
         candidates = states[step][1].candidates
-        shares[step] = [counts[action_key(c.action)] / len(drawn) for c in candidates]
+        shares[step] = [counts[reply_key(c.message)] / len(drawn) for c in candidates]
     return shares
 
 

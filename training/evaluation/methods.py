@@ -27,7 +27,7 @@ from training.rollouts.episode import (
     seeded,
 )
 from training.rollouts.rollout import ModelRequest
-from training.trajectory import action_key
+from training.trajectory import reply_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def no_repeat(play: Play, seed: int, task_id: str, *, void_observation: str) -> 
     def pick(history: History, drawn: Sequence[Candidate], rng: Random) -> Candidate:
         failed = _failed_actions(history, void_observation)
         distinct_ones = _distinct(drawn)
-        fresh = [c for c in distinct_ones if action_key(c.message.content) not in failed]
+        fresh = [c for c in distinct_ones if reply_key(c.message) not in failed]
         return rng.choice(fresh or distinct_ones)
 
     return _choosing(play, seed, task_id, pick)
@@ -106,8 +106,8 @@ def self_consistency(play: Play, seed: int, task_id: str) -> Agent:
     """
 
     def pick(history: History, drawn: Sequence[Candidate], rng: Random) -> Candidate:
-        keys = [action_key(candidate.message.content) for candidate in drawn]
-        return max(drawn, key=lambda c: keys.count(action_key(c.message.content)))
+        keys = [reply_key(candidate.message) for candidate in drawn]
+        return max(drawn, key=lambda c: keys.count(reply_key(c.message)))
 
     return _choosing(play, seed, task_id, pick)
 
@@ -154,7 +154,7 @@ def _failed_actions(history: History, void_observation: str) -> set[str]:
     for reply, observation in zip(history[-2::-2], history[::-2], strict=False):
         if not void_observation or observation.content.strip() != void_observation:
             break
-        failed.add(action_key(reply.content))
+        failed.add(reply_key(reply))
     return failed
 
 
@@ -214,7 +214,7 @@ def adaptive(play: Play, seed: int, task_id: str) -> Agent:
 
 def _choice(candidates: Sequence[Candidate], chosen: Message) -> AgentStep:
     return AgentStep(
-        reply=chosen.content,
+        message=chosen,
         completion_tokens=sum(candidate.completion_tokens for candidate in candidates),
         distinct_candidates=len({candidate.message for candidate in candidates}),
     )

@@ -131,7 +131,7 @@ def contrast_task(
         if suffix[0].key != step.key:
             comparison = yield from rewarder.compare(t, suffix)
             deviations.append(Deviation(t, suffix, comparison))
-        follows = suffix[0].action == step.action
+        follows = suffix[0].message == step.message
         suffix = suffix[1:] if follows else ()
     return Contrasted(
         own,
@@ -163,7 +163,7 @@ class _Explorer:
             self.make,
             first_reply(seeded(sampling, *self.seed_parts, len(before))),
             max_steps=self.rewards.max_steps,
-            prefix=[step.action for step in before],
+            prefix=[step.message for step in before],
             chat=self.chat,
         )
         self.episodes += 1

@@ -28,7 +28,7 @@ from training.data.decision_groups import CandidateRow, ContinuationRow, Decisio
 from training.environment import Environment, Expert
 from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
 from training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
-from training.trajectory import REACT, ChatFormat, Step, action_key
+from training.trajectory import REACT, ChatFormat, Step, reply_key, text_reply
 
 GoOn = Literal["random", "first", "guided"]
 
@@ -209,14 +209,14 @@ class _Valuation:
         self, episode: Episode, step: int, candidate: Candidate, agents: Sequence[Agent]
     ) -> RolloutTask[list[Episode]]:
         """The continuations of one candidate; just one if the candidate ends the episode."""
-        prefix = [*(s.action for s in episode.steps[:step]), candidate.message.content]
+        prefix = [*(s.message for s in episode.steps[:step]), candidate.message]
         episodes: list[Episode] = []
         for agent in agents:
             played = yield from play_episode(
                 self.make, agent, max_steps=step + self.horizon, prefix=prefix, chat=episode.chat
             )
             episodes.append(played)
-            if played.terminated and len(played.steps) == len(prefix):
+            if played.steps[-1].ended and len(played.steps) == len(prefix):
                 break
         return episodes
 
@@ -225,14 +225,10 @@ def _candidate_row(
     candidate: Candidate, count: int, step: int, episodes: Sequence[Episode]
 ) -> CandidateRow:
     did = episodes[0].steps[step]
-    return CandidateRow(
-        action=did.action,
+    return CandidateRow.of_step(
+        did,
         count=count,
         logprob=candidate.logprob,
-        observation=did.observation,
-        reward=did.reward,
-        terminated=did.terminated,
-        valid=did.valid,
         continuations=tuple(
             ContinuationRow(
                 outcome_reward=episode.reward,
@@ -255,7 +251,7 @@ def _noting(settings: Decisions, seed: int, task_id: str, made: list[_Drawn]) ->
         if drawn.eligible > 1:
             drawn.chosen = yield from _chosen(settings, history, drawn, (seed, task_id, step))
         made.append(drawn)
-        reply = drawn.candidates[drawn.chosen].message.content
+        reply = drawn.candidates[drawn.chosen].message
         return AgentStep(reply, drawn.completion_tokens, len(drawn.candidates))
 
     return choose
@@ -281,10 +277,10 @@ def _distinct(several: Sequence[Sequence[Candidate]], *, greedy: bool) -> _Drawn
     eligible = 0
     for candidates in several:
         for candidate in candidates:
-            first.setdefault(action_key(candidate.message.content), candidate)
+            first.setdefault(reply_key(candidate.message), candidate)
         eligible = eligible or len(first)
     drawn = [candidate for candidates in several for candidate in candidates]
-    counts = Counter(action_key(candidate.message.content) for candidate in drawn)
+    counts = Counter(reply_key(candidate.message) for candidate in drawn)
     return _Drawn(
         candidates=list(first.values()),
         counts=[counts[key] for key in first],
@@ -324,7 +320,7 @@ def expert_continuing(build: Callable[[], Expert]) -> Continuing:
             if not forks:
                 forks.append(expert_at(history[:-2]).copy())
                 forks[0].follow(history[-2].content)
-            return AgentStep(forks[0].reply(history[-1].content), completion_tokens=0)
+            return AgentStep(text_reply(forks[0].reply(history[-1].content)), completion_tokens=0)
 
         return choose
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import HistoryTooLongError
 from qnet.records import ROOT_ID
-from qnet.types import Candidate, SampleRequest, Sampling
+from qnet.types import Candidate, Message, SampleRequest, Sampling
 from training.algorithms.mcts import SearchStatistics, back_up, select_child, select_path
 from training.algorithms.tree import Tree, find_child, merge_branch
 from training.environment import Environment
@@ -147,11 +147,11 @@ def _expand(game: _Game, search: SearchedTree, node_id: int) -> RolloutTask[None
         return
     search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
     known = len(search.tree.nodes)
-    for reply in [c.message.content for c in candidates if c.finished]:
+    for reply in [c.message for c in candidates if c.finished]:
         if find_child(search.tree, node_id, reply) is None:
             [step] = yield from _play(game, search, before, [reply], max_steps=len(before) + 1)
             # A cut-off that is only ours is no outcome.
-            step = step if step.terminated else replace(step, reward=0.0)
+            step = step if step.ended else replace(step, reward=0.0)
             search.tree, _ = merge_branch(search.tree, [step], at=node_id, source=game.source)
     search.misses += len(search.tree.nodes) == known
 
@@ -173,7 +173,7 @@ def _play(
     game: _Game,
     search: SearchedTree,
     before: Sequence[Step],
-    replies: Sequence[str],
+    replies: Sequence[Message],
     *,
     max_steps: int,
 ) -> RolloutTask[tuple[Step, ...]]:
@@ -182,7 +182,7 @@ def _play(
         game.make,
         first_reply(seeded(game.sampling, *game.seeds(search), "rollout"), role="rollout"),
         max_steps=max_steps,
-        prefix=[*(step.action for step in before), *replies],
+        prefix=[*(step.message for step in before), *replies],
         chat=game.chat,
     )
     search.completion_tokens += episode.completion_tokens
@@ -190,7 +190,7 @@ def _play(
 
 
 def _is_open(tree: Tree, node_id: int, mcts: Mcts) -> bool:
-    ended = node_id != ROOT_ID and tree.node(node_id).step.terminated
+    ended = node_id != ROOT_ID and tree.node(node_id).step.ended
     return not ended and tree.depth(node_id) < mcts.max_steps
 
 
@@ -200,4 +200,4 @@ def _steps_to(tree: Tree, node_id: int) -> list[Step]:
 
 def _outcome(steps: Sequence[Step], mcts: Mcts) -> float:
     """Reward of an episode that ended; `failure_value` of one that was cut off."""
-    return steps[-1].reward if steps and steps[-1].terminated else mcts.failure_value
+    return steps[-1].reward if steps and steps[-1].ended else mcts.failure_value

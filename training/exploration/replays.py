@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from qnet.errors import EnvironmentFailureError
-from qnet.types import Sampling
+from qnet.types import Message, Sampling
 from training.environment import Environment
 from training.rollouts.episode import Episode, first_reply, play_episode
 from training.rollouts.rollout import RolloutTask
@@ -45,7 +45,7 @@ def next_step(
     make: Callable[[], Environment],
     first: str,
     before: Sequence[Step],
-    reply: str,
+    reply: Message,
     *,
     chat: ChatFormat = REACT,
 ) -> RolloutTask[Step]:
@@ -61,7 +61,7 @@ def next_step(
     Raises:
         EnvironmentFailureError: the episode replayed differently.
     """
-    prefix = [*(step.action for step in before), reply]
+    prefix = [*(step.message for step in before), reply]
     draws_nothing = first_reply(lambda _: Sampling())
     episode = yield from play_episode(
         make, draws_nothing, max_steps=len(prefix), prefix=prefix, chat=chat

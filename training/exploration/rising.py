@@ -21,7 +21,7 @@ from training.exploration.replays import first_observation, next_step
 from training.exploration.step_rewards import StepReward, StepRewards, step_reward
 from training.rollouts.episode import derived_seed
 from training.rollouts.rollout import EnvironmentCall, RolloutTask
-from training.trajectory import REACT, ChatFormat, Step, action_key
+from training.trajectory import REACT, ChatFormat, Step, reply_key
 
 
 class Rising(BaseModel):
@@ -130,7 +130,7 @@ def explore_rising(
     steps: list[Step] = []
     decisions: list[DecisionRow] = []
     tokens, rollout_tokens = 0, start.completion_tokens
-    while len(steps) < rewards.max_steps and not (steps and steps[-1].terminated):
+    while len(steps) < rewards.max_steps and not (steps and steps[-1].ended):
         try:
             drawn = yield from _draw(game, steps, before=before)
         except HistoryTooLongError:
@@ -159,9 +159,9 @@ def _draw(game: _Game, steps: list[Step], *, before: float) -> RolloutTask[_Draw
         sampling = Sampling(options.temperature, game.rewards.max_tokens, seed=seed)
         [candidate] = yield SampleRequest(history, 1, sampling)
         drawn.completion_tokens += candidate.completion_tokens
-        key = action_key(candidate.message.content)
+        key = reply_key(candidate.message)
         if key not in drawn.found:
-            reply = candidate.message.content
+            reply = candidate.message
             step = yield from next_step(game.make, game.first, steps, reply, chat=game.chat)
             reward = yield from game.reward([*steps, step], *place)
             drawn.found[key] = (candidate, step, reward)
@@ -189,14 +189,10 @@ def _decision(drawn: _Drawn, options: Rising) -> DecisionRow:
 def _candidate_row(
     candidate: Candidate, count: int, step: Step, reward: StepReward
 ) -> CandidateRow:
-    return CandidateRow(
-        action=step.action,
+    return CandidateRow.of_step(
+        step,
         count=count,
         logprob=candidate.logprob,
-        observation=step.observation,
-        reward=step.reward,
-        terminated=step.terminated,
-        valid=step.valid,
         continuations=tuple(
             ContinuationRow(
                 outcome_reward=rollout.outcome_reward,

@@ -95,7 +95,7 @@ def step_reward(
     Raises:
         EnvironmentFailureError: the steps replayed differently.
     """
-    if steps and (steps[-1].terminated or len(steps) >= options.max_steps):
+    if steps and (steps[-1].ended or len(steps) >= options.max_steps):
         return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated),))
     sampling = Sampling(options.temperature, options.max_tokens)
     episodes: list[Episode] = yield from play_together(
@@ -104,7 +104,7 @@ def step_reward(
                 make,
                 first_reply(seeded(sampling, *seed_parts, number), role="rollout"),
                 max_steps=options.max_steps,
-                prefix=[step.action for step in steps],
+                prefix=[step.message for step in steps],
                 chat=chat,
             )
             for number in range(options.rollouts)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import HistoryTooLongError
 from qnet.records import ROOT_ID
-from qnet.types import Candidate, DrawRole, History, SampleRequest, Sampling
+from qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
 from training.algorithms.tree import EXPERT, Tree, find_child, merge_branch
 from training.environment import Environment
 from training.exploration.replays import first_observation, new_steps
@@ -196,7 +196,7 @@ class _Search:
             and depth <= limits.depth
             and depth < limits.max_steps
             and self.misses_in_a_row.get(node_id, 0) < limits.width
-            and not (node_id != ROOT_ID and self.tree.node(node_id).step.terminated)
+            and not (node_id != ROOT_ID and self.tree.node(node_id).step.ended)
         )
 
 
@@ -217,7 +217,7 @@ def _expand(
         search.push((node_id,))
 
 
-def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[str | None]:
+def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[Message | None]:
     """The first candidate whose action no child of the node has, or None."""
     settings = search.exploration
     deviates = bool(search.tree.children[node_id])
@@ -232,14 +232,14 @@ def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[str | None]
     except HistoryTooLongError:
         return None
     search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
-    replies = (candidate.message.content for candidate in candidates if candidate.finished)
+    replies = (candidate.message for candidate in candidates if candidate.finished)
     return next(
         (reply for reply in replies if find_child(search.tree, node_id, reply) is None), None
     )
 
 
 def _roll_out(
-    search: _Search, node_id: int, reply: str, make: Callable[[], Environment]
+    search: _Search, node_id: int, reply: Message, make: Callable[[], Environment]
 ) -> RolloutTask[tuple[Step, ...]]:
     """Take `reply` in the node's state and let the policy play on to the end.
 
@@ -256,7 +256,7 @@ def _roll_out(
         make,
         lambda history, step: (own if step < policy_prefix_steps else other)(history, step),
         max_steps=settings.max_steps,
-        prefix=[*(step.action for step in before), reply],
+        prefix=[*(step.message for step in before), reply],
         chat=search.chat,
     )
     search.completion_tokens += episode.completion_tokens

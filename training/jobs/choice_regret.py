@@ -46,7 +46,6 @@ from training.rollouts.models import (
     sha256_of_q_model,
 )
 from training.rollouts.rollout import RolloutTask
-from training.trajectory import observation_message
 
 EPISODES_AT_ONCE = 32
 DRAWN = "drawn.jsonl"
@@ -232,8 +231,8 @@ def score_groups(scorer: Scorer, rows: Sequence[DecisionGroupsRow]) -> list[list
 def _request(history: History, decision: DecisionRow, *, observed: bool) -> ScoreRequest:
     """A decision's candidates, with what each was answered if the Q model reads that."""
     candidates = decision.candidates
-    answers = tuple((observation_message(c.observation),) for c in candidates)
-    replies = tuple(_reply(c.action) for c in candidates)
+    answers = tuple(c.answer for c in candidates)
+    replies = tuple(c.message for c in candidates)
     return ScoreRequest(history, replies, observations=answers if observed else ())
 
 

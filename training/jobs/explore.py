@@ -19,8 +19,6 @@ from training.algorithms.labelling import sibling_groups
 from training.algorithms.tree import branching_fraction
 from training.data.expert_trajectories import best_trajectories
 from training.data.records import SearchRow, node_row
-from training.environment import Task
-from training.environments.registry import find_environment
 from training.exploration.mcts import Mcts, SearchedTree, search_task
 from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from training.rollouts.figures import RunFigures
@@ -131,15 +129,17 @@ def run_explore(
         return explorer.figures.finish()
 
 
-def tree_row(task: Task, environment: str, explored: ExploredTree | SearchedTree) -> TreeRow:
+def tree_row(
+    playable: PlayableTask, environment: str, explored: ExploredTree | SearchedTree
+) -> TreeRow:
     """A finished tree as a row, with its search statistics if it was searched."""
     nodes = tuple(node_row(node) for node in explored.tree.nodes)
     row = TreeRow(
-        task_id=task.id,
-        kind=task.kind,
+        task_id=playable.task.id,
+        kind=playable.task.kind,
         environment=environment,
         first_observation=explored.tree.first_observation,
-        system=find_environment(environment).chat.system,
+        system=playable.environment.chat.system,
         nodes=nodes,
         draws=explored.draws,
         misses=explored.misses,
@@ -179,7 +179,7 @@ class _Explorer:
         figures = tree_figures(explored, depth=depth)
         summary = self.figures.add(figures, spent)
         self._rollouts.write(
-            tree_row(task, config.environment.name, explored),
+            tree_row(playable, config.environment.name, explored),
             note=f"branching {summary['expanded_branching_fraction']:.2f}  "
             f"reward {summary['mean_leaf_reward']:.2f}  {summary['draws_per_s']:.1f} draws/s",
         )

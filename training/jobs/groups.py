@@ -10,15 +10,14 @@ of a draw is derived from (seed, task, step), so neither `parallel` nor a resume
 
 from collections.abc import Callable
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.decision_groups import ContinuationBy, DecisionGroupsRow
-from training.environment import Expert, Task
-from training.environments.registry import find_environment
+from training.environment import EnvironmentBundle, Expert, Task
 from training.evaluation.methods import Play, q_guided
 from training.exploration.decision_groups import (
     Continuing,
@@ -185,22 +184,22 @@ class _Player:
             chat=playable.environment.chat,
         )
         spent: Timings = yield TimingsRequest()
-        row = groups_row(task, config, played, source=self._source)
-        summary = self.figures.add(groups_figures(row), spent)
+        row = groups_row(playable, config, played, source=self._source)
+        summary = self.figures.add(groups_figures(row, playable.environment), spent)
         note = f"{summary['states']:,.0f} states  {summary['states_per_s']:.1f}/s"
         self._rollouts.write(row, note=note)
 
 
 def groups_row(
-    task: Task, config: GroupsConfig, played: PlayedDecisions, *, source: str
+    playable: PlayableTask, config: GroupsConfig, played: PlayedDecisions, *, source: str
 ) -> DecisionGroupsRow:
     """A played episode as a row."""
     return DecisionGroupsRow(
-        task_id=task.id,
-        kind=task.kind,
+        task_id=playable.task.id,
+        kind=playable.task.kind,
         environment=config.environment.name,
         first_observation=played.first_observation,
-        system=find_environment(config.environment.name).chat.system,
+        system=playable.environment.chat.system,
         decisions=played.decisions,
         source=source,
         continuation=config.continuation.by,
@@ -209,12 +208,10 @@ def groups_row(
     )
 
 
-def groups_figures(row: DecisionGroupsRow) -> dict[str, float]:
+def groups_figures(row: DecisionGroupsRow, environment: EnvironmentBundle[Any]) -> dict[str, float]:
     """Counts of one episode, to be summed over episodes."""
     candidates = [candidate for decision in row.decisions for candidate in decision.candidates]
-    succeeded = find_environment(row.environment).is_success(
-        row.outcome_reward, row.decisions[-1].taken.terminated
-    )
+    succeeded = environment.is_success(row.outcome_reward, row.decisions[-1].taken.terminated)
     return {
         "won": succeeded,
         "states": len(row.decisions),

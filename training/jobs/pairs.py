@@ -140,8 +140,8 @@ def _of_groups(row: DecisionGroupsRow, config: PairsConfig) -> Iterator[Preferen
                 row,
                 ("step", "group"),
                 state=decision.history,
-                chosen=(Message("assistant", candidates[better].action),),
-                rejected=(Message("assistant", candidates[worse].action),),
+                chosen=(candidates[better].message,),
+                rejected=(candidates[worse].message,),
                 values=(values[better], values[worse]),
                 candidates=len(candidates),
             )

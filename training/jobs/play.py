@@ -55,6 +55,11 @@ def run_play(config: PlayConfig, *, console: Console, client: httpx.Client | Non
                 f"task is {config.task}, but the environment has tasks 0 to "
                 f"{len(suite.tasks) - 1}; name one of them"
             )
+        if suite.environment.chat.tools:
+            raise ConfigError(
+                f"the actions of {suite.environment.name} are tool calls, which `play` does not "
+                "make; play an environment whose actions are text"
+            )
         task = suite.tasks[config.task]
         with closing(suite.make(task)) as environment:
             observation = environment.reset()
@@ -69,7 +74,7 @@ def run_play(config: PlayConfig, *, console: Console, client: httpx.Client | Non
                 console.print(Panel(Text(result.observation)))
                 history += (Message("assistant", reply), Message("user", result.observation))
                 reward = result.reward
-                if result.terminated:
+                if result.ended:
                     console.print(f"[bold]reward {reward:g} after {step} steps[/bold]")
                     return reward
     console.print(f"[bold]not done after {config.max_steps} steps, reward {reward:g}[/bold]")

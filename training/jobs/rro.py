@@ -17,12 +17,11 @@ from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 
-from qnet.types import BatchPolicy, Message
+from qnet.types import BatchPolicy
 from training.algorithms.rising import THIRDS, extreme_pair, rising_shares
 from training.data.decision_groups import ContinuationRow, DecisionGroupsRow
 from training.data.preferences import PairSource, PreferenceRow, preference_row
 from training.data.runs import EXPLORED, RunFolder, read_rows, rows_at_once
-from training.environments.registry import find_environment
 from training.exploration.rising import Rising, RisingTrajectory, explore_rising
 from training.exploration.step_rewards import StepRewards
 from training.rollouts.figures import RunFigures
@@ -124,7 +123,7 @@ def explored_row(
         kind=playable.task.kind,
         environment=config.environment.name,
         first_observation=explored.first_observation,
-        system=find_environment(config.environment.name).chat.system,
+        system=playable.environment.chat.system,
         decisions=explored.decisions,
         source=source,
         continuation="policy",
@@ -156,8 +155,8 @@ def pairs_of(row: DecisionGroupsRow, source: PairSource) -> Iterator[PreferenceR
                 row,
                 ("step", source),
                 state=history,
-                chosen=(Message("assistant", candidates[pair.better].action),),
-                rejected=(Message("assistant", candidates[pair.worse].action),),
+                chosen=(candidates[pair.better].message,),
+                rejected=(candidates[pair.worse].message,),
                 values=(outcomes[pair.better], outcomes[pair.worse]),
                 candidates=sum(candidate.count for candidate in candidates),
             )

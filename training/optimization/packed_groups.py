@@ -10,7 +10,6 @@ from itertools import combinations
 
 from qnet.models.match_features import match_features, observed_features, turns_of
 from qnet.rendering.renderer import RenderedEpisode, Renderer
-from qnet.types import Message
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import Decision, GroupLabels, candidate_label, decisions_of
 from training.optimization.packed_trees import Framing, PackedTree, Place, ReadAt
@@ -97,8 +96,8 @@ class _Rendered:
 
 def _render(renderer: Renderer, decision: Decision, *, answers: bool) -> _Rendered:
     history, rows = decision.history, decision.row.candidates
-    said = [Message("assistant", candidate.action) for candidate in rows]
-    observed = [(Message("user", candidate.observation),) for candidate in rows]
+    said = [candidate.message for candidate in rows]
+    observed = [candidate.answer for candidate in rows]
     return _Rendered(
         renderer.encode_state(history),
         [renderer.encode_candidate(message) for message in said],

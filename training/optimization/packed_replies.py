@@ -142,8 +142,7 @@ def pack_candidates(
     for decision in decisions_of(row):
         candidates = decision.row.candidates
         paths = [
-            reply_path(renderer, decision.history, (Message("assistant", candidate.action),))
-            for candidate in candidates
+            reply_path(renderer, decision.history, (candidate.message,)) for candidate in candidates
         ]
         if max(len(path.token_ids) for path in paths) > max_length:
             break

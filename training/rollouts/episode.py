@@ -7,14 +7,17 @@ the environment, so no reward can reach it before the episode is over.
 import hashlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from qnet.decision.decide import Decision, Guidance, decide
 from qnet.errors import HistoryTooLongError
-from qnet.types import Candidate, DrawRole, History, SampleRequest, Sampling
-from training.environment import Environment, StepResult
+from qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
+from training.environment import Environment, StepResult, take
 from training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
-from training.trajectory import REACT, ChatFormat, Step, step_messages
+from training.trajectory import REACT, ChatFormat, Step, observation_message, step_messages
+
+_OVER = "The episode is over."
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,17 @@ class AgentStep:
         decision: the whole decision of a guided agent; None for other agents.
     """
 
-    reply: str
+    message: Message
     completion_tokens: int
     distinct_candidates: int = 1
     scored_tokens: int = 0
     mistaken: bool = False
     decision: Decision | None = None
+
+    @property
+    def reply(self) -> str:
+        """The reply as text, tool calls as lines of `Message.text`."""
+        return self.message.text
 
 
 Agent = Callable[[History, int], Generator[ModelRequest, Any, AgentStep]]
@@ -90,7 +98,7 @@ def play_episode(
     choose: Agent,
     *,
     max_steps: int,
-    prefix: Sequence[str] = (),
+    prefix: Sequence[Message] = (),
     chat: ChatFormat = REACT,
 ) -> RolloutTask[Episode]:
     """Play to the end, from the start or from the state to which the replies of `prefix` lead.
@@ -114,10 +122,10 @@ def play_episode(
         for reply in prefix[:max_steps]:
             steps.append((yield from _act(environment, reply, chat)))
         history = chat.history(first_observation, steps)
-        while len(steps) < max_steps and not (steps and steps[-1].terminated):
+        while len(steps) < max_steps and not (steps and steps[-1].ended):
             choice = yield from choose(history, len(steps))
             choices.append(choice)
-            steps.append((yield from _act(environment, choice.reply, chat)))
+            steps.append((yield from _act(environment, choice.message, chat)))
             history += step_messages(steps[-1])
     except HistoryTooLongError:
         too_long = True
@@ -127,10 +135,32 @@ def play_episode(
     return Episode(first_observation, tuple(steps), tuple(choices), invalid_actions, too_long, chat)
 
 
-def _act(environment: Environment, reply: str, chat: ChatFormat) -> RolloutTask[Step]:
-    action = chat.parse_action(reply)
-    result: StepResult = yield EnvironmentCall(lambda: environment.step(action))
-    return Step(reply, result.observation, result.reward, result.terminated, result.valid)
+def _act(environment: Environment, reply: Message, chat: ChatFormat) -> RolloutTask[Step]:
+    """The step of a reply; the results of its tool calls answer them one by one."""
+    results: list[StepResult] = []
+    actions = chat.actions_of(reply)
+    for action in actions:
+        if results and results[-1].ended:  # every call needs an answer, or upstreams refuse it
+            results.append(replace(results[-1], observation=_OVER))
+            continue
+        results.append((yield EnvironmentCall(partial(take, environment, action))))
+    last = results[-1]
+    if not (chat.tools and reply.tool_calls):
+        reply = Message("assistant", reply.content)
+        observed: History = (observation_message(last.observation),)
+    else:
+        observed = tuple(
+            Message("tool", result.observation, tool_call_id=call.id)
+            for call, result in zip(reply.tool_calls, results, strict=True)
+        )
+    return Step.of_messages(
+        reply,
+        observed,
+        reward=last.reward,
+        terminated=last.terminated,
+        valid=all(result.valid for result in results),
+        truncated=last.truncated,
+    )
 
 
 def first_reply(sampling_at: Callable[[int], Sampling], *, role: DrawRole = "act") -> Agent:
@@ -143,7 +173,7 @@ def first_reply(sampling_at: Callable[[int], Sampling], *, role: DrawRole = "act
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         candidates: list[Candidate] = yield SampleRequest(history, 1, sampling_at(step), role)
-        return AgentStep(candidates[0].message.content, candidates[0].completion_tokens)
+        return AgentStep(candidates[0].message, candidates[0].completion_tokens)
 
     return choose
 
@@ -158,7 +188,7 @@ def guided_agent(guidance_at: Callable[[int], Guidance]) -> Agent:
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         decision = yield from decide(history, guidance_at(step))
         return AgentStep(
-            reply=decision.action.content,
+            message=decision.action,
             completion_tokens=decision.usage.completion_tokens,
             distinct_candidates=decision.distinct_candidates,
             scored_tokens=decision.usage.scored_tokens,

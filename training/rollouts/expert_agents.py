@@ -9,6 +9,7 @@ from qnet.types import Candidate, History, SampleRequest, Sampling
 from training.environment import Expert
 from training.rollouts.episode import Agent, AgentStep, derived_seed
 from training.rollouts.rollout import ModelRequest
+from training.trajectory import text_reply
 
 
 def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
@@ -19,8 +20,8 @@ def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Age
         yield from ()
         reply = expert.reply(history[-1].content)
         if rng.random() < mistakes:
-            return AgentStep(expert.deviate(rng), completion_tokens=0, mistaken=True)
-        return AgentStep(reply, completion_tokens=0)
+            return AgentStep(text_reply(expert.deviate(rng)), completion_tokens=0, mistaken=True)
+        return AgentStep(text_reply(reply), completion_tokens=0)
 
     return choose
 
@@ -30,7 +31,7 @@ def replaying_agent(replies: Sequence[str]) -> Agent:
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         yield from ()
-        return AgentStep(replies[step], completion_tokens=0)
+        return AgentStep(text_reply(replies[step]), completion_tokens=0)
 
     return choose
 
@@ -50,11 +51,12 @@ def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         wanted = expert.reply(history[-1].content)
         if rng.random() >= policy_share:
-            return AgentStep(wanted, completion_tokens=0)
+            return AgentStep(text_reply(wanted), completion_tokens=0)
         drawn = replace(sampling, seed=derived_seed(seed, step))
         candidates: list[Candidate] = yield SampleRequest(history, 1, drawn)
-        reply = candidates[0].message.content
-        expert.follow(reply)
-        return AgentStep(reply, candidates[0].completion_tokens, mistaken=reply != wanted)
+        reply = candidates[0].message
+        expert.follow(reply.text)
+        mistaken = reply.text != wanted
+        return AgentStep(reply, candidates[0].completion_tokens, mistaken=mistaken)
 
     return choose

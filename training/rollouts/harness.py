@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from qnet.errors import EnvironmentFailureError, QGuideError
+from qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Scorer
 from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from training.environment import Environment, EnvironmentBundle, Task
@@ -38,8 +38,9 @@ from training.rollouts.hosted import (
 )
 from training.rollouts.hosted_run import HostedRun
 from training.rollouts.lockstep import run_rollouts
-from training.rollouts.models import INFERENCE_MAY_CHANGE, Inference, build_policy
+from training.rollouts.models import EXPERT, INFERENCE_MAY_CHANGE, Inference, build_policy
 from training.rollouts.policies import HostedPolicies, JobPolicy
+from training.rollouts.prompting import prompted
 from training.rollouts.rollout import RolloutTask
 from training.rollouts.usage import Usage
 
@@ -151,7 +152,8 @@ class Rollouts:
         if rows_written is None:
             rows_written = total - rows_per_task * len(waiting)
         bar = ProgressBar(self.job, total=total, done=rows_written, console=self.console)
-        tasks = ((task.id, rollout(self._playable(task))) for task in waiting)
+        chat = self.suite.environment.chat
+        tasks = ((task.id, prompted(rollout(self._playable(task)), chat)) for task in waiting)
         how: dict[str, Any] = {
             "scorer": scorer,
             "parallel": self.config.parallel,
@@ -208,11 +210,17 @@ class Rollouts:
 
         Raises:
             CheckpointError: the folder is not a policy's.
-            ConfigError: there is no such upstream or no expert, or an upstream's key is not set.
+            ConfigError: there is no such upstream or no expert, an upstream's key is not set, or
+                the environment's actions are tool calls and the policy writes text.
         """
-        config = self.config
+        config, environment = self.config, self.suite.environment
         if is_hosted(name):
             return build_hosted_policy(name, config.upstreams)
+        if environment.chat.tools and name != EXPERT:
+            raise ConfigError(
+                f"policy is {name!r}, which writes text, and the actions of {environment.name} are "
+                "tool calls; name a hosted policy, such as upstream:NAME"
+            )
         return build_policy(name, config.inference, config.environment)
 
     def _playable(self, task: Task) -> PlayableTask:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from qnet.types import History, Message, ScoreRequest
-from training.trajectory import Step, observation_message
+from qnet.types import History, ScoreRequest
+from training.trajectory import Step, step_messages
 
 
 def value_request(history: History, steps: Sequence[Step], *, observes: bool) -> ScoreRequest:
@@ -14,6 +14,6 @@ def value_request(history: History, steps: Sequence[Step], *, observes: bool) ->
         steps: the actions, with what each was answered.
         observes: the Q model is read after the answers.
     """
-    answers = tuple((observation_message(step.observation),) for step in steps)
-    replies = tuple(Message("assistant", step.action) for step in steps)
+    answers = tuple(step_messages(step)[1:] for step in steps)
+    replies = tuple(step.message for step in steps)
     return ScoreRequest(history, replies, observations=answers if observes else ())

@@ -1,6 +1,7 @@
 """`qguide label` reads the same tree from the rows of every writer; add yours to WRITERS."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -12,8 +13,10 @@ from training.algorithms.labelling import label_tree
 from training.algorithms.tree import Tree, merge_branch
 from training.data.records import tree_from_row
 from training.environment import Task
+from training.environments.corridor import CORRIDOR, CorridorSuite
 from training.exploration.tree_expansion import ExploredTree
 from training.jobs.explore import tree_row as explored_row
+from training.rollouts.harness import PlayableTask
 from training.trajectory import Step
 
 TASK = "Find the mug."
@@ -25,7 +28,11 @@ STEPS = (
 
 def explored() -> TreeRow:
     tree, _ = merge_branch(Tree(TASK), STEPS, source="policy")
-    return explored_row(Task("mug-1", "find", "unused"), "fake", ExploredTree(tree, 1, 0, 9))
+    suite = CorridorSuite(count=1)
+    playable = PlayableTask(
+        Task("mug-1", "find", "unused"), partial(suite.make, suite.tasks[0]), CORRIDOR
+    )
+    return explored_row(playable, "fake", ExploredTree(tree, 1, 0, 9))
 
 
 def served() -> TreeRow:

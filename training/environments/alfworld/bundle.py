@@ -83,4 +83,5 @@ ALFWORLD = EnvironmentBundle(
     write_games=write_games,
     compare_engines=compare_engines,
     packages=("alfworld", "textworld"),
+    harmless="look",
 )

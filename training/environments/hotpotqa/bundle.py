@@ -78,4 +78,5 @@ HOTPOTQA = EnvironmentBundle(
     task_markers=(TaskMarker(QUESTION_OPENING),),
     void_observation=USAGE,
     packages=("bm25s",),
+    harmless="Search[xyzzy]",
 )

@@ -5,16 +5,20 @@ name = "intercode-sql"
 tasks = "data/tasks.json"            # the benchmark's; without both: a generated library
 databases = "data/sqlite"            # a folder of SQLite files
 task_ids = "training/environments/intercode_sql/folds/1.txt"
+
+The name "intercode-sql-tools" has the same tasks with tool calls in the place of text.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from qnet.types import ToolCall
 from training.environment import EnvironmentBundle, EnvironmentConfig
 from training.environments.intercode_sql.actions import parse_sql
-from training.environments.intercode_sql.episode import EpisodeOptions
+from training.environments.intercode_sql.episode import EXECUTE_SQL, SQL_TOOL, EpisodeOptions
 from training.environments.intercode_sql.suite import SqlSuite, file_suite, generated_suite
 from training.trajectory import ChatFormat
 
@@ -24,8 +28,14 @@ SYSTEM: Final = (
 )
 
 
-class InterCodeSqlConfig(EnvironmentConfig):
-    """InterCode-SQL's `[environment]` table.
+TOOL_SYSTEM: Final = (
+    f"Answer the question by SQL: call {EXECUTE_SQL} with one statement at a time. "
+    "A reply without a call hands in the last result."
+)
+
+
+class SqlConfig(EnvironmentConfig):
+    """InterCode-SQL's `[environment]` table, whatever the form of its actions.
 
     Attributes:
         tasks: the benchmark's file of tasks; without it tasks are generated.
@@ -38,7 +48,6 @@ class InterCodeSqlConfig(EnvironmentConfig):
         result_shape: an answer begins with its number of records and columns.
     """
 
-    name: Literal["intercode-sql"] = "intercode-sql"
     tasks: Path | None = None
     databases: Path | None = None
     first_seed: int = Field(default=0, ge=0)
@@ -65,7 +74,24 @@ class InterCodeSqlConfig(EnvironmentConfig):
         return self
 
 
-def build_suite(config: InterCodeSqlConfig) -> SqlSuite:
+class InterCodeSqlConfig(SqlConfig):
+    """InterCode-SQL's `[environment]` table."""
+
+    name: Literal["intercode-sql"] = "intercode-sql"
+
+
+class InterCodeSqlToolsConfig(SqlConfig):
+    """The `[environment]` table of InterCode-SQL with tool calls."""
+
+    name: Literal["intercode-sql-tools"] = "intercode-sql-tools"
+
+    @property
+    def options(self) -> EpisodeOptions:
+        """Length and form of every episode."""
+        return replace(super().options, tool_calls=True)
+
+
+def build_suite(config: SqlConfig) -> SqlSuite:
     """The tasks that `config` describes.
 
     Raises:
@@ -87,4 +113,14 @@ INTERCODE_SQL = EnvironmentBundle(
     build_suite=build_suite,
     chat=ChatFormat(SYSTEM, parse_sql),
     is_success=full_answer,
+    harmless="SHOW TABLES",
+)
+
+INTERCODE_SQL_TOOLS = EnvironmentBundle(
+    name="intercode-sql-tools",
+    config=InterCodeSqlToolsConfig,
+    build_suite=build_suite,
+    chat=ChatFormat(TOOL_SYSTEM, str.strip, tools=(SQL_TOOL,)),
+    is_success=full_answer,
+    harmless=ToolCall(EXECUTE_SQL, '{"query": "SHOW TABLES"}'),
 )

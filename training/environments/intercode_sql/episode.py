@@ -4,14 +4,33 @@ from dataclasses import dataclass
 from typing import Final
 
 from qnet.errors import EnvironmentFailureError
+from qnet.types import ToolCall
 from training.environment import StepResult
 from training.environments.intercode_sql.database import Database, OpenDatabase, Records
 from training.environments.intercode_sql.result_text import shortened, with_shape
 from training.environments.intercode_sql.reward import execution_reward
 from training.environments.intercode_sql.tasks import SqlTask, describe_task
+from training.tool_calls import arguments_of, function_tool
 
 SUBMIT: Final = "submit"
 SUBMITTED: Final = "Submitted."
+
+EXECUTE_SQL: Final = "execute_sql"
+SQL_TOOL: Final = function_tool(
+    EXECUTE_SQL,
+    "Run one SQL statement on the database and return its records.",
+    {
+        "type": "object",
+        "properties": {
+            "query": {
+                "type": "string",
+                "description": "The statement.",
+                "examples": ["SHOW TABLES"],
+            }
+        },
+        "required": ["query"],
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +42,14 @@ class EpisodeOptions:
         show_schema: the first observation lists tables and columns.
         observation_chars: longer answers are cut.
         result_shape: an answer begins with its number of records and columns.
+        tool_calls: statements are calls of `execute_sql`, not text.
     """
 
     turns: int = 10
     show_schema: bool = True
     observation_chars: int = 1_000
     result_shape: bool = False
+    tool_calls: bool = False
 
     def shown(self, text: str) -> str:
         """The form in which an agent sees an answer."""
@@ -76,26 +97,63 @@ class SqlEpisode:
         Raises:
             EnvironmentFailureError: no episode is running.
         """
-        if self._database is None:
-            raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
-        self._taken += 1
-        over = self._taken >= self._options.turns
         if action.strip().rstrip(";").lower() == SUBMIT:
-            self.close()
-            return StepResult(SUBMITTED, self._reward, terminated=True)
-        result = self._database.execute(action.strip())
-        self._reward = max(0.0, execution_reward(result.records, self._gold))
-        if over:
-            self.close()
-        return StepResult(
-            self._options.shown(result.text),
-            self._reward,
-            terminated=over,
-            valid=result.records is not None,
-        )
+            return self._submit()
+        return self._execute(action)
 
     def close(self) -> None:
         """Close the database; safe to call twice."""
         if self._database is not None:
             self._database.close()
         self._database = None
+
+    def _submit(self) -> StepResult:
+        self._running("submit")
+        self.close()
+        return StepResult(SUBMITTED, self._reward, terminated=True)
+
+    def _execute(self, statement: str) -> StepResult:
+        result = self._running(statement).execute(statement.strip())
+        self._reward = max(0.0, execution_reward(result.records, self._gold))
+        return self._answer(self._options.shown(result.text), valid=result.records is not None)
+
+    def _answer(self, observation: str, *, valid: bool) -> StepResult:
+        """The answer to one turn, the last one of which ends the episode."""
+        self._taken += 1
+        over = self._taken >= self._options.turns
+        if over:
+            self.close()
+        return StepResult(observation, self._reward, terminated=over, valid=valid)
+
+    def _running(self, action: str) -> Database:
+        if self._database is None:
+            raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
+        return self._database
+
+
+class SqlToolEpisode(SqlEpisode):
+    """The same by tool calls: `execute_sql` runs a statement, a reply without a call submits.
+
+    Agents that call tools end their turn by a reply without a call, so no second tool is needed.
+    See `training.environment.ToolEnvironment`.
+    """
+
+    def step(self, action: str) -> StepResult:
+        """Submit the last result, whatever the reply says.
+
+        Raises:
+            EnvironmentFailureError: no episode is running.
+        """
+        return self._submit()
+
+    def call(self, call: ToolCall) -> StepResult:
+        """Run the statement of one call; any other call takes a turn and changes nothing.
+
+        Raises:
+            EnvironmentFailureError: no episode is running.
+        """
+        query = (arguments_of(call) or {}).get("query")
+        if call.name == EXECUTE_SQL and isinstance(query, str):
+            return self._execute(query)
+        self._running(call.name)
+        return self._answer(f'Call {EXECUTE_SQL} with {{"query": "…"}}.', valid=False)

@@ -12,7 +12,11 @@ from training.environments.intercode_sql.database import (
     open_file,
     open_script,
 )
-from training.environments.intercode_sql.episode import EpisodeOptions, SqlEpisode
+from training.environments.intercode_sql.episode import (
+    EpisodeOptions,
+    SqlEpisode,
+    SqlToolEpisode,
+)
 from training.environments.intercode_sql.generated import (
     DATABASE,
     generated_task,
@@ -51,7 +55,8 @@ class SqlSuite:
     def make(self, task: Task) -> SqlEpisode:
         """A fresh, single-use episode of `task`."""
         sql_task = self._by_id[task.id]
-        return SqlEpisode(sql_task, self._gold(task.id), self._opener(sql_task), self._options)
+        episode = SqlToolEpisode if self._options.tool_calls else SqlEpisode
+        return episode(sql_task, self._gold(task.id), self._opener(sql_task), self._options)
 
     def close(self) -> None:
         """Nothing to give back: episodes own their connections."""

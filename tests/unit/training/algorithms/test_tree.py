@@ -11,7 +11,7 @@ from training.algorithms.tree import (
     merge_branch,
     merge_trees,
 )
-from training.trajectory import Step, action_key
+from training.trajectory import Step, action_key, text_reply
 
 
 def branch(*letters: str, thought: str = "") -> list[Step]:
@@ -77,8 +77,8 @@ def test_the_history_of_a_node_is_the_chat_that_leads_there() -> None:
 
 def test_children_are_found_by_what_they_do() -> None:
     tree = grown("ab", "ac")
-    assert find_child(tree, 1, "Thought: or this\nAction: c") == 3
-    assert find_child(tree, 1, "Action: d") is None
+    assert find_child(tree, 1, text_reply("Thought: or this\nAction: c")) == 3
+    assert find_child(tree, 1, text_reply("Action: d")) is None
 
 
 def test_leaves_come_in_the_order_of_a_walk() -> None:

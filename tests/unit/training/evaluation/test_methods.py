@@ -61,7 +61,7 @@ def test_guidance_scores_different_replies_once_and_takes_the_best() -> None:
     )
     assert [m.content for m in requests[1].candidates] == ["a", "b", "c"]
     assert replace(choice, decision=None) == AgentStep(
-        "b", completion_tokens=40, distinct_candidates=3, scored_tokens=33
+        Message("assistant", "b"), completion_tokens=40, distinct_candidates=3, scored_tokens=33
     )
 
 
@@ -93,7 +93,7 @@ def test_guidance_scores_nothing_where_there_is_nothing_to_choose() -> None:
     choice, requests = ask(q_guided(PLAY, 0, "t"), drawn("a", "a", "a", "a"))
     assert not any(isinstance(request, ScoreRequest) for request in requests)
     assert replace(choice, decision=None) == AgentStep(
-        "a", completion_tokens=40, distinct_candidates=1
+        Message("assistant", "a"), completion_tokens=40, distinct_candidates=1
     )
 
 

@@ -16,7 +16,7 @@ from training.rollouts.rollout import (
     SampleRequests,
     Timings,
 )
-from training.trajectory import parse_action
+from training.trajectory import parse_action, text_reply
 
 HISTORY_LIMIT = 40
 
@@ -223,7 +223,10 @@ def test_a_prefix_is_replayed_without_asking_the_policy() -> None:
             (
                 "branch",
                 play_episode(
-                    lambda: environment, GREEDY, max_steps=9, prefix=("Action: 1", "Action: 2")
+                    lambda: environment,
+                    GREEDY,
+                    max_steps=9,
+                    prefix=(text_reply("Action: 1"), text_reply("Action: 2")),
                 ),
             )
         ],

@@ -1,0 +1,61 @@
+"""`qguide environment …`: check anyone's environment against the contract."""
+
+from collections import Counter
+from contextlib import closing
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from qguide.commands.errors import shown_errors
+from training.configs.job_files import read_environment
+from training.environments.contract import Finding, Outcome, Subject, check_environment
+from training.environments.task_selection import build_selected_suite
+from training.tool_calls import read_call
+from training.trajectory import Action
+
+app = typer.Typer(help="Environments: anyone's, by import path or URL.", no_args_is_help=True)
+
+_COLOURS: dict[Outcome, str] = {"passed": "green", "failed": "red", "not checked": "yellow"}
+
+
+@app.command()
+def check(
+    name: Annotated[
+        str, typer.Argument(help="A name, an import path package.module:factory, or a URL.")
+    ],
+    harmless: Annotated[
+        str,
+        typer.Option(
+            help="An action that is valid at the start of every task and changes nothing; a tool "
+            'call is written name({"argument": 1}).'
+        ),
+    ] = "",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="field=value of the [environment] table.")
+    ] = None,
+) -> None:
+    """Run the contract's checks over an environment's first tasks; exit 1 if one fails."""
+    console = Console(soft_wrap=True, highlight=False)
+    with shown_errors():
+        config = read_environment({"name": name}, overrides or ())
+        with closing(build_selected_suite(config)) as suite:
+            action: Action | None = suite.environment.harmless
+            if harmless:
+                action = read_call(harmless) if suite.environment.chat.tools else harmless
+            findings = check_environment(Subject(config, suite, action))
+    for finding in findings:
+        _print(console, finding)
+    counts = Counter(finding.outcome for finding in findings)
+    console.print(", ".join(f"{counts[outcome]} {outcome}" for outcome in _COLOURS))
+    raise typer.Exit(1 if counts["failed"] else 0)
+
+
+def _print(console: Console, finding: Finding) -> None:
+    line = Text(f"{finding.outcome:11}", style=_COLOURS[finding.outcome])
+    console.print(line.append(f"  {finding.check.rule}", style="default"))
+    if finding.detail:
+        console.print(Text(f"             {finding.detail}"))
+    if finding.outcome == "failed":
+        console.print(Text(f"             remedy: {finding.check.remedy}"))

@@ -1,0 +1,96 @@
+"""Every check of the contract fails where its rule is broken; the command names the remedy."""
+
+import pytest
+from typer.testing import CliRunner
+
+from qguide.cli import app
+from tests.support.broken_environments import WAITING, broken
+from training.environment import EnvironmentConfig
+from training.environments.contract import Finding, Subject, check_environment
+from training.environments.task_selection import SelectedSuite
+
+RUN = CliRunner()
+
+
+def findings(*, known: bool = True, **faults: bool) -> dict[str, Finding]:
+    bundle = broken(**faults)
+    config = EnvironmentConfig(name=bundle.name)
+    suite = bundle.build_suite(config)
+    selected = SelectedSuite(suite.name, suite.tasks, suite, bundle)
+    found = check_environment(Subject(config, selected, bundle.harmless if known else None))
+    return {finding.check.rule: finding for finding in found}
+
+
+def failed(**faults: bool) -> set[str]:
+    return {rule for rule, finding in findings(**faults).items() if finding.outcome == "failed"}
+
+
+def test_nothing_fails_without_a_fault() -> None:
+    found = findings()
+    assert not failed()
+    assert {rule for rule, finding in found.items() if finding.outcome == "not checked"} == {
+        "the expert's replies succeed",
+        "solutions on record succeed",
+    }
+
+
+START = "the first observation is the task's own, and the same each time"
+MEANINGLESS = "an action that means nothing is answered, is not valid and changes nothing"
+BEGINNING = "a beginning is no success, and rewards are in [0, 1]"
+REPLAYS = "the same actions lead to the same observations"
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("same_ids", "tasks have distinct ids, and a kind"),
+        ("same_start", START),
+        ("random_start", START),
+        ("random_start", REPLAYS),
+        ("steps_before_reset", "a step before reset fails"),
+        ("all_valid", MEANINGLESS),
+        ("meaningless_acts", MEANINGLESS),
+        ("wins_at_once", BEGINNING),
+        ("large_reward", BEGINNING),
+        ("keeps_spaces", "spaces around an action do not matter"),
+        ("random_answers", REPLAYS),
+        ("shared", "episodes run side by side"),
+        ("closes_once", "closing twice is safe"),
+    ],
+)
+def test_a_broken_rule_is_found(fault: str, rule: str) -> None:
+    assert rule in failed(**{fault: True})
+
+
+def test_whatever_an_environment_raises_is_a_finding() -> None:
+    found = findings(raises=True)[REPLAYS]
+    assert (found.outcome, found.detail) == ("failed", "KeyError: 'room'")
+
+
+def test_without_a_harmless_action_the_rest_is_checked() -> None:
+    found = findings(known=False)
+    assert found[MEANINGLESS].outcome == found[REPLAYS].outcome == "passed"
+    assert found[BEGINNING].outcome == "not checked"
+    assert "name one" in found[BEGINNING].detail
+
+
+def test_the_command_prints_what_fails_and_the_remedy() -> None:
+    good = RUN.invoke(app, ["environment", "check", WAITING.name])
+    assert good.exit_code == 0
+    assert good.output.splitlines()[-1] == "10 passed, 0 failed, 2 not checked"
+    bad = RUN.invoke(app, ["environment", "check", "tests.support.broken_environments:RANDOM"])
+    assert bad.exit_code == 1
+    assert "failed       the same actions lead to the same observations" in bad.output
+    assert "the answers are StepResult(" in bad.output
+    assert "remedy: derive all chance from the task" in bad.output
+    strange = RUN.invoke(app, ["environment", "check", "minecraft"])
+    assert strange.exit_code == 2
+
+
+def test_the_command_takes_a_call_as_the_harmless_action() -> None:
+    tools = ["environment", "check", "intercode-sql-tools", "--set", "count=2", "--harmless"]
+    good = RUN.invoke(app, [*tools, 'execute_sql({"query": "SHOW TABLES"})'])
+    assert good.exit_code == 0, good.output
+    wrong = RUN.invoke(app, [*tools, 'run({"query": "SHOW TABLES"})'])
+    assert wrong.exit_code == 1
+    assert RUN.invoke(app, [*tools, "SHOW TABLES"]).exit_code == 2

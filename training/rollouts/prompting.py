@@ -1,0 +1,63 @@
+"""What a policy gets with every history of an environment: its tools and its few-shot turns.
+
+Agents and Q models see the history alone, and so do rows. The driver of a job adds the rest to each
+draw, so that no agent has to know of it.
+"""
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TypeVar
+
+from qnet.errors import QGuideError
+from qnet.types import SampleRequest
+from training.rollouts.rollout import (
+    Answer,
+    RolloutRequest,
+    RolloutTask,
+    SampleRequests,
+    resume,
+)
+from training.trajectory import ChatFormat
+
+T = TypeVar("T")
+
+
+def prompted(task: RolloutTask[T], chat: ChatFormat) -> RolloutTask[T]:
+    """The same task, whose draws have the tools and the few-shot turns of a chat format."""
+    return _prompted(task, chat) if chat.tools or chat.examples else task
+
+
+def _prompted(task: RolloutTask[T], chat: ChatFormat) -> RolloutTask[T]:
+    answer = Answer()
+    with closing(task):
+        while True:
+            try:
+                request = resume(task, answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            try:
+                answer = Answer((yield _with_chat(request, chat)))
+            except QGuideError as error:
+                answer = Answer(error=error)
+
+
+def _with_chat(request: RolloutRequest, chat: ChatFormat) -> RolloutRequest:
+    match request:
+        case SampleRequest():
+            return prompt_draw(request, chat)
+        case SampleRequests(requests):
+            return SampleRequests(tuple(prompt_draw(each, chat) for each in requests))
+        case _:
+            return request
+
+
+def prompt_draw(request: SampleRequest, chat: ChatFormat) -> SampleRequest:
+    """A draw with the tools, and the few-shot turns behind the system message."""
+    history, sampling = request.history, request.sampling
+    first = next((i for i, message in enumerate(history) if message.role != "system"), 0)
+    history = (*history[:first], *chat.examples, *history[first:])
+    if chat.tools:
+        tools = {"tools": [dict(tool) for tool in chat.tools]}
+        sampling = replace(sampling, parameters={**tools, **sampling.parameters})
+    return replace(request, history=history, sampling=sampling)
