@@ -131,6 +131,20 @@ class Decision:
         return self.candidates[self.chosen].message
 
     @property
+    def guided(self) -> bool:
+        """True if a Q model chose among different candidates."""
+        return self.unguided_reason is None
+
+    @property
+    def unguided_reason(self) -> str | None:
+        """Reason why no Q model has chosen; None if one has."""
+        if self.unguided is not None or self.distinct_candidates > 1:
+            return self.unguided
+        if len(self.candidates) == 1:
+            return "one candidate was drawn, so there was nothing to choose between"
+        return f"all {len(self.candidates)} candidates are equal, so there was no choice"
+
+    @property
     def distinct_candidates(self) -> int:
         """Number of different candidates."""
         return len({candidate.message for candidate in self.candidates})

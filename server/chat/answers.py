@@ -86,8 +86,8 @@ class ChatCandidate(BaseModel):
 class ChatGuidance(BaseModel):
     """The chosen candidate, the reason for it and what it cost."""
 
-    guided: bool = Field(description="false if there was a choice but no Q was available")
-    unguided_reason: str | None = Field(description="why no Q was available")
+    guided: bool = Field(description="true if a Q model chose among different candidates")
+    unguided_reason: str | None = Field(description="why no Q model has chosen")
     reason: Reason
     chosen: int = Field(description="index of the chosen candidate")
     returned: list[int] = Field(description="indices of the returned candidates, the best first")

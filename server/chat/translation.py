@@ -14,6 +14,7 @@ from qnet.types import Candidate, Sampling, spent_on
 from server.chat.history import to_chat_history
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
 from server.guidance.guided_step import GuidedStepRequest, GuidedStepResult
+from server.guidance.readable_view import readable_view
 from server.q_models.build import ServedPolicy
 from server.settings.settings import Settings
 
@@ -56,8 +57,8 @@ def read_request(
 
     Raises:
         InvalidCandidatesError: M is below n.
-        InvalidRequestError: the policy cannot read the history, or no Q model can and there is no
-            fallback.
+        InvalidRequestError: the policy cannot read the history, or no Q model can and the request
+            says that this is an error.
         UnsupportedParameterError: a parameter that only upstreams support.
     """
     n = body.n or 1
@@ -71,13 +72,15 @@ def read_request(
     history, flaw = to_chat_history(
         body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
     )
-    fallback = options.fallback or settings.fallback
-    if flaw and (fallback == "error" or policy.upstream_model is None):
+    view = readable_view(history, body.parameters) if flaw else None
+    unread = flaw is not None and view is None
+    if flaw and (policy.upstream_model is None or (unread and options.fallback == "error")):
         raise flaw
     return GuidedStepRequest(
         policy=policy,
         history=history,
         unreadable=flaw,
+        view=view,
         sampling=_sampling(body, options, policy),
         num_candidates=num_candidates,
         options=options,
@@ -172,9 +175,9 @@ def _finish_reason(candidate: Candidate) -> str:
 def _guidance(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]) -> dict[str, Any]:
     decision = taken.decision
     guidance: dict[str, Any] = {
-        "guided": decision.unguided is None,
+        "guided": decision.guided,
         "reason": decision.reason,
-        "unguided_reason": decision.unguided,
+        "unguided_reason": decision.unguided_reason,
         "policy": taken.policy,
         "q_model": taken.q_model,
         "q_model_version": taken.q_model_version,

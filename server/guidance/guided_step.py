@@ -10,9 +10,10 @@ from qnet.decision.guide import Perturbation, guide
 from qnet.decision.perturbation import Paraphraser
 from qnet.errors import InvalidCandidatesError, InvalidRequestError, MalformedHistoryError
 from qnet.policies.session import in_session
-from qnet.types import History, Sampling, ScoreRequest, ScoreResult
+from qnet.types import AsyncScorer, History, Sampling, ScoreRequest, ScoreResult
 from server.episodes.service import Episodes
 from server.episodes.state import Episode, Offer
+from server.guidance.readable_view import ReadableView, ViewScorer
 from server.messages.schemas import StepOptions
 from server.observability.metered import MeteredPolicy
 from server.observability.metrics import Metrics
@@ -28,7 +29,9 @@ class GuidedStepRequest:
     Attributes:
         num_candidates: M.
         n: number of candidates that the caller wants, best first.
-        unreadable: why Q models cannot read this history (the policy still can); None if they can.
+        unreadable: why Q models cannot read this history as it is (the policy can); None if they
+            can.
+        view: what Q models can read of such a history; None if they can read nothing of it.
     """
 
     policy: ServedPolicy
@@ -38,6 +41,12 @@ class GuidedStepRequest:
     options: StepOptions
     n: int = 1
     unreadable: MalformedHistoryError | None = None
+    view: ReadableView | None = None
+
+    @property
+    def blind(self) -> bool:
+        """True if no Q model can judge candidates for this history."""
+        return self.unreadable is not None and self.view is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +97,9 @@ class GuidedStepService:
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
-        asked = self._in_episode(asked)
-        options = asked.options
         self.check_num_candidates(asked.num_candidates)
+        asked, warnings = self._with_a_choice(self._in_episode(asked))
+        options = asked.options
         episode = await self.episodes.begin_step(options.episode_id)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with (
@@ -100,19 +109,15 @@ class GuidedStepService:
             guidance = self._guidance(asked, episode, q_model.id)
             perturbation = self._perturbation(asked)
             policy = MeteredPolicy(asked.policy.model, self.metrics, stage="sample")
-            scorer = (
-                UnreadableHistoryScorer(q_model.name, asked.unreadable)
-                if asked.unreadable
-                else q_model.scorer
-            )
             decision = await guide(
                 asked.history,
                 policy,
-                scorer,
+                _scorer_of(asked, q_model),
                 guidance,
                 perturbation=perturbation,
                 deadline=self.deadline,
             )
+            decision = replace(decision, warnings=(*warnings, *decision.warnings))
             self._measure(decision, q_model.id)
         total_ms = (perf_counter() - started) * 1e3
         await self._remember(asked, decision, q_model, total_ms)
@@ -135,11 +140,31 @@ class GuidedStepService:
         settled = {"episode_id": episode_id, "adaptive": adaptive}
         return replace(asked, options=options.model_copy(update=settled))
 
+    def _with_a_choice(self, asked: GuidedStepRequest) -> tuple[GuidedStepRequest, tuple[str, ...]]:
+        """The request so that its candidates can differ, and warnings of what was changed.
+
+        At temperature 0 all candidates are equal, and an upstream charges for each of them.
+        """
+        warnings = asked.view.warnings if asked.view else ()
+        greedy = asked.sampling.temperature == 0 and not asked.options.perturb and not asked.blind
+        if not greedy or asked.num_candidates == 1:
+            return asked, warnings
+        warmer = self.settings.guidance_temperature
+        if not warmer:
+            said = f"temperature is 0, at which candidates are equal; {asked.n} drawn"
+            return replace(asked, num_candidates=asked.n), (*warnings, said)
+        said = (
+            f"temperature is 0, at which candidates are equal; the first was drawn so and the "
+            f"others at {warmer:g} (QGUIDE_GUIDANCE_TEMPERATURE)"
+        )
+        sampling = replace(asked.sampling, temperature=warmer, first_greedy=True)
+        return replace(asked, sampling=sampling), (*warnings, said)
+
     def _guidance(
         self, asked: GuidedStepRequest, episode: Episode | None, q_model: str
     ) -> Guidance:
         options = asked.options
-        blind = asked.unreadable is not None
+        blind = asked.blind
         previous_q = _previous_q(options, asked.history, episode, q_model)
         return Guidance(
             num_candidates=asked.n if blind else asked.num_candidates,
@@ -148,7 +173,7 @@ class GuidedStepService:
             batch=self.settings.adaptive_batch,
             at_least=asked.n,
             always_score=bool(options.adaptive) or blind,
-            fallback=options.fallback or self.settings.fallback,
+            fallback="first" if blind else options.fallback or self.settings.fallback,
         )
 
     def _perturbation(self, asked: GuidedStepRequest) -> Perturbation | None:
@@ -195,6 +220,15 @@ class GuidedStepService:
         if decision.unguided is not None:
             metrics.unguided.labels(q_model).inc()
         metrics.candidates.observe(decision.distinct_candidates)
+
+
+def _scorer_of(asked: GuidedStepRequest, q_model: QModelLease) -> AsyncScorer:
+    """The Q model as it reads this history."""
+    if asked.unreadable is None:
+        return q_model.scorer
+    if asked.view is None:
+        return UnreadableHistoryScorer(q_model.name, asked.unreadable)
+    return ViewScorer(q_model.scorer, asked.view)
 
 
 class UnreadableHistoryScorer:

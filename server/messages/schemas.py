@@ -304,8 +304,8 @@ class ActResponse(Body):
     action: str = Field(description="content of the chosen candidate")
     chosen: int = Field(description="index of the chosen candidate")
     reason: Reason
-    guided: bool = Field(description="false if there was a choice but no Q was available")
-    unguided_reason: str | None = Field(default=None, description="why no Q was available")
+    guided: bool = Field(description="true if a Q model chose among different candidates")
+    unguided_reason: str | None = Field(default=None, description="why no Q model has chosen")
     candidates: list[ScoredCandidate]
     draws_saved: int = Field(description="candidates that adaptive M did not need")
     perturbed: int = Field(description="candidates drawn under a paraphrase")

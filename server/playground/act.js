@@ -240,7 +240,7 @@ function notesOf(answer) {
   const model = `${answer.q_model}@${answer.q_model_version}`;
   const guided = answer.guided
     ? el("p", {}, el("strong", { className: "good", textContent: "Guided" }), ` by ${model}`)
-    : el("p", {}, el("strong", { className: "bad", textContent: "Not guided" }));
+    : el("p", {}, el("strong", { className: answer.reason === "fallback" ? "bad" : "", textContent: "Not guided" }));
   guided.append(`: chosen because ${REASONS[answer.reason] ?? answer.reason}.`);
   const more = [
     answer.unguided_reason,

@@ -161,6 +161,8 @@ class Settings(BaseSettings):
             false refuses them.
         threads: number of torch threads; 0 is torch's default.
         num_candidates: default M of a chat completion.
+        guidance_temperature: temperature of all candidates but the first where the request's is 0,
+            at which they would be equal; 0 draws only as many as the caller gets back, unguided.
         max_candidates: maximum number of candidates per request.
         max_score_items: maximum number of histories in one batch to score.
         fallback: answer if no Q is available: an error, or the first candidate.
@@ -250,6 +252,7 @@ class Settings(BaseSettings):
     full_sequences: bool = False
     threads: int = Field(default=0, ge=0)
     num_candidates: int = Field(default=5, ge=1)
+    guidance_temperature: float = Field(default=0.7, ge=0, le=5)
     max_candidates: int = Field(default=64, ge=1)
     max_score_items: int = Field(default=64, ge=1)
     fallback: Literal["error", "first"] = "error"

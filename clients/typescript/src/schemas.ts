@@ -144,9 +144,9 @@ export interface ChatDelta {
 
 /** @description The chosen candidate, the reason for it and what it cost. */
 export interface ChatGuidance {
-    /** @description false if there was a choice but no Q was available */
+    /** @description true if a Q model chose among different candidates */
     guided: boolean;
-    /** @description why no Q was available */
+    /** @description why no Q model has chosen */
     unguided_reason: string | null;
     /** @enum {string} */
     reason: "highest_q" | "tied_highest_q" | "only_candidate" | "unanimous" | "fallback";
@@ -250,9 +250,9 @@ export interface Decision {
     chosen: number;
     /** @enum {string} */
     reason: "highest_q" | "tied_highest_q" | "only_candidate" | "unanimous" | "fallback";
-    /** @description false if there was a choice but no Q was available */
+    /** @description true if a Q model chose among different candidates */
     guided: boolean;
-    /** @description why no Q was available */
+    /** @description why no Q model has chosen */
     unguided_reason?: string | null;
     candidates: readonly ScoredCandidate[];
     /** @description candidates that adaptive M did not need */

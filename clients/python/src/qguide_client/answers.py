@@ -234,9 +234,9 @@ class ChatGuidance(Answer):
     """The chosen candidate, the reason for it and what it cost."""
 
     guided: bool
-    """false if there was a choice but no Q was available"""
+    """true if a Q model chose among different candidates"""
     unguided_reason: str | None = None
-    """why no Q was available"""
+    """why no Q model has chosen"""
     reason: str | None = None
     chosen: int
     """index of the chosen candidate"""
@@ -372,9 +372,9 @@ class Decision(Answer):
     """index of the chosen candidate"""
     reason: str
     guided: bool = True
-    """false if there was a choice but no Q was available"""
+    """true if a Q model chose among different candidates"""
     unguided_reason: str | None = None
-    """why no Q was available"""
+    """why no Q model has chosen"""
     candidates: tuple[ScoredCandidate, ...]
     draws_saved: int = 0
     """candidates that adaptive M did not need"""

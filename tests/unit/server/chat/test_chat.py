@@ -165,9 +165,48 @@ def test_identical_candidates_skip_the_scorer(
     guidance = answer["qguide"]
     assert guidance["q_values"] is None
     assert guidance["reason"] == ("only_candidate" if num_candidates == 1 else "unanimous")
-    assert guidance["guided"] is True
+    assert guidance["guided"] is False
+    why = "one candidate was drawn" if num_candidates == 1 else "all 3 candidates are equal"
+    assert guidance["unguided_reason"].startswith(why)
     assert guidance["usage"]["score"] == {"scored_tokens": 0, "cached_tokens": 0}
     assert answer["choices"][0]["message"]["content"] == "Action: look"
+
+
+@pytest.mark.parametrize("by", ["body", "option"])
+def test_at_temperature_0_one_candidate_is_greedy_and_the_others_differ(
+    guided: TestClient, upstream: FakeUpstream, by: str
+) -> None:
+    options: Any = {"num_candidates": 3} | ({"temperature": 0} if by == "option" else {})
+    body = {"qguide": options} | ({"temperature": 0} if by == "body" else {})
+    guidance = ask(guided, **body)["qguide"]
+    drawn = sorted((asked.get("n", 1), asked["temperature"]) for asked in upstream.asked)
+    assert drawn == [(1, 0.0), (2, 0.7)]
+    [warning] = guidance["warnings"]
+    assert "at 0.7 (QGUIDE_GUIDANCE_TEMPERATURE)" in warning
+    assert guidance["guided"] is True
+
+
+def test_the_operator_may_leave_temperature_0_alone_and_no_copies_are_drawn(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    client = serve(settings_of(address[1], guidance_temperature=0.0))
+    answer = ask(client, temperature=0, n=2, qguide={"num_candidates": 5})
+    assert [asked["n"] for asked in upstream.asked] == [2]
+    assert len(answer["choices"]) == 2
+    [warning] = answer["qguide"]["warnings"]
+    assert warning.startswith("temperature is 0")
+    one = ask(client, temperature=0, qguide={"num_candidates": 5})["qguide"]
+    assert (one["guided"], one["num_candidates"]) == (False, 1)
+    assert one["unguided_reason"].startswith("one candidate was drawn")
+
+
+def test_paraphrases_make_a_choice_at_temperature_0(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    client = serve(settings_of(address[1], paraphraser="scripted"))
+    guidance = ask(client, temperature=0, qguide={"num_candidates": 3, "perturb": True})["qguide"]
+    assert {asked["temperature"] for asked in upstream.asked} == {0.0}
+    assert guidance["warnings"] == []
 
 
 def test_any_served_policy_can_be_named(

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from qnet.types import History, Message, ToolCall
 from server.chat.chunks import chunks_of
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from server.chat.history import to_chat_history
+from server.chat.schemas import ChatTurn
+from server.guidance.readable_view import readable_view
 from server.settings.settings import Upstream
 from tests.unit.server.conftest import FAKES, Serve
 
@@ -24,6 +28,15 @@ CALL: Any = {
     "function": {"name": "go", "arguments": '{"to": 1}', "parsed_arguments": {"to": 1}},
     "extra_content": {"google": {"thought_signature": "s"}},
 }
+
+
+CONTINUED: Any = {"continue_final_message": True}
+
+
+def history_of(messages: list[Any]) -> History:
+    """The history as the route reads it."""
+    turns = [ChatTurn.model_validate(message) for message in messages]
+    return to_chat_history(turns, most=100, most_bytes=10_000)[0]
 
 
 @pytest.fixture
@@ -67,6 +80,70 @@ def test_a_q_model_guides_and_the_upstream_reads_what_the_caller_wrote(
     assert upstream.asked[0]["messages"] == messages
 
 
+SYSTEM: Any = {"role": "system", "content": "You are in a kitchen."}
+SAID: Any = {"role": "assistant", "content": "Thought: I"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "read", "warning"),
+    [
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "find the mug"}, IMAGE]}],
+            [("user", "find the mug")],
+            "messages[0] (user) has parts that the Q model does not read: image_url",
+        ),
+        (
+            [USER, SAID, {"role": "user", "content": [IMAGE]}],
+            [("user", "find the mug"), ("assistant", "Thought: I"), ("user", "[image_url]")],
+            "messages[2] (user) has parts that the Q model does not read: image_url",
+        ),
+        (
+            [USER, {"role": "assistant", "content": ""}, USER],
+            [("user", "find the mug"), ("user", "find the mug")],
+            "messages[1] (assistant) is empty",
+        ),
+        (
+            [SYSTEM],
+            [("user", SYSTEM["content"])],
+            "the last message (system) was read as the user's",
+        ),
+        (
+            [USER, SAID, SYSTEM],
+            [("user", "find the mug"), ("assistant", "Thought: I"), ("user", SYSTEM["content"])],
+            "the last message (system) was read as the user's",
+        ),
+        ([USER, SAID], [("user", "find the mug")], "Q is that of its text and the candidate"),
+    ],
+    ids=["an image", "an image alone", "an empty turn", "system only", "system last", "a prefill"],
+)
+def test_a_q_model_reads_what_it_can_and_says_what_it_cannot(
+    client: TestClient, upstream: FakeUpstream, messages: Any, read: Any, warning: str
+) -> None:
+    answer = client.post(CHAT, json={"messages": messages})
+    assert answer.status_code == 200, answer.text
+    guidance = answer.json()["qguide"]
+    assert (guidance["guided"], len(guidance["q_values"])) == (True, 5)
+    [said] = guidance["warnings"]
+    assert warning in said
+    assert upstream.asked[0]["messages"] == messages
+    view = readable_view(history_of(messages))
+    assert view is not None
+    assert [(message.role, message.content) for message in view.history] == read
+
+
+@pytest.mark.parametrize(("parameters", "between"), [({}, "\n"), (CONTINUED, "")])
+def test_a_candidate_is_scored_with_the_prefill_that_it_goes_on_with(
+    parameters: dict[str, Any], between: str
+) -> None:
+    view = readable_view(history_of([USER, SAID]), parameters)
+    assert view is not None
+    call = ToolCall("go", "{}")
+    whole = view.candidate(Message("assistant", " look", (call,)))
+    assert whole == Message("assistant", f"Thought: I{between} look", (call,))
+    repeated = Message("assistant", f"Thought: I{between} look")
+    assert view.candidate(repeated) == repeated, "some upstreams repeat the prefill"
+
+
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
@@ -74,28 +151,24 @@ def test_a_q_model_guides_and_the_upstream_reads_what_the_caller_wrote(
             [{"role": "user", "content": [IMAGE]}],
             "a content part of type 'image_url'; Q models read",
         ),
-        (
-            [USER, {"role": "assistant", "content": "I think"}],
-            "the last message has the role 'assistant'",
-        ),
-        ([USER, {"role": "assistant", "content": ""}, USER], "messages[1] (assistant) is empty"),
+        ([SAID], "the last message has the role 'assistant'"),
         (
             [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, USER],
             "the tool calls 'call_1' have no result",
         ),
     ],
-    ids=["an image", "a prefill", "an empty turn", "a call without a result"],
+    ids=["an image", "a prefill", "a call without a result"],
 )
-def test_what_no_q_model_reads_is_refused_or_goes_on_unguided(
+def test_what_no_q_model_reads_goes_on_unguided_unless_the_request_refuses_that(
     client: TestClient, upstream: FakeUpstream, messages: Any, why: str
 ) -> None:
-    refused = client.post(CHAT, json={"messages": messages})
+    refused = client.post(CHAT, json={"messages": messages, "qguide": {"fallback": "error"}})
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "malformed_history"
     assert why in refused.json()["error"]["message"]
     assert upstream.asked == []
 
-    answer = client.post(CHAT, json={"messages": messages} | FIRST).json()
+    answer = client.post(CHAT, json={"messages": messages, "qguide": {"num_candidates": 4}}).json()
     guidance = answer["qguide"]
     assert (guidance["guided"], guidance["reason"]) == (False, "fallback")
     assert why in guidance["unguided_reason"]

@@ -56,8 +56,9 @@ def test_what_no_q_model_reads_is_refused_or_goes_on_unguided(
 ) -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
     items = [{"role": "user", "content": [image]}]
-    assert "image_url" in refusal(guided, 400, input=items)["message"]
-    answer = ask(guided, input=items, qguide={"fallback": "first"})
+    strict = {"fallback": "error"}
+    assert "image_url" in refusal(guided, 400, input=items, qguide=strict)["message"]
+    answer = ask(guided, input=items)
     assert answer["qguide"]["guided"] is False
     assert upstream.asked[0]["messages"][0]["content"][0]["type"] == "image_url"
 
