@@ -28,7 +28,7 @@ from qnet.errors import ConfigError, RecordError
 Row = TypeVar("Row", bound=BaseModel)
 
 EXPLORED: Final = "explored.jsonl"
-"""What a job with two stages explored, beside the rows that it derives from it."""
+"""Exploration of a job with two stages, beside the rows that it derives from it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ The Q model sees the chat alone: neither a reward nor that an episode has ended 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, History, Message, SampleRequest, ScoreResult
 from training.environment import Environment
 from training.evaluation.methods import Play
+from training.evaluation.replays import replay, try_reply
 from training.evaluation.search import Searched, Verification
-from training.rollouts.episode import AgentStep, Episode, derived_seed, play_episode
+from training.rollouts.episode import AgentStep, Episode, derived_seed
 from training.rollouts.rollout import RolloutTask, SampleRequests
 from training.rollouts.valuing import value_request
 from training.trajectory import ChatFormat, Step, reply_key, text_reply
@@ -69,7 +69,7 @@ class BeamSearch:
 
     def search(self) -> RolloutTask[Searched]:
         """Extend the beams until the best of them has ended, or all have."""
-        start = yield from self._replay(())
+        start: Episode = yield from replay(self._make, (), chat=self._chat)
         self._first_observation = start.first_observation
         beams, too_long = [_Beam()], False
         while not beams[0].ended and any(self._is_open(beam) for beam in beams):
@@ -128,7 +128,7 @@ class BeamSearch:
         if self._verification.observes:
             tried = []
             for reply in replies:
-                tried.append((yield from self._tried(beam, reply)))
+                tried.append((yield from try_reply(self._make, beam.steps, reply, chat=self._chat)))
         observes = self._verification.observes
         result: ScoreResult = yield value_request(history, tried, observes=observes)
         branches = [
@@ -146,29 +146,8 @@ class BeamSearch:
             if isinstance(one, _Beam):
                 beams.append(one)
                 continue
-            step = one.step or (yield from self._tried(one.beam, one.reply))
+            step = one.step or (
+                yield from try_reply(self._make, one.beam.steps, one.reply, chat=self._chat)
+            )
             beams.append(_Beam((*one.beam.steps, step), one.value))
         return beams
-
-    def _tried(self, beam: _Beam, reply: Message) -> RolloutTask[Step]:
-        """Effect of a reply after a beam, in a replayed episode.
-
-        Raises:
-            EnvironmentFailureError: the episode replayed differently.
-        """
-        played = yield from self._replay((*(step.message for step in beam.steps), reply))
-        if played.steps[:-1] != beam.steps:
-            raise EnvironmentFailureError(
-                f"a replayed episode differs after {len(beam.steps)} steps; q-beam needs a "
-                "deterministic environment"
-            )
-        return played.steps[-1]
-
-    def _replay(self, replies: Sequence[Message]) -> RolloutTask[Episode]:
-        return play_episode(
-            self._make, _silent, max_steps=len(replies), prefix=replies, chat=self._chat
-        )
-
-
-def _silent(history: History, step: int) -> Any:
-    raise AssertionError("a replay asks no agent")

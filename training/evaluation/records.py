@@ -20,6 +20,7 @@ MethodName = Literal[
     "q-guided-n",
     "verifier-best-of-n",
     "q-beam",
+    "lats",
     "best-of-n",
     "best-of-n-aug",
 ]
@@ -33,7 +34,7 @@ DEFAULT_METHODS: tuple[MethodName, ...] = (
     "best-of-n",
 )
 
-PEEKING: frozenset[str] = frozenset({"q-guided-n", "best-of-n", "best-of-n-aug"})
+PEEKING: frozenset[str] = frozenset({"q-guided-n", "lats", "best-of-n", "best-of-n-aug"})
 """Methods that choose by the true reward, which a server does not know."""
 
 DETERMINISTIC: frozenset[str] = frozenset({"greedy"})
@@ -47,7 +48,7 @@ PARAPHRASED: frozenset[str] = frozenset({"q-guided-aug", "best-of-n-aug"})
 """Methods that draw under paraphrases of the task."""
 
 MANY_TRAJECTORIES: frozenset[str] = frozenset(
-    {"q-guided-n", "verifier-best-of-n", "best-of-n", "best-of-n-aug"}
+    {"q-guided-n", "verifier-best-of-n", "lats", "best-of-n", "best-of-n-aug"}
 )
 """Methods that play several whole trajectories and choose one of them."""
 
@@ -56,7 +57,7 @@ class _Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-VALUING: frozenset[str] = frozenset({"verifier-best-of-n", "q-beam"})
+VALUING: frozenset[str] = frozenset({"verifier-best-of-n", "q-beam", "lats"})
 """Methods that try before they choose, by the value of what came of it."""
 
 

@@ -25,6 +25,7 @@ _COLOURS = {
     "q-guided-n": "#a16207",
     "verifier-best-of-n": "#db2777",
     "q-beam": "#0ea5e9",
+    "lats": "#0f766e",
     "best-of-n": "#b91c1c",
     "best-of-n-aug": "#e11d48",
 }

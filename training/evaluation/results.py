@@ -39,6 +39,8 @@ NOTES = {
     "best-of-n draws with the same budget",
     "q-beam": "a beam search whose branches are replayed episodes; its tokens are those of every "
     "candidate of every beam, and replays cost none",
+    "lats": "peeks: a tree search that sees the true outcome of each trajectory and ends with the "
+    "first that succeeds; its tokens are those of every candidate of every expansion",
     "random-distinct": "the null hypothesis of an argmax over the distinct candidates; "
     "random-of-m is twice as likely to take a reply that was drawn twice",
     "q-guided": "steps whose candidates are all the same are not scored",

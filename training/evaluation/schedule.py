@@ -12,6 +12,7 @@ from typing import Any
 from qnet.errors import EnvironmentFailureError, QGuideError
 from training.environment import Environment, EnvironmentBundle, Task
 from training.evaluation.beam_search import BeamSearch
+from training.evaluation.lats import TreeSearch
 from training.evaluation.methods import (
     Play,
     adaptive,
@@ -154,6 +155,18 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
                 chat=chat,
             )
             return (yield from beams.search())
+        case "lats":
+            environment = shared.environment
+            tree = TreeSearch(
+                shared.make,
+                shared.play,
+                observes=shared.verification.observes,
+                seed=seed,
+                task_id=task_id,
+                chat=environment.chat,
+                is_success=environment.is_success,
+            )
+            return (yield from tree.search(iterations=shared.verification.iterations))
     episode = yield from _play(shared, _agent(shared, trial))
     return Searched([episode], chosen=0)
 
@@ -189,7 +202,7 @@ def _agent(shared: TaskTrials, trial: Trial) -> Agent:
         case "q-guided-aug":
             markers = shared.environment.task_markers
             return with_paraphrases(q_guided(play, seed, task_id), shared.paraphrases, markers)
-        case "q-guided-n" | "best-of-n" | "best-of-n-aug" | "verifier-best-of-n" | "q-beam":
+        case _:
             raise AssertionError(f"{trial.method} is not one agent's episode")
 
 

@@ -28,12 +28,14 @@ class Verification:
         trajectory_value: how the values of its states give a trajectory's value.
         stop_at: value of a trajectory at which no more are drawn; None draws all.
         beams: number of trajectories that `q-beam` keeps.
+        iterations: maximum number of trajectories of `lats`.
     """
 
     observes: bool = False
     trajectory_value: TrajectoryValue = "last"
     stop_at: float | None = None
     beams: int = 2
+    iterations: int = 5
 
 
 @dataclass(frozen=True, slots=True)

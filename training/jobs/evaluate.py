@@ -74,13 +74,14 @@ class EvaluateConfig(RolloutConfig):
         qnet: "embedded" or a checkpoint's folder, of a QNet or an implicit Q; only the
             guided methods and those that try before they choose use it.
         verifier: folder of a Q model, read after the observation, that values the tries of
-            verifier-best-of-n and q-beam; "" uses `qnet`.
+            verifier-best-of-n, q-beam and lats; "" uses `qnet`.
         trajectory_value: value of a trajectory of verifier-best-of-n: Q of its "last" state, or
             the "mean" or "min" over its states.
         stop_at: value of a trajectory at which verifier-best-of-n stops drawing; None for never.
         trajectories: maximum number of trajectories of best-of-n and verifier-best-of-n; None for
             as many as candidates, or with q-guided as many as its tokens pay for.
         beams: number of trajectories that q-beam keeps, each with `candidates` draws per step.
+        lats_iterations: maximum number of trajectories of lats, which ends with the first success.
         guided_trajectories: N, the number of trajectories of q-guided-n.
         paraphrases: run folder of `paraphrase`, for q-guided-aug and best-of-n-aug.
         candidates: M, the number of candidates per step; the most for adaptive.
@@ -108,6 +109,7 @@ class EvaluateConfig(RolloutConfig):
     stop_at: float | None = None
     trajectories: int | None = Field(default=None, ge=1)
     beams: int = Field(default=2, ge=1)
+    lats_iterations: int = Field(default=5, ge=1)
     guided_trajectories: int = Field(default=3, ge=1)
     paraphrases: Path | None = None
     policy_sha256: str = ""
@@ -164,6 +166,7 @@ class EvaluateConfig(RolloutConfig):
             trajectory_value=self.trajectory_value,
             stop_at=self.stop_at,
             beams=self.beams,
+            iterations=self.lats_iterations,
         )
 
     @property

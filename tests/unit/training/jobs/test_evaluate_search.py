@@ -140,6 +140,37 @@ def test_one_beam_that_reads_at_the_action_is_the_guided_agent(tmp_path: Path) -
         assert row.completion_tokens == guided[key].completion_tokens
 
 
+def test_a_tree_search_of_one_trajectory_is_the_guided_agent(tmp_path: Path) -> None:
+    evaluate(tmp_path, scorer=Patient(), methods=("q-guided", "lats"), lats_iterations=1)
+    guided, tree = (by_task(tmp_path, method) for method in ("q-guided", "lats"))
+    assert any(row.success for row in tree.values())
+    for key, row in tree.items():
+        assert row.actions == guided[key].actions
+        assert row.completion_tokens == guided[key].completion_tokens
+
+
+class Muddled(Patient):
+    """Prefers what Patient would not do."""
+
+    def _q(self, request: ScoreRequest, action: str) -> float:
+        return -super()._q(request, action)
+
+
+def test_a_tree_search_tries_again_until_it_succeeds(tmp_path: Path) -> None:
+    results = evaluate(tmp_path, scorer=Muddled(), methods=("q-guided", "lats"), lats_iterations=8)
+    peeks = {summary.method: summary.peeks for summary in results.summary}
+    assert peeks == {"q-guided": False, "lats": True}
+    guided, tree = (by_task(tmp_path, method) for method in ("q-guided", "lats"))
+    assert sum(row.success for row in tree.values()) > sum(row.success for row in guided.values())
+    for key, row in tree.items():
+        first, *others = row.trajectories
+        assert first.success == guided[key].success
+        assert len(others) < 8
+        assert not any(trajectory.success for trajectory in row.trajectories[:-1])
+        assert row.success == row.trajectories[-1].success
+    assert any(len(row.trajectories) > 1 and row.success for row in tree.values())
+
+
 def test_searches_depend_neither_on_parallel_nor_on_the_reward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,8 +180,9 @@ def test_searches_depend_neither_on_parallel_nor_on_the_reward(
         return replace(step(self, action), reward=0.0)
 
     methods = ("verifier-best-of-n", "q-beam")
-    evaluate(tmp_path / "one", scorer=Witness(), methods=methods, parallel=1)
-    evaluate(tmp_path / "many", scorer=Witness(), methods=methods, parallel=32)
+    searches = (*methods, "lats")
+    evaluate(tmp_path / "one", scorer=Witness(), methods=searches, parallel=1)
+    evaluate(tmp_path / "many", scorer=Witness(), methods=searches, parallel=32)
     assert untimed(rows_of(tmp_path / "one")) == untimed(rows_of(tmp_path / "many"))
     with monkeypatch.context() as patch:
         patch.setattr(CorridorEnvironment, "step", thankless)
@@ -181,7 +213,7 @@ def test_one_q_model_guides_and_another_verifies(tmp_path: Path) -> None:
     [
         (Witness(), None, ("q-guided",), "name it as verifier"),
         (None, Patient(), ("q-beam",), "train one with read_at = 'observation'"),
-        (Patient(), Witness(), ("q-guided",), "add q-beam or verifier-best-of-n to methods"),
+        (Patient(), Witness(), ("q-guided",), "no method uses the verifier; add lats or q-beam"),
     ],
 )
 def test_a_q_model_in_the_wrong_place_is_refused(

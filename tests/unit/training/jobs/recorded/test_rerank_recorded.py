@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.training.jobs.recorded.test_recorded_groups import configure
 
 from qnet.errors import ConfigError
+from tests.unit.training.jobs.recorded.test_recorded_groups import configure
 from training.data.runs import RunFolder, read_rows
 from training.environments.intercode_sql.bundle import InterCodeSqlConfig
 from training.jobs.recorded.groups import run_recorded_groups
