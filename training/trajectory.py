@@ -153,7 +153,7 @@ def reply_key(reply: Message) -> str:
 
 
 Action = str | ToolCall
-"""What an environment takes: a bare action, or one tool call."""
+"""Input of an environment: a bare action, or one tool call."""
 
 
 @dataclass(frozen=True, slots=True)

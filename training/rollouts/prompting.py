@@ -1,4 +1,4 @@
-"""What a policy gets with every history of an environment: its tools and its few-shot turns.
+"""Additions to every history that a policy gets: the environment's tools and few-shot turns.
 
 Agents and Q models see the history alone, and so do rows. The driver of a job adds the rest to each
 draw, so that no agent has to know of it.
