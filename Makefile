@@ -11,13 +11,19 @@ TEST_WORKERS ?= auto
 GPU_PYTHON ?= 3.12
 GPU_WHEELS ?=
 GPU_CHECK_ARGS ?=
-# Where pip finds torch; empty leaves pip's own choice. For the CPU build:
-#   TORCH_INDEX=https://download.pytorch.org/whl/cpu make setup
-TORCH_INDEX ?=
+# Where pip finds torch; empty leaves pip's own choice. Without it, a Linux machine without an NVIDIA
+# driver gets the CPU build, because pip's own choice brings gigabytes of CUDA.
+#   TORCH_INDEX=https://download.pytorch.org/whl/cu130 make setup
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+cpu_build :=
+ifeq ($(origin TORCH_INDEX),undefined)
+cpu_build := $(shell test "$$(uname -s)" = Linux && ! test -e /proc/driver/nvidia/version \
+	&& ! command -v nvidia-smi > /dev/null && echo yes)
+endif
 
 bin := $(VENV)/bin
 pip := $(bin)/python -m pip
-install := $(pip) install --quiet --disable-pip-version-check --constraint constraints.txt
+install := $(pip) install --disable-pip-version-check --constraint constraints.txt
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
@@ -118,10 +124,21 @@ $(bin)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # torch comes first and alone, so that its index is used for nothing else and nothing that
-# depends on it pulls another build.
+# depends on it pulls another build. Where the CPU index cannot be reached, a mirror may do.
+ifeq ($(cpu_build),yes)
+torch_build := the CPU build, because there is no NVIDIA driver; TORCH_INDEX decides otherwise
+install_torch = $(install) --no-deps --retries 1 --timeout 15 --index-url $(CPU_INDEX) torch \
+	|| { echo "note: no torch from $(CPU_INDEX); taking pip's own choice"; $(install) torch; }
+else
+torch_build := $(if $(TORCH_INDEX),from $(TORCH_INDEX),pip's own choice)
+install_torch = $(install) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+endif
+
 $(VENV)/.installed: $(inputs) | $(bin)/python
-	$(install) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(install) --editable .
+	@echo "setup 1/2: torch ($(torch_build))"
+	$(install_torch)
+	@echo "setup 2/2: everything else"
+	$(install) --editable '.[train]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from qnet.support.extras import PACKAGES
+
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
@@ -126,17 +128,32 @@ def test_the_image_gets_what_it_copies_and_nothing_else() -> None:
 
 
 def test_the_image_installs_all_that_the_server_can_be_told_to_use() -> None:
-    """QGUIDE_OTLP_ENDPOINT needs an extra."""
+    """Models in the process, QGUIDE_OTLP_ENDPOINT and the jobs need extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     program = re.search(r'^    python -c "(.*)" > requirements.txt', DOCKERFILE, re.MULTILINE)
     assert program
     command = [sys.executable, "-c", program[1]]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     asked = done.stdout.splitlines()
-    assert asked == [*project["dependencies"], *project["optional-dependencies"]["otel"]]
+    extras = project["optional-dependencies"]
+    used = [one for name in ("models", "report", "train", "otel") for one in extras[name]]
+    own = [one for one in used if one.startswith("qguide")]
+    assert own == ["qguide[models,report]"]
+    assert asked == [*project["dependencies"], *(one for one in used if one not in own)]
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     names = {re.split(r"[^\w.-]", one)[0] for one in asked}
     assert {_plain(name) for name in names} <= {_plain(name) for name in pinned}
+
+
+def test_each_extra_brings_the_packages_that_its_name_is_given_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra, packages in PACKAGES.items():
+        asked = project["optional-dependencies"][extra]
+        brought = {re.split(r"[^\w.-]", one)[0] for one in asked if not one.startswith("qguide")}
+        assert brought == packages
+    assert not {re.split(r"[^\w.-]", one)[0] for one in project["dependencies"]} & set().union(
+        *PACKAGES.values()
+    )
 
 
 def _plain(name: str) -> str:
