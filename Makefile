@@ -15,10 +15,9 @@ GPU_CHECK_ARGS ?=
 # driver gets the CPU build, because pip's own choice brings gigabytes of CUDA.
 #   TORCH_INDEX=https://download.pytorch.org/whl/cu130 make setup
 CPU_INDEX := https://download.pytorch.org/whl/cpu
-cpu_build :=
-ifeq ($(origin TORCH_INDEX),undefined)
-cpu_build := $(shell test "$$(uname -s)" = Linux && ! test -e /proc/driver/nvidia/version \
-	&& ! command -v nvidia-smi > /dev/null && echo yes)
+has_driver := $(shell { test -e /proc/driver/nvidia/version || command -v nvidia-smi; } > /dev/null && echo yes)
+ifeq ($(origin TORCH_INDEX)$(has_driver)$(shell uname -s),undefinedLinux)
+cpu_build := yes
 endif
 
 bin := $(VENV)/bin
