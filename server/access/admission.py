@@ -18,7 +18,7 @@ from server.errors.table import known_error_response
 from server.errors.types import ForbiddenError, OverLimitError, UnauthorizedError
 from server.settings.settings import Settings
 
-HEALTH: Final = frozenset({"/healthz", "/readyz"})
+HEALTH: Final = frozenset({"/health", "/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})
 DOCS: Final = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
 PAGE: Final = frozenset({"/", "/playground"})

@@ -385,6 +385,12 @@ class Health(Body):
     )
 
 
+class Version(Body):
+    """Version of the server."""
+
+    version: str
+
+
 class ErrorDetail(Body):
     """Error for programs (`code`) and for people (`message`)."""
 

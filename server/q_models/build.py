@@ -31,8 +31,14 @@ from server.redis.client import RedisLink
 from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
 from server.upstreams.build import build_upstream
 
-DEMO_Q = {"Action: go to": 0.75, "Action: look": 0.5, "Action: inventory": 0.25}
-"""Q-values of the scripted Q model for the replies of the scripted policy."""
+DEMO_Q = {
+    "Action: put": 0.95,
+    "Action: take": 0.85,
+    "Action: go to": 0.75,
+    "Action: look": 0.5,
+    "Action: inventory": 0.25,
+}
+"""Q-values of the scripted Q model for the replies of the scripted policy and of the demo."""
 
 _VERSION_DIGITS: Final = 12
 _FAKE_VERSION: Final = "0"

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from server.messages.schemas import Health
+from server.messages.schemas import Health, Version
 from server.q_models.build import Models
 from server.routes.dependencies import (
     DrainDep,
@@ -23,6 +23,7 @@ _DEAD: Final = "a scoring thread is dead; restart the server"
 
 
 @router.get("/healthz", responses={503: {"model": Health}})
+@router.get("/health", include_in_schema=False)  # the name that vLLM has for it
 async def live(models: ModelsDep, response: Response) -> Health:
     """Liveness: 503 if only a restart would help.
 
@@ -62,6 +63,12 @@ async def ready(
     response.status_code = 503
     response.headers["Retry-After"] = "1"
     return Health(status="unavailable", reason=reason, details=details)
+
+
+@router.get("/version")
+async def version(request: Request) -> Version:
+    """Version of the server."""
+    return Version(version=request.app.version)
 
 
 @router.get("/metrics", response_class=Response)

@@ -43,6 +43,7 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
         "/v1/models/{model_id}",
         "/healthz",
         "/readyz",
+        "/version",
         "/metrics",
         "/playground/abilities",
     }
