@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 Result = TypeVar("Result")
 
@@ -271,6 +271,15 @@ class Policy(Protocol):
         Raises:
             HistoryTooLongError: the history leaves no room for a reply.
         """
+        ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A policy whose tokenizer is in this process."""
+
+    async def count_tokens(self, history: History) -> int:
+        """Tokens of a history as the policy reads it, however many they are."""
         ...
 
 

@@ -14,6 +14,7 @@ from qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
 from server.access.admission import AdmissionMiddleware, RateLimits
 from server.access.keys import KeyFile
 from server.access.rate_limits import Limiter
+from server.anthropic.answers import MessageEvent
 from server.chat.answers import ChatChunk
 from server.episodes.service import Episodes, build_recorder, build_store
 from server.errors.table import STATUSES, install_error_handlers
@@ -27,13 +28,24 @@ from server.observability.metered import MeteredPolicy
 from server.q_models.build import Models, build_models
 from server.redis.paraphrase_cache import RedisParaphraseCache
 from server.responses.answers import ResponseEvent
-from server.routes import act, admin, chat, episodes, health, playground, rerank, responses, score
+from server.routes import (
+    act,
+    admin,
+    anthropic,
+    chat,
+    episodes,
+    health,
+    playground,
+    rerank,
+    responses,
+    score,
+)
 from server.routes import models as models_route
 from server.settings.settings import Settings
 from server.upstreams.health import UpstreamWatch
 from server.upstreams.vllm_process import VllmProcess
 
-_STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent)
+_STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
 """Data of the events of each streaming route."""
 
 
@@ -69,7 +81,7 @@ def create_app(
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
     install_error_handlers(app)
-    for module in (act, score, rerank, chat, responses, episodes, models_route, health):
+    for module in (act, score, rerank, chat, responses, anthropic, episodes, models_route, health):
         app.include_router(module.router)
     if settings.admin:
         app.include_router(admin.router)

@@ -86,6 +86,19 @@ class LocalPolicy:
         )
         return await self._worker.submit(asked)
 
+    async def count_tokens(self, history: History) -> int:
+        """Tokens of a history as this policy reads it, however many they are.
+
+        Raises:
+            RenderingError: the chat template does not take the history.
+            ScorerUnavailableError: the device thread is dead.
+        """
+        if self._worker is None:
+            raise ConfigError(f"{self.name} has no device thread; build it with thread=")
+        encode = partial(self._renderer.encode_history, history)
+        characters = sum(len(turn.text) for turn in history)
+        return len(await self._worker.thread.tokenize(encode, characters=characters))
+
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Candidates of each request, in order.
 

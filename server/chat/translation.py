@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from qnet.decision.decide import Decision, StepUsage
@@ -51,9 +52,17 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
 
 
 def read_request(
-    body: ChatCompletionRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
+    body: ChatCompletionRequest,
+    options: GuidanceOptions,
+    policy: ServedPolicy,
+    settings: Settings,
+    *,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> GuidedStepRequest:
     """Translate a chat completion request to the request for a guided step.
+
+    Args:
+        names: the caller's name of each parameter that its dialect calls otherwise, for errors.
 
     Raises:
         InvalidCandidatesError: M is below n.
@@ -81,7 +90,7 @@ def read_request(
         history=history,
         unreadable=flaw,
         view=view,
-        sampling=_sampling(body, options, policy),
+        sampling=_sampling(body, options, policy, names),
         num_candidates=num_candidates,
         options=options,
         n=n,
@@ -89,7 +98,10 @@ def read_request(
 
 
 def _sampling(
-    body: ChatCompletionRequest, options: GuidanceOptions, policy: ServedPolicy
+    body: ChatCompletionRequest,
+    options: GuidanceOptions,
+    policy: ServedPolicy,
+    names: Mapping[str, str],
 ) -> Sampling:
     sampling = Sampling(
         temperature=body.temperature if options.temperature is None else options.temperature,
@@ -99,7 +111,7 @@ def _sampling(
     )
     longest = body.max_completion_tokens
     if policy.upstream_model is None:
-        _check_in_process(body.parameters, policy.name)
+        _check_in_process(body.parameters, policy.name, names)
         seed = None if body.seed is None else body.seed % 2**63
         return replace(sampling, max_tokens=longest or body.max_tokens, seed=seed, parameters={})
     if longest is None:
@@ -108,13 +120,16 @@ def _sampling(
     return replace(sampling, parameters=body.parameters | {"max_completion_tokens": longest})
 
 
-def _check_in_process(parameters: Mapping[str, object], policy: str) -> None:
+def _check_in_process(
+    parameters: Mapping[str, object], policy: str, names: Mapping[str, str]
+) -> None:
     for name, value in parameters.items():
         if name not in _HARMLESS and value not in _NEUTRAL.get(name, ()):
+            given = names.get(name, name)
             raise UnsupportedParameterError(
-                f"the policy {policy!r} runs in this server and does not support {name!r}; leave "
+                f"the policy {policy!r} runs in this server and does not support {given!r}; leave "
                 "the parameter out or choose a policy that is an upstream (QGUIDE_UPSTREAMS)",
-                parameter=name,
+                parameter=given,
             )
 
 
@@ -145,7 +160,7 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
             "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
             **({"completion_tokens_details": dict(details)} if details else {}),
         },
-        "qguide": _guidance(taken, options, best),
+        "qguide": guidance_of(taken, options, best),
     }
 
 
@@ -160,11 +175,12 @@ def _choice(place: int, candidate: Candidate) -> dict[str, Any]:
         "index": place,
         "message": message,
         "logprobs": candidate.logprobs,
-        "finish_reason": _finish_reason(candidate),
+        "finish_reason": finish_reason_of(candidate),
     }
 
 
-def _finish_reason(candidate: Candidate) -> str:
+def finish_reason_of(candidate: Candidate) -> str:
+    """OpenAI's reason why a candidate ended, or the upstream's own."""
     if candidate.finish_reason:
         return candidate.finish_reason
     if candidate.message.tool_calls:
@@ -172,7 +188,14 @@ def _finish_reason(candidate: Candidate) -> str:
     return "stop" if candidate.finished else "length"
 
 
-def _guidance(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]) -> dict[str, Any]:
+def guidance_of(
+    taken: GuidedStepResult, options: GuidanceOptions, best: list[int]
+) -> dict[str, Any]:
+    """The `qguide` object of an answer.
+
+    Args:
+        best: indices of the returned candidates, the best first.
+    """
     decision = taken.decision
     guidance: dict[str, Any] = {
         "guided": decision.guided,
@@ -228,7 +251,7 @@ def _candidates(decision: Decision) -> list[dict[str, Any]]:
         {
             "message": wire_message(candidate.message),
             "q_value": q,
-            "finish_reason": _finish_reason(candidate),
+            "finish_reason": finish_reason_of(candidate),
         }
         for candidate, q in decision.scored_candidates
     ]

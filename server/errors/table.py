@@ -30,6 +30,7 @@ from qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
+from server.errors.anthropic import OVERLOADED, anthropic_body, speaks_anthropic
 from server.errors.openai import NO_WORDS, UpstreamWords, openai_detail, speaks_openai
 from server.errors.types import (
     BodyTimeoutError,
@@ -102,24 +103,33 @@ def error_response(
     retry_after_s: float | None = None,
     upstream: UpstreamWords = NO_WORDS,
 ) -> JSONResponse:
-    """The response of every error; 429 and 503 carry Retry-After, 401 WWW-Authenticate.
+    """The response of every error; 429, 503 and 529 carry Retry-After, 401 WWW-Authenticate.
 
     Args:
         param: the invalid field; only OpenAI's format has a place for it.
         upstream: an upstream's own code and type, which OpenAI's format keeps.
     """
     message = message.encode(errors="replace").decode()  # it may quote a lone surrogate
-    detail = {"code": code, "message": message}
-    if speaks_openai(request.url.path):
-        status, detail = openai_detail(status, code, message, param, upstream)
     request_id = getattr(request.state, "request_id", "")
+    path = request.url.path
+    if speaks_anthropic(path):
+        status, body = anthropic_body(status, code, message, request_id)
+    else:
+        detail = {"code": code, "message": message}
+        if speaks_openai(path):
+            status, detail = openai_detail(status, code, message, param, upstream)
+        body = {"error": {**detail, "request_id": request_id}}
     wait_s = max(RETRY_AFTER_S, ceil(retry_after_s or 0))  # clients would retry 0 in a tight loop
-    headers = {"Retry-After": str(wait_s)} if status in (429, 503) else {}
+    headers = {"Retry-After": str(wait_s)} if status in (429, 503, OVERLOADED) else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(
-        {"error": {**detail, "request_id": request_id}}, status_code=status, headers=headers
-    )
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def error_event(request: Request, response: JSONResponse) -> bytes:
+    """An error as the last event of a stream that has begun."""
+    name = b"event: error\n" if speaks_anthropic(request.url.path) else b""
+    return name + b"data: " + bytes(response.body) + b"\n\n"
 
 
 def known_error_response(request: Request, error: Exception) -> JSONResponse:

@@ -8,12 +8,12 @@ from typing import Final
 
 import structlog
 from fastapi import Request
-from fastapi.responses import JSONResponse
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.context.request_context import Account, open_account
-from server.errors.table import known_error_response, unknown_error_response
+from server.errors.anthropic import REQUEST_ID_HEADER, speaks_anthropic
+from server.errors.table import error_event, known_error_response, unknown_error_response
 from server.errors.types import DrainingError
 from server.observability.metrics import Metrics
 
@@ -130,6 +130,8 @@ class Observe:
                 headers = MutableHeaders(scope=message)
                 streams = headers.get("content-type", "").startswith("text/event-stream")
                 headers["X-Request-ID"] = request.state.request_id
+                if speaks_anthropic(request.url.path):
+                    headers[REQUEST_ID_HEADER] = request.state.request_id
                 if replica:
                     headers["X-QGuide-Replica"] = replica
             await send(message)
@@ -145,18 +147,15 @@ class Observe:
             if status is None:
                 await response(request.scope, receive, with_request_id)
             elif streams:
-                await with_request_id(_last_event(response))
+                event = error_event(request, response)
+                await with_request_id(
+                    {"type": "http.response.body", "body": event, "more_body": False}
+                )
         except Exception as error:  # the last place where the response can carry the request's id
             response = unknown_error_response(request, error)
             if status is None:  # otherwise the client sees a truncated body
                 await response(request.scope, receive, with_request_id)
         return status or CLIENT_GONE
-
-
-def _last_event(response: JSONResponse) -> Message:
-    """An error as the last event of a server-sent event stream that has begun."""
-    body = b"data: " + bytes(response.body) + b"\n\n"
-    return {"type": "http.response.body", "body": body, "more_body": False}
 
 
 def _report(

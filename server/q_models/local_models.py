@@ -50,7 +50,13 @@ def build_local_source(settings: Settings, folder: Path, source: Source) -> Scor
             full_sequences=settings.full_sequences,
         )
 
-    return ScorerSource(build, source, loaded.manifest, precision=settings.dtype)
+    return ScorerSource(
+        build,
+        source,
+        loaded.manifest,
+        precision=settings.dtype,
+        encode=loaded.renderer.encode_history,
+    )
 
 
 def _set_threads(settings: Settings) -> None:

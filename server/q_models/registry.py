@@ -20,7 +20,15 @@ from qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ScoringWorker
 from qnet.errors import ScorerUnavailableError
 from qnet.models.manifest import Manifest
 from qnet.policies.usage_ledger import record_usage
-from qnet.types import AsyncScorer, CacheUse, CachingScorer, ScoreRequest, ScoreResult, Slices
+from qnet.types import (
+    AsyncScorer,
+    CacheUse,
+    CachingScorer,
+    History,
+    ScoreRequest,
+    ScoreResult,
+    Slices,
+)
 from server.context.request_context import name_episode
 from server.observability.metered import MeteredScorer
 from server.observability.metrics import Metrics
@@ -66,6 +74,7 @@ class ScorerSource:
         precision: the dtype of its computations.
         own_thread: score on a separate thread, because it waits on a network and the device thread
             must not.
+        encode: tokens of a history as the Q model reads it; None for a fake.
     """
 
     build: Callable[[], CachingScorer]
@@ -73,6 +82,7 @@ class ScorerSource:
     manifest: Manifest | None = None
     own_thread: bool = False
     precision: str = ""
+    encode: Callable[[History], Sequence[int]] | None = None
 
 
 class QModel:
@@ -85,6 +95,7 @@ class QModel:
         self.source = origin.source
         self.manifest = origin.manifest
         self.context: int | None = None
+        self._encode = origin.encode
         self._runtime = runtime
         self._own_thread = origin.own_thread
         self._thread = (
@@ -105,6 +116,19 @@ class QModel:
     def healthy(self) -> bool:
         """True while its scoring thread is alive."""
         return self._thread.healthy
+
+    async def count_tokens(self, history: History) -> int | None:
+        """Tokens of a history as it reads it, however many they are; None without a tokenizer.
+
+        Raises:
+            RenderingError: the chat template does not take the history.
+            ScorerUnavailableError: the scoring thread is dead.
+        """
+        if self._encode is None:
+            return None
+        encode = partial(self._encode, history)
+        characters = sum(len(turn.text) for turn in history)
+        return len(await self._thread.tokenize(encode, characters=characters))
 
     def open(self) -> None:
         """Build the scorer on the scoring thread; must be called from another thread.
@@ -273,6 +297,17 @@ class QModels:
         ):
             scorer = ShadowedScorer(model, shadow, self._shadows) if shadow else model.scorer
             yield QModelLease(model.id, model.name, model.version, scorer)
+
+    async def count_tokens(self, name: str | None, history: History) -> tuple[str, int | None]:
+        """Id of the Q model of that name, and the tokens of a history as it reads it.
+
+        Raises:
+            RenderingError: the chat template does not take the history.
+            UnknownModelError: no such Q model is served.
+        """
+        model = self._models[self.routes.resolve(DEFAULT if name is None else name, None)]
+        with _held(model):
+            return model.id, await model.count_tokens(history)
 
     def add(self, model: QModel, *, replacing: bool = False) -> None:
         """Serve an opened Q model; see `AliasTable.add`.

@@ -34,4 +34,11 @@ def build_classify_source(settings: Settings, folder: Path, classifier: Classifi
 
     # The folder says nothing of the weights, so the address keeps cached scores apart.
     precision = f"classify {url}"
-    return ScorerSource(build, "vllm", loaded.manifest, own_thread=True, precision=precision)
+    return ScorerSource(
+        build,
+        "vllm",
+        loaded.manifest,
+        own_thread=True,
+        precision=precision,
+        encode=loaded.renderer.encode_history,
+    )

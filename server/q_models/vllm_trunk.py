@@ -69,4 +69,11 @@ def build_vllm_scorer_source(settings: Settings, folder: Path, trunk: VllmTrunk)
         )
         return VllmScorer(loaded, server, max_tokens=trunk.max_tokens)
 
-    return ScorerSource(build, "vllm", loaded.manifest, own_thread=True, precision="vllm")
+    return ScorerSource(
+        build,
+        "vllm",
+        loaded.manifest,
+        own_thread=True,
+        precision="vllm",
+        encode=loaded.renderer.encode_history,
+    )

@@ -1,0 +1,149 @@
+"""Request and error bodies of POST /v1/messages, with the `qguide` extension."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
+from server.messages.schemas import NOT_EMPTY, Positive, StepOptions, Temperature
+
+
+class Source(Whole):
+    """Bytes or address of an image or a document."""
+
+    type: str = Field(description="`base64`, `url`, or `text` for a document of plain text")
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class Part(Whole):
+    """A block that can stand in a user's message, in `system` or in a tool's result."""
+
+    type: str = Field(description="`text`, `image` or `document`")
+    text: str | None = None
+    source: Source | None = None
+
+
+class Block(Part):
+    """A block of a message's content."""
+
+    type: str = Field(
+        description="`text`, `image`, `document`, `tool_use`, `tool_result`, `thinking` or "
+        "`redacted_thinking`"
+    )
+    id: str | None = Field(default=None, description="of a tool_use")
+    name: str | None = Field(default=None, description="the called tool")
+    input: dict[str, Any] | None = Field(default=None, description="the called tool's arguments")
+    tool_use_id: str | None = Field(default=None, description="the tool_use of a tool_result")
+    content: str | list[Part] | None = Field(default=None, description="of a tool_result")
+    is_error: bool | None = Field(
+        default=None, description="true if the tool failed: its text then begins with `Error: `"
+    )
+    thinking: str | None = None
+    signature: str | None = None
+
+
+class Turn(Whole):
+    """One message of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class Tool(Whole):
+    """A tool that the caller runs."""
+
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] | None = Field(
+        default=None, description="JSON schema; tools without one are Anthropic's and refused"
+    )
+    type: str | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(Whole):
+    """The tools that an answer may or must call."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = Field(default=None, description="the tool, with type `tool`")
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Whole):
+    """Request for thinking blocks; the upstream decides how long it thinks."""
+
+    type: str = Field(description="`disabled` leaves out the upstream's thoughts")
+
+
+class OutputFormat(Whole):
+    """A structured answer."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Whole):
+    """Form of the answer."""
+
+    format: OutputFormat | None = None
+
+
+class Metadata(Whole):
+    """Data about the request."""
+
+    user_id: str | None = None
+
+
+class Prompt(WholeRequest):
+    """Everything that the model reads."""
+
+    messages: list[Turn] = Field(json_schema_extra=NOT_EMPTY)
+    model: str | None = Field(default=None, description="the policy; null takes the default")
+    system: str | list[Part] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+
+
+class MessagesRequest(Prompt):
+    """Anthropic's request body; parameters that it does not know are passed on to an upstream."""
+
+    max_tokens: Positive = Field(description="most tokens of each candidate")
+    stream: bool | None = None
+    temperature: Temperature | None = None
+    top_p: float | None = Field(default=None, allow_inf_nan=False)
+    top_k: int | None = None
+    stop_sequences: list[str] | None = None
+    output_config: OutputConfig | None = None
+    metadata: Metadata | None = None
+    qguide: GuidanceOptions = GuidanceOptions()
+
+
+class CountTokensRequest(Prompt):
+    """A prompt whose tokens are counted; options other than `q_model` are ignored."""
+
+    qguide: StepOptions = StepOptions()
+
+
+class ErrorDetails(BaseModel):
+    """Details of an error, for programs."""
+
+    error_code: str = Field(description="QGuide's code of the error")
+
+
+class AnthropicErrorDetail(BaseModel):
+    """Anthropic's error object."""
+
+    type: str
+    message: str
+    details: ErrorDetails
+
+
+class AnthropicErrorBody(BaseModel):
+    """Error response of this route."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+    request_id: str

@@ -1,0 +1,26 @@
+"""Writer of a message as a stream of named events."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from server.anthropic.events import events_of
+from server.streaming.events import Json, event
+
+_PING: Final = event({"type": "ping"}, "ping")
+
+
+class MessageWriter:
+    """Pings, then the events of the chosen candidate; implements `EventWriter`."""
+
+    def waiting(self) -> Iterable[bytes]:
+        """A ping, which clients skip."""
+        return (_PING,)
+
+    def finished(self, answer: Json) -> Iterator[bytes]:
+        """The events of a message, from message_start to message_stop."""
+        for one in events_of(answer):
+            yield event(one, one["type"])
+
+    def failed(self, error: Json) -> Iterable[bytes]:
+        """The error, after which nothing comes."""
+        return (event(error, "error"),)

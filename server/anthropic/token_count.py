@@ -1,0 +1,60 @@
+"""Number of tokens of a prompt, by a tokenizer that this server has."""
+
+import json
+
+from qnet.errors import InvalidRequestError
+from qnet.types import CountsTokens, History, Message
+from server.anthropic.answers import CountedTokens, TokenSource
+from server.anthropic.schemas import CountTokensRequest
+from server.anthropic.translation import chat_prompt
+from server.chat.history import to_chat_history
+from server.chat.schemas import ChatCompletionRequest
+from server.q_models.build import Models
+from server.settings.settings import Settings
+from server.streaming.events import Json
+
+
+async def count_tokens(
+    body: CountTokensRequest, models: Models, settings: Settings
+) -> CountedTokens:
+    """Count by the tokenizer of the policy, or of the Q model if the policy is an upstream.
+
+    An upstream's own tokenizer is not known here. The Q model's count says how much of the Q
+    model's context the prompt takes, and estimates what it takes of the upstream's; `exact` is
+    false then, and with tools, whose place in the prompt only the upstream knows.
+
+    Raises:
+        InvalidRequestError: neither has a tokenizer in this server.
+        MalformedHistoryError: the prompt has parts that are not text, which no tokenizer counts.
+        UnknownModelError: there is no such policy or Q model.
+    """
+    policy = models.find_policy(body.model)
+    history = _history(body, settings)
+    if isinstance(policy.model, CountsTokens):
+        tokens = await policy.model.count_tokens(history)
+        source = TokenSource(counted_by="policy", name=policy.name, exact=not body.tools)
+        return CountedTokens(input_tokens=tokens, qguide=source)
+    q_model, counted = await models.q_models.count_tokens(body.qguide.q_model, history)
+    if counted is None:
+        raise InvalidRequestError(
+            f"neither the policy {policy.name!r} nor the Q model {q_model!r} has a tokenizer in "
+            "this server, so nothing can count; name another Q model as qguide.q_model, or read "
+            "the usage of an answer"
+        )
+    source = TokenSource(counted_by="q_model", name=q_model, exact=False)
+    return CountedTokens(input_tokens=counted, qguide=source)
+
+
+def _history(body: CountTokensRequest, settings: Settings) -> History:
+    """What the model reads; tools as their JSON, because every chat template writes them so."""
+    prompt = {name: value for name, value in chat_prompt(body).items() if value is not None}
+    chat = ChatCompletionRequest.model_validate(prompt)
+    history, flaw = to_chat_history(
+        chat.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
+    )
+    if flaw:
+        raise flaw
+    tools: list[Json] = prompt.get("tools", [])
+    if not tools:
+        return history
+    return (Message("system", "\n".join(json.dumps(tool) for tool in tools)), *history)

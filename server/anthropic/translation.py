@@ -1,0 +1,235 @@
+"""Translation between Anthropic's messages and chat completions' guided steps. Pure."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qnet.openai_messages import wire_message
+from qnet.types import Candidate, ToolCall, spent_on
+from server.anthropic.history import (
+    INVALID_JSON,
+    SIGNATURE,
+    THOUGHTS,
+    chat_turns,
+    foreign_thoughts,
+    input_of,
+)
+from server.anthropic.schemas import MessagesRequest, Prompt, Tool, ToolChoice
+from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
+from server.chat.translation import finish_reason_of, guidance_of
+from server.guidance.guided_step import GuidedStepResult
+from server.streaming.events import Json
+
+CALLED_HERE: Final = {"stop": "stop_sequences", "response_format": "output_config.format"}
+"""Anthropic's names of parameters that a chat completion calls otherwise."""
+
+_NOT_PASSED_ON: Final = frozenset(
+    (
+        "betas",
+        "cache_control",
+        "container",
+        "context_management",
+        "diagnostics",
+        "inference_geo",
+        "mcp_servers",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
+    )
+)
+"""Anthropic's parameters that chat completions have not, or with other values."""
+_TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
+_STOP_REASONS: Final = {
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as a chat completion, and what its answer depends on.
+
+    Attributes:
+        stop_sequences: texts that end a candidate.
+        thinks: the caller wants the upstream's thoughts as blocks.
+        warnings: what could not be passed on, and why.
+    """
+
+    chat: ChatCompletionRequest
+    stop_sequences: Sequence[str]
+    thinks: bool
+    warnings: tuple[str, ...]
+
+
+def read_message(body: MessagesRequest) -> Asked:
+    """Translate a request to a chat completion's.
+
+    Raises:
+        InvalidRequestError: `tool_choice` names no tool.
+        MalformedHistoryError: a block has no place in a chat completion, or lacks a field.
+        UnsupportedParameterError: a tool is one of those that Anthropic runs or defines.
+    """
+    chat = chat_prompt(body) | {
+        "max_tokens": body.max_tokens,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "stop": body.stop_sequences or None,
+        "response_format": _response_format(body),
+        "user": body.metadata and body.metadata.user_id,
+    }
+    passed_on = {k: v for k, v in body.parameters.items() if k not in _NOT_PASSED_ON}
+    given = {name: value for name, value in chat.items() if value is not None}
+    return Asked(
+        ChatCompletionRequest.model_validate(passed_on | given),
+        body.stop_sequences or (),
+        body.thinking is not None and body.thinking.type != "disabled",
+        tuple(_warnings(body)),
+    )
+
+
+def chat_prompt(body: Prompt) -> Json:
+    """What the model reads, as fields of a chat completion's body; null where there is nothing.
+
+    Raises:
+        InvalidRequestError, MalformedHistoryError, UnsupportedParameterError: see `read_message`.
+    """
+    choice = body.tool_choice
+    one_call = bool(choice and choice.disable_parallel_tool_use)
+    return {
+        "model": body.model,
+        "messages": chat_turns(body.system, body.messages),
+        "tools": [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None,
+        "tool_choice": choice and _tool_choice(choice),
+        "parallel_tool_calls": False if one_call else None,
+    }
+
+
+def _tool(tool: Tool, place: str) -> Json:
+    if tool.input_schema is None:
+        raise UnsupportedParameterError(
+            f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) has no input_schema: "
+            "tools that Anthropic defines or runs are unknown to this server's upstreams; describe "
+            "it by an input_schema or remove it",
+            parameter="tools",
+        )
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "strict": tool.strict,
+    }
+    given = {name: value for name, value in function.items() if value is not None}
+    return {"type": "function", "function": given}
+
+
+def _tool_choice(choice: ToolChoice) -> str | Json:
+    if choice.type != "tool":
+        return _TOOL_CHOICES[choice.type]
+    if choice.name is None:
+        raise InvalidRequestError("tool_choice has the type 'tool' but no name; name the tool")
+    return {"type": "function", "function": {"name": choice.name}}
+
+
+def _response_format(body: MessagesRequest) -> Json | None:
+    format_ = body.output_config and body.output_config.format
+    if not format_:
+        return None
+    schema = {"name": "answer", "schema": format_.schema_, "strict": True}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _warnings(body: MessagesRequest) -> list[str]:
+    warnings = []
+    if dropped := sorted(_NOT_PASSED_ON & body.parameters.keys()):
+        warnings.append(
+            f"not passed on, because chat completions have no such parameter: {', '.join(dropped)}"
+        )
+    if thoughts := foreign_thoughts(body.messages):
+        warnings.append(
+            f"{thoughts} thinking blocks were left out, because no upstream of this server gave "
+            "them"
+        )
+    return warnings
+
+
+def message_of(taken: GuidedStepResult, asked: Asked, options: GuidanceOptions) -> Json:
+    """The response body: Anthropic's message, extended by `qguide`."""
+    decision = taken.decision
+    chosen = decision.candidates[decision.chosen]
+    blocks, unparsed = _blocks(chosen, thinks=asked.thinks)
+    stop_reason, stop_sequence = _stop_reason(chosen, asked.stop_sequences)
+    guidance = guidance_of(taken, options, [decision.chosen])
+    guidance["warnings"] += [*asked.warnings, *map(_unparsed, unparsed)]
+    return {
+        "id": f"msg_{uuid.uuid4().hex}",
+        "type": "message",
+        "role": "assistant",
+        "model": taken.policy,
+        "content": blocks,
+        "stop_reason": stop_reason,
+        "stop_sequence": stop_sequence,
+        "usage": _usage(taken),
+        "qguide": guidance,
+    }
+
+
+def _blocks(candidate: Candidate, *, thinks: bool) -> tuple[list[Json], list[ToolCall]]:
+    """Content of the chosen candidate, and its calls whose arguments are not a JSON object."""
+    message, wire = candidate.message, wire_message(candidate.message)
+    blocks = list(_thoughts(wire)) if thinks else []
+    refusal = wire.get("refusal")
+    if text := message.content or (refusal if isinstance(refusal, str) else ""):
+        blocks.append({"type": "text", "text": text})
+    unparsed = []
+    for call in message.tool_calls:
+        read, is_object = input_of(call.arguments)
+        unparsed += [] if is_object else [call]
+        called = call.id or f"toolu_{uuid.uuid4().hex}"
+        blocks.append({"type": "tool_use", "id": called, "name": call.name, "input": read})
+    return blocks, unparsed
+
+
+def _thoughts(wire: Mapping[str, Any]) -> list[Json]:
+    """At most one block: upstreams with both fields say the same in both."""
+    for field in THOUGHTS:
+        if isinstance(thoughts := wire.get(field), str) and thoughts:
+            return [{"type": "thinking", "thinking": thoughts, "signature": SIGNATURE + field}]
+    return []
+
+
+def _stop_reason(candidate: Candidate, stop_sequences: Sequence[str]) -> tuple[str, str | None]:
+    """The reason and the stop sequence, which only some upstreams (vLLM, SGLang) name."""
+    finish_reason = finish_reason_of(candidate)
+    if candidate.message.tool_calls and finish_reason != "length":
+        return "tool_use", None  # an upstream that was made to call a tool says "stop"
+    matched = candidate.extra.get("stop_reason")
+    if isinstance(matched, str) and matched in stop_sequences:
+        return "stop_sequence", matched
+    return _STOP_REASONS.get(finish_reason, "end_turn"), None
+
+
+def _usage(taken: GuidedStepResult) -> Json:
+    """Tokens of all candidates; Anthropic counts cached tokens apart from the input's."""
+    usage = taken.decision.usage
+    reasoning = spent_on(taken.decision.candidates).completion_details.get("reasoning_tokens")
+    details = {"output_tokens_details": {"thinking_tokens": reasoning}} if reasoning else {}
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_prompt_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_prompt_tokens,
+        "output_tokens": usage.completion_tokens,
+        **details,
+    }
+
+
+def _unparsed(call: ToolCall) -> str:
+    return (
+        f"the arguments of the call of {call.name!r} are not a JSON object; its input has them as "
+        f"the text {INVALID_JSON}"
+    )

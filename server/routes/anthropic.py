@@ -1,0 +1,76 @@
+"""POST /v1/messages: Anthropic's API, answered with the best of M candidates."""
+
+from functools import partial
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from server.anthropic.answers import AnthropicMessage, CountedTokens, MessageEvent
+from server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest
+from server.anthropic.streaming import MessageWriter
+from server.anthropic.token_count import count_tokens
+from server.anthropic.translation import CALLED_HERE, Asked, message_of, read_message
+from server.chat.schemas import GuidanceOptions, options_of
+from server.chat.translation import read_request
+from server.errors.anthropic import OVERLOADED
+from server.errors.table import STATUSES
+from server.guidance.guided_step import GuidedStepRequest, GuidedStepService
+from server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
+from server.streaming.event_stream import EventStream
+from server.streaming.events import Json
+
+router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
+
+_EVENT: Final = {
+    "description": "One event; its `event` line has the same name as its data's `type`.",
+    "type": "object",
+    "properties": {
+        "event": {"type": "string"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": f"#/components/schemas/{MessageEvent.__name__}"},
+        },
+    },
+    "required": ["event", "data"],
+}
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": AnthropicErrorBody} for status in (*STATUSES, OVERLOADED)
+}
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "A message, or with `stream` its events.",
+        "model": AnthropicMessage,
+        "content": {"text/event-stream": {"schema": _EVENT}},
+    },
+    **_ERRORS,
+}
+
+
+@router.post("", response_class=JSONResponse, responses=_RESPONSES)
+async def create_message(body: MessagesRequest, request: Request, stepper: StepperDep) -> Response:
+    """Draw M candidates and return the one with the highest Q as an ordinary message."""
+    options = options_of(body.qguide, request.headers)
+    asked = read_message(body)
+    policy = stepper.models.find_policy(body.model)
+    step = read_request(asked.chat, options, policy, stepper.settings, names=CALLED_HERE)
+    complete = partial(_complete, step, asked, options, stepper)
+    if not body.stream:
+        return JSONResponse(await complete())
+    heartbeat_s = stepper.settings.heartbeat_s
+    return EventStream(request, complete, MessageWriter(), heartbeat_s=heartbeat_s)
+
+
+@router.post("/count_tokens", responses=_ERRORS)
+async def count_message_tokens(
+    body: CountTokensRequest, models: ModelsDep, settings: SettingsDep
+) -> CountedTokens:
+    """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
+    return await count_tokens(body, models, settings)
+
+
+async def _complete(
+    step: GuidedStepRequest, asked: Asked, options: GuidanceOptions, stepper: GuidedStepService
+) -> Json:
+    return message_of(await stepper.take(step), asked, options)

@@ -1,0 +1,212 @@
+"""Parameters of a message, and the message that is answered."""
+
+import json
+from typing import Any
+
+import pytest
+
+from qnet.decision.decide import Decision, StepUsage
+from qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qnet.types import Candidate, Message, TokenUsage, ToolCall
+from server.anthropic.events import events_of
+from server.anthropic.schemas import MessagesRequest
+from server.anthropic.translation import Asked, message_of, read_message
+from server.chat.schemas import GuidanceOptions
+from server.guidance.guided_step import GuidedStepResult
+
+TOOL = {"name": "go", "description": "Go.", "input_schema": {"type": "object"}}
+WIRED = {"name": "go", "description": "Go.", "parameters": {"type": "object"}}
+
+
+def read(**body: Any) -> Asked:
+    asked = {"max_tokens": 5, "messages": [{"role": "user", "content": "find it"}]} | body
+    return read_message(MessagesRequest.model_validate(asked))
+
+
+def answer(candidate: Candidate, **body: Any) -> dict[str, Any]:
+    spent = candidate.spent or TokenUsage(0, 0)
+    usage = StepUsage(
+        prompt_tokens=spent.prompt_tokens,
+        completion_tokens=spent.completion_tokens,
+        scored_tokens=0,
+        cached_tokens=0,
+        cached_prompt_tokens=spent.cached_tokens,
+    )
+    decision = Decision(0, "only_candidate", (candidate,), None, usage)
+    taken = GuidedStepResult(decision, "demo", "q", "0", 1.0)
+    return message_of(taken, read(**body), GuidanceOptions())
+
+
+def drawn(content: str = "", *calls: ToolCall, **more: Any) -> Candidate:
+    return Candidate(Message("assistant", content, calls), 3, **more)
+
+
+def thinking(field: str) -> Candidate:
+    wire = {"role": "assistant", "content": "look", field: "I wonder."}
+    return Candidate(Message("assistant", "look", wire=wire), 3)
+
+
+def test_parameters_get_the_names_of_a_chat_completion() -> None:
+    asked = read(
+        model="demo",
+        temperature=0.5,
+        top_p=0.9,
+        top_k=4,
+        stop_sequences=["\n"],
+        tools=[TOOL | {"cache_control": {"type": "ephemeral"}}],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+        metadata={"user_id": "anna"},
+        repetition_penalty=1.1,
+    )
+    assert (asked.chat.model, asked.chat.max_tokens, asked.chat.temperature) == ("demo", 5, 0.5)
+    assert asked.chat.parameters == {
+        "top_p": 0.9,
+        "top_k": 4,
+        "stop": ["\n"],
+        "tools": [{"type": "function", "function": WIRED}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "user": "anna",
+        "repetition_penalty": 1.1,
+    }
+    assert asked.stop_sequences == ["\n"]
+    assert asked.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("choice", "wired"),
+    [
+        ({"type": "auto"}, "auto"),
+        ({"type": "none"}, "none"),
+        ({"type": "tool", "name": "go"}, {"type": "function", "function": {"name": "go"}}),
+    ],
+)
+def test_a_tool_choice_is_a_chat_completions(choice: Any, wired: Any) -> None:
+    parameters = read(tools=[TOOL], tool_choice=choice).chat.parameters
+    assert parameters["tool_choice"] == wired
+    assert "parallel_tool_calls" not in parameters
+
+
+def test_a_structured_answer_is_a_response_format() -> None:
+    schema = {"type": "object", "properties": {"place": {"type": "string"}}}
+    asked = read(output_config={"format": {"type": "json_schema", "schema": schema}})
+    assert asked.chat.parameters["response_format"]["json_schema"]["schema"] == schema
+
+
+def test_parameters_that_no_chat_completion_has_are_named() -> None:
+    foreign = {"type": "thinking", "thinking": "secret", "signature": "EqQBCkYIBhgC"}
+    messages = [
+        {"role": "user", "content": "find it"},
+        {"role": "assistant", "content": [foreign, {"type": "text", "text": "look"}]},
+        {"role": "user", "content": "a mug"},
+    ]
+    asked = read(messages=messages, service_tier="auto", mcp_servers=[])
+    assert asked.chat.parameters == {}
+    parameters, thoughts = asked.warnings
+    assert parameters.endswith("no such parameter: mcp_servers, service_tier")
+    assert thoughts.startswith("1 thinking blocks were left out")
+    assert answer(drawn("look"), speed="fast")["qguide"]["warnings"] == [
+        "not passed on, because chat completions have no such parameter: speed"
+    ]
+
+
+def test_a_tool_of_anthropics_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedParameterError, match=r"tools\[1\] \('web_search', type 'web_s"):
+        read(tools=[TOOL, {"name": "web_search", "type": "web_search_20260318"}])
+    with pytest.raises(InvalidRequestError, match="no name; name the tool"):
+        read(tools=[TOOL], tool_choice={"type": "tool"})
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason", "sequence"),
+    [
+        (drawn("look"), "end_turn", None),
+        (drawn("look", finished=False), "max_tokens", None),
+        (drawn("look", finish_reason="length"), "max_tokens", None),
+        (drawn("look", finish_reason="content_filter"), "refusal", None),
+        (drawn("look", finish_reason="unheard of"), "end_turn", None),
+        (drawn("", ToolCall("go", "{}"), finish_reason="stop"), "tool_use", None),
+        (drawn("", ToolCall("go", '{"to'), finish_reason="length"), "max_tokens", None),
+        (drawn("look", finish_reason="stop", extra={"stop_reason": "END"}), "stop_sequence", "END"),
+        (drawn("look", finish_reason="stop", extra={"stop_reason": 128009}), "end_turn", None),
+    ],
+)
+def test_the_reason_for_the_end_is_one_of_anthropics(
+    candidate: Candidate, reason: str, sequence: str | None
+) -> None:
+    message = answer(candidate, stop_sequences=["END"])
+    assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
+
+
+def test_text_and_calls_are_blocks() -> None:
+    call = ToolCall("go", '{"to": "desk"}', "call_1")
+    message = answer(drawn("Well.", call, ToolCall("go", '{"to": "de')))
+    text, whole, cut = message["content"]
+    assert text == {"type": "text", "text": "Well."}
+    assert whole == {"type": "tool_use", "id": "call_1", "name": "go", "input": {"to": "desk"}}
+    assert cut["id"].startswith("toolu_")
+    assert cut["input"] == {"INVALID_JSON": '{"to": "de'}
+    [warning] = message["qguide"]["warnings"]
+    assert "the call of 'go' are not a JSON object" in warning
+
+
+def test_a_refusal_is_a_text() -> None:
+    wire = {"role": "assistant", "content": None, "refusal": "No."}
+    message = answer(Candidate(Message("assistant", "", wire=wire), 3))
+    assert message["content"] == [{"type": "text", "text": "No."}]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_thoughts_are_a_block_if_they_were_asked_for(field: str) -> None:
+    enabled = {"type": "enabled", "budget_tokens": 1024}
+    thought, text = answer(thinking(field), thinking=enabled)["content"]
+    assert (thought["type"], thought["thinking"]) == ("thinking", "I wonder.")
+    assert [text] == answer(thinking(field))["content"]
+    assert [text] == answer(thinking(field), thinking={"type": "disabled"})["content"]
+    again = read(messages=[{"role": "assistant", "content": [thought, text]}])
+    [turn] = again.chat.messages
+    assert (turn.model_extra or {})[field] == "I wonder."
+
+
+def test_cached_tokens_are_not_in_the_inputs() -> None:
+    spent = TokenUsage(10, 6, 7, {"reasoning_tokens": 2})
+    assert answer(drawn("look", spent=spent))["usage"] == {
+        "input_tokens": 3,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 7,
+        "output_tokens": 6,
+        "output_tokens_details": {"thinking_tokens": 2},
+    }
+
+
+def test_a_stream_is_the_message_in_pieces() -> None:
+    call = ToolCall("go", '{"to": "desk"}', "call_1")
+    wire = {"role": "assistant", "content": "look here", "reasoning": "I wonder."}
+    candidate = Candidate(Message("assistant", "look here", (call,), wire=wire), 3)
+    message = answer(candidate, thinking={"type": "adaptive"})
+    events = list(events_of(message))
+    kinds = [event["type"] for event in events]
+    assert kinds[0] == "message_start"
+    assert kinds[-2:] == ["message_delta", "message_stop"]
+    assert events[0]["message"]["content"] == []
+    assert events[0]["message"]["qguide"] == message["qguide"]
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+    assert [_joined(events, index) for index in range(3)] == message["content"]
+
+
+def _joined(events: list[dict[str, Any]], index: int) -> dict[str, Any]:
+    """A block put together again from its events, as clients do it."""
+    [start, *deltas, stop] = [event for event in events if event.get("index") == index]
+    assert (start["type"], stop["type"]) == ("content_block_start", "content_block_stop")
+    block, raw = dict(start["content_block"]), ""
+    for delta in (event["delta"] for event in deltas):
+        match delta["type"]:
+            case "text_delta":
+                block["text"] += delta["text"]
+            case "thinking_delta":
+                block["thinking"] += delta["thinking"]
+            case "signature_delta":
+                block["signature"] += delta["signature"]
+            case "input_json_delta":
+                raw += delta["partial_json"]
+    return block | ({"input": json.loads(raw)} if raw else {})
