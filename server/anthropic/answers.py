@@ -41,7 +41,7 @@ class ToolUseBlock(BaseModel):
 AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
-class OutputTokensDetails(BaseModel):
+class MessageOutputDetails(BaseModel):
     """Details of the output's tokens."""
 
     thinking_tokens: int
@@ -56,7 +56,7 @@ class MessageUsage(BaseModel):
         description="tokens of the prompt that an upstream had cached"
     )
     output_tokens: int
-    output_tokens_details: OutputTokensDetails | Absent = None
+    output_tokens_details: MessageOutputDetails | Absent = None
 
 
 class AnthropicMessage(BaseModel):

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
-from server.messages.schemas import NOT_EMPTY, Positive, StepOptions, Temperature
+from server.messages.schemas import NOT_EMPTY, Positive, Seed, StepOptions, Temperature
 
 
 class Source(Whole):
@@ -51,7 +51,7 @@ class Turn(Whole):
     content: str | list[Block]
 
 
-class Tool(Whole):
+class AnthropicTool(Whole):
     """A tool that the caller runs."""
 
     name: str
@@ -102,7 +102,7 @@ class Prompt(WholeRequest):
     messages: list[Turn] = Field(json_schema_extra=NOT_EMPTY)
     model: str | None = Field(default=None, description="the policy; null takes the default")
     system: str | list[Part] | None = None
-    tools: list[Tool] | None = None
+    tools: list[AnthropicTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
 
@@ -116,6 +116,7 @@ class MessagesRequest(Prompt):
     top_p: float | None = Field(default=None, allow_inf_nan=False)
     top_k: int | None = None
     stop_sequences: list[str] | None = None
+    seed: Seed | None = Field(default=None, description="OpenAI's; Anthropic has none")
     output_config: OutputConfig | None = None
     metadata: Metadata | None = None
     qguide: GuidanceOptions = GuidanceOptions()

@@ -9,7 +9,8 @@ from server.anthropic.schemas import CountTokensRequest
 from server.anthropic.translation import chat_prompt
 from server.chat.history import to_chat_history
 from server.chat.schemas import ChatCompletionRequest
-from server.q_models.build import Models
+from server.guidance.readable_view import readable_view
+from server.q_models.build import Models, ServedPolicy
 from server.settings.settings import Settings
 from server.streaming.events import Json
 
@@ -20,16 +21,16 @@ async def count_tokens(
     """Count by the tokenizer of the policy, or of the Q model if the policy is an upstream.
 
     An upstream's own tokenizer is not known here. The Q model's count says how much of the Q
-    model's context the prompt takes, and estimates what it takes of the upstream's; `exact` is
-    false then, and with tools, whose place in the prompt only the upstream knows.
+    model's context the prompt takes, and estimates what it takes of the upstream's, images aside.
+    `exact` is false then, and with tools, whose place in the prompt only the upstream knows.
 
     Raises:
         InvalidRequestError: neither has a tokenizer in this server.
-        MalformedHistoryError: the prompt has parts that are not text, which no tokenizer counts.
+        MalformedHistoryError: the policy, or if it is an upstream the Q model, cannot read it.
         UnknownModelError: there is no such policy or Q model.
     """
     policy = models.find_policy(body.model)
-    history = _history(body, settings)
+    history = _history(body, policy, settings)
     if isinstance(policy.model, CountsTokens):
         tokens = await policy.model.count_tokens(history)
         source = TokenSource(counted_by="policy", name=policy.name, exact=not body.tools)
@@ -45,15 +46,18 @@ async def count_tokens(
     return CountedTokens(input_tokens=counted, qguide=source)
 
 
-def _history(body: CountTokensRequest, settings: Settings) -> History:
-    """What the model reads; tools as their JSON, because every chat template writes them so."""
+def _history(body: CountTokensRequest, policy: ServedPolicy, settings: Settings) -> History:
+    """The prompt as a history; tools as their JSON, because chat templates write them so."""
     prompt = {name: value for name, value in chat_prompt(body).items() if value is not None}
     chat = ChatCompletionRequest.model_validate(prompt)
     history, flaw = to_chat_history(
         chat.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
     )
     if flaw:
-        raise flaw
+        view = readable_view(history) if policy.upstream_model else None
+        if view is None:
+            raise flaw
+        history = view.history
     tools: list[Json] = prompt.get("tools", [])
     if not tools:
         return history

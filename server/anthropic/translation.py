@@ -16,7 +16,7 @@ from server.anthropic.history import (
     foreign_thoughts,
     input_of,
 )
-from server.anthropic.schemas import MessagesRequest, Prompt, Tool, ToolChoice
+from server.anthropic.schemas import AnthropicTool, MessagesRequest, Prompt, ToolChoice
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
 from server.chat.translation import finish_reason_of, guidance_of
 from server.guidance.guided_step import GuidedStepResult
@@ -25,8 +25,9 @@ from server.streaming.events import Json
 CALLED_HERE: Final = {"stop": "stop_sequences", "response_format": "output_config.format"}
 """Anthropic's names of parameters that a chat completion calls otherwise."""
 
-_NOT_PASSED_ON: Final = frozenset(
+_WITHOUT_EFFECT: Final = frozenset(
     (
+        *("n", "max_completion_tokens", "stream_options"),
         "betas",
         "cache_control",
         "container",
@@ -40,7 +41,8 @@ _NOT_PASSED_ON: Final = frozenset(
         "workspace_id",
     )
 )
-"""Anthropic's parameters that chat completions have not, or with other values."""
+"""Anthropic's parameters that chat completions have not, or with other values, and theirs that an
+answer in this dialect has no place for."""
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _STOP_REASONS: Final = {
     "length": "max_tokens",
@@ -79,11 +81,12 @@ def read_message(body: MessagesRequest) -> Asked:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": body.top_k,
+        "seed": body.seed,
         "stop": body.stop_sequences or None,
         "response_format": _response_format(body),
         "user": body.metadata and body.metadata.user_id,
     }
-    passed_on = {k: v for k, v in body.parameters.items() if k not in _NOT_PASSED_ON}
+    passed_on = {k: v for k, v in body.parameters.items() if k not in _WITHOUT_EFFECT}
     given = {name: value for name, value in chat.items() if value is not None}
     return Asked(
         ChatCompletionRequest.model_validate(passed_on | given),
@@ -94,7 +97,7 @@ def read_message(body: MessagesRequest) -> Asked:
 
 
 def chat_prompt(body: Prompt) -> Json:
-    """What the model reads, as fields of a chat completion's body; null where there is nothing.
+    """The prompt as fields of a chat completion's body; null where there is nothing.
 
     Raises:
         InvalidRequestError, MalformedHistoryError, UnsupportedParameterError: see `read_message`.
@@ -110,7 +113,7 @@ def chat_prompt(body: Prompt) -> Json:
     }
 
 
-def _tool(tool: Tool, place: str) -> Json:
+def _tool(tool: AnthropicTool, place: str) -> Json:
     if tool.input_schema is None:
         raise UnsupportedParameterError(
             f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) has no input_schema: "
@@ -146,10 +149,8 @@ def _response_format(body: MessagesRequest) -> Json | None:
 
 def _warnings(body: MessagesRequest) -> list[str]:
     warnings = []
-    if dropped := sorted(_NOT_PASSED_ON & body.parameters.keys()):
-        warnings.append(
-            f"not passed on, because chat completions have no such parameter: {', '.join(dropped)}"
-        )
+    if dropped := sorted(_WITHOUT_EFFECT & body.parameters.keys()):
+        warnings.append(f"parameters without effect on this server: {', '.join(dropped)}")
     if thoughts := foreign_thoughts(body.messages):
         warnings.append(
             f"{thoughts} thinking blocks were left out, because no upstream of this server gave "

@@ -1,7 +1,7 @@
 """Request and error bodies of POST /v1/chat/completions, with the `qguide` extension."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -20,10 +20,10 @@ from qnet.types import Message, Role
 from server.messages.schemas import (
     AT_LEAST_ONE,
     NOT_EMPTY,
-    WHOLE,
     ContentPart,
     Integer,
     Positive,
+    Seed,
     StepOptions,
     Temperature,
 )
@@ -148,7 +148,7 @@ class ChatCompletionRequest(WholeRequest):
     temperature: Temperature | None = None
     max_tokens: Positive | None = None
     max_completion_tokens: Positive | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1), WHOLE] | None = None
+    seed: Seed | None = None
     qguide: GuidanceOptions = GuidanceOptions()
 
     @property

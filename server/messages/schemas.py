@@ -39,6 +39,7 @@ WHOLE: Final = BeforeValidator(_whole_number)
 """Must follow a field's limits; placed before, it would hide them in the OpenAPI document."""
 Integer = Annotated[int, WHOLE]
 Positive = Annotated[int, Field(ge=1), WHOLE]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), WHOLE]
 Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
 QModelName = Annotated[
     str | None, Field(description="a name, `name@version` or alias; null takes the default")

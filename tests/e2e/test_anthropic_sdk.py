@@ -9,7 +9,6 @@ import anthropic
 import pytest
 from anthropic.types import MessageParam, ToolParam, ToolResultBlockParam
 
-from qnet.models.checkpoint import embedded_path
 from server.access.keys import create_key
 from server.app import create_app
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
@@ -74,7 +73,8 @@ def test_a_message_is_the_best_candidate(client: anthropic.Anthropic) -> None:
         model="demo", max_tokens=64, system="Be brief.", messages=MESSAGES, extra_body=M
     )
     [block] = message.content
-    assert (block.type, block.text) == ("text", BEST)
+    assert block.type == "text"
+    assert block.text == BEST
     assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
     assert message.usage.cache_read_input_tokens is not None
     assert message.model_extra is not None
@@ -114,11 +114,11 @@ def test_the_sdks_own_assembly_of_a_stream_is_the_message(
         texts = list(stream.text_stream)
         streamed = stream.get_final_message()
     assert "".join(texts) == ("" if tools else BEST)
-    said = [message.to_dict(exclude_none=True) for message in (whole, streamed)]
+    said: list[Any] = [message.to_dict(exclude_none=True) for message in (whole, streamed)]
     for message in said:
         message.pop("id")
-        message["qguide"].pop("timings_ms")  # type: ignore[attr-defined]
-        for block in message["content"]:  # type: ignore[attr-defined]
+        message["qguide"].pop("timings_ms")
+        for block in message["content"]:
             block.pop("id", None)
     assert said[0] == said[1]
 
@@ -143,7 +143,7 @@ def test_errors_are_the_sdks_own(client: anthropic.Anthropic, server: Server) ->
         )
     assert stranger.value.type == "authentication_error"
     server.upstream.fault = "429"
-    with pytest.raises((anthropic.RateLimitError, anthropic.OverloadedError)):
+    with pytest.raises(anthropic.RateLimitError, match="takes no more requests now"):
         client.messages.create(model="demo", max_tokens=9, messages=MESSAGES)
     server.upstream.fault = "500"
     with pytest.raises(anthropic.InternalServerError, match="upstream demo answered with 500"):
@@ -178,7 +178,6 @@ def test_tokens_are_counted_by_the_q_models_tokenizer(client: anthropic.Anthropi
 
 
 def test_an_embedded_policy_counts_what_its_usage_says() -> None:
-    assert embedded_path("policy").is_dir()
     settings = Settings(policy=EMBEDDED, q_models={"q": SCRIPTED})
     asked: Any = {"model": EMBEDDED, "system": "Be brief.", "messages": MESSAGES}
     with (

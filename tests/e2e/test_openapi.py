@@ -112,6 +112,7 @@ def _for_a_team(folder: Path) -> Iterator[Served]:
                 ("POST /v1/act", 200),
                 ("POST /v1/chat/completions", 200),
                 ("POST /v1/responses", 200),
+                ("POST /v1/messages", 200),
                 ("POST /v1/episodes/{episode_id}/outcome", 200),
                 ("POST /v1/episodes/{episode_id}/outcome", 409),
                 ("GET /v1/models/{model_id}", 200),
@@ -204,7 +205,10 @@ def _send(
 
 def code_of(response: Any) -> str:
     """The code of a refused body; "" for any other answer."""
-    return str(response.json()["error"]["code"]) if response.status_code in (400, 422) else ""
+    if response.status_code not in (400, 422):
+        return ""
+    error = response.json()["error"]
+    return str(error["details"]["error_code"] if "details" in error else error["code"])
 
 
 def _only(fields: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

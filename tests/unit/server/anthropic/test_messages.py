@@ -72,18 +72,28 @@ def test_options_come_as_headers_too(guided: TestClient) -> None:
     assert post(guided, headers=headers).json()["qguide"]["num_candidates"] == 4
 
 
-def test_images_reach_the_upstream_unguided_where_that_was_asked_for(
+def test_images_reach_the_upstream_and_the_q_model_reads_the_text(
     guided: TestClient, upstream: FakeUpstream
 ) -> None:
-    messages = [{"role": "user", "content": [IMAGE, {"type": "text", "text": "what is it?"}]}]
-    error = refusal(post(guided, messages=messages), 400)
-    assert "type 'image_url'; Q models read only text" in error["message"]
-    guidance = ask(guided, messages=messages, qguide={"fallback": "first"})["qguide"]
-    assert guidance["guided"] is False
-    assert "image_url" in guidance["unguided_reason"]
+    text = {"type": "text", "text": "what is it?"}
+    guidance = ask(guided, messages=[{"role": "user", "content": [IMAGE, text]}])["qguide"]
+    assert guidance["guided"] is True
+    assert "image_url" in guidance["warnings"][0]
     [asked] = upstream.asked
     parts = asked["messages"][0]["content"]
     assert [part["type"] for part in parts] == ["image_url", "text"]
+
+
+def test_an_image_alone_is_answered_without_guidance_unless_that_is_an_error(
+    guided: TestClient,
+) -> None:
+    messages = [{"role": "user", "content": [IMAGE]}]
+    guidance = ask(guided, messages=messages)["qguide"]
+    assert guidance["guided"] is False
+    assert "image_url" in guidance["unguided_reason"]
+    options = {"fallback": "error"}
+    error = refusal(post(guided, messages=messages, qguide=options), 400)
+    assert "type 'image_url'; Q models read only text" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +192,7 @@ def test_a_stream_has_named_events_and_the_guidance_first(guided: TestClient) ->
         "message_delta",
         "message_stop",
     ]
-    assert events[0]["message"]["qguide"]["guided"] is True
+    assert events[0]["message"]["qguide"]["reason"] == "unanimous"
     assert events[2]["delta"] == {"type": "input_json_delta", "partial_json": '{"to": "desk"}'}
 
 

@@ -100,13 +100,13 @@ def test_parameters_that_no_chat_completion_has_are_named() -> None:
         {"role": "assistant", "content": [foreign, {"type": "text", "text": "look"}]},
         {"role": "user", "content": "a mug"},
     ]
-    asked = read(messages=messages, service_tier="auto", mcp_servers=[])
+    asked = read(messages=messages, service_tier="auto", mcp_servers=[], n="many")
     assert asked.chat.parameters == {}
     parameters, thoughts = asked.warnings
-    assert parameters.endswith("no such parameter: mcp_servers, service_tier")
+    assert parameters == "parameters without effect on this server: mcp_servers, n, service_tier"
     assert thoughts.startswith("1 thinking blocks were left out")
     assert answer(drawn("look"), speed="fast")["qguide"]["warnings"] == [
-        "not passed on, because chat completions have no such parameter: speed"
+        "parameters without effect on this server: speed"
     ]
 
 
