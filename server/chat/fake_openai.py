@@ -53,6 +53,8 @@ class FakeUpstream:
 
     Attributes:
         replies: the script.
+        calls: function names and arguments, the script where the request has tools; without it
+            the tools are called in turn with arguments made from their schemas.
         fault: the fault to inject.
         faults_after: number of requests to serve before the first fault.
         faults_left: number of faults left to inject; None is unlimited.
@@ -67,6 +69,7 @@ class FakeUpstream:
     """
 
     replies: Sequence[str] = DEFAULT_REPLIES
+    calls: Sequence[tuple[str, Json]] = ()
     fault: Fault = ""
     faults_after: int = 0
     faults_left: int | None = None
@@ -194,7 +197,7 @@ class FakeUpstream:
         calls_tools = tools and body.get("tool_choice") != "none"
         message: Json = {"role": "assistant", "content": None}
         if calls_tools and body["messages"][-1]["role"] != "tool":
-            message["tool_calls"] = [_call(tools[k % len(tools)], k)]
+            message["tool_calls"] = [self._call(tools, k)]
         else:
             message["content"] = self.replies[k % len(self.replies)]
         tokens = {"token_ids": list(range(_words(message))), "stop_reason": None}
@@ -205,6 +208,13 @@ class FakeUpstream:
             "logprobs": _logprobs(message) if body.get("logprobs") else None,
             "finish_reason": "tool_calls" if "tool_calls" in message else "stop",
         }
+
+    def _call(self, tools: Sequence[Json], k: int) -> Json:
+        if not self.calls:
+            return _call(tools[k % len(tools)], k)
+        name, arguments = self.calls[k % len(self.calls)]
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        return {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
 
 
 def fake_upstream(

@@ -42,6 +42,7 @@ class OutputItem(BaseModel):
         default=None, description="of a call; its output has the same `call_id`"
     )
     name: str | Absent = Field(default=None, description="of the called tool")
+    namespace: str | Absent = Field(default=None, description="of the called tool, if it is in one")
     arguments: str | Absent = Field(default=None, description="of a function call")
     input: str | Absent = Field(default=None, description="of a custom tool's call")
 

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 from qnet.errors import MalformedHistoryError, UnsupportedParameterError
 from qnet.openai_messages import PART_END
 from server.responses.schemas import ContentPart, InputItem, ResponsesRequest
+from server.responses.tools import chat_name
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _OF_ANSWERS: Final = frozenset(("annotations", "logprobs"))
@@ -84,7 +85,8 @@ def _call(item: InputItem, kind: str, place: str) -> Turn:
         item.arguments if kind == "function_call" else item.input, said, kind, place
     )
     call_id = _needed(item.call_id, "call_id", kind, place)
-    return {"id": call_id, "type": chat_kind, chat_kind: {"name": name, said: arguments}}
+    called = {"name": chat_name(name, item.namespace), said: arguments}
+    return {"id": call_id, "type": chat_kind, chat_kind: called}
 
 
 def _thoughts(item: InputItem) -> str:

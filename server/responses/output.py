@@ -5,12 +5,16 @@ import uuid
 from typing import Any, Final
 
 from server.responses.schemas import ResponsesRequest, Tool
+from server.responses.tools import called_names
 from server.streaming.events import Json
 
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Reasons for an incomplete response by a chat's finish reason."""
 _REASONING: Final = ("reasoning_content", "reasoning")
 """Fields in which servers write a reply's reasoning."""
+
+Names = dict[str, dict[str, str]]
+"""Name and namespace of tools by their names in a chat."""
 
 
 def opened(body: ResponsesRequest, *, model: str) -> Json:
@@ -71,7 +75,7 @@ def finished(response: Json, completion: Json) -> Json:
         "status": status,
         "completed_at": None if reason else int(time.time()),
         "incomplete_details": {"reason": reason} if reason else None,
-        "output": _output_of(choice, status),
+        "output": _output_of(choice, called_names(response["tools"]), status),
         "usage": _usage(completion["usage"]),
         "qguide": completion["qguide"],
     }
@@ -87,7 +91,7 @@ def failed(response: Json, error: Json) -> Json:
     return response | {"status": "failed", "error": detail}
 
 
-def _output_of(choice: Json, status: str) -> list[Json]:
+def _output_of(choice: Json, names: Names, status: str) -> list[Json]:
     """Items of a choice: its reasoning, its text, its tool calls."""
     message = choice["message"]
     items = [_reasoning(message[name]) for name in _REASONING if _is_text(message.get(name))][:1]
@@ -96,7 +100,7 @@ def _output_of(choice: Json, status: str) -> list[Json]:
     if content or not calls:
         item = {"type": "message", "status": status, "role": "assistant", "content": content}
         items.append({"id": _new_id("msg")} | item)
-    return items + [_call(call, status) for call in calls]
+    return items + [_call(call, names, status) for call in calls]
 
 
 def _is_text(value: object) -> bool:
@@ -118,15 +122,15 @@ def _content(message: Json, logprobs: Any) -> list[Json]:
     return [text | {"annotations": [], "logprobs": tokens}]
 
 
-def _call(call: Json, status: str) -> Json:
+def _call(call: Json, names: Names, status: str) -> Json:
     if "custom" in call:
-        said = {"name": call["custom"]["name"], "input": call["custom"]["input"]}
+        called, field = call["custom"], "input"
         own = {"id": _new_id("ctc"), "type": "custom_tool_call"}
     else:
-        function = call["function"]
-        said = {"name": function["name"], "arguments": function["arguments"]}
+        called, field = call["function"], "arguments"
         own = {"id": _new_id("fc"), "type": "function_call"}
-    return own | {"status": status, "call_id": call["id"]} | said
+    name = names.get(called["name"], {"name": called["name"]})
+    return own | {"status": status, "call_id": call["id"], field: called[field]} | name
 
 
 def _usage(usage: Json) -> Json:

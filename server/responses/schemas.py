@@ -49,6 +49,7 @@ class InputItem(Whole):
     )
     call_id: str | None = Field(default=None, description="of a call and of its output")
     name: str | None = Field(default=None, description="of the called tool")
+    namespace: str | None = Field(default=None, description="of the called tool, if it is in one")
     arguments: str | None = Field(
         default=None, description="of a function call: JSON, as the model wrote it"
     )
@@ -58,8 +59,8 @@ class InputItem(Whole):
     )
 
 
-class Tool(Whole):
-    """A tool that the policy may call."""
+class CallersTool(Whole):
+    """A tool that the policy may call and the caller runs."""
 
     type: str = Field(description="`function` or `custom`; others are refused")
     name: str | None = None
@@ -71,6 +72,13 @@ class Tool(Whole):
     format: dict[str, Any] | None = Field(
         default=None, description="of a custom tool's input: text or a grammar"
     )
+
+
+class Tool(CallersTool):
+    """A tool that the policy may call, or a namespace of them."""
+
+    type: str = Field(description="`function`, `custom` or `namespace`; others are refused")
+    tools: list[CallersTool] | None = Field(default=None, description="of a namespace")
 
 
 class TextFormat(Whole):

@@ -98,6 +98,11 @@ def test_reasoning_that_only_openai_reads_is_left_out() -> None:
     ]
 
 
+def test_a_call_into_a_namespace_has_its_name_in_a_chat() -> None:
+    [turn] = turns_of(CALL | {"namespace": "agents"})
+    assert turn["tool_calls"][0]["function"]["name"] == "agents__go"
+
+
 def test_custom_tools_and_outputs_in_parts() -> None:
     call = {"type": "custom_tool_call", "call_id": "c", "name": "shell", "input": "ls"}
     output = [{"type": "input_text", "text": "a"}]

@@ -22,14 +22,19 @@ CALL: Any = {"id": "c1", "type": "function", "function": {"name": "go", "argumen
 CUSTOM: Any = {"id": "c2", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
 
 
-def response_of(finish_reason: str = "stop", logprobs: Any = None, **message: Any) -> Any:
+def response_of(
+    finish_reason: str = "stop",
+    logprobs: Any = None,
+    body: ResponsesRequest = BODY,
+    **message: Any,
+) -> Any:
     choice = {
         "message": {"role": "assistant", "content": None} | message,
         "finish_reason": finish_reason,
         "logprobs": logprobs,
     }
     completion = {"choices": [choice], "usage": USAGE, "qguide": {"guided": True}}
-    return finished(opened(BODY, model="demo"), completion)
+    return finished(opened(body, model="demo"), completion)
 
 
 def test_a_text_is_a_message() -> None:
@@ -68,6 +73,17 @@ def test_reasoning_text_and_calls_are_items_in_this_order() -> None:
     assert [item.get("call_id") for item in items[2:]] == ["c1", "c2"]
     assert (items[2]["arguments"], items[3]["input"]) == ("{}", "ls")
     assert len({item["id"] for item in items}) == 4
+
+
+def test_a_call_of_a_namespaces_tool_has_both_names() -> None:
+    group = {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "go"}]}
+    body = ResponsesRequest.model_validate({"input": "x", "tools": [group]})
+    function = {"name": "agents__go", "arguments": "{}"}
+    inside, outside = response_of(body=body, tool_calls=[CALL | {"function": function}, CALL])[
+        "output"
+    ]
+    assert (inside["namespace"], inside["name"]) == ("agents", "go")
+    assert (outside.get("namespace"), outside["name"]) == (None, "go")
 
 
 def test_calls_alone_have_no_message_and_a_refusal_is_one() -> None:

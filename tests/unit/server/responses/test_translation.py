@@ -101,6 +101,14 @@ def test_tools_are_nested() -> None:
     }
 
 
+def test_the_tools_of_a_namespace_lie_beside_the_others() -> None:
+    group = {"type": "namespace", "name": "agents", "description": "x", "tools": [FUNCTION]}
+    choice = {"type": "function", "name": "go", "namespace": "agents"}
+    chat = chat_of(tools=[FUNCTION, group], tool_choice=choice)
+    assert [tool["function"]["name"] for tool in chat["tools"]] == ["go", "agents__go"]
+    assert chat["tool_choice"]["function"] == {"name": "agents__go"}
+
+
 @pytest.mark.parametrize(
     ("choice", "chat_choice"),
     [
@@ -151,9 +159,21 @@ def test_what_needs_more_than_a_chat_is_refused_with_its_remedy(
     assert said in str(refused.value)
 
 
-def test_a_tool_without_a_name_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match=r"tools\[0\] \(function\) has no name"):
-        chat_of(tools=[{"type": "function"}])
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        ({"type": "function"}, "tools[0] (function) has no name"),
+        ({"type": "namespace", "name": "a"}, "tools[0] (namespace) needs a name and tools"),
+        (
+            {"type": "namespace", "name": "a", "tools": [{"type": "custom"}]},
+            "tools[0].tools[0] (custom) has no name",
+        ),
+    ],
+)
+def test_a_tool_without_a_name_is_refused(tool: Any, said: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        chat_of(tools=[tool])
+    assert said in str(refused.value)
 
 
 def test_a_seed_that_is_none_is_refused_by_name() -> None:

@@ -1,0 +1,233 @@
+"""Clients whose default is the Responses API, unmodified, against this server with a fake upstream.
+
+They want other versions of what our environment has, or are programs of Node; `make test-clients`
+installs them apart. QGUIDE_CLIENTS_PYTHON names a Python with tests/clients/requirements.txt, and
+QGUIDE_CLIENTS_NODE a folder with the packages of tests/clients/package.json.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server.app import create_app
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from server.settings.settings import SCRIPTED, Settings, Upstream
+from tests.support.documents import blocks_of
+from tests.support.serving import serving_app
+
+PYTHON = os.environ.get("QGUIDE_CLIENTS_PYTHON", "")
+NODE = os.environ.get("QGUIDE_CLIENTS_NODE", "")
+STEP_S = 300
+BEST = DEFAULT_REPLIES[2]
+
+needs_python = pytest.mark.skipif(not PYTHON, reason="QGUIDE_CLIENTS_PYTHON names no Python")
+needs_node = pytest.mark.skipif(not NODE, reason="QGUIDE_CLIENTS_NODE names no folder")
+
+
+@contextmanager
+def serving(fake: FakeUpstream) -> Iterator[str]:
+    with serving_app(fake.app()) as behind:
+        demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake", "retries": 0})
+        settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED})
+        with serving_app(create_app(settings)) as url:
+            yield url
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving(FakeUpstream()) as url:
+        yield f"{url}/v1"
+
+
+def lines_of(*command: str, cwd: str | None = None, env: dict[str, str] | None = None) -> list[Any]:
+    """The lines that a program prints, each of them JSON."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | (env or {}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=STEP_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+AGENTS_SDK = """
+import asyncio
+import json
+import sys
+
+from agents import Agent, Runner, function_tool, set_default_openai_client, set_tracing_disabled
+from openai import AsyncOpenAI
+
+
+@function_tool
+def look(place: str) -> str:
+    return f"{place} has a mug"
+
+
+async def main() -> None:
+    set_tracing_disabled(True)
+    set_default_openai_client(AsyncOpenAI(base_url=sys.argv[1], api_key="any", max_retries=0))
+    agent = Agent(name="finder", instructions="Find things.", model="demo", tools=[look])
+    done = await Runner.run(agent, "find the mug")
+    kinds = [item.type for item in done.new_items]
+    print(json.dumps([done.final_output, kinds, done.context_wrapper.usage.requests]))
+    streamed = Runner.run_streamed(agent, "find the mug")
+    events = [e.data.type async for e in streamed.stream_events() if e.type == "raw_response_event"]
+    print(json.dumps([streamed.final_output, events.count("response.completed")]))
+
+
+asyncio.run(main())
+"""
+
+
+@needs_python
+def test_the_openai_agents_sdk_runs_a_loop_with_a_tool(url: str) -> None:
+    done, streamed = lines_of(PYTHON, "-c", AGENTS_SDK, url)
+    assert done == [BEST, ["tool_call_item", "tool_call_output_item", "message_output_item"], 2]
+    assert streamed == [BEST, 2]
+
+
+AGENT_FRAMEWORK = """
+import asyncio
+import json
+import sys
+
+from agent_framework import Agent, tool
+from agent_framework.openai import OpenAIChatClient
+
+
+@tool(approval_mode="never_require")
+def look(place: str) -> str:
+    return f"{place} has a mug"
+
+
+async def main() -> None:
+    client = OpenAIChatClient(model="demo", api_key="any", base_url=sys.argv[1])
+    agent = Agent(client, instructions="Find.", tools=[look], default_options={"store": False})
+    done = await agent.run("find the mug")
+    print(json.dumps([done.text, [message.role for message in done.messages]]))
+    streamed = await agent.run("find the mug", stream=True).get_final_response()
+    print(json.dumps(streamed.text))
+
+
+asyncio.run(main())
+"""
+
+
+@needs_python
+def test_the_agent_framework_runs_a_loop_with_a_tool(url: str) -> None:
+    done, streamed = lines_of(PYTHON, "-c", AGENT_FRAMEWORK, url)
+    assert done == [BEST, ["assistant", "tool", "assistant"]]
+    assert streamed == BEST
+
+
+OPENAI_NODE = """
+import OpenAI from "openai";
+
+const client = new OpenAI({ baseURL: process.argv[1], apiKey: "any", maxRetries: 0 });
+const parameters = {
+  type: "object",
+  properties: { place: { type: "string", enum: ["desk", "shelf"] } },
+  required: ["place"],
+  additionalProperties: false,
+};
+const tools = [{ type: "function", name: "look", strict: true, parameters }];
+const input = [{ role: "user", content: "find the mug" }];
+const { output } = await client.responses.create({ model: "demo", input, tools });
+const [call] = output;
+const result = { type: "function_call_output", call_id: call.call_id, output: "a mug" };
+input.push(...output, result);
+const stream = client.responses.stream({ model: "demo", input, tools });
+let text = "";
+for await (const event of stream) {
+  if (event.type === "response.output_text.delta") text += event.delta;
+}
+const final = await stream.finalResponse();
+console.log(JSON.stringify([call.name, call.arguments, text, final.output_text, final.status]));
+"""
+
+
+@needs_node
+def test_openais_node_sdk_calls_a_tool_and_streams(url: str) -> None:
+    [said] = lines_of("node", "--input-type=module", "-e", OPENAI_NODE, url, cwd=NODE)
+    assert said == ["look", '{"place": "desk"}', BEST, BEST, "completed"]
+
+
+AI_SDK = """
+import { createOpenAI } from "@ai-sdk/openai";
+import { generateText, stepCountIs, streamText, tool } from "ai";
+import { z } from "zod";
+
+const openai = createOpenAI({ baseURL: process.argv[1], apiKey: "any" });
+const look = tool({
+  description: "Look at a place.",
+  inputSchema: z.object({ place: z.enum(["desk", "shelf"]) }),
+  execute: async ({ place }) => `${place} has a mug`,
+});
+const asked = {
+  model: openai("demo"),
+  prompt: "find the mug",
+  tools: { look },
+  stopWhen: stepCountIs(3),
+  maxRetries: 0,
+};
+const say = (value) => console.log(JSON.stringify(value));
+for (const providerOptions of [{}, { openai: { store: false } }]) {
+  const done = await generateText({ ...asked, providerOptions });
+  const calls = done.steps[0].toolCalls.map((call) => [call.toolName, call.input]);
+  say([done.text, done.steps.length, calls]);
+  const streamed = streamText({ ...asked, providerOptions });
+  let text = "";
+  for await (const piece of streamed.textStream) text += piece;
+  say([text, (await streamed.steps).length]);
+}
+"""
+
+
+@needs_node
+def test_the_ai_sdk_runs_a_loop_with_a_tool(url: str) -> None:
+    said = lines_of("node", "--input-type=module", "-e", AI_SDK, url, cwd=NODE)
+    assert said == [[BEST, 2, [["look", {"place": "desk"}]]], [BEST, 2]] * 2
+
+
+RESPONSES_PAGE = "docs/connect/responses.md"
+UNSUPERVISED = """
+approval_policy = "never"
+sandbox_mode = "danger-full-access"
+"""
+
+
+@needs_node
+def test_codex_runs_a_command_in_a_turn_and_the_episode_has_its_steps(tmp_path: Path) -> None:
+    fake = FakeUpstream(calls=[("exec_command", {"cmd": f"echo mug {k}"}) for k in range(3)])
+    [config] = [b.text for b in blocks_of(RESPONSES_PAGE) if "wire_api" in b.text]
+    home, workplace = tmp_path / "codex", tmp_path / "workplace"
+    home.mkdir()
+    workplace.mkdir()
+    program = str(Path(NODE) / "node_modules" / ".bin" / "codex")
+    asked = [program, "exec", "--skip-git-repo-check", "--json", "find the mug"]
+    with serving(fake) as url:
+        given = config.replace("http://127.0.0.1:8000", url).replace('"gpt"', '"demo"')
+        (home / "config.toml").write_text(UNSUPERVISED + given)
+        events = lines_of(*asked, cwd=str(workplace), env={"CODEX_HOME": str(home)})
+        outcome = httpx.post(f"{url}/v1/episodes/my-session/outcome", json={"reward": 1.0}).json()
+    done = [event["item"] for event in events if event["type"] == "item.completed"]
+    [command] = [item for item in done if item["type"] == "command_execution"]
+    assert command["exit_code"] == 0
+    assert command["aggregated_output"].startswith("mug ")
+    assert done[-1]["text"] in DEFAULT_REPLIES
+    assert events[-1]["type"] == "turn.completed"
+    assert outcome["steps"] == 2
+    assert {turn["role"] for turn in fake.asked[1]["messages"]} >= {"developer", "tool"}
