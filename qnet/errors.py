@@ -15,7 +15,9 @@ QGuideError
 ├── RoutingError                 a change that would let a name lead nowhere, or to two Q models
 ├── ScorerUnavailableError       no Q can be given: a dead scorer, a full queue, or no time left
 │   ├── OverloadedError          the queue is full
-│   └── UnscorableError          the trunk's server refused this input
+│   ├── UnscorableError          the trunk's server refused this input
+│   ├── JudgeAnswerError         a judge's answer holds no score
+│   └── JudgeBudgetError         a judge's budget is spent
 ├── UpstreamError                an upstream answered with an error, or not with a completion
 │   ├── UpstreamTimeoutError     it did not answer in time
 │   ├── UpstreamUnavailableError it cannot be reached, is busy, or its circuit is open
@@ -170,6 +172,22 @@ class OverloadedError(ScorerUnavailableError):
 
 class UnscorableError(ScorerUnavailableError):
     """The trunk's server refused its input; in a batch one request may be the cause."""
+
+
+class JudgeAnswerError(ScorerUnavailableError):
+    """A judge's answer holds no score or no order; the message has the answer's beginning."""
+
+
+class JudgeBudgetError(ScorerUnavailableError):
+    """A judge's budget of requests or tokens is spent.
+
+    Args:
+        retry_after_s: when the next request may be asked; None: not before a restart.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class EnvironmentFailureError(QGuideError):

@@ -211,6 +211,7 @@ class OfferRow(Row):
         reason: why `chosen` was chosen; "" in rows of before.
         completion_tokens: tokens drawn for the step.
         duration_ms: time of the step in the server.
+        judge: the Q-values are a judge's, a prompted chat model's.
     """
 
     task_id: NonEmpty
@@ -228,3 +229,4 @@ class OfferRow(Row):
     duration_ms: Annotated[FiniteFloat, Field(ge=0)] | None = Field(
         default=None, exclude_if=_is_none
     )
+    judge: bool = Field(default=False, exclude_if=lambda judge: not judge)

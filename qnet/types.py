@@ -233,18 +233,47 @@ class ScoreRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeUsage:
+    """Requests to a judge, and their tokens as its upstream counts them.
+
+    Attributes:
+        calls: requests that the upstream answered.
+        cached_calls: requests that an earlier answer made unnecessary.
+        prompt_tokens: tokens that the judge read.
+        completion_tokens: tokens that it generated.
+    """
+
+    calls: int = 0
+    cached_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: "JudgeUsage") -> "JudgeUsage":
+        """Usage of both."""
+        return JudgeUsage(
+            self.calls + other.calls,
+            self.cached_calls + other.cached_calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreResult:
     """Q of each candidate of one request, and what reading it cost.
 
     Attributes:
         q_values: one per candidate, in the request's order.
-        computed_tokens: tokens that went through the trunk.
-        cached_tokens: tokens whose keys and values were already there.
+        computed_tokens: tokens that went through the trunk; a judge's prompts and answers.
+        cached_tokens: tokens whose keys and values were already there; of a judge's answers, those
+            that were not asked for again.
+        judge: requests to the judge that gave the values; None for a trained Q model.
     """
 
     q_values: tuple[float, ...]
     computed_tokens: int
     cached_tokens: int = 0
+    judge: JudgeUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +364,11 @@ class Scorer(Protocol):
 def reads_observation(scorer: object) -> bool:
     """True for a scorer that needs each candidate's observation; one that says nothing does not."""
     return bool(getattr(scorer, "reads_observation", False))
+
+
+def ranks(scorer: object) -> bool:
+    """True for a scorer whose values order the candidates of one request and mean no more."""
+    return bool(getattr(scorer, "ranks", False))
 
 
 class SlicedScorer(Scorer, Protocol):

@@ -32,7 +32,18 @@ def serve(
         typer.Option(help="embedded, scripted, a checkpoint folder or an upstream."),
     ] = None,
     q_model: Annotated[
-        str | None, typer.Option(help="embedded, scripted or a checkpoint folder.")
+        str | None,
+        typer.Option(
+            "--q-model",
+            "--scorer",
+            help="embedded, scripted, a checkpoint folder or judge:UPSTREAM.",
+        ),
+    ] = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            help="A chat model as the policy: openai:MODEL or URL#MODEL; see QGUIDE_UPSTREAMS."
+        ),
     ] = None,
     vllm: Annotated[
         str | None,
@@ -49,6 +60,12 @@ def serve(
     given: dict[str, Any] = {"host": host, "port": port, "policy": policy, "vllm": vllm}
     if vllm is not None:
         given["policy"] = policy or "vllm"
+    if upstream is not None:
+        from server.settings.named_upstream import named_upstream
+
+        with shown_errors(config_status=2):
+            name, fields = named_upstream(upstream)
+        given |= {"upstreams": {name: fields}, "policy": policy or name}
     if insecure:
         given["insecure"] = True
     if q_model is not None:

@@ -25,6 +25,7 @@ from qnet.types import (
     NOTHING,
     Candidate,
     History,
+    JudgeUsage,
     Message,
     SampleRequest,
     Sampling,
@@ -82,6 +83,8 @@ class StepUsage:
         cached_tokens: found in the Q model's prefix cache.
         cached_prompt_tokens: found in the upstream's prefix cache.
         paraphrasing: of the paraphrases; nothing where they were known.
+        judge: requests to the judge that gave the Q-values, whose tokens are among the scored and
+            cached ones; None for a trained Q model.
     """
 
     prompt_tokens: int
@@ -90,6 +93,7 @@ class StepUsage:
     cached_tokens: int
     cached_prompt_tokens: int = 0
     paraphrasing: TokenUsage = NOTHING
+    judge: JudgeUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,7 @@ class _Step:
         self._unguided: str | None = None
         self._scored_tokens = 0
         self._cached_tokens = 0
+        self._judge: JudgeUsage | None = None
 
     def draws_due(self) -> int:
         """Candidates to draw next; 0 once the step can be decided."""
@@ -241,6 +246,8 @@ class _Step:
         self._q_of.update(zip(request.candidates, result.q_values, strict=True))
         self._scored_tokens += result.computed_tokens
         self._cached_tokens += result.cached_tokens
+        if result.judge is not None:
+            self._judge = result.judge + (self._judge or JudgeUsage())
 
     def give_up(self, reason: str, error: Exception) -> None:
         """Go on without a Q, or raise the error where the caller wants no fallback."""
@@ -264,6 +271,7 @@ class _Step:
                 scored_tokens=self._scored_tokens,
                 cached_tokens=self._cached_tokens,
                 cached_prompt_tokens=spent.cached_tokens,
+                judge=self._judge,
             ),
             unguided=self._unguided,
             draws_saved=self._guidance.num_candidates - len(self.candidates),

@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from qnet.decision.selection import Reason
 from server.chat.schemas import ChatCustomCall, ChatToolCall
-from server.messages.schemas import ScoreUsage, Timings
+from server.messages.schemas import JudgeFlag, ScoreUsage, Timings
 
 Absent = SkipJsonSchema[None]
 """Type of a field that may be missing but is never null."""
@@ -96,6 +96,7 @@ class ChatGuidance(BaseModel):
     )
     q_model: str
     q_model_version: str
+    judge: JudgeFlag = False
     policy: str
     num_candidates: int = Field(description="number of candidates drawn")
     distinct_candidates: int = Field(description="number of different candidates")

@@ -1,6 +1,7 @@
 """Fake OpenAI-compatible server for demos and tests: `qguide fake-upstream`.
 
-It has no model: it replies from a script, calls the tools of the request, and fails on demand.
+It has no model: it replies from a script, calls the tools of the request, judges by a rule, and
+fails on demand.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from qnet.openai_messages import text_of
 from server.chat.chunks import chunks_of
+from server.chat.fake_judge import Verdict, read_question
 from server.streaming.events import DONE, Json, event
 
 DEFAULT_REPLIES = (
@@ -40,6 +42,8 @@ Fault = Literal[
     "refuse_n",
     "reasoning",
     "half",
+    "refuse_logprobs",
+    "chatty",
 ]
 _FAULTS: tuple[Fault, ...] = get_args(Fault)
 _HANG_S = 3600.0
@@ -50,6 +54,8 @@ _LOGPROB = -0.5
 @dataclass
 class FakeUpstream:
     """Scripted chat completions: choice k of turn t is reply t + k, cycling through the script.
+
+    A judge's question (`qnet.judging`) is answered by the rule of `server.chat.fake_judge`.
 
     Attributes:
         replies: the script.
@@ -145,6 +151,10 @@ class FakeUpstream:
                 return _error(400, refused)
             case "ignore_n":
                 body = body | {"n": 1}
+            case "chatty":  # no answer to a judge's question
+                body = body | {"chatty": True}
+            case "refuse_logprobs" if body.get("logprobs"):
+                return _error(400, "logprobs is not supported")
         if not body.get("messages"):
             return _error(400, "messages is empty")
         try:
@@ -191,6 +201,9 @@ class FakeUpstream:
 
     def _choice(self, body: Json, index: int) -> Json:
         turn = sum(message["role"] == "assistant" for message in body["messages"])
+        verdict = None if body.get("chatty") else read_question(body["messages"])
+        if verdict:
+            return _judged(verdict, index, with_logprobs=bool(body.get("logprobs")))
         # The seed shifts the script, so that requests for a single choice can differ.
         k = turn + index + (body.get("seed") or 0)
         tools = body.get("tools") or []
@@ -235,6 +248,15 @@ def fake_upstream(
         raise typer.BadParameter(f"{fault!r} is not one of {', '.join(_FAULTS[1:])}")
     fake = FakeUpstream(fault=known, faults_left=times, delay_s=delay_s)
     uvicorn.run(fake.app(), host="127.0.0.1", port=port)
+
+
+def _judged(verdict: Verdict, index: int, *, with_logprobs: bool) -> Json:
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": verdict.text},
+        "logprobs": verdict.logprobs() if with_logprobs else None,
+        "finish_reason": "stop",
+    }
 
 
 def _error(

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -204,6 +204,7 @@ def guidance_of(
         "policy": taken.policy,
         "q_model": taken.q_model,
         "q_model_version": taken.q_model_version,
+        "judge": taken.judge,
         "chosen": decision.chosen,
         "returned": best,
         "q_values": decision.q_values,
@@ -227,7 +228,7 @@ def guidance_of(
     return guidance
 
 
-def _usage(usage: StepUsage) -> dict[str, dict[str, int]]:
+def _usage(usage: StepUsage) -> dict[str, dict[str, Any]]:
     """Token usage of each stage."""
     return {
         "paraphrase": {
@@ -242,6 +243,7 @@ def _usage(usage: StepUsage) -> dict[str, dict[str, int]]:
         "score": {
             "scored_tokens": usage.scored_tokens,
             "cached_tokens": usage.cached_tokens,
+            **({"judge": asdict(usage.judge)} if usage.judge else {}),
         },
     }
 

@@ -132,6 +132,7 @@ def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[O
             reason=offer.reason,
             completion_tokens=offer.completion_tokens,
             duration_ms=offer.duration_ms,
+            judge=offer.judge,
         )
 
 

@@ -32,6 +32,7 @@ class Offer(_State):
         asked: the Q model, alias or split that the request named; "" for the default.
         reason: why it was chosen.
         duration_ms: time of the step in this server.
+        judge: the Q-values are a judge's.
     """
 
     at: int
@@ -45,6 +46,7 @@ class Offer(_State):
     asked: str = ""
     reason: str = ""
     duration_ms: float = 0.0
+    judge: bool = False
 
     def merged_with(self, other: Self) -> Self:
         """Merge with a later offer for the same state."""

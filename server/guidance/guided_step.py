@@ -51,7 +51,11 @@ class GuidedStepRequest:
 
 @dataclass(frozen=True, slots=True)
 class GuidedStepResult:
-    """The decision of a guided step, its models, its duration and its episode."""
+    """The decision of a guided step, its models, its duration and its episode.
+
+    Attributes:
+        judge: the Q model is a judge.
+    """
 
     decision: Decision
     policy: str
@@ -59,6 +63,7 @@ class GuidedStepResult:
     q_model_version: str
     total_ms: float
     episode_id: str | None = None
+    judge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ class GuidedStepService:
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
+        wanted = asked.options.adaptive
         self.check_num_candidates(asked.num_candidates)
         asked, warnings = self._with_a_choice(self._in_episode(asked))
         options = asked.options
@@ -106,6 +112,7 @@ class GuidedStepService:
             self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model,
             in_session(options.episode_id or ""),
         ):
+            asked = _comparable(asked, q_model, adaptive_wanted=bool(wanted))
             guidance = self._guidance(asked, episode, q_model.id)
             perturbation = self._perturbation(asked)
             policy = MeteredPolicy(asked.policy.model, self.metrics, stage="sample")
@@ -128,6 +135,7 @@ class GuidedStepService:
             q_model.version,
             total_ms,
             episode_id=options.episode_id,
+            judge=q_model.judge is not None,
         )
 
     def _in_episode(self, asked: GuidedStepRequest) -> GuidedStepRequest:
@@ -205,6 +213,7 @@ class GuidedStepService:
             asked=asked.options.q_model or "",
             reason=decision.reason,
             duration_ms=total_ms,
+            judge=q_model.judge is not None,
         )
         await self.episodes.end_step(
             asked.options.episode_id,
@@ -245,6 +254,24 @@ class UnreadableHistoryScorer:
             MalformedHistoryError: always.
         """
         raise self._flaw
+
+
+def _comparable(
+    asked: GuidedStepRequest, q_model: QModelLease, *, adaptive_wanted: bool
+) -> GuidedStepRequest:
+    """The request without adaptive M if its Q-values are places in the order of one step.
+
+    Raises:
+        InvalidRequestError: the caller asked for it; the operator's default is left out.
+    """
+    if not q_model.ranks or not asked.options.adaptive:
+        return asked
+    if adaptive_wanted:
+        raise InvalidRequestError(
+            f"adaptive compares Q with the previous step's, but {q_model.id} is a judge that ranks "
+            "the candidates of one step; leave adaptive out, or use a judge with the mode 'score'"
+        )
+    return replace(asked, options=asked.options.model_copy(update={"adaptive": False}))
 
 
 def _previous_q(

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from qnet.decision.deadline import Deadline
 from qnet.decision.selection import Distinct, Reason, distinct, select
-from qnet.types import History, Message, ScoreRequest
+from qnet.types import History, JudgeUsage, Message, ScoreRequest
 from server.episodes.service import Episodes
 from server.episodes.state import Offer
 from server.messages.history import (
@@ -31,6 +31,7 @@ class Scored:
     Attributes:
         q_values: one per candidate, including repeated ones.
         score_ms: time for scoring, including waits.
+        judge: requests to the judge that scored; None for a trained Q model.
     """
 
     q_values: tuple[float, ...]
@@ -39,6 +40,7 @@ class Scored:
     computed_tokens: int
     cached_tokens: int
     score_ms: float
+    judge: JudgeUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ class ScoringService:
             computed_tokens=result.computed_tokens,
             cached_tokens=result.cached_tokens,
             score_ms=score_s * 1e3,
+            judge=result.judge,
         )
 
 
@@ -174,4 +177,5 @@ def _offer(
         asked=asked,
         reason=scored.reason,
         duration_ms=scored.score_ms,
+        judge=q_model.judge is not None,
     )

@@ -17,7 +17,7 @@ from qnet.openai_messages import (
     calls_of,
     plain_message,
 )
-from qnet.types import Message, Role
+from qnet.types import JudgeUsage, Message, Role
 
 OUR_SHAPE: Final = "(ours)"
 VLLM_SHAPE: Final = "(vLLM's)"
@@ -66,6 +66,15 @@ EpisodeArm = Annotated[
         pattern=EPISODE_ID_PATTERN,
         description="with a split alias, selects the Q model of this episode; no step is added "
         "to the episode",
+    ),
+]
+
+
+JudgeFlag = Annotated[
+    bool,
+    Field(
+        description="true if a judge gave the Q-values: a prompted chat model, not a trained Q "
+        "model; the version of a judge begins with `judge-`"
     ),
 ]
 
@@ -254,11 +263,38 @@ class ScoreBatchBody(Body):
     episode_id: EpisodeArm = None
 
 
+class JudgeCalls(Body):
+    """Requests to a judge and their tokens, as its upstream counts them."""
+
+    calls: int = Field(description="requests that the upstream answered")
+    cached_calls: int = Field(description="requests that an earlier answer made unnecessary")
+    prompt_tokens: int
+    completion_tokens: int
+
+    @classmethod
+    def of(cls, usage: JudgeUsage | None) -> Self | None:
+        """Convert from `qnet`'s usage."""
+        if usage is None:
+            return None
+        return cls(
+            calls=usage.calls,
+            cached_calls=usage.cached_calls,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+        )
+
+
 class ScoreUsage(Body):
     """Tokens that the scorer computed or found in its cache."""
 
     scored_tokens: int
     cached_tokens: int
+    judge: JudgeCalls | None = Field(
+        default=None,
+        description="requests to the judge that gave the Q-values, whose tokens are included in "
+        "the others; absent for a trained Q model",
+        exclude_if=_is_none,
+    )
 
 
 class Usage(ScoreUsage):
@@ -314,6 +350,7 @@ class ActResponse(Body):
     policy: str
     q_model: str
     q_model_version: str
+    judge: JudgeFlag = False
     usage: Usage
     timings_ms: Timings
 
@@ -339,6 +376,7 @@ class ScoreResponse(ScoredItem):
 
     q_model: str
     q_model_version: str
+    judge: JudgeFlag = False
     timings_ms: ScoreTimings
 
 
@@ -348,6 +386,7 @@ class ScoreBatchResponse(Body):
     items: list[ScoredItem]
     q_model: str
     q_model_version: str
+    judge: JudgeFlag = False
     timings_ms: ScoreTimings = Field(description="`score` is that of the slowest item")
 
 

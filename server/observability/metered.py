@@ -77,7 +77,8 @@ class MeteredScorer:
             try:
                 result = await self._scorer.score(request)
             except BaseException:  # including the cancellation when the client disconnects
-                computed = total_of(unanswered).prompt_tokens
+                spent = total_of(unanswered)
+                computed = spent.prompt_tokens + spent.completion_tokens
                 self._metrics.count_scored(self._q_model, computed=computed, cached=0)
                 raise
         self._metrics.count_scored(

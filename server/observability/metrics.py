@@ -9,6 +9,8 @@ from typing import Final, Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from qnet.device.device_worker import BatchRun, Ending
+from qnet.judging.judge import CallOutcome
+from qnet.types import TokenUsage
 from server.context.request_context import charge_tokens
 from server.observability.tracing import NoTracing, Tracing
 
@@ -18,6 +20,8 @@ _Q_MODEL: Final = ["q_model"]
 _TOKENS: Final = ("computed", "cached")
 _SIGNS: Final = ("positive", "negative")
 _OUTCOMES: Final = ("agreed", "disagreed", "failed")
+_JUDGED: Final[tuple[CallOutcome, ...]] = get_args(CallOutcome)
+_JUDGE_TOKENS: Final = ("prompt", "completion")
 _ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 
 Outcome = Literal["agreed", "disagreed", "failed"]
@@ -32,6 +36,7 @@ class Metrics:
         self._watch_requests()
         self._watch_draws()
         self._watch_scoring()
+        self._watch_judges()
         self._watch_episodes()
 
     def _watch_requests(self) -> None:
@@ -95,6 +100,16 @@ class Metrics:
             "shadow_requests", "Requests scored a second time by a shadow.", ["q_model", "outcome"]
         )
 
+    def _watch_judges(self) -> None:
+        self.judge_calls = self._counter(
+            "judge_calls", "Requests to a judge, by how they ended.", ["q_model", "outcome"]
+        )
+        self.judge_tokens = self._counter(
+            "judge_tokens",
+            "Tokens that a judge read and generated; included in the scorer's computed tokens.",
+            ["q_model", "kind"],
+        )
+
     def _watch_episodes(self) -> None:
         self.episodes = self._counter("episodes", "Episodes whose outcome was reported.", _Q_MODEL)
         self.rewards = self._counter(
@@ -131,6 +146,28 @@ class Metrics:
         """Count scored tokens without charging anyone."""
         for kind, number in zip(_TOKENS, (computed, cached), strict=True):
             self.scorer_tokens.labels(q_model, kind).inc(number)
+
+    def count_judge_call(self, q_model: str, outcome: CallOutcome, spent: TokenUsage) -> None:
+        """Count one request to a judge and its tokens."""
+        self.judge_calls.labels(q_model, outcome).inc()
+        for kind, number in zip(
+            _JUDGE_TOKENS, (spent.prompt_tokens, spent.completion_tokens), strict=True
+        ):
+            self.judge_tokens.labels(q_model, kind).inc(number)
+
+    def start_judge_series(self, q_model: str) -> None:
+        """Start a judge's counters at 0."""
+        for outcome in _JUDGED:
+            self.judge_calls.labels(q_model, outcome)
+        for kind in _JUDGE_TOKENS:
+            self.judge_tokens.labels(q_model, kind)
+
+    def remove_judge_series(self, q_model: str) -> None:
+        """Remove every series of a judge that is no longer served."""
+        for outcome in _JUDGED:
+            self.judge_calls.remove(q_model, outcome)
+        for kind in _JUDGE_TOKENS:
+            self.judge_tokens.remove(q_model, kind)
 
     def count_shadow(self, q_model: str, outcome: Outcome) -> None:
         """Count one request that the Q model scored as a shadow."""

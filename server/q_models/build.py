@@ -23,9 +23,11 @@ from qnet.types import Policy, TaskMarker
 from server.observability.metrics import Metrics
 from server.observability.tracing import build_tracing
 from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
-from server.q_models.registry import QModel, QModels, Runtime, ScorerSource, Source
+from server.q_models.judge import build_judge, check_judges, is_judge
+from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from server.q_models.remote_classifier import build_classify_source
 from server.q_models.score_cache import ScoreCache
+from server.q_models.served import ServedQModel, Source
 from server.q_models.vllm_trunk import build_vllm_scorer_source, check_servers, server_of
 from server.redis.client import RedisLink
 from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
@@ -176,16 +178,17 @@ def build_models(settings: Settings) -> Models:
     Raises:
         CheckpointError: a checkpoint does not match its manifest.
         ConfigError: a name in `vllm_trunks` or `classifiers` is no folder's, or its server is
-            unsuitable.
+            unsuitable; or a judge has no upstream.
         RoutingError: a name in the settings resolves to no Q model.
     """
     check_servers(settings)
+    check_judges(settings.judges, settings.q_models)
     runtime = build_runtime(settings)
     try:
         upstreams = _build_upstreams(settings)
         policy = _named_policy(settings.policy, settings, runtime.thread, upstreams)
         paraphraser = _build_paraphraser(settings, runtime.thread, upstreams)
-        q_models = _build_q_models(settings, runtime)
+        q_models = _build_q_models(settings, runtime, upstreams)
         return Models(runtime, policy, q_models, paraphraser, upstreams)
     except QGuideError:
         runtime.thread.close()
@@ -212,17 +215,44 @@ def build_runtime(settings: Settings) -> Runtime:
     )
 
 
-def _build_q_models(settings: Settings, runtime: Runtime) -> QModels:
+def _build_q_models(
+    settings: Settings, runtime: Runtime, upstreams: Sequence[ServedPolicy]
+) -> QModels:
     q_models = QModels(runtime.metrics)
     with ExitStack() as refused:
         for given, source in settings.q_models.items():
             name, _, version = given.partition("@")
-            model = _open_q_model(settings, runtime, source, name=name, version=version or None)
+            model = _configured_q_model(
+                settings, runtime, upstreams, source, name=name, version=version or None
+            )
             refused.callback(model.close)
             q_models.add(model)
         q_models.configure(_aliases(settings), settings.shadows)
         refused.pop_all()
     return q_models
+
+
+def _configured_q_model(
+    settings: Settings,
+    runtime: Runtime,
+    upstreams: Sequence[ServedPolicy],
+    source: str,
+    *,
+    name: str,
+    version: str | None,
+) -> ServedQModel:
+    """The Q model of an entry of `q_models`."""
+    if not is_judge(source):
+        return _open_q_model(settings, runtime, source, name=name, version=version)
+    policies = [upstream.model for upstream in upstreams]
+    return build_judge(
+        source,
+        name=name,
+        version=version,
+        judges=settings.judges,
+        upstreams=[one for one in policies if isinstance(one, OpenAICompatiblePolicy)],
+        runtime=runtime,
+    )
 
 
 def _aliases(settings: Settings) -> dict[str, Shares]:

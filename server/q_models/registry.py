@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
@@ -18,6 +18,7 @@ from qnet.device.device_worker import BatchRun
 from qnet.device.fair_thread import DEFAULT_MAX_WAITING
 from qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ScoringWorker
 from qnet.errors import ScorerUnavailableError
+from qnet.judging.settings import JudgeSettings
 from qnet.models.manifest import Manifest
 from qnet.policies.usage_ledger import record_usage
 from qnet.types import (
@@ -32,12 +33,11 @@ from qnet.types import (
 from server.context.request_context import name_episode
 from server.observability.metered import MeteredScorer
 from server.observability.metrics import Metrics
-from server.q_models.aliases import DEFAULT, AliasTable, Shares, join
+from server.q_models.aliases import DEFAULT, AliasTable, Shares
 from server.q_models.score_cache import CachedScorer, ScoreCache
+from server.q_models.served import ServedQModel, Source
 from server.q_models.shadow import ShadowedScorer, ShadowScoring
 from server.redis.client import RedisLink
-
-Source = Literal["embedded", "scripted", "checkpoint", "vllm", "upstream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +85,11 @@ class ScorerSource:
     encode: Callable[[History], Sequence[int]] | None = None
 
 
-class QModel:
-    """One version of a Q model; owned by the event loop, while its scorers run on their threads."""
+class QModel(ServedQModel):
+    """One version of a Q model whose scorers run on threads; owned by the event loop."""
 
     def __init__(self, name: str, version: str, origin: ScorerSource, runtime: Runtime) -> None:
-        self.id = join(name, version)
-        self.name = name
-        self.version = version
-        self.source = origin.source
-        self.manifest = origin.manifest
-        self.context: int | None = None
+        super().__init__(name, version, origin.source, manifest=origin.manifest)
         self._encode = origin.encode
         self._runtime = runtime
         self._own_thread = origin.own_thread
@@ -103,14 +98,12 @@ class QModel:
         )
         self._resident = LazyScorer(name, origin.build)
         self._shadow_resident = LazyScorer(name, origin.build)
-        self.scorer: AsyncScorer = self._worker(self._resident, self._thread)
+        self.scorer = self._worker(self._resident, self._thread)
         if runtime.score_cache and origin.manifest:
             content = f"{origin.manifest.model_dump_json()} {origin.precision}"
             self.scorer = CachedScorer(self.scorer, runtime.score_cache, content=content)
         self.scorer = MeteredScorer(self.scorer, runtime.metrics, q_model=self.id)
-        self.shadow_scorer: AsyncScorer = self._worker(self._shadow_resident, runtime.shadow_thread)
-        self._holders = 0
-        self._retired = False
+        self.shadow_scorer = self._worker(self._shadow_resident, runtime.shadow_thread)
 
     @property
     def healthy(self) -> bool:
@@ -150,23 +143,7 @@ class QModel:
             self._resident.close()
             self._shadow_resident.close()
 
-    def hold(self) -> None:
-        """Keep the version open until `release`."""
-        self._holders += 1
-
-    def release(self) -> None:
-        """Release the version; the last release closes a retired version."""
-        self._holders -= 1
-        self._close_if_unused()
-
-    def retire(self) -> None:
-        """Close the version as soon as no request holds it."""
-        self._retired = True
-        self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if not self._retired or self._holders:
-            return
+    def _close_retired(self) -> None:
         if self._own_thread and not self._thread.healthy:  # only this thread died
             self._close()
         for thread, close in (
@@ -259,12 +236,22 @@ class LazyScorer:
 
 @dataclass(frozen=True, slots=True)
 class QModelLease:
-    """The version of a Q model that a request holds until its end."""
+    """The version of a Q model that a request holds until its end.
+
+    Attributes:
+        judge: how a judge is asked; None for any other Q model.
+    """
 
     id: str
     name: str
     version: str
     scorer: AsyncScorer
+    judge: JudgeSettings | None = None
+
+    @property
+    def ranks(self) -> bool:
+        """True for a judge whose values mean nothing beyond their own step."""
+        return self.judge is not None and self.judge.mode == "rank"
 
 
 class QModels:
@@ -272,10 +259,10 @@ class QModels:
 
     def __init__(self, metrics: Metrics) -> None:
         self.routes = AliasTable()
-        self._models: dict[str, QModel] = {}
+        self._models: dict[str, ServedQModel] = {}
         self._shadows = ShadowScoring(metrics)
 
-    def __iter__(self) -> Iterator[QModel]:
+    def __iter__(self) -> Iterator[ServedQModel]:
         return iter(self._models.values())
 
     @contextmanager
@@ -296,7 +283,7 @@ class QModels:
             nullcontext() if shadow is None else _held(shadow),
         ):
             scorer = ShadowedScorer(model, shadow, self._shadows) if shadow else model.scorer
-            yield QModelLease(model.id, model.name, model.version, scorer)
+            yield QModelLease(model.id, model.name, model.version, scorer, model.judge)
 
     async def count_tokens(self, name: str | None, history: History) -> tuple[str, int | None]:
         """Id of the Q model of that name, and the tokens of a history as it reads it.
@@ -309,7 +296,7 @@ class QModels:
         with _held(model):
             return model.id, await model.count_tokens(history)
 
-    def add(self, model: QModel, *, replacing: bool = False) -> None:
+    def add(self, model: ServedQModel, *, replacing: bool = False) -> None:
         """Serve an opened Q model; see `AliasTable.add`.
 
         Raises:
@@ -362,14 +349,14 @@ class QModels:
         for version in self._models.keys() - set(routes.versions):
             self._models.pop(version).retire()
 
-    def _shadow_of(self, model: QModel, episode_id: str | None) -> QModel | None:
+    def _shadow_of(self, model: ServedQModel, episode_id: str | None) -> ServedQModel | None:
         name = self.routes.shadows.get(model.name)
         shadow = self._models[self.routes.resolve(name, episode_id)] if name else None
         return None if shadow is model else shadow
 
 
 @contextmanager
-def _held(model: QModel) -> Iterator[None]:
+def _held(model: ServedQModel) -> Iterator[None]:
     model.hold()
     try:
         yield

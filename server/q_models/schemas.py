@@ -4,8 +4,16 @@ from typing import Literal
 
 from pydantic import Field
 
+from qnet.judging.settings import JudgeMode
 from server.messages.schemas import Body
-from server.q_models.registry import Source
+from server.q_models.served import Source
+
+
+class JudgeCard(Body):
+    """The chat model behind a judge, and how it is asked."""
+
+    model: str = Field(description="the model's name at its upstream")
+    mode: JudgeMode
 
 
 class ModelCard(Body):
@@ -29,6 +37,9 @@ class ModelCard(Body):
     )
     target: str | None = Field(description="regression target of its Q: q, avg or reward")
     metrics: dict[str, float] = Field(description="metrics of its training")
+    judge: JudgeCard | None = Field(
+        description="the prompted chat model, if the Q model is a judge; null for any other model"
+    )
 
 
 class ModelList(Body):

@@ -10,6 +10,7 @@ from server.messages.schemas import (
     ActRequest,
     ActResponse,
     DrawnMessage,
+    JudgeCalls,
     ScoredCandidate,
     Timings,
     Usage,
@@ -68,6 +69,7 @@ def _response(taken: GuidedStepResult) -> ActResponse:
         policy=taken.policy,
         q_model=taken.q_model,
         q_model_version=taken.q_model_version,
+        judge=taken.judge,
         usage=Usage(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -75,6 +77,7 @@ def _response(taken: GuidedStepResult) -> ActResponse:
             scored_tokens=usage.scored_tokens,
             cached_tokens=usage.cached_tokens,
             cached_prompt_tokens=usage.cached_prompt_tokens,
+            judge=JudgeCalls.of(usage.judge),
         ),
         timings_ms=Timings(
             sample=timings.sample_ms,

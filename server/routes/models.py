@@ -8,8 +8,9 @@ from qnet.errors import UnknownModelError
 from qnet.models.manifest import Manifest
 from server.q_models.aliases import DEFAULT
 from server.q_models.build import Models, ServedPolicy
-from server.q_models.registry import QModel
-from server.q_models.schemas import ModelCard, ModelList
+from server.q_models.judge import JudgeQModel
+from server.q_models.schemas import JudgeCard, ModelCard, ModelList
+from server.q_models.served import ServedQModel
 from server.routes.dependencies import ModelsDep
 
 router = APIRouter(prefix="/v1", tags=["models"])
@@ -71,11 +72,12 @@ def _policy_card(policy: ServedPolicy, models: Models) -> ModelCard:
         source=policy.source,
         default=policy is models.policy,
         context=policy.context,
+        judge=None,
         **_said_by(policy.manifest),
     )
 
 
-def _q_model_card(model: QModel, *, default: bool, created: int) -> ModelCard:
+def _q_model_card(model: ServedQModel, *, default: bool, created: int) -> ModelCard:
     return ModelCard(
         id=model.id,
         kind="q_model",
@@ -86,8 +88,15 @@ def _q_model_card(model: QModel, *, default: bool, created: int) -> ModelCard:
         source=model.source,
         default=default,
         context=model.context,
+        judge=_judge_card(model),
         **_said_by(model.manifest),
     )
+
+
+def _judge_card(model: ServedQModel) -> JudgeCard | None:
+    if not isinstance(model, JudgeQModel):
+        return None
+    return JudgeCard(model=model.model, mode=model.settings.mode)
 
 
 def _said_by(manifest: Manifest | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from qnet.errors import InvalidRequestError
 from qnet.support.concurrency import all_of
 from server.guidance.score_step import Scored, ScoringService
 from server.messages.schemas import (
+    JudgeCalls,
     Score,
     ScoreBatchBody,
     ScoreBatchResponse,
@@ -59,6 +60,7 @@ async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchRe
         items=[ScoredItem(**_shown(one)) for one in scored],
         q_model=q_model.name,
         q_model_version=q_model.version,
+        judge=q_model.judge is not None,
         timings_ms=ScoreTimings(
             score=max(one.score_ms for one in scored), total=(known - started) * 1e3
         ),
@@ -77,6 +79,7 @@ async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreRespon
         **_shown(scored),
         q_model=q_model.name,
         q_model_version=q_model.version,
+        judge=q_model.judge is not None,
         timings_ms=ScoreTimings(score=scored.score_ms, total=(perf_counter() - started) * 1e3),
     )
 
@@ -97,6 +100,8 @@ def _shown(scored: Scored) -> dict[str, Any]:
         "chosen": scored.chosen,
         "reason": scored.reason,
         "usage": ScoreUsage(
-            scored_tokens=scored.computed_tokens, cached_tokens=scored.cached_tokens
+            scored_tokens=scored.computed_tokens,
+            cached_tokens=scored.cached_tokens,
+            judge=JudgeCalls.of(scored.judge),
         ),
     }

@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from qnet.decision.perturbation import DEFAULT_MAX_TOKENS
+from qnet.judging.settings import JudgeSettings
 from qnet.policies.upstream_settings import (
     DEFAULT_LIMITS,
     ApiKey,
@@ -106,14 +107,18 @@ class Settings(BaseSettings):
         vllm_ready_s: longest time for vLLM to start.
         vllm_silent_s: vLLM is restarted if it does not answer health checks for this long.
         q_models: `name` or `name@version` -> "embedded", "scripted", a checkpoint folder, or a
-            Hugging Face folder or hub name of any sequence classifier with one label. A name
-            without a version selects the first version listed. The default version is the first 12
-            digits of the SHA-256 of the checkpoint's manifest, which identifies the checkpoint.
+            Hugging Face folder or hub name of any sequence classifier with one label, or
+            "judge:UPSTREAM" for a chat model that is prompted for scores. A name without a version
+            selects the first version listed. The default version is the first 12 digits of the
+            SHA-256 of the checkpoint's manifest, which identifies the checkpoint; a judge's begins
+            with `judge-`.
         vllm_trunks: `name@version`, or `name` for all of its versions -> the vLLM server that
             runs the trunk; value head and tokenizer come from the checkpoint in `q_models`.
         classifiers: `name@version`, or `name` for all of its versions -> the server with vLLM's
             /classify that runs this Q model; configuration and tokenizer come from the folder in
             `q_models`, which needs no weights.
+        judges: `name@version`, or `name` for all of its versions -> how this judge of `q_models`
+            is asked, and its budget.
         default_q_model: the Q model of requests that name none; "" is the first one listed.
         aliases: alias -> a Q model, or several with the share of episodes for each.
         shadows: Q model -> a second Q model that also scores its requests, without effect on the
@@ -218,6 +223,7 @@ class Settings(BaseSettings):
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     classifiers: dict[str, Classifier] = Field(default_factory=dict)
+    judges: dict[str, JudgeSettings] = Field(default_factory=dict)
     paraphraser: str = ""
     task_markers: tuple[TaskMarker, ...] = ()
     paraphrase_max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=0)

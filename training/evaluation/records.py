@@ -205,6 +205,8 @@ class Results(_Row):
         complete: every task has an episode of every method and seed.
         kinds: number of tasks of each goal type.
         usage: what a hosted policy's requests cost; None for a policy of this process.
+        judge_usage: what a judge's requests cost in the last run, cached tokens counted as read;
+            None for a trained Q model.
         notes: explanations of the figures.
     """
 
@@ -218,6 +220,7 @@ class Results(_Row):
     failures: tuple[Failure, ...]
     wall_clock_s: float
     usage: Usage | None = Field(default=None, exclude_if=lambda usage: usage is None)
+    judge_usage: Usage | None = Field(default=None, exclude_if=lambda usage: usage is None)
     config: dict[str, object]
     versions: dict[str, str]
     notes: dict[str, str]

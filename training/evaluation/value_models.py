@@ -2,10 +2,14 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from qnet.errors import ConfigError
-from qnet.types import Scorer, ScoreRequest, ScoreResult, reads_observation
+from qnet.types import Scorer, ScoreRequest, ScoreResult, ranks, reads_observation
 from training.evaluation.records import GUIDED, VALUING
+
+COMPARING: Final = frozenset({"adaptive"}) | VALUING
+"""Methods that compare Q of different states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,17 @@ class ValueModels:
         return _RoutedScorer(self.guide, self.verifier)
 
     def require_fit(self, methods: Collection[str]) -> None:
-        """Refuse a Q model that reads where its method has nothing to read.
+        """Refuse a Q model whose values a method cannot use.
 
         Raises:
             ConfigError: it does.
         """
+        compared = sorted(COMPARING.intersection(methods))
+        if compared and ranks(self.guide) and (self.verifier is None or "adaptive" in compared):
+            raise ConfigError(
+                f"qnet is a judge that ranks the candidates of one step, but {compared[0]} "
+                "compares Q of different steps; use a judge with mode = 'score', or leave it out"
+            )
         guided = sorted(GUIDED.intersection(methods))
         if guided and reads_observation(self.guide):
             raise ConfigError(

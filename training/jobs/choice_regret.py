@@ -20,7 +20,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qnet.errors import ConfigError, QGuideError
-from qnet.types import History, Message, Scorer, ScoreRequest, reads_observation
+from qnet.types import History, Message, Scorer, ScoreRequest, ranks, reads_observation
 from training.data.decision_groups import DecisionGroupsRow, DecisionRow
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once, rows_path
 from training.environment import ReadPair
@@ -38,6 +38,7 @@ from training.rollouts.hosted import (
     require_upstream,
 )
 from training.rollouts.hosted_run import HostedRun
+from training.rollouts.judges import usage_of
 from training.rollouts.models import (
     Inference,
     build_logprob_scorer,
@@ -46,6 +47,7 @@ from training.rollouts.models import (
     sha256_of_q_model,
 )
 from training.rollouts.rollout import RolloutTask
+from training.rollouts.usage import Usage
 
 EPISODES_AT_ONCE = 32
 DRAWN = "drawn.jsonl"
@@ -58,7 +60,7 @@ class ChoiceRegretConfig(BaseModel):
     Attributes:
         groups: run folders of `groups`, preferably of held-back tasks.
         output: the run folder to write.
-        qnet: "embedded" or the folder of a Q model, either a QNet or an implicit Q.
+        qnet: "embedded", the folder of a Q model, either a QNet or an implicit Q, or "judge:NAME".
         policy: "embedded" or a policy's folder, whose log-probability is the score instead of
             `qnet`; or "upstream:NAME" or an address with "#" and a model, whose share of draws is.
         upstreams: name -> a hosted model, which `policy = "upstream:NAME"` draws from.
@@ -66,7 +68,7 @@ class ChoiceRegretConfig(BaseModel):
         inference: how the scorer runs.
         most_steps: steps counted for a continuation that does not reach the goal.
         read_pairs: also score counterfactual pairs, if the environment provides them and the model
-            is not hosted and reads at the action.
+            is not hosted, reads at the action and does not rank.
         seed: seed of the read pairs and of the draws.
     """
 
@@ -110,7 +112,7 @@ def run_choice_regret(
     """
     own = scorer is None
     weights = {
-        "qnet_sha256": sha256_of_q_model(config.qnet) if own else "",
+        "qnet_sha256": sha256_of_q_model(config.qnet, config.inference) if own else "",
         "policy_sha256": sha256_of_policy(config.policy) if own and config.policy else "",
     }
     with open_run(config.output, config, may_change=MAY_CHANGE, weights=weights) as run:
@@ -122,9 +124,9 @@ def run_choice_regret(
         figures: dict[str, float] = {}
         episodes = _score_all(config, scorer, rows)
         # In counterfactual states no action was executed, so there is no observation to read.
-        if config.read_pairs and not reads_observation(scorer):
+        if config.read_pairs and not reads_observation(scorer) and not ranks(scorer):
             figures = read_pair_figures(list(_scored_read_pairs(scorer, rows, seed=config.seed)))
-        return _write(config, run, scorer.name, episodes, figures)
+        return _write(config, run, scorer.name, episodes, figures, usage=usage_of(scorer))
 
 
 def _build_scorer(config: ChoiceRegretConfig) -> Scorer:
@@ -139,6 +141,7 @@ def _write(
     scorer: str,
     episodes: Sequence[ScoredEpisodeRow],
     more: Mapping[str, float] = MappingProxyType({}),
+    usage: Usage | None = None,
 ) -> dict[str, float]:
     """Write all rows at once, then the figures."""
     if not any(episode.decisions for episode in episodes):
@@ -151,7 +154,8 @@ def _write(
             writer.write(episode)
     figures = choice_figures(episodes) | dict(more)
     with JsonlWriter(run.metrics) as metrics:
-        metrics.write({"scorer": scorer, **figures})
+        spent = {"judge_usage": usage.model_dump()} if usage else {}
+        metrics.write({"scorer": scorer, **figures, **spent})
     return figures
 
 

@@ -176,7 +176,7 @@ def run_collect(
     if policy is None:
         weights["policy_sha256"] = sha256_of_policy(config.policy) if config.policy else ""
     if scorer is None and config.qnet:
-        weights["qnet_sha256"] = sha256_of_q_model(config.qnet)
+        weights["qnet_sha256"] = sha256_of_q_model(config.qnet, config.inference)
     with open_rollouts("collect", config, weights=weights, console=console) as rollouts:
         if policy is None and config.policy:
             policy = rollouts.build_policy(config.policy)

@@ -51,14 +51,17 @@ from training.evaluation.search import TrajectoryValue, Verification
 from training.evaluation.value_models import ValueModels
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from training.rollouts.hosted import HostedPolicy, is_hosted
+from training.rollouts.judges import usage_of
 from training.rollouts.models import (
     EMBEDDED,
     build_scorer,
     model_folder,
     sha256_of_policy,
+    sha256_of_q_model,
     weights_sha256,
 )
 from training.rollouts.rollout import RolloutTask
+from training.rollouts.usage import Usage
 
 EPISODES = "episodes.jsonl"
 RESULTS = "results.json"
@@ -71,8 +74,8 @@ class EvaluateConfig(RolloutConfig):
 
     Attributes:
         policy: "embedded", a policy's folder, "upstream:NAME" or an address with "#" and a model.
-        qnet: "embedded" or a checkpoint's folder, of a QNet or an implicit Q; only the
-            guided methods and those that try before they choose use it.
+        qnet: "embedded", a checkpoint's folder, of a QNet or an implicit Q, or "judge:NAME"; only
+            the guided methods and those that try before they choose use it.
         verifier: folder of a Q model, read after the observation, that values the tries of
             verifier-best-of-n, q-beam and lats; "" uses `qnet`.
         trajectory_value: value of a trajectory of verifier-best-of-n: Q of its "last" state, or
@@ -215,8 +218,10 @@ def run_evaluate(
         models.require_fit(config.methods)
         start = perf_counter()
         failures = _play_all(config, rollouts, policy, models)
+        judged = usage_of(scorer)
         seconds = perf_counter() - start
-        return _sum_up(config, rollouts, failures, seconds=seconds, console=console or Console())
+        shown = console or Console()
+        return _sum_up(config, rollouts, failures, seconds=seconds, judged=judged, console=shown)
 
 
 def _with_hashes(
@@ -226,7 +231,7 @@ def _with_hashes(
     if own_policy:
         hashes["policy_sha256"] = sha256_of_policy(config.policy)
     if own_qnet and config.needs_qnet(verified=bool(config.verifier) or not own_verifier):
-        hashes["qnet_sha256"] = weights_sha256(model_folder(config.qnet, "qnet"))
+        hashes["qnet_sha256"] = sha256_of_q_model(config.qnet, config.inference)
     if own_verifier and config.verifier:
         hashes["verifier_sha256"] = weights_sha256(model_folder(config.verifier, "qnet"))
     if config.paraphrases is not None:
@@ -326,6 +331,7 @@ def _sum_up(
     failures: Sequence[Failure],
     *,
     seconds: float,
+    judged: Usage | None,
     console: Console,
 ) -> Results:
     """Compute, write and show the results."""
@@ -346,6 +352,7 @@ def _sum_up(
         failures=tuple(failures),
         wall_clock_s=seconds,
         usage=rollouts.usage,
+        judge_usage=judged,
         config=config.model_dump(mode="json"),
         versions=_versions((*PACKAGES, *suite.environment.packages)),
         notes=NOTES,

@@ -115,7 +115,7 @@ def run_explore(
     """
     weights = {
         "policy_sha256": "" if policy else sha256_of_policy(config.policy),
-        "guide_sha256": sha256_of_q_model(config.guide),
+        "guide_sha256": sha256_of_q_model(config.guide, config.inference),
         "rollouts_sha256": sha256_of_policy(config.rollouts) if config.rollouts else "",
     }
     with open_rollouts("explore", config, weights=weights, console=console) as rollouts:

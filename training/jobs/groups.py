@@ -130,7 +130,7 @@ def run_groups(
     """
     weights = {
         "policy_sha256": "" if policy else sha256_of_policy(config.policy),
-        "qnet_sha256": sha256_of_q_model(config.qnet),
+        "qnet_sha256": sha256_of_q_model(config.qnet, config.inference),
     }
     with open_rollouts("groups", config, weights=weights, console=console) as rollouts:
         policy = policy or rollouts.build_policy(config.policy)

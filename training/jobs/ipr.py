@@ -98,7 +98,9 @@ def run_ipr(
     weights = {
         "policy_sha256": "" if policy else sha256_of_policy(config.policy),
         "scorer_sha256": "" if scorer else sha256_of_policy(config.scorer or config.policy),
-        "reward_model_sha256": "" if reward_model else sha256_of_q_model(config.reward_model),
+        "reward_model_sha256": ""
+        if reward_model
+        else sha256_of_q_model(config.reward_model, config.inference),
     }
     for folder in config.earlier:
         _require_same_scorer(folder, config, weights)

@@ -96,14 +96,11 @@ class HostedModel(UpstreamSettings):
     @property
     def limits(self) -> UpstreamLimits:
         """Limits of a client that waits rather than fails, and never stops asking by itself."""
-        return UpstreamLimits(
+        return patient_limits(
+            self,
             timeout_s=self.timeout_s,
-            connect_timeout_s=self.connect_timeout_s,
-            max_connections=self.max_in_flight,
-            max_answer_bytes=self.max_answer_bytes,
             patience_s=self.patience_s,
-            longest_wait_s=_LONGEST_WAIT_S,
-            breaker_failures=sys.maxsize,
+            max_in_flight=self.max_in_flight,
         )
 
     def history(self, history: History) -> History:
@@ -122,6 +119,21 @@ class HostedModel(UpstreamSettings):
             unset["first_greedy"] = False
         parameters = {**self.parameters, **sampling.parameters}
         return replace(sampling, parameters=parameters, **unset)
+
+
+def patient_limits(
+    upstream: UpstreamSettings, *, timeout_s: float, patience_s: float, max_in_flight: int
+) -> UpstreamLimits:
+    """Limits of a job's client, which waits rather than fails."""
+    return UpstreamLimits(
+        timeout_s=timeout_s,
+        connect_timeout_s=upstream.connect_timeout_s,
+        max_connections=max_in_flight,
+        max_answer_bytes=upstream.max_answer_bytes,
+        patience_s=patience_s,
+        longest_wait_s=_LONGEST_WAIT_S,
+        breaker_failures=sys.maxsize,
+    )
 
 
 Upstreams = dict[UpstreamName, HostedModel]

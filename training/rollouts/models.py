@@ -13,6 +13,8 @@ from training.environments.registry import find_environment
 from training.rollouts.classifiers import CLASSIFY, ServedClassifier, build_classify_scorer
 from training.rollouts.classifiers import MAY_CHANGE as CLASSIFIERS_MAY_CHANGE
 from training.rollouts.hosted import is_hosted
+from training.rollouts.judges import JUDGE, ServedJudge, build_judge_scorer, prompt_sha256
+from training.rollouts.judges import MAY_CHANGE as JUDGES_MAY_CHANGE
 
 EMBEDDED = "embedded"
 EXPERT = "expert"
@@ -30,6 +32,7 @@ class Inference(BaseModel):
         full_sequences: run Q models whose architecture cannot be packed on every full sequence,
             which costs the whole history per candidate; false refuses them.
         classifiers: servers of the Q models that are named `classify:NAME`, by that name.
+        judges: chat models of the Q models that are named `judge:NAME`, by that name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,6 +43,7 @@ class Inference(BaseModel):
     threads: int = Field(default=0, ge=0)
     full_sequences: bool = False
     classifiers: dict[str, ServedClassifier] = Field(default_factory=dict)
+    judges: dict[str, ServedJudge] = Field(default_factory=dict)
 
 
 INFERENCE_MAY_CHANGE: Final = frozenset(
@@ -50,6 +54,7 @@ INFERENCE_MAY_CHANGE: Final = frozenset(
         "inference.threads",
         "inference.full_sequences",
         *(f"inference.classifiers.*.{name}" for name in CLASSIFIERS_MAY_CHANGE),
+        *(f"inference.judges.*.{name}" for name in JUDGES_MAY_CHANGE),
     }
 )
 """Fields of `Inference` that a resumed run may change: no row depends on them beyond rounding."""
@@ -118,14 +123,17 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
 
     Args:
         name: "embedded" for the Q model that ships with QGuide, a checkpoint's folder (a QNet, an
-            implicit Q or an ensemble), that of any sequence classifier with one label, or
-            `classify:NAME` for one of `inference.classifiers`.
+            implicit Q or an ensemble), that of any sequence classifier with one label,
+            `classify:NAME` for one of `inference.classifiers`, or `judge:NAME` for one of
+            `inference.judges`.
         inference: how it runs.
 
     Raises:
         CheckpointError: the folder is not a Q model's.
-        ConfigError: see `build_classify_scorer`.
+        ConfigError: see `build_classify_scorer` and `build_judge_scorer`.
     """
+    if name.startswith(JUDGE):
+        return build_judge_scorer(name, inference.judges)
     if name.startswith(CLASSIFY):
         return build_classify_scorer(name, inference.classifiers)
 
@@ -182,8 +190,13 @@ def sha256_of_policy(name: str) -> str:
     return "" if is_hosted(name) else weights_sha256(model_folder(name, "policy"))
 
 
-def sha256_of_q_model(name: str) -> str:
-    """One hash over the weights of the Q model of that name; "" if it has none here."""
+def sha256_of_q_model(name: str, inference: Inference) -> str:
+    """One hash over the weights of the Q model of that name; "" if it has none here.
+
+    A judge's is that of its prompt.
+    """
+    if name.startswith(JUDGE):
+        return prompt_sha256(name, inference.judges)
     if not name or name.startswith(CLASSIFY):
         return ""
     return weights_sha256(model_folder(name, "qnet"))

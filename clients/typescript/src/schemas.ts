@@ -158,6 +158,8 @@ export interface ChatGuidance {
     q_values: readonly number[] | null;
     q_model: string;
     q_model_version: string;
+    /** @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-` */
+    judge: boolean;
     policy: string;
     /** @description number of candidates drawn */
     num_candidates: number;
@@ -264,6 +266,8 @@ export interface Decision {
     policy: string;
     q_model: string;
     q_model_version: string;
+    /** @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-` */
+    judge: boolean;
     usage: Usage;
     timings_ms: Timings;
 }
@@ -314,6 +318,24 @@ export interface GuidanceOptions {
     return_candidates?: boolean;
 }
 
+/** @description Requests to a judge and their tokens, as its upstream counts them. */
+export interface JudgeCalls {
+    /** @description requests that the upstream answered */
+    calls: number;
+    /** @description requests that an earlier answer made unnecessary */
+    cached_calls: number;
+    prompt_tokens: number;
+    completion_tokens: number;
+}
+
+/** @description The chat model behind a judge, and how it is asked. */
+export interface JudgeCard {
+    /** @description the model's name at its upstream */
+    model: string;
+    /** @enum {string} */
+    mode: "score" | "rank";
+}
+
 /** @description One message in OpenAI's format. */
 export interface Message {
     /** @enum {string} */
@@ -343,7 +365,7 @@ export interface ModelCard {
     /** @description the upstream's name, or qguide */
     owned_by: string;
     /** @enum {string} */
-    source: "embedded" | "scripted" | "checkpoint" | "vllm" | "upstream";
+    source: "embedded" | "scripted" | "checkpoint" | "vllm" | "judge" | "upstream";
     /** @description true if requests that name no model can get it */
     default: boolean;
     /** @description context length in tokens; null if unknown */
@@ -360,6 +382,8 @@ export interface ModelCard {
     metrics: {
         [key: string]: number;
     };
+    /** @description the prompted chat model, if the Q model is a judge; null for any other model */
+    judge: JudgeCard | null;
 }
 
 /** @description All served models, and the aliases of the Q models. */
@@ -487,6 +511,8 @@ export interface ScoreBatch {
     items: readonly ScoredItem[];
     q_model: string;
     q_model_version: string;
+    /** @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-` */
+    judge: boolean;
     /** @description `score` is that of the slowest item */
     timings_ms: ScoreTimings;
 }
@@ -508,6 +534,8 @@ export interface ScoreTimings {
 export interface ScoreUsage {
     scored_tokens: number;
     cached_tokens: number;
+    /** @description requests to the judge that gave the Q-values, whose tokens are included in the others; null for a trained Q model */
+    judge?: JudgeCalls | null;
 }
 
 /** @description A candidate and its Q. */
@@ -530,6 +558,8 @@ export interface ScoredItem {
 export type Scores = ScoredItem & {
     q_model: string;
     q_model_version: string;
+    /** @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-` */
+    judge: boolean;
     timings_ms: ScoreTimings;
 };
 

@@ -50,6 +50,25 @@ class CustomToolCall(CustomToolCallBase):
     custom: CalledTool
 
 
+class JudgeCalls(Answer):
+    """Requests to a judge and their tokens, as its upstream counts them."""
+
+    calls: int
+    """requests that the upstream answered"""
+    cached_calls: int
+    """requests that an earlier answer made unnecessary"""
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class JudgeCard(Answer):
+    """The chat model behind a judge, and how it is asked."""
+
+    model: str
+    """the model's name at its upstream"""
+    mode: str
+
+
 class ModelCard(Answer):
     """A served model and the metadata of its checkpoint."""
 
@@ -81,6 +100,8 @@ class ModelCard(Answer):
     """regression target of its Q: q, avg or reward"""
     metrics: dict[str, float]
     """metrics of its training"""
+    judge: JudgeCard | None
+    """the prompted chat model, if the Q model is a judge; null for any other model"""
 
 
 class ModelList(Answer):
@@ -177,6 +198,11 @@ class ScoreUsage(Answer):
 
     scored_tokens: int
     cached_tokens: int
+    judge: JudgeCalls | None = None
+    """
+    requests to the judge that gave the Q-values, whose tokens are included in the others; null
+    for a trained Q model
+    """
 
 
 class ScoredItem(ScoredItemBase):
@@ -193,6 +219,11 @@ class Scores(ScoredItem):
 
     q_model: str
     q_model_version: str
+    judge: bool
+    """
+    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
+    of a judge begins with `judge-`
+    """
     timings_ms: ScoreTimings
 
 
@@ -246,6 +277,11 @@ class ChatGuidance(Answer):
     """Q of every candidate; null if no Q was available"""
     q_model: str
     q_model_version: str
+    judge: bool
+    """
+    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
+    of a judge begins with `judge-`
+    """
     policy: str = ""
     num_candidates: int = 0
     """number of candidates drawn"""
@@ -309,6 +345,11 @@ class ScoreBatch(Answer):
     items: tuple[ScoredItem, ...]
     q_model: str
     q_model_version: str
+    judge: bool
+    """
+    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
+    of a judge begins with `judge-`
+    """
     timings_ms: ScoreTimings
     """`score` is that of the slowest item"""
 
@@ -385,5 +426,10 @@ class Decision(Answer):
     policy: str
     q_model: str
     q_model_version: str
+    judge: bool
+    """
+    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
+    of a judge begins with `judge-`
+    """
     usage: Usage
     timings_ms: Timings

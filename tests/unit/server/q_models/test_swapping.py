@@ -20,6 +20,7 @@ from qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from server.app import create_app
 from server.q_models.build import Models, _open_q_model, build_models, build_runtime
 from server.q_models.registry import QModel, QModels, ScorerSource
+from server.q_models.served import ServedQModel
 from server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import q_model, save_policy, save_qnet
 
@@ -71,7 +72,8 @@ async def serving(settings: Settings) -> AsyncIterator[tuple[httpx.AsyncClient, 
         yield client, app.state.models
 
 
-def scorer_of(model: QModel) -> SharedPrefixScorer:
+def scorer_of(model: ServedQModel) -> SharedPrefixScorer:
+    assert isinstance(model, QModel)
     scorer = model._resident._scorer
     assert isinstance(scorer, SharedPrefixScorer)
     return scorer

@@ -19,6 +19,7 @@ from qnet.types import Message, ScoreRequest
 from server.app import create_app
 from server.q_models.build import Models, build_models
 from server.q_models.registry import QModel
+from server.q_models.served import ServedQModel
 from server.settings.settings import SCRIPTED, Settings, VllmTrunk
 from tests.support.scripted_vllm import ScriptedVllm, scripted_vllm
 from tests.support.tiny_models import CONTEXT, save_policy, save_qnet
@@ -64,7 +65,13 @@ def body(q_model: str) -> dict[str, object]:
     return {"messages": MESSAGES, "candidates": CANDIDATES, "q_model": q_model}
 
 
-def scorer_of(model: QModel) -> VllmScorer:
+def on_threads(model: ServedQModel) -> QModel:
+    assert isinstance(model, QModel)
+    return model
+
+
+def scorer_of(served: ServedQModel) -> VllmScorer:
+    model = on_threads(served)
     scorer = model._resident._scorer
     assert isinstance(scorer, VllmScorer)
     return scorer
@@ -137,7 +144,7 @@ async def test_as_an_arm_it_is_held_until_its_last_answer_and_then_closed(
     settings = settings_of(checkpoint, vllm, aliases={"trial": {"big@v1": 1, "demo": 1}})
     async with running(settings) as (client, models):
         [big, _] = models.q_models
-        http, thread = scorer_of(big)._server._http, big._thread
+        http, thread = scorer_of(big)._server._http, on_threads(big)._thread
         arms = set()
         for episode in range(20):
             scored = await client.post(
@@ -170,7 +177,7 @@ async def test_as_a_shadow_it_scores_again_and_its_own_client_is_closed_on_drop(
         metrics = (await client.get("/metrics")).text
         assert 'outcome="failed"' not in metrics
         assert vllm.asked[-1]["input"]
-        again = big._shadow_resident._scorer
+        again = on_threads(big)._shadow_resident._scorer
         assert isinstance(again, VllmScorer)
         models.q_models.shadow("demo", None)
         models.q_models.drop("big@v1")

@@ -71,7 +71,7 @@ def test_evaluate_and_explore_are_guided_by_an_implicit_q(
         console=QUIET,
     )
     assert results.rows[0].scored_tokens > 0
-    assert results.config["qnet_sha256"] == sha256_of_q_model(str(implicit)) != ""
+    assert results.config["qnet_sha256"] == sha256_of_q_model(str(implicit), Inference()) != ""
     figures = run_explore(
         ExploreConfig(
             output=tmp_path / "trees",

@@ -1,0 +1,56 @@
+"""Settings of a judge, the same in the server's settings and in job files."""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+JudgeMode = Literal["score", "rank"]
+"""`score` asks for a digit per candidate; `rank` for one order of all candidates of a step."""
+
+_SET_BY_THE_JUDGE: Final = frozenset(
+    {"model", "messages", "n", "stream", "stream_options", "logprobs", "top_logprobs"}
+)
+
+
+def _free(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if taken := sorted(_SET_BY_THE_JUDGE & parameters.keys()):
+        raise ValueError(f"the judge sets {', '.join(taken)} itself; leave them out")
+    return parameters
+
+
+class JudgeSettings(BaseModel):
+    """A judge's questions and its budget.
+
+    Attributes:
+        mode: `score` asks for a digit per candidate, `rank` for one order of all candidates of a
+            step.
+        prompt_file: text file with instructions of your own; without it the built-in ones are used.
+        temperature: of the judge's answers; null leaves it to the upstream, which reasoning models
+            need.
+        max_tokens: longest answer; null leaves it to the upstream, which reasoning models need.
+        logprobs: ask for the probabilities of the score's tokens, of which the score is the mean;
+            an upstream that refuses them is asked without. For `score` only.
+        parameters: further parameters of every request, for example `reasoning_effort`.
+        parallel: maximum number of requests at the same time for one step.
+        cached_answers: number of answers kept; what is kept is not asked again.
+        calls_per_hour: maximum number of requests within an hour; 0 is no limit.
+        tokens_per_hour: maximum number of tokens read and generated within an hour; 0 is no limit.
+        total_calls: maximum number of requests of a process; 0 is no limit.
+        total_tokens: maximum number of tokens read and generated for a process; 0 is no limit.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: JudgeMode = "score"
+    prompt_file: Path | None = None
+    temperature: float | None = Field(default=0.0, ge=0)
+    max_tokens: int | None = Field(default=256, ge=1)
+    logprobs: bool = True
+    parameters: Annotated[dict[str, JsonValue], AfterValidator(_free)] = Field(default_factory=dict)
+    parallel: int = Field(default=16, ge=1)
+    cached_answers: int = Field(default=10_000, ge=0)
+    calls_per_hour: int = Field(default=0, ge=0)
+    tokens_per_hour: int = Field(default=0, ge=0)
+    total_calls: int = Field(default=0, ge=0)
+    total_tokens: int = Field(default=0, ge=0)

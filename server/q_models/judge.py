@@ -1,0 +1,118 @@
+"""Judges as Q models: `judge:UPSTREAM` in `q_models` prompts a chat model for Q-values.
+
+A judge's version begins with `judge-`, so that it is told from a trained Q model wherever a Q model
+is named: in answers, metrics, logs and the records of episodes.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from qnet.errors import ConfigError
+from qnet.judging.judge import Judge
+from qnet.judging.settings import JudgeSettings
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from server.observability.metered import MeteredScorer
+from server.q_models.aliases import join, plain_name
+from server.q_models.registry import Runtime
+from server.q_models.score_cache import CachedScorer
+from server.q_models.served import ServedQModel
+
+JUDGE: Final = "judge:"
+VERSION: Final = "judge-"
+_VERSION_DIGITS: Final = 12
+
+
+class JudgeQModel(ServedQModel):
+    """A judge as one version of a Q model; its upstream is closed with the other upstreams."""
+
+    def __init__(self, name: str, version: str, judge: Judge, runtime: Runtime) -> None:
+        super().__init__(name, version, "judge", judge=judge.settings)
+        self.model = judge.model
+        self.settings = judge.settings
+        self._metrics = runtime.metrics
+        self.shadow_scorer = judge
+        self.scorer = judge
+        if runtime.score_cache:
+            self.scorer = CachedScorer(judge, runtime.score_cache, content=judge.digest)
+        self.scorer = MeteredScorer(self.scorer, runtime.metrics, q_model=self.id)
+        runtime.metrics.start_series(self.id)
+        runtime.metrics.start_judge_series(self.id)
+
+    def close(self) -> None:
+        """Do nothing: it runs no thread."""
+
+    def _close_retired(self) -> None:
+        self._metrics.remove_series(self.id)
+        self._metrics.remove_judge_series(self.id)
+
+
+def is_judge(source: str) -> bool:
+    """True if an entry of `q_models` names a judge."""
+    return source.startswith(JUDGE)
+
+
+def build_judge(
+    source: str,
+    *,
+    name: str,
+    version: str | None,
+    judges: Mapping[str, JudgeSettings],
+    upstreams: Sequence[OpenAICompatiblePolicy],
+    runtime: Runtime,
+) -> JudgeQModel:
+    """Build the judge of an entry of `q_models`; nothing is asked before the first request.
+
+    Raises:
+        ConfigError: there is no such upstream, the prompt file cannot be read, or the version does
+            not begin with `judge-`.
+    """
+    if version is not None and not version.startswith(VERSION):
+        raise ConfigError(
+            f"{name}@{version} in QGUIDE_Q_MODELS is a judge; begin its version with {VERSION!r}, "
+            f"as in {name}@{VERSION}{version}, so that it is known as a judge wherever it is named"
+        )
+    upstream = find_upstream(source.removeprefix(JUDGE), upstreams)
+    settings = judges.get(f"{name}@{version}") or judges.get(name) or JudgeSettings()
+    judge = Judge(name, upstream, settings)
+    version = version or f"{VERSION}{judge.digest[:_VERSION_DIGITS]}"
+    judge.observe = partial(runtime.metrics.count_judge_call, join(name, version))
+    return JudgeQModel(name, version, judge, runtime)
+
+
+def find_upstream(
+    wanted: str, upstreams: Sequence[OpenAICompatiblePolicy]
+) -> OpenAICompatiblePolicy:
+    """The upstream of that name, or the only one with that model.
+
+    Raises:
+        ConfigError: there is no such upstream, or several have the model.
+    """
+    named = [one for one in upstreams if one.name == wanted]
+    found = named or [one for one in upstreams if one.model == wanted]
+    if len(found) == 1:
+        return found[0]
+    served = ", ".join(one.name for one in upstreams) or "none"
+    reason = "several upstreams have that model" if found else "no upstream has that name or model"
+    raise ConfigError(
+        f"the judge is {JUDGE + wanted!r}, but {reason}; the upstreams are {served}: name one, or "
+        "add one to QGUIDE_UPSTREAMS or with --upstream"
+    )
+
+
+def check_judges(judges: Mapping[str, JudgeSettings], q_models: Mapping[str, str]) -> None:
+    """Check that each entry of `judges` belongs to a judge.
+
+    Raises:
+        ConfigError: one of them names something else.
+    """
+    known = {name for q, source in q_models.items() if is_judge(source) for name in _names(q)}
+    if unknown := sorted(judges.keys() - known):
+        raise ConfigError(
+            f"QGUIDE_JUDGES names {unknown[0]!r}, which is not a judge; name an entry of "
+            f"QGUIDE_Q_MODELS whose value begins with {JUDGE!r}"
+        )
+
+
+def _names(given: str) -> tuple[str, str]:
+    return given, plain_name(given)

@@ -1,0 +1,44 @@
+"""Upstreams named on the command line: `openai:MODEL`, or an address with "#" and a model."""
+
+import os
+import re
+from typing import Any, Final
+
+from qnet.errors import ConfigError
+
+_OPENAI: Final = "openai:"
+_OPENAI_URL: Final = "https://api.openai.com/v1"
+_OPENAI_KEY: Final = "OPENAI_API_KEY"
+_ADDRESS: Final = re.compile(r"(https?://[^#\s]+)#(\S+)")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+
+
+def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings of an upstream; its name is that of its model.
+
+    Raises:
+        ConfigError: the text is no upstream, its model cannot be a name, or OPENAI_API_KEY is not
+            set.
+    """
+    if text.startswith(_OPENAI):
+        model = text.removeprefix(_OPENAI)
+        key = os.environ.get(_OPENAI_KEY, "")
+        if not key:
+            raise ConfigError(
+                f"the upstream {text!r} needs a key, but {_OPENAI_KEY} is not set; export it"
+            )
+        fields = {"url": _OPENAI_URL, "model": model, "api_key": key}
+    elif found := _ADDRESS.fullmatch(text):
+        model = found[2]
+        fields = {"url": found[1], "model": model}
+    else:
+        raise ConfigError(
+            f"the upstream {text!r} is neither {_OPENAI}MODEL nor an address such as "
+            "http://127.0.0.1:8001/v1#MODEL; write it as one of these, or set QGUIDE_UPSTREAMS"
+        )
+    if not _NAME.fullmatch(model):
+        raise ConfigError(
+            f"the model {model!r} of the upstream {text!r} cannot be its name, which takes 1 to 64 "
+            "letters, digits and ._/-; name it yourself in QGUIDE_UPSTREAMS"
+        )
+    return model, fields

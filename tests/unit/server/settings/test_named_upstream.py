@@ -1,0 +1,41 @@
+"""Upstreams by one word on the command line."""
+
+import pytest
+
+from qnet.errors import ConfigError
+from server.settings.named_upstream import named_upstream
+from server.settings.settings import Upstream
+
+
+def test_a_model_of_openais_needs_only_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    name, fields = named_upstream("openai:gpt-4.1-mini")
+    upstream = Upstream.model_validate(fields)
+    assert (name, upstream.model) == ("gpt-4.1-mini", "gpt-4.1-mini")
+    assert str(upstream.url) == "https://api.openai.com/v1"
+    assert upstream.api_key is not None
+    assert upstream.api_key.get_secret_value() == "secret"
+
+
+def test_an_address_gets_no_key_of_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    name, fields = named_upstream("http://127.0.0.1:8001/v1#Qwen/Qwen3-8B")
+    assert name == "Qwen/Qwen3-8B"
+    assert Upstream.model_validate(fields).api_key is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("openai:gpt-4.1-mini", "OPENAI_API_KEY is not set"),
+        ("gpt-4.1-mini", "is neither openai:MODEL nor an address"),
+        ("http://127.0.0.1:8001/v1", "is neither openai:MODEL nor an address"),
+        ("http://127.0.0.1:8001/v1#a:b", "'a:b' .* cannot be its name"),
+    ],
+)
+def test_what_names_no_upstream_is_refused(
+    text: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match=reason):
+        named_upstream(text)

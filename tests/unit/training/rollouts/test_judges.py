@@ -1,0 +1,155 @@
+"""A judge is a job's Q model by the name `judge:NAME`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from qnet.errors import ConfigError, JudgeAnswerError
+from qnet.types import Candidate, Message, SampleRequest, ScoreRequest
+from server.chat.fake_openai import FakeUpstream
+from training.data.decision_groups import DecisionGroupsRow
+from training.environments.corridor import CorridorConfig
+from training.evaluation.records import Results
+from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from training.jobs.evaluate import EvaluateConfig, run_evaluate
+from training.rollouts.models import Inference, build_scorer, sha256_of_q_model
+
+Address = tuple[FakeUpstream, str]
+STATE = (Message("user", "take the green book"),)
+PRICES = {"prompt": 1.0, "completion": 10.0}
+ACTIONS = ("go left", "open door", "take key")
+GROUP: dict[str, Any] = {
+    "task_id": "t",
+    "kind": "k",
+    "environment": "fake",
+    "first_observation": "take the green book",
+    "source": "demo",
+    "continuation": "policy",
+    "seed": 0,
+    "decisions": [
+        {
+            "chosen": 1,
+            "candidates": [
+                {
+                    "action": f"Action: {action}",
+                    "count": 1,
+                    "observation": "Done.",
+                    "continuations": [{"outcome_reward": reward, "steps": 1, "terminated": True}],
+                }
+                for action, reward in (("take desk", 0.0), ("take book", 1.0))
+            ],
+        }
+    ],
+}
+
+
+def inference(url: str, **judge: Any) -> Inference:
+    entry = {"url": url, "model": "m", "prices": PRICES, "patience_s": 5.0, "judge": judge}
+    return Inference.model_validate({"judges": {"demo": entry}})
+
+
+def request(*texts: str) -> ScoreRequest:
+    return ScoreRequest(STATE, tuple(Message("assistant", text) for text in texts))
+
+
+def test_its_values_are_the_judges_and_its_tokens_have_a_price(
+    address: Address, upstream: FakeUpstream
+) -> None:
+    scorer: Any = build_scorer("judge:demo", inference(address[1]))
+    first, second = scorer.score([request("take book", "sing"), request("take book")])
+    assert (first.q_values, second.q_values) == ((1.0, 0.0), (1.0,))
+    assert scorer.usage.requests == len(upstream.asked) == 2
+    assert scorer.usage.completion_tokens == 2
+    assert scorer.usage.cost == pytest.approx((scorer.usage.prompt_tokens + 20) / 1e6)
+
+
+def test_an_unreadable_answer_is_an_error_of_the_job(
+    address: Address, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "chatty"
+    scorer: Any = build_scorer("judge:demo", inference(address[1]))
+    with pytest.raises(JudgeAnswerError, match="judge judge:demo answered 'Thought"):
+        scorer.score([request("take book")])
+
+
+def test_a_judge_without_a_table_or_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"inference\.judges has demo; .* under the name 'x'"):
+        build_scorer("judge:x", inference("http://127.0.0.1:1/v1"))
+    entry = {"url": "http://127.0.0.1:1/v1", "model": "m", "api_key_variable": "JUDGE_KEY"}
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    with pytest.raises(ConfigError, match="judge demo: the environment variable JUDGE_KEY"):
+        build_scorer("judge:demo", Inference.model_validate({"judges": {"demo": entry}}))
+
+
+def test_another_prompt_is_another_q_model(tmp_path: Path) -> None:
+    file = tmp_path / "judge.txt"
+    file.write_text("Prefer short turns.")
+    own = inference("http://127.0.0.1:1/v1", prompt_file=str(file))
+    before = sha256_of_q_model("judge:demo", own)
+    file.write_text("Prefer long turns.")
+    assert sha256_of_q_model("judge:demo", own) != before != ""
+
+
+class Cycling:
+    """Draws all actions of a corridor in turn."""
+
+    name = "cycling"
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        return [
+            [Candidate(Message("assistant", f"Action: {ACTIONS[k % 3]}"), 3) for k in range(r.n)]
+            for r in requests
+        ]
+
+
+def evaluate(output: Path, url: str, **changes: Any) -> Results:
+    values = {
+        "output": output,
+        "environment": CorridorConfig(count=3),
+        "methods": ("random-of-m", "q-guided"),
+        "qnet": "judge:demo",
+        "inference": inference(url, **changes.pop("judge", {})),
+        "seeds": (0,),
+        "max_steps": 3,
+    }
+    config = EvaluateConfig.model_validate(values | changes)
+    return run_evaluate(config, policy=Cycling(), console=Console(quiet=True))
+
+
+def test_an_evaluation_with_a_judge_states_what_it_cost(
+    address: Address, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    results = evaluate(tmp_path, address[1])
+    assert results.complete
+    assert results.judge_usage is not None
+    assert results.judge_usage.requests == len(upstream.asked) > 0
+    assert results.judge_usage.cost is not None
+    assert results.config["qnet_sha256"]
+
+
+def test_a_method_that_compares_states_refuses_a_ranking(address: Address, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="adaptive compares Q of different steps"):
+        evaluate(tmp_path, address[1], judge={"mode": "rank"}, methods=("adaptive",))
+
+
+@pytest.mark.parametrize("mode", ["score", "rank"])
+def test_choice_regret_of_a_judge(
+    address: Address, upstream: FakeUpstream, tmp_path: Path, mode: str
+) -> None:
+    groups = tmp_path / "groups.jsonl"
+    groups.write_text(DecisionGroupsRow.model_validate(GROUP).model_dump_json() + "\n")
+    config = ChoiceRegretConfig(
+        groups=(groups,),
+        output=tmp_path / mode,
+        qnet="judge:demo",
+        inference=inference(address[1], mode=mode),
+    )
+    figures = run_choice_regret(config)
+    assert len(upstream.asked) == (2 if mode == "score" else 1)
+    metrics = json.loads((tmp_path / mode / "metrics.jsonl").read_text())
+    assert metrics["judge_usage"]["requests"] == len(upstream.asked)
+    assert figures == {name: metrics[name] for name in figures}

@@ -1,0 +1,150 @@
+"""Q models of the jobs that are judges, prompted chat models: `judge:NAME`."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from pydantic import Field
+
+from qnet.errors import ConfigError
+from qnet.judging.blocking import BlockingJudge
+from qnet.judging.judge import Judge
+from qnet.judging.prompt import read_prompt
+from qnet.judging.settings import JudgeSettings
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qnet.policies.upstream_settings import UpstreamSettings
+from qnet.types import Candidate, History, Sampling, TokenUsage
+from training.rollouts.hosted import PlainUrl, patient_limits, read_key
+from training.rollouts.usage import Prices, Usage
+
+JUDGE: Final = "judge:"
+"""Beginning of the name of such a Q model; the name of its table follows."""
+
+
+class ServedJudge(UpstreamSettings):
+    """A chat model of an OpenAI-compatible server that is prompted for Q-values.
+
+    Attributes:
+        api_key_variable: environment variable that holds the key; "" sends none.
+        max_in_flight: maximum number of requests at the same time.
+        timeout_s: longest time without a byte from the server.
+        patience_s: how long a request is retried while the server is unreachable, overloaded,
+            failing or silent; after that the episode fails.
+        prices: per million tokens, for the run's cost.
+        judge: how it is asked, and its budget.
+    """
+
+    url: PlainUrl
+    api_key_variable: str = Field(default="", pattern=r"^([A-Z_][A-Z0-9_]*)?$")
+    max_in_flight: int = Field(default=64, ge=1)
+    timeout_s: float = Field(default=600.0, gt=0)
+    patience_s: float = Field(default=600.0, gt=0)
+    prices: Prices | None = None
+    judge: JudgeSettings = JudgeSettings()
+
+
+_ROW_FIELDS: Final = ("model", "judge")
+_ROW_FIELDS_OF_JUDGE: Final = (
+    "mode",
+    "prompt_file",
+    "temperature",
+    "max_tokens",
+    "logprobs",
+    "parameters",
+)
+MAY_CHANGE: Final = frozenset(ServedJudge.model_fields.keys() - set(_ROW_FIELDS)) | {
+    f"judge.{name}" for name in JudgeSettings.model_fields.keys() - set(_ROW_FIELDS_OF_JUDGE)
+}
+"""Fields of a judge that a resumed run may change; Q-values depend on the others."""
+
+
+class _Upstream:
+    """The judge's upstream, connected for one batch at a time."""
+
+    def __init__(self, name: str, served: ServedJudge) -> None:
+        self.name = name
+        self.model = served.model
+        self._served = served
+        self._key = read_key(f"judge {name}", served.api_key_variable)
+        self._policy: OpenAICompatiblePolicy | None = None
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """Draw through the open connections."""
+        assert self._policy is not None, "a judge is asked while it is connected"
+        return await self._policy.sample(history, n=n, sampling=sampling)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[None]:
+        """Keep connections open for the block."""
+        served = self._served
+        self._policy = OpenAICompatiblePolicy(
+            self.name,
+            url=str(served.url),
+            model=served.model,
+            api_key=self._key.get_secret_value() if self._key else None,
+            max_tokens_name=served.max_tokens_name,
+            limits=patient_limits(
+                served,
+                timeout_s=served.timeout_s,
+                patience_s=served.patience_s,
+                max_in_flight=served.max_in_flight,
+            ),
+        )
+        try:
+            yield
+        finally:
+            await self._policy.close()
+
+
+class JudgeScorer(BlockingJudge):
+    """A judge of a job, and what it has cost this run."""
+
+    def __init__(self, name: str, served: ServedJudge) -> None:
+        upstream = _Upstream(name.removeprefix(JUDGE), served)
+        super().__init__(Judge(name, upstream, served.judge), upstream.connected)
+        self._prices = served.prices
+
+    @property
+    def usage(self) -> Usage:
+        """Requests, tokens and cost so far; an upstream's cached tokens count as read."""
+        spent = self.spent
+        tokens = TokenUsage(spent.prompt_tokens, spent.completion_tokens)
+        return Usage(
+            requests=spent.calls,
+            prompt_tokens=spent.prompt_tokens,
+            completion_tokens=spent.completion_tokens,
+            cost=self._prices.cost_of(tokens) if self._prices else None,
+        )
+
+
+def usage_of(scorer: object) -> Usage | None:
+    """Usage of a judge; None for any other scorer."""
+    return scorer.usage if isinstance(scorer, JudgeScorer) else None
+
+
+def build_judge_scorer(name: str, judges: Mapping[str, ServedJudge]) -> JudgeScorer:
+    """Build the scorer of `judge:NAME`; nothing is asked before the first request.
+
+    Raises:
+        ConfigError: there is no such table, its key is not set, or its prompt file cannot be read.
+    """
+    return JudgeScorer(name, _find(name, judges))
+
+
+def prompt_sha256(name: str, judges: Mapping[str, ServedJudge]) -> str:
+    """Hash of a judge's prompt, which a resumed run must not change.
+
+    Raises:
+        ConfigError: there is no such table, or its prompt file cannot be read.
+    """
+    return read_prompt(_find(name, judges).judge.prompt_file).digest
+
+
+def _find(name: str, judges: Mapping[str, ServedJudge]) -> ServedJudge:
+    table = name.removeprefix(JUDGE)
+    if table not in judges:
+        raise ConfigError(
+            f"the Q model is {name!r}, but inference.judges has {', '.join(judges) or 'no entry'}; "
+            f"add the model there under the name {table!r}"
+        )
+    return judges[table]
