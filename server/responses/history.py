@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar
 
 from qnet.errors import MalformedHistoryError, UnsupportedParameterError
 from qnet.openai_messages import PART_END
-from server.responses.schemas import ContentPart, InputItem, ResponsesRequest
+from server.responses.schemas import InputItem, ItemPart, ResponsesRequest
 from server.responses.tools import chat_name
 
 _TEXTS: Final = ("input_text", "output_text", "text")
@@ -97,7 +97,7 @@ def _thoughts(item: InputItem) -> str:
 
 
 def _content(
-    content: str | Sequence[ContentPart] | None, name: str, kind: str, place: str
+    content: str | Sequence[ItemPart] | None, name: str, kind: str, place: str
 ) -> str | list[Turn]:
     """Content of a chat turn; a single text is a string, which every upstream takes."""
     if content is None or isinstance(content, str):
@@ -108,7 +108,7 @@ def _content(
     return parts or ""
 
 
-def _part(part: ContentPart, place: str) -> Turn:
+def _part(part: ItemPart, place: str) -> Turn:
     more = {name: value for name, value in (part.model_extra or {}).items() if value is not None}
     if part.type in _TEXTS:
         own = {name: value for name, value in more.items() if name not in _OF_ANSWERS}

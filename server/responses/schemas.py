@@ -22,7 +22,7 @@ _OF_RESPONSES_ONLY: Final = frozenset(
 without."""
 
 
-class ContentPart(Whole):
+class ItemPart(Whole):
     """A part of an item's content or output."""
 
     type: str = Field(
@@ -44,7 +44,7 @@ class InputItem(Whole):
     role: Literal["user", "assistant", "system", "developer"] | None = Field(
         default=None, description="of a message"
     )
-    content: str | list[ContentPart] | None = Field(
+    content: str | list[ItemPart] | None = Field(
         default=None, description="of a message or of a reasoning item"
     )
     call_id: str | None = Field(default=None, description="of a call and of its output")
@@ -54,7 +54,7 @@ class InputItem(Whole):
         default=None, description="of a function call: JSON, as the model wrote it"
     )
     input: str | None = Field(default=None, description="of a custom tool's call: any text")
-    output: str | list[ContentPart] | None = Field(
+    output: str | list[ItemPart] | None = Field(
         default=None, description="of a function or custom tool"
     )
 
