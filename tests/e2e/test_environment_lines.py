@@ -14,7 +14,12 @@ from tests.support.serving import ROOT
 from training.evaluation.records import DEFAULT_METHODS
 
 CONFIGS = ROOT / "training" / "configs"
-ENVIRONMENTS = ["hotpotqa"]
+ENVIRONMENTS: dict[str, tuple[str, ...]] = {
+    "hotpotqa": (),
+    "sciworld": ("environment.split=smoke", "environment.processes=1"),
+}
+"""Overrides of every job that plays an environment."""
+
 TINY = (
     "architecture.vocab_size=320",
     "architecture.hidden_size=32",
@@ -23,12 +28,15 @@ TINY = (
     "architecture.heads=2",
     "architecture.copy_heads=0",
     "optimization.epochs=1",
+    # Nearly random weights: their draws differ, so there is something to choose from.
+    "optimization.lr=1e-6",
+    "optimization.muon_lr=1e-6",
 )
 SMALLEST = {
-    "collect": ("environment.count=6",),
+    "collect": ("environment.limit=6",),
     "sft": TINY,
     "groups": (
-        "environment.count=2",
+        "environment.limit=2",
         "decisions.max_steps=2",
         "decisions.horizon=3",
         "decisions.max_tokens=8",
@@ -38,21 +46,30 @@ SMALLEST = {
         "head_width=8",
         "validation_fraction=0.0",
     ),
-    "evaluate": ("environment.count=2", "seeds=[0]", "max_steps=2", "candidates=2", "max_tokens=8"),
+    "evaluate": ("environment.limit=2", "seeds=[0]", "max_steps=2", "candidates=2", "max_tokens=8"),
 }
 """Overrides of each job."""
+
+PLAYING = {"collect", "groups", "evaluate"}
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_the_job_files_lead_from_solutions_to_results(
-    environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if environment == "sciworld":
+        request.getfixturevalue("sciworld_installed")
     monkeypatch.chdir(tmp_path)
     folder = CONFIGS / environment
     stages = tomllib.loads((folder / "pipeline.toml").read_text())["stages"]
     for stage in stages.values():
-        overrides = [part for one in SMALLEST[stage["job"]] for part in ("--set", one)]
-        arguments = [stage["job"], "--config", str(folder / stage["config"]), *overrides]
+        job, config = stage["job"], str(folder / stage["config"])
+        playing = ENVIRONMENTS[environment] if job in PLAYING else ()
+        overrides = [part for one in (*SMALLEST[job], *playing) for part in ("--set", one)]
+        arguments = [job, "--config", config, *overrides]
         result = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
     results = json.loads((tmp_path / f"runs/{environment}/evaluation/results.json").read_text())

@@ -192,6 +192,8 @@ def _gold_succeeds(subject: Subject) -> None:
                 for action in bundle.chat.actions_of(text_reply(reply)):
                     result = take(environment, action)
                     _require(result.valid, f"{action!r} is not valid in {task.id}")
+                if result.ended:
+                    break
         won = bundle.is_success(result.reward, result.terminated)
         _require(won, f"the solution of {task.id} ends with a reward of {result.reward}")
 

@@ -21,6 +21,7 @@ ENVIRONMENTS = {
     "hotpotqa": "training.environments.hotpotqa.bundle:HOTPOTQA",
     "intercode-sql": "training.environments.intercode_sql.bundle:INTERCODE_SQL",
     "intercode-sql-tools": "training.environments.intercode_sql.bundle:INTERCODE_SQL_TOOLS",
+    "sciworld": "training.environments.sciworld.bundle:SCIWORLD",
 }
 """Import path of each name; a bundle and its engine are imported when a job names it."""
 

@@ -9,6 +9,7 @@ from training.environments.alfworld.bundle import AlfWorldConfig
 from training.environments.corridor import CorridorConfig
 from training.environments.hotpotqa.bundle import HotPotQaConfig
 from training.environments.intercode_sql.bundle import InterCodeSqlConfig, InterCodeSqlToolsConfig
+from training.environments.sciworld.bundle import SciWorldConfig
 
 Subject = EnvironmentConfig | Callable[[pytest.FixtureRequest], EnvironmentConfig]
 """Two tasks of an implementation, or a function that finds them or skips the test."""
@@ -37,6 +38,12 @@ def hotpotqa_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:
     return HotPotQaConfig(questions=request.getfixturevalue("hotpotqa_questions"), limit=2)
 
 
+def science_world(request: pytest.FixtureRequest) -> EnvironmentConfig:
+    """Two short ScienceWorld tasks in its own simulator, where that and Java are installed."""
+    request.getfixturevalue("sciworld_installed")
+    return SciWorldConfig(limit=2, processes=1)
+
+
 SUBJECTS: dict[str, Subject] = {
     "fake": CorridorConfig(count=2),
     "alfworld-generated": AlfWorldConfig(count=2),
@@ -47,4 +54,5 @@ SUBJECTS: dict[str, Subject] = {
     "intercode-sql-generated": InterCodeSqlConfig(count=2),
     "intercode-sql": real_questions,
     "intercode-sql-tools": InterCodeSqlToolsConfig(count=2),
+    "sciworld": science_world,
 }

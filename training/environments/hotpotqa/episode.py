@@ -67,7 +67,7 @@ class QuestionEpisode:
         if over:
             self.close()
         valid = observation is not None
-        return StepResult(observation or USAGE, 0.0, terminated=over, valid=valid)
+        return StepResult(observation or USAGE, 0.0, terminated=False, valid=valid, truncated=over)
 
     def close(self) -> None:
         """Drop the index; safe to call twice."""

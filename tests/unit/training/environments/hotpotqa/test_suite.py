@@ -96,8 +96,9 @@ def test_what_is_not_understood_is_told_so() -> None:
 def test_an_episode_ends_after_its_turns() -> None:
     playing = episode(turns=3)
     playing.reset()
-    endings = [playing.step("Search[town]").terminated for _ in range(3)]
-    assert endings == [False, False, True]
+    steps = [playing.step("Search[town]") for _ in range(3)]
+    assert [step.truncated for step in steps] == [False, False, True]
+    assert not any(step.terminated for step in steps)
 
 
 def test_gold_replies_keep_within_the_turns() -> None:

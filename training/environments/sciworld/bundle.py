@@ -1,0 +1,82 @@
+"""ScienceWorld as the jobs know it: experiments of elementary school (Wang et al., 2022).
+
+[environment]
+name = "sciworld"
+split = "train"        # or "validation", "test", "smoke"
+"""
+
+from typing import Final, Literal
+
+from pydantic import Field
+
+from qnet.types import TaskMarker
+from training.environment import EnvironmentBundle, EnvironmentConfig
+from training.environments.sciworld.episode import NOT_UNDERSTOOD
+from training.environments.sciworld.simulator import SimulatorPool, find_simulator
+from training.environments.sciworld.suite import SciWorldSuite, Split
+from training.trajectory import ChatFormat
+
+TASK_OPENING: Final = "Your task is to"
+SYSTEM: Final = (
+    "You do experiments in a house with a kitchen, a workshop, a greenhouse and other places. End "
+    'each reply by one line "Action: …"; a thought may come before it. Actions are: look around, '
+    "look at OBJECT, look in OBJECT, examine OBJECT, read OBJECT, inventory, go to PLACE, "
+    "teleport to PLACE, open OBJECT, close OBJECT, activate OBJECT, deactivate OBJECT, "
+    "use OBJECT on OBJECT, connect OBJECT to OBJECT, disconnect OBJECT, pick up OBJECT, "
+    "put down OBJECT, move OBJECT to OBJECT, pour OBJECT in OBJECT, dunk OBJECT in OBJECT, "
+    "mix OBJECT, eat OBJECT, flush OBJECT, wait1, wait and focus on OBJECT. Focus only on what the "
+    "task asks for: a wrong focus loses the task. If a name is ambiguous, reply with the number of "
+    "the one you mean."
+)
+
+
+class SciWorldConfig(EnvironmentConfig):
+    """ScienceWorld's `[environment]` table.
+
+    Attributes:
+        split: the papers' train, validation or test tasks, or a few short ones of the train split.
+        turns: actions after which every episode ends; None for the papers' limit of each task.
+        processes: number of simulators, and so of steps taken at the same time.
+        heap_mb: memory of each simulator's heap; an open episode takes about 12 MB of it. If there
+            are more episodes than fit, more simulators are started.
+        episodes_per_process: number of episodes after which a simulator is replaced.
+    """
+
+    name: Literal["sciworld"] = "sciworld"
+    split: Split = "smoke"
+    turns: int | None = Field(default=None, ge=1)
+    processes: int = Field(default=2, ge=1)
+    heap_mb: int = Field(default=512, ge=128)
+    episodes_per_process: int = Field(default=500, ge=1)
+
+    @property
+    def threads(self) -> int:
+        """Number of environment calls that run in parallel."""
+        return 2 * self.processes
+
+
+def build_suite(config: SciWorldConfig) -> SciWorldSuite:
+    """The tasks that `config` describes.
+
+    Raises:
+        ConfigError: the package scienceworld or Java is missing.
+    """
+    find_simulator()
+    pool = SimulatorPool(
+        processes=config.processes,
+        heap_mb=config.heap_mb,
+        episodes_per_process=config.episodes_per_process,
+    )
+    return SciWorldSuite(config.split, pool, turns=config.turns)
+
+
+SCIWORLD = EnvironmentBundle(
+    name="sciworld",
+    config=SciWorldConfig,
+    build_suite=build_suite,
+    chat=ChatFormat(SYSTEM),
+    task_markers=(TaskMarker(TASK_OPENING),),
+    void_observation=NOT_UNDERSTOOD,
+    packages=("scienceworld",),
+    harmless="inventory",
+)

@@ -1,0 +1,68 @@
+"""ScienceWorld's tasks: variations listed in files, as the papers divide them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Final, Literal
+
+from training.environment import Task
+from training.environments.sciworld.episode import SciWorldEpisode
+from training.environments.sciworld.simulator import SimulatorPool
+from training.trajectory import ACTION_PREFIX
+
+Split = Literal["train", "validation", "test", "smoke"]
+_FOLDER: Final = files("training.environments.sciworld")
+
+
+class SciWorldSuite:
+    """See `training.environment.GoldSuite`."""
+
+    def __init__(self, split: Split, pool: SimulatorPool, *, turns: int | None) -> None:
+        """List the tasks; simulators are started when they are needed.
+
+        Args:
+            split: name of a file of tasks.
+            pool: simulators that play them.
+            turns: actions after which every episode ends; None for the papers' limit of each task.
+        """
+        self.name = f"sciworld-{split}"
+        self.tasks: Sequence[Task] = split_tasks(split)
+        self._pool = pool
+        self._turns = turns
+        self._limits = step_limits()
+
+    def make(self, task: Task) -> SciWorldEpisode:
+        """A fresh, single-use episode of `task`."""
+        turns = self._turns if self._turns is not None else self._limits[task.kind]
+        return SciWorldEpisode(self._pool, task.kind, int(task.source), turns)
+
+    def gold_replies(self, task: Task) -> list[str]:
+        """The simulator's own solution, without thoughts; it may be longer than the limit.
+
+        Raises:
+            EnvironmentFailureError: the simulator failed.
+        """
+        simulator = self._pool.acquire()
+        try:
+            world = simulator.open_world()
+            actions = simulator.gold_actions(world, task.kind, int(task.source))
+            simulator.close_world(world)
+        finally:
+            self._pool.release(simulator)
+        return [f"{ACTION_PREFIX} {action}" for action in actions]
+
+    def close(self) -> None:
+        """Stop the simulators; safe to call twice."""
+        self._pool.close()
+
+
+def split_tasks(split: Split) -> list[Task]:
+    """The tasks of a split, "NAME/VARIATION"."""
+    text = _FOLDER.joinpath("splits", f"{split}.txt").read_text(encoding="utf-8")
+    return [Task(line, *line.split("/")) for line in text.split()]
+
+
+def step_limits() -> Mapping[str, int]:
+    """The papers' limit of actions to each task."""
+    limits: dict[str, int] = json.loads(_FOLDER.joinpath("limits.json").read_text(encoding="utf-8"))
+    return limits
