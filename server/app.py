@@ -36,6 +36,7 @@ from server.routes import (
     episodes,
     health,
     playground,
+    pooling,
     rerank,
     responses,
     score,
@@ -81,7 +82,18 @@ def create_app(
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
     install_error_handlers(app)
-    for module in (act, score, rerank, chat, responses, anthropic, episodes, models_route, health):
+    for module in (
+        act,
+        score,
+        rerank,
+        pooling,
+        chat,
+        responses,
+        anthropic,
+        episodes,
+        models_route,
+        health,
+    ):
         app.include_router(module.router)
     if settings.admin:
         app.include_router(admin.router)

@@ -37,8 +37,7 @@ async function showAbilities() {
 
 /** Offers the policies and Q models that are served. */
 function showModels(models) {
-  const policies = models.data.filter((card) => card.kind === "policy");
-  const qModels = models.data.filter((card) => card.kind === "q_model");
+  const { data: policies, q_models: qModels } = models;
   const names = [...Object.keys(models.splits), ...Object.keys(models.aliases)];
   const choices = [...names, ...qModels.map((card) => card.id)].filter((name) => name !== "default");
   for (const form of [byId("act-form"), byId("score-form")]) {

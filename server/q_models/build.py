@@ -80,6 +80,7 @@ class Models:
         paraphraser: the policy that rewords tasks; None if none is configured.
         upstreams: all upstreams, including the default policy if it is one.
         started_at: Unix time in seconds.
+        unknown_is_default: find the default policy under any unknown name.
     """
 
     runtime: Runtime
@@ -88,6 +89,7 @@ class Models:
     paraphraser: ServedPolicy | None = None
     upstreams: tuple[ServedPolicy, ...] = ()
     started_at: int = field(default_factory=lambda: int(time()))
+    unknown_is_default: bool = False
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -117,6 +119,8 @@ class Models:
         policies = self.policies
         of_model = [policy for policy in self.upstreams if policy.upstream_model == name]
         if name not in policies and len(of_model) != 1:
+            if self.unknown_is_default:
+                return self.policy
             raise UnknownModelError(
                 f"there is no policy {name!r}; this server has {', '.join(policies)}"
             )
@@ -189,7 +193,14 @@ def build_models(settings: Settings) -> Models:
         policy = _named_policy(settings.policy, settings, runtime.thread, upstreams)
         paraphraser = _build_paraphraser(settings, runtime.thread, upstreams)
         q_models = _build_q_models(settings, runtime, upstreams)
-        return Models(runtime, policy, q_models, paraphraser, upstreams)
+        return Models(
+            runtime,
+            policy,
+            q_models,
+            paraphraser,
+            upstreams,
+            unknown_is_default=settings.unknown_models == "default",
+        )
     except QGuideError:
         runtime.thread.close()
         runtime.shadow_thread.close()

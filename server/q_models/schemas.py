@@ -43,10 +43,14 @@ class ModelCard(Body):
 
 
 class ModelList(Body):
-    """All served models, and the aliases of the Q models."""
+    """All served models, and the aliases of the Q models.
+
+    Model pickers of chat clients show `data`, so it has only what can be chatted with.
+    """
 
     object: Literal["list"] = "list"
-    data: list[ModelCard]
+    data: list[ModelCard] = Field(description="the policies, which chat")
+    q_models: list[ModelCard] = Field(description="the Q models, which score and rerank")
     aliases: dict[str, str] = Field(description="alias -> Q model")
     splits: dict[str, dict[str, float]] = Field(
         description="alias -> several Q models and the share of episodes for each"

@@ -44,11 +44,13 @@ RelevanceScore = Annotated[
 ]
 
 
-class _Body(BaseModel):
+class RerankBody(BaseModel):
+    """Base of foreign bodies, whose unknown fields are ignored."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, populate_by_name=True)
 
 
-class DocumentText(_Body):
+class DocumentText(RerankBody):
     """A document as an object."""
 
     text: str
@@ -66,7 +68,7 @@ def _exactly_one_history(text: tuple[str, ...], types: list[str]) -> dict[str, A
     return {"oneOf": [{"required": [name], "properties": given} for name, given in branches]}
 
 
-class RerankRequest(_Body):
+class RerankRequest(RerankBody):
     """Fields that Jina's and Cohere's requests have in common."""
 
     model_config = ConfigDict(json_schema_extra=_exactly_one_history(("query",), ["string"]))
@@ -91,6 +93,17 @@ class JinaRerankRequest(RerankRequest):
         description="the candidates", json_schema_extra=NOT_EMPTY
     )
     return_documents: bool = False
+    raw_scores: bool | None = Field(
+        default=None,
+        description="Infinity's: true puts the raw Q into `relevance_score`; if it is sent at all, "
+        "`document` is a plain text, as Infinity's clients expect",
+    )
+    use_activation: bool | None = Field(default=None, description="vLLM's: false is raw_scores")
+
+    @property
+    def raw(self) -> bool:
+        """True if `relevance_score` is the raw Q."""
+        return bool(self.raw_scores) or self.use_activation is False
 
     @property
     def texts(self) -> list[str]:
@@ -107,7 +120,7 @@ class CohereRerankRequest(RerankRequest):
     )
 
 
-class RankedDocument(_Body):
+class RankedDocument(RerankBody):
     """One document of the ranking, which is sorted by Q."""
 
     index: int
@@ -115,47 +128,56 @@ class RankedDocument(_Body):
     q_value: float = Field(description="ours: the raw Q")
 
 
-class JinaRankedDocument(RankedDocument):
+class JinaRankedDocument(RerankBody):
     """One document of Jina's ranking, with its text if requested."""
 
-    document: DocumentText | None = None
+    index: int
+    relevance_score: float = Field(
+        description="1 / (1 + exp(-q_value)): a ranking, not a probability; or the raw Q if "
+        "`raw_scores` or `use_activation` asked for it"
+    )
+    q_value: float = Field(description="ours: the raw Q")
+    document: DocumentText | str | None = None
 
 
-class JinaUsage(_Body):
+class JinaUsage(RerankBody):
     """Tokens of history and documents; `cached_tokens` is ours."""
 
+    prompt_tokens: int
     total_tokens: int
     cached_tokens: int
 
 
-class JinaRerankResponse(_Body):
+class JinaRerankResponse(RerankBody):
     """Jina's response; `model` is the `name@version` that scored."""
 
+    id: str
+    object: Literal["rerank"] = "rerank"
     model: str
     results: list[JinaRankedDocument]
     usage: JinaUsage
 
 
-class CohereApiVersion(_Body):
+class CohereApiVersion(RerankBody):
     """Version of Cohere's API."""
 
     version: Literal["2"] = "2"
 
 
-class CohereBilledUnits(_Body):
+class CohereBilledUnits(RerankBody):
     """Billed units of Cohere's API: one search per request."""
 
     search_units: int = 1
 
 
-class CohereTokens(_Body):
+class CohereTokens(RerankBody):
     """Tokens of history and documents."""
 
     input_tokens: int
     output_tokens: int = 0
 
 
-class CohereMeta(_Body):
+class CohereMeta(RerankBody):
     """Metadata of Cohere's response."""
 
     api_version: CohereApiVersion = CohereApiVersion()
@@ -165,7 +187,7 @@ class CohereMeta(_Body):
     warnings: list[str] | None = None
 
 
-class CohereRerankResponse(_Body):
+class CohereRerankResponse(RerankBody):
     """Cohere's response; `model` (ours) is the `name@version` that scored."""
 
     id: str
@@ -174,8 +196,8 @@ class CohereRerankResponse(_Body):
     model: str
 
 
-_DOCUMENTS: Final = ("documents", "items", "text_2")
-_QUERIES: Final = ("queries", "text_1")
+_DOCUMENTS: Final = ("documents", "items", "text_2", "data_2")
+_QUERIES: Final = ("queries", "text_1", "data_1")
 
 
 def _add_field_aliases(schema: dict[str, Any]) -> None:
@@ -188,7 +210,7 @@ def _add_field_aliases(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": [name]} for name in _DOCUMENTS]
 
 
-class PairScoreRequest(_Body):
+class PairScoreRequest(RerankBody):
     """vLLM's `POST /score`: one query for all documents, or one query per document."""
 
     model_config = ConfigDict(json_schema_extra=_add_field_aliases)
@@ -197,21 +219,25 @@ class PairScoreRequest(_Body):
     queries: str | list[str] | None = Field(
         default=None,
         validation_alias=AliasChoices(*_QUERIES),
-        description="the history as a single user message, or one for each document; also `text_1`",
+        description="the history as a single user message, or one for each document; also "
+        "`text_1` or `data_1`",
         json_schema_extra=NOT_EMPTY,
     )
     messages: Messages = None
     documents: str | list[str] = Field(
         validation_alias=AliasChoices(*_DOCUMENTS),
-        description="the candidates; also `items` or `text_2`",
+        description="the candidates; also `items`, `text_2` or `data_2`",
         json_schema_extra=NOT_EMPTY,
+    )
+    use_activation: bool | None = Field(
+        default=None, description="true maps Q to [0, 1], as rerankers do; otherwise it is raw"
     )
     episode_id: EpisodeArm = None
 
     @model_validator(mode="after")
     def _one_history(self) -> Self:
         if (self.queries is None) == (self.messages is None):
-            raise ValueError("give either queries (or text_1) or messages, not both")
+            raise ValueError("give either queries (or text_1 or data_1) or messages, not both")
         return self
 
 
@@ -229,21 +255,21 @@ EitherScoreRequest = Annotated[
 ]
 
 
-class PairScore(_Body):
-    """Raw Q of one pair."""
+class PairScore(RerankBody):
+    """Raw Q of one pair, or in [0, 1] if `use_activation` asked for it."""
 
     index: int
     object: Literal["score"] = "score"
     score: float
 
 
-class CachedTokens(_Body):
+class CachedTokens(RerankBody):
     """Cached tokens of the prompt."""
 
     cached_tokens: int
 
 
-class PairScoreUsage(_Body):
+class PairScoreUsage(RerankBody):
     """Tokens of histories and documents, in OpenAI's format."""
 
     prompt_tokens: int
@@ -252,7 +278,7 @@ class PairScoreUsage(_Body):
     prompt_tokens_details: CachedTokens
 
 
-class PairScoreResponse(_Body):
+class PairScoreResponse(RerankBody):
     """vLLM's response; `model` is the `name@version` that scored."""
 
     id: str

@@ -3,7 +3,8 @@
 The query is the user's message, the documents are the agent's possible answers. Rerankers return
 scores in [0, 1], but Q can be any number, so `relevance_score` is the logistic function of Q. Only
 its order has a meaning: a Q model is trained on returns, not on relevance, and there is no softmax
-over the documents. The raw Q is returned beside it; vLLM's `/score` returns only the raw Q.
+over the documents. The raw Q is returned beside it; vLLM's `/score` returns only one
+of the two, by default the raw Q.
 """
 
 import math
@@ -53,20 +54,32 @@ def best_first(q_values: Sequence[float]) -> list[int]:
 
 def jina_response(body: JinaRerankRequest, q_model: str, scored: Scored) -> JinaRerankResponse:
     """Jina's response, best document first."""
-    shown = [DocumentText(text=text) for text in body.texts] if body.return_documents else None
+    shown = _documents(body) if body.return_documents else None
     return JinaRerankResponse(
+        id=f"rerank-{uuid.uuid4().hex}",
         model=q_model,
         results=[
             JinaRankedDocument(
                 index=i,
-                relevance_score=relevance(scored.q_values[i]),
+                relevance_score=scored.q_values[i] if body.raw else relevance(scored.q_values[i]),
                 q_value=scored.q_values[i],
                 document=shown[i] if shown else None,
             )
             for i in best_first(scored.q_values)[: body.top_n]
         ],
-        usage=JinaUsage(total_tokens=_tokens(scored), cached_tokens=scored.cached_tokens),
+        usage=JinaUsage(
+            prompt_tokens=tokens_of(scored),
+            total_tokens=tokens_of(scored),
+            cached_tokens=scored.cached_tokens,
+        ),
     )
+
+
+def _documents(body: JinaRerankRequest) -> Sequence[DocumentText | str]:
+    """The documents as Infinity's clients read them, which send `raw_scores`, or as Jina's do."""
+    if body.raw_scores is not None:
+        return body.texts
+    return [DocumentText(text=text) for text in body.texts]
 
 
 def cohere_response(
@@ -84,7 +97,7 @@ def cohere_response(
             for i in best_first(scored.q_values)[: body.top_n]
         ],
         meta=CohereMeta(
-            tokens=CohereTokens(input_tokens=_tokens(scored)),
+            tokens=CohereTokens(input_tokens=tokens_of(scored)),
             cached_tokens=scored.cached_tokens,
             warnings=None if body.max_tokens_per_doc is None else [NOT_CUT],
         ),
@@ -93,16 +106,23 @@ def cohere_response(
 
 
 def pair_response(
-    q_values: Sequence[float], q_model: str, scored: Sequence[Scored]
+    q_values: Sequence[float], q_model: str, scored: Sequence[Scored], *, activation: bool
 ) -> PairScoreResponse:
-    """vLLM's response: the raw Q of each pair, in the request's order."""
-    tokens = sum(map(_tokens, scored))
+    """vLLM's response: the Q of each pair, in the request's order.
+
+    Args:
+        activation: map Q to [0, 1].
+    """
+    tokens = sum(map(tokens_of, scored))
     cached = sum(one.cached_tokens for one in scored)
     return PairScoreResponse(
         id=f"score-{uuid.uuid4().hex}",
         created=int(time()),
         model=q_model,
-        data=[PairScore(index=i, score=q) for i, q in enumerate(q_values)],
+        data=[
+            PairScore(index=i, score=relevance(q) if activation else q)
+            for i, q in enumerate(q_values)
+        ],
         usage=PairScoreUsage(
             prompt_tokens=tokens,
             total_tokens=tokens,
@@ -111,5 +131,6 @@ def pair_response(
     )
 
 
-def _tokens(scored: Scored) -> int:
+def tokens_of(scored: Scored) -> int:
+    """Tokens of history and documents, cached ones included."""
     return scored.computed_tokens + scored.cached_tokens

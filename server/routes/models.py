@@ -20,14 +20,15 @@ _OURSELVES: Final = "qguide"
 
 @router.get("/models")
 async def list_models(models: ModelsDep) -> ModelList:
-    """List policies and Q models with the metadata of their checkpoints."""
+    """List policies, and in `q_models` Q models, with the metadata of their checkpoints."""
     return model_list(models)
 
 
 @router.get("/models/{model_id:path}")
 async def show_model(model_id: str, models: ModelsDep) -> ModelCard:
     """Show a policy or a Q model by any of its names; a split has no single model."""
-    cards = {card.id: card for card in model_list(models).data}
+    listed = model_list(models)
+    cards = {card.id: card for card in (*listed.q_models, *listed.data)}
     return cards[model_id if model_id in cards else _id_of(model_id, models)]
 
 
@@ -48,13 +49,12 @@ def model_list(models: Models) -> ModelList:
     """The served models and their aliases."""
     routes = models.q_models.routes
     default = routes.reachable(DEFAULT)
-    cards = [_policy_card(policy, models) for policy in models.policies.values()]
-    cards += [
-        _q_model_card(model, default=model.id in default, created=models.started_at)
-        for model in models.q_models
-    ]
     return ModelList(
-        data=cards,
+        data=[_policy_card(policy, models) for policy in models.policies.values()],
+        q_models=[
+            _q_model_card(model, default=model.id in default, created=models.started_at)
+            for model in models.q_models
+        ],
         aliases={name: next(iter(to)) for name, to in routes.aliases.items() if len(to) == 1},
         splits={name: dict(to) for name, to in routes.aliases.items() if len(to) > 1},
         shadows=dict(routes.shadows),

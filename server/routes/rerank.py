@@ -1,6 +1,7 @@
-"""POST /v1/rerank, /v2/rerank and /score: Q in the formats of Jina, Cohere and vLLM.
+"""POST /v1/rerank, /v2/rerank and /score: Q in the formats of other rerankers' servers.
 
-vLLM's clients also call /rerank, where its format is Jina's, and /v1/score, which is ours as well.
+Jina's, vLLM's, Infinity's, TEI's and Voyage's clients call /rerank or /v1/rerank, Cohere's call
+/v2/rerank. vLLM's clients also call /score and /v1/score, which is ours as well.
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,18 @@ from qnet.types import History, Message
 from server.guidance.score_step import Scored, ScoringService
 from server.messages.history import TriedCandidates
 from server.q_models.registry import QModelLease
+from server.rerank.foreign import (
+    AnyRerankRequest,
+    TeiRank,
+    TeiRerankRequest,
+    VoyageRerankRequest,
+    VoyageRerankResponse,
+    tei_response,
+    voyage_response,
+)
 from server.rerank.schemas import (
     CohereRerankRequest,
     CohereRerankResponse,
-    JinaRerankRequest,
     JinaRerankResponse,
     PairScoreRequest,
     PairScoreResponse,
@@ -31,10 +40,13 @@ router = APIRouter(tags=["rerank"])
 @router.post("/rerank", response_model_exclude_none=True)
 @router.post("/v1/rerank", response_model_exclude_none=True)
 async def rerank_like_jina(
-    body: JinaRerankRequest,
-    scoring: ScoringDep,
-) -> JinaRerankResponse:
-    """Rank documents by Q, in Jina's format."""
+    body: AnyRerankRequest, scoring: ScoringDep
+) -> JinaRerankResponse | VoyageRerankResponse | list[TeiRank]:
+    """Rank documents by Q, in Jina's format, or in TEI's or Voyage's if the body has it."""
+    if isinstance(body, TeiRerankRequest):
+        return tei_response(body, (await _rank(body, body.texts, scoring))[1])
+    if isinstance(body, VoyageRerankRequest):
+        return voyage_response(body, *await _rank(body, body.documents, scoring))
     return jina_response(body, *await _rank(body, body.texts, scoring))
 
 
@@ -53,19 +65,22 @@ async def score_pairs(body: PairScoreRequest, scoring: ScoringDep) -> PairScoreR
     texts = [body.documents] if isinstance(body.documents, str) else body.documents
     documents = scoring.documents(texts)
     histories = _histories(body, len(documents), scoring)
-    with scoring.hold(body.model, body.episode_id) as q_model:
+    with scoring.hold(scoring.reranker(body.model), body.episode_id) as q_model:
         q_values, scored = await _score_pairs(histories, documents, q_model, scoring)
-    return pair_response(q_values, q_model.id, scored)
+    return pair_response(q_values, q_model.id, scored, activation=bool(body.use_activation))
 
 
 async def _rank(
-    body: RerankRequest, texts: Sequence[str], scoring: ScoringService
+    body: RerankRequest | TeiRerankRequest | VoyageRerankRequest,
+    texts: Sequence[str],
+    scoring: ScoringService,
 ) -> tuple[str, Scored]:
     """Score the documents; returns the `name@version` that scored as well."""
+    messages = body.messages if isinstance(body, RerankRequest) else None
     q_model, scored = await scoring.step(
-        scoring.history(messages_of(body.query, body.messages)),
+        scoring.history(messages_of(body.query, messages)),
         TriedCandidates(scoring.documents(texts)),
-        q_model=body.model,
+        q_model=scoring.reranker(body.model),
         episode_id=body.episode_id,
     )
     return q_model.id, scored

@@ -112,6 +112,8 @@ class Settings(BaseSettings):
             selects the first version listed. The default version is the first 12 digits of the
             SHA-256 of the checkpoint's manifest, which identifies the checkpoint; a judge's begins
             with `judge-`.
+        unknown_models: "default" serves the default to chat clients and rerankers whose `model` is
+            unknown, for clients that insist on another service's names; "error" answers 404.
         vllm_trunks: `name@version`, or `name` for all of its versions -> the vLLM server that
             runs the trunk; value head and tokenizer come from the checkpoint in `q_models`.
         classifiers: `name@version`, or `name` for all of its versions -> the server with vLLM's
@@ -221,6 +223,7 @@ class Settings(BaseSettings):
     vllm_ready_s: float = Field(default=1800.0, gt=0)
     vllm_silent_s: float = Field(default=60.0, gt=0)
     q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
+    unknown_models: Literal["error", "default"] = "error"
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     classifiers: dict[str, Classifier] = Field(default_factory=dict)
     judges: dict[str, JudgeSettings] = Field(default_factory=dict)

@@ -232,8 +232,8 @@ def test_the_environment_of_the_page_keeps_to_the_contract(play: Play) -> None:
 
 def test_q_models_come_and_go(play: Play) -> None:
     first, *_, last = play("docs/operate/q-models.md").answers
-    assert "shop@v2" in [card["id"] for card in first["data"]]
-    assert "shop@v3" not in [card["id"] for card in last["data"]]
+    assert "shop@v2" in [card["id"] for card in first["q_models"]]
+    assert "shop@v3" not in [card["id"] for card in last["q_models"]]
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def test_the_judged_agent_wins_where_the_policy_alone_does_not(guided: str) -> N
 
 
 def test_the_judge_is_listed_as_one(guided: str) -> None:
-    cards = httpx.get(f"{guided}/v1/models").json()["data"]
-    [policy, judge] = cards
+    listed = httpx.get(f"{guided}/v1/models").json()
+    [policy], [judge] = listed["data"], listed["q_models"]
     assert (policy["kind"], policy["id"], policy["default"]) == ("policy", "fake-1", True)
     assert judge["source"] == "judge"
     assert judge["id"].startswith("default@judge-")

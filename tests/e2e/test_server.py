@@ -72,7 +72,8 @@ def test_scoring_what_was_drawn_gives_the_same_q(url: str) -> None:
 
 
 def test_models_shows_what_the_manifests_say(url: str) -> None:
-    policy, q_model = httpx.get(f"{url}/v1/models").json()["data"]
+    listed = httpx.get(f"{url}/v1/models").json()
+    [policy], [q_model] = listed["data"], listed["q_models"]
     assert (policy["kind"], policy["checkpoint"], policy["context"]) == (
         "policy",
         "tiny-policy",

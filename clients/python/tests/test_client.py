@@ -72,7 +72,8 @@ async def test_the_async_client_scores_batches_too(async_client: AsyncQGuide) ->
 
 
 def test_models_and_readiness_are_told(client: QGuide) -> None:
-    assert {card.id for card in client.models().data} == {"scripted", "demo@1"}
+    assert [card.id for card in client.models().data] == ["scripted"]
+    assert [card.id for card in client.models().q_models] == ["demo@1"]
     assert client.models().aliases == {"demo": "demo@1", "default": "demo"}
     assert client.ready()
 

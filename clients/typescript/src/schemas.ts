@@ -158,8 +158,11 @@ export interface ChatGuidance {
     q_values: readonly number[] | null;
     q_model: string;
     q_model_version: string;
-    /** @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-` */
-    judge: boolean;
+    /**
+     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
+     * @default false
+     */
+    judge?: boolean;
     policy: string;
     /** @description number of candidates drawn */
     num_candidates: number;
@@ -266,8 +269,11 @@ export interface Decision {
     policy: string;
     q_model: string;
     q_model_version: string;
-    /** @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-` */
-    judge: boolean;
+    /**
+     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
+     * @default false
+     */
+    judge?: boolean;
     usage: Usage;
     timings_ms: Timings;
 }
@@ -386,14 +392,21 @@ export interface ModelCard {
     judge: JudgeCard | null;
 }
 
-/** @description All served models, and the aliases of the Q models. */
+/**
+ * @description All served models, and the aliases of the Q models.
+ *
+ *     Model pickers of chat clients show `data`, so it has only what can be chatted with.
+ */
 export interface ModelList {
     /**
      * @default list
      * @constant
      */
     object?: "list";
+    /** @description the policies, which chat */
     data: readonly ModelCard[];
+    /** @description the Q models, which score and rerank */
+    q_models: readonly ModelCard[];
     /** @description alias -> Q model */
     aliases: {
         [key: string]: string;
@@ -458,7 +471,7 @@ export interface PromptTokensDetails {
 /** @description A document's place and its Q. */
 export interface RankedDocument {
     index: number;
-    /** @description 1 / (1 + exp(-q_value)): a ranking, not a probability */
+    /** @description 1 / (1 + exp(-q_value)): a ranking, not a probability; or the raw Q if `raw_scores` or `use_activation` asked for it */
     relevance_score: number;
     /** @description ours: the raw Q */
     q_value: number;
@@ -466,6 +479,12 @@ export interface RankedDocument {
 
 /** @description The documents from the highest Q to the lowest. */
 export interface Ranking {
+    id: string;
+    /**
+     * @default rerank
+     * @constant
+     */
+    object?: "rerank";
     model: string;
     results: readonly RankedDocument[];
     usage: RerankUsage;
@@ -486,10 +505,15 @@ export interface Readiness {
 export type RerankOptions = ModelOptions & {
     /** @description number of documents to return, best first; null returns all */
     top_n?: number | null;
+    /** @description Infinity's: true puts the raw Q into `relevance_score`; if it is sent at all, `document` is a plain text, as Infinity's clients expect */
+    raw_scores?: boolean | null;
+    /** @description vLLM's: false is raw_scores */
+    use_activation?: boolean | null;
 };
 
 /** @description Tokens of history and documents; `cached_tokens` is ours. */
 export interface RerankUsage {
+    prompt_tokens: number;
     total_tokens: number;
     cached_tokens: number;
 }
@@ -511,8 +535,11 @@ export interface ScoreBatch {
     items: readonly ScoredItem[];
     q_model: string;
     q_model_version: string;
-    /** @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-` */
-    judge: boolean;
+    /**
+     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
+     * @default false
+     */
+    judge?: boolean;
     /** @description `score` is that of the slowest item */
     timings_ms: ScoreTimings;
 }
@@ -534,7 +561,7 @@ export interface ScoreTimings {
 export interface ScoreUsage {
     scored_tokens: number;
     cached_tokens: number;
-    /** @description requests to the judge that gave the Q-values, whose tokens are included in the others; null for a trained Q model */
+    /** @description requests to the judge that gave the Q-values, whose tokens are included in the others; absent for a trained Q model */
     judge?: JudgeCalls | null;
 }
 
@@ -558,8 +585,11 @@ export interface ScoredItem {
 export type Scores = ScoredItem & {
     q_model: string;
     q_model_version: string;
-    /** @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-` */
-    judge: boolean;
+    /**
+     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
+     * @default false
+     */
+    judge?: boolean;
     timings_ms: ScoreTimings;
 };
 

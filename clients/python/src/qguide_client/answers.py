@@ -105,9 +105,15 @@ class ModelCard(Answer):
 
 
 class ModelList(Answer):
-    """All served models, and the aliases of the Q models."""
+    """All served models, and the aliases of the Q models.
+
+    Model pickers of chat clients show `data`, so it has only what can be chatted with.
+    """
 
     data: tuple[ModelCard, ...]
+    """the policies, which chat"""
+    q_models: tuple[ModelCard, ...]
+    """the Q models, which score and rerank"""
     aliases: dict[str, str]
     """alias -> Q model"""
     splits: dict[str, dict[str, float]]
@@ -148,7 +154,10 @@ class RankedDocument(Answer):
 
     index: int
     relevance_score: float
-    """1 / (1 + exp(-q_value)): a ranking, not a probability"""
+    """
+    1 / (1 + exp(-q_value)): a ranking, not a probability; or the raw Q if `raw_scores` or
+    `use_activation` asked for it
+    """
     q_value: float
     """ours: the raw Q"""
 
@@ -168,6 +177,7 @@ class Readiness(ReadinessBase):
 class RerankUsage(Answer):
     """Tokens of history and documents; `cached_tokens` is ours."""
 
+    prompt_tokens: int
     total_tokens: int
     cached_tokens: int
 
@@ -200,8 +210,8 @@ class ScoreUsage(Answer):
     cached_tokens: int
     judge: JudgeCalls | None = None
     """
-    requests to the judge that gave the Q-values, whose tokens are included in the others; null
-    for a trained Q model
+    requests to the judge that gave the Q-values, whose tokens are included in the others;
+    absent for a trained Q model
     """
 
 
@@ -219,7 +229,7 @@ class Scores(ScoredItem):
 
     q_model: str
     q_model_version: str
-    judge: bool
+    judge: bool = False
     """
     true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
     of a judge begins with `judge-`
@@ -277,7 +287,7 @@ class ChatGuidance(Answer):
     """Q of every candidate; null if no Q was available"""
     q_model: str
     q_model_version: str
-    judge: bool
+    judge: bool = False
     """
     true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
     of a judge begins with `judge-`
@@ -334,6 +344,7 @@ class Message(Answer):
 class Ranking(Answer):
     """The documents from the highest Q to the lowest."""
 
+    id: str
     model: str
     results: tuple[RankedDocument, ...]
     usage: RerankUsage
@@ -345,7 +356,7 @@ class ScoreBatch(Answer):
     items: tuple[ScoredItem, ...]
     q_model: str
     q_model_version: str
-    judge: bool
+    judge: bool = False
     """
     true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
     of a judge begins with `judge-`
@@ -426,7 +437,7 @@ class Decision(Answer):
     policy: str
     q_model: str
     q_model_version: str
-    judge: bool
+    judge: bool = False
     """
     true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
     of a judge begins with `judge-`

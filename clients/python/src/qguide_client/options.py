@@ -74,6 +74,13 @@ class RerankOptions(ModelOptions, total=False):
 
     top_n: int | None
     """number of documents to return, best first; null returns all"""
+    raw_scores: bool | None
+    """
+    Infinity's: true puts the raw Q into `relevance_score`; if it is sent at all, `document` is
+    a plain text, as Infinity's clients expect
+    """
+    use_activation: bool | None
+    """vLLM's: false is raw_scores"""
 
 
 class ActOptions(ModelOptions, total=False):

@@ -32,12 +32,12 @@ def test_a_folder_without_a_manifest_is_served_and_named_by_its_content(
     [expected] = NaiveScorer(load_qnet(folder)).score([REQUEST])
     found = [score["q_value"] for score in scores]
     assert found == pytest.approx(expected.q_values, abs=1e-6)
-    cards = {card["id"]: card for card in client.get("/v1/models").json()["data"]}
+    cards = {card["id"]: card for card in client.get("/v1/models").json()["q_models"]}
     [name] = [one for one in cards if one.startswith("reward@")]
     assert (cards[name]["context"], cards[name]["checkpoint"]) == (CONTEXT, "reward")
     other = save_classifier(tmp_path / "other", labels=1, architecture="qwen3")
     again = serve(Settings(policy=SCRIPTED, q_models={"reward": str(other)}))
-    assert name not in {card["id"] for card in again.get("/v1/models").json()["data"]}
+    assert name not in {card["id"] for card in again.get("/v1/models").json()["q_models"]}
 
 
 @pytest.fixture

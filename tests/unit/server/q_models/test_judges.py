@@ -59,7 +59,7 @@ def test_it_chooses_the_action_and_is_named_a_judge_everywhere(
     assert [c["q_value"] for c in answer["candidates"]] == pytest.approx(VALUES)
     assert answer["judge"] is True
     assert answer["q_model_version"].startswith("judge-")
-    [card] = [c for c in client.get("/v1/models").json()["data"] if c["kind"] == "q_model"]
+    [card] = client.get("/v1/models").json()["q_models"]
     assert card["id"] == f"q@{answer['q_model_version']}"
     assert (card["source"], card["judge"]) == ("judge", {"model": "fake-1", "mode": "score"})
     client.post("/v1/episodes/e/outcome", json={"reward": 1}).raise_for_status()

@@ -94,7 +94,7 @@ def test_its_scores_are_the_naive_scorers(
     assert found == pytest.approx(expected.q_values, abs=1e-6)
     assert answers[1]["usage"]["cached_tokens"] > answers[0]["usage"]["cached_tokens"]
     assert vllm.keys == {"Bearer key"}
-    [card] = [c for c in client.get("/v1/models").json()["data"] if c["id"] == "big@v1"]
+    [card] = [c for c in client.get("/v1/models").json()["q_models"] if c["id"] == "big@v1"]
     assert (card["source"], card["context"], card["checkpoint"]) == ("vllm", CONTEXT, "tiny-q")
 
 
@@ -246,7 +246,7 @@ def test_weights_that_its_server_does_not_have_are_refused_by_load(
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "config_refused")
     assert "qguide export-trunk" in refused.json()["error"]["message"]
     loaded = client.post("/v1/models/load", json=load | {"folder": "qnet"})
-    [card] = [c for c in loaded.json()["data"] if c["id"] == "big@v2"]
+    [card] = [c for c in loaded.json()["q_models"] if c["id"] == "big@v2"]
     assert card["source"] == "vllm"
 
 

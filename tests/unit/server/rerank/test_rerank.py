@@ -39,13 +39,13 @@ def refusal(client: TestClient, path: str, body: dict[str, Any]) -> tuple[int, s
 
 def test_jinas_shape_is_sorted_by_q(client: TestClient) -> None:
     answer = post(client, "/v1/rerank", model="demo")
-    assert set(answer) == {"model", "results", "usage"}
+    assert set(answer) == {"id", "object", "model", "results", "usage"}
     assert answer["model"] == "demo@0"
     assert [row["index"] for row in answer["results"]] == BEST_FIRST
     assert [row["q_value"] for row in answer["results"]] == sorted(Q_VALUES, reverse=True)
     assert all(set(r) == {"index", "relevance_score", "q_value"} for r in answer["results"])
     words = len(QUERY.split()) + sum(len(text.split()) for text in DOCUMENTS)
-    assert answer["usage"] == {"total_tokens": words, "cached_tokens": 0}
+    assert answer["usage"] == {"prompt_tokens": words, "total_tokens": words, "cached_tokens": 0}
 
 
 def test_jinas_documents_may_be_objects_and_come_back_if_asked_for(client: TestClient) -> None:
@@ -126,7 +126,7 @@ def test_the_two_shapes_of_v1_score_are_told_apart_by_their_fields(client: TestC
         ({"candidates": DOCUMENTS}, "body.messages: Field required"),
         ({"text_1": QUERY}, "body.messages: Field required"),
         ({"text_1": QUERY, "text_2": 3}, "body.text_2.str: "),
-        ({"text_2": DOCUMENTS}, "give either queries (or text_1) or messages"),
+        ({"text_2": DOCUMENTS}, "give either queries (or text_1 or data_1) or messages"),
         ([], "body: "),
     ],
 )
@@ -141,13 +141,15 @@ def test_a_defect_is_said_of_the_shape_that_was_meant(
 def test_the_document_has_every_name_of_vllms(client: TestClient) -> None:
     schemas = client.get("/openapi.json").json()["components"]["schemas"]
     pairs = schemas["PairScoreRequest"]
-    names = {"queries", "text_1", "documents", "items", "text_2"}
-    assert names <= set(pairs["properties"])
-    assert pairs["anyOf"] == [{"required": [n]} for n in ("documents", "items", "text_2")]
+    documents = ("documents", "items", "text_2", "data_2")
+    assert {"queries", "text_1", "data_1", *documents} <= set(pairs["properties"])
+    assert pairs["anyOf"] == [{"required": [n]} for n in documents]
 
 
 def test_vllms_bare_rerank_is_jinas(client: TestClient) -> None:
-    assert post(client, "/rerank") == post(client, "/v1/rerank")
+    bare, versioned = post(client, "/rerank"), post(client, "/v1/rerank")
+    assert bare.pop("id") != versioned.pop("id")
+    assert bare == versioned
 
 
 def test_one_text_against_one(client: TestClient) -> None:

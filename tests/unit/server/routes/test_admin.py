@@ -39,8 +39,7 @@ def post(client: TestClient, path: str, **body: Any) -> Any:
 
 
 def served(client: TestClient) -> list[str]:
-    cards = client.get("/v1/models").json()["data"]
-    return [card["id"] for card in cards if card["kind"] == "q_model"]
+    return [card["id"] for card in client.get("/v1/models").json()["q_models"]]
 
 
 def test_a_folder_is_served_under_the_hash_of_its_manifest(
@@ -49,7 +48,7 @@ def test_a_folder_is_served_under_the_hash_of_its_manifest(
     answer = post(admin, "load", folder="good", name="shop")
     version = sha256_of(models_dir / "good" / MANIFEST)[:12]
     assert answer.status_code == 200, answer.text
-    card = answer.json()["data"][-1]
+    card = answer.json()["q_models"][-1]
     assert (card["id"], card["version"], card["context"]) == (f"shop@{version}", version, 256)
     assert (card["checkpoint"], card["default"]) == ("tiny-q", False)
     assert answer.json()["aliases"]["shop"] == f"shop@{version}"
@@ -64,7 +63,7 @@ def test_the_default_moves_and_the_old_version_can_then_be_dropped(admin: TestCl
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "routing_refused")
     assert "'default' would point to 'demo'" in refused.json()["error"]["message"]
     moved = post(admin, "alias", alias="default", to="other@0").json()
-    assert [card["id"] for card in moved["data"] if card["default"]] == ["scripted", "other@0"]
+    assert [card["id"] for card in moved["q_models"] if card["default"]] == ["other@0"]
     assert admin.post("/v1/score", json=SCORE).json()["q_model"] == "other"
     assert post(admin, "drop", q_model="demo@0").status_code == 200
     assert served(admin) == ["other@0"]

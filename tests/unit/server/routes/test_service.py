@@ -16,8 +16,10 @@ from tests.unit.server.conftest import FAKES, Serve
 BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 3}
 
 
-def test_models_lists_the_policy_and_the_q_models(client: TestClient) -> None:
-    cards = client.get("/v1/models").json()["data"]
+def test_models_lists_the_policy_and_apart_from_it_the_q_models(client: TestClient) -> None:
+    answer = client.get("/v1/models").json()
+    cards = answer["data"] + answer["q_models"]
+    assert [card["id"] for card in answer["data"]] == ["scripted"], "a picker shows what chats"
     listed = [(card["kind"], card["id"], card["source"], card["default"]) for card in cards]
     assert listed == [
         ("policy", "scripted", "scripted", True),
@@ -32,12 +34,17 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
     assert set(paths) == {
         "/v1/act",
         "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/v1/score",
         "/v1/score/batch",
         "/v1/rerank",
         "/v2/rerank",
         "/rerank",
         "/score",
+        "/classify",
+        "/pooling",
         "/v1/episodes/{episode_id}/outcome",
         "/v1/models",
         "/v1/models/{model_id}",
@@ -98,7 +105,8 @@ def test_versions_aliases_and_shadows_come_from_the_settings(serve: Serve) -> No
     assert listed["aliases"] == {"a": "a@1", "b": "b@1", "stable": "trial", "default": "stable"}
     assert listed["splits"] == {"trial": {"a": 9.0, "a@2": 1.0}}
     assert listed["shadows"] == {"a": "b"}
-    defaults = [card["id"] for card in listed["data"] if card["default"]]
+    cards = listed["data"] + listed["q_models"]
+    defaults = [card["id"] for card in cards if card["default"]]
     assert defaults == ["scripted", "a@1", "a@2"]
 
 
@@ -115,7 +123,8 @@ def test_versions_aliases_and_shadows_come_from_the_settings(serve: Serve) -> No
 def test_a_model_is_found_by_any_of_its_names(serve: Serve, name: str, found: str) -> None:
     client = serve(FAKES.model_copy(update={"aliases": {"trial/one": "other"}}))
     card = client.get(f"/v1/models/{name}").json()
-    assert card in client.get("/v1/models").json()["data"]
+    listed = client.get("/v1/models").json()
+    assert card in listed["data"] + listed["q_models"]
     assert card["id"] == found
 
 

@@ -1,0 +1,130 @@
+"""Rerank requests as TEI (text-embeddings-inference) and Voyage send them, and their answers.
+
+Both call paths that Jina's clients call as well; the fields tell them apart.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from server.guidance.score_step import Scored
+from server.messages.schemas import (
+    JINA_SHAPE,
+    NOT_EMPTY,
+    TEI_SHAPE,
+    VOYAGE_SHAPE,
+    EpisodeId,
+    Positive,
+    QModelName,
+)
+from server.rerank.schemas import JinaRerankRequest, RelevanceScore, RerankBody
+from server.rerank.translation import best_first, relevance, tokens_of
+
+_VOYAGES: Final = ("truncation", "top_k")
+
+
+class TeiRerankRequest(RerankBody):
+    """TEI's `POST /rerank`."""
+
+    model: QModelName = None
+    query: str = Field(description="the history as a single user message")
+    texts: list[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
+    raw_scores: bool = Field(default=False, description="true returns the raw Q")
+    return_text: bool = False
+    episode_id: EpisodeId = None
+
+
+class TeiRank(RerankBody):
+    """One text of TEI's ranking, which is sorted by Q."""
+
+    index: int
+    score: float = Field(description="1 / (1 + exp(-Q)), or with `raw_scores` Q itself")
+    text: str | None = None
+
+
+class VoyageRerankRequest(RerankBody):
+    """Voyage's `POST /v1/rerank`."""
+
+    model: QModelName = None
+    query: str = Field(description="the history as a single user message")
+    documents: list[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
+    top_k: Positive | None = Field(default=None, description="null returns all documents")
+    truncation: bool = Field(
+        default=True, description="ignored, because a truncated action is another action"
+    )
+    return_documents: bool = False
+    episode_id: EpisodeId = None
+
+
+class VoyageRank(RerankBody):
+    """One document of Voyage's ranking, which is sorted by Q."""
+
+    index: int
+    relevance_score: RelevanceScore
+    q_value: float = Field(description="ours: the raw Q")
+    document: str | None = None
+
+
+class VoyageUsage(RerankBody):
+    """Tokens of history and documents."""
+
+    total_tokens: int
+
+
+class VoyageRerankResponse(RerankBody):
+    """Voyage's response; `model` is the `name@version` that scored."""
+
+    object: Literal["list"] = "list"
+    data: list[VoyageRank]
+    model: str
+    usage: VoyageUsage
+
+
+def _shape(body: object) -> str:
+    """Tag of the schema of a body: TEI's has texts, Voyage's fields that Jina's has not."""
+    if isinstance(body, TeiRerankRequest) or (isinstance(body, dict) and "texts" in body):
+        return TEI_SHAPE
+    theirs = isinstance(body, dict) and not body.keys().isdisjoint(_VOYAGES)
+    return VOYAGE_SHAPE if theirs or isinstance(body, VoyageRerankRequest) else JINA_SHAPE
+
+
+AnyRerankRequest = Annotated[
+    Annotated[JinaRerankRequest, Tag(JINA_SHAPE)]
+    | Annotated[TeiRerankRequest, Tag(TEI_SHAPE)]
+    | Annotated[VoyageRerankRequest, Tag(VOYAGE_SHAPE)],
+    Discriminator(_shape),
+]
+
+
+def tei_response(body: TeiRerankRequest, scored: Scored) -> list[TeiRank]:
+    """TEI's response: a plain list, best text first."""
+    q_values = scored.q_values
+    return [
+        TeiRank(
+            index=i,
+            score=q_values[i] if body.raw_scores else relevance(q_values[i]),
+            text=body.texts[i] if body.return_text else None,
+        )
+        for i in best_first(q_values)
+    ]
+
+
+def voyage_response(
+    body: VoyageRerankRequest, q_model: str, scored: Scored
+) -> VoyageRerankResponse:
+    """Voyage's response, best document first."""
+    q_values: Sequence[float] = scored.q_values
+    return VoyageRerankResponse(
+        data=[
+            VoyageRank(
+                index=i,
+                relevance_score=relevance(q_values[i]),
+                q_value=q_values[i],
+                document=body.documents[i] if body.return_documents else None,
+            )
+            for i in best_first(q_values)[: body.top_k]
+        ],
+        model=q_model,
+        usage=VoyageUsage(total_tokens=tokens_of(scored)),
+    )
