@@ -130,6 +130,24 @@ class NodeRow(Row):
         return self
 
 
+class JudgedRow(Row):
+    """A judge's score of one candidate of a served step.
+
+    Attributes:
+        parent: id of the node after which it was a candidate; 0 for the root.
+        action: the candidate's text, as in `NodeRow`.
+        reply: the candidate as a message, if it calls tools.
+        q_value: the judge's score.
+        judge: `name@version` of the judge.
+    """
+
+    parent: NonNegativeInt
+    action: str
+    q_value: FiniteFloat
+    judge: NonEmpty
+    reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
+
+
 class TreeRow(TaskRow):
     """One task's exploration tree (QLASS algorithm 2).
 
@@ -145,6 +163,8 @@ class TreeRow(TaskRow):
         draws: trajectories drawn from the policy.
         misses: attempts at a branch in which no candidate was new.
         completion_tokens: tokens drawn, those of discarded candidates included.
+        judged: a judge's scores of the candidates, those not taken included; written where a judge
+            was the Q model.
     """
 
     version: Literal[1] = 1
@@ -155,6 +175,17 @@ class TreeRow(TaskRow):
     draws: NonNegativeInt
     misses: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
+    judged: tuple[JudgedRow, ...] = Field(default=(), exclude_if=lambda rows: not rows)
+
+    @model_validator(mode="after")
+    def _judged_states_are_in_the_tree(self) -> Self:
+        for judged in self.judged:
+            if judged.parent > len(self.nodes):
+                raise ValueError(
+                    f"a candidate was judged after node {judged.parent}, but there are "
+                    f"{len(self.nodes)}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _opens_before_any_action(self) -> Self:

@@ -3,8 +3,9 @@
 The actions taken form one path of a tree. `qguide label` merges the episodes of one task, which is
 identified by the hash of its first messages, into one tree. A candidate that was not taken is not
 a node: its return is unknown, and a leaf's reward would become its label. Candidates and their Q
-are written as one offer row per step instead. Tool calls are written as the lines of
-`Message.text`, and their results as observations.
+are written as one offer row per step instead; a judge's scores are in the tree, too, because they
+are labels of their own (`qguide label` with the target `judge`). Tool calls are written as the
+lines of `Message.text`, and their results as observations.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from itertools import takewhile
 from typing import Final
 
 from qnet.openai_messages import PART_END
-from qnet.records import MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
+from qnet.records import JudgedRow, MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
 from qnet.types import Message
 from server.episodes.state import Episode, Outcome
 
@@ -103,7 +104,24 @@ def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
         ),
         draws=1,
         completion_tokens=sum(offer.completion_tokens for offer in episode.offers),
+        judged=tuple(_judged(episode, redact)),
     )
+
+
+def _judged(episode: Episode, redact: Redact) -> Iterator[JudgedRow]:
+    """A judge's scores of the candidates of each step."""
+    for offer in episode.offers:
+        for text, q in offer.q_values.items():
+            if offer.judge and q is not None:
+                calling = offer.calling.get(text)
+                reply = None if calling is None else _redacted(calling, redact, _CallIds())
+                yield JudgedRow(
+                    parent=_depth(episode, offer.at) - 1,
+                    action=redact(text),
+                    q_value=q,
+                    judge=offer.q_model,
+                    reply=None if reply is None else MessageRow.from_message(reply),
+                )
 
 
 def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[OfferRow]:

@@ -13,8 +13,9 @@ from training.algorithms.bellman import (
 )
 from training.algorithms.tree import Node, Tree
 
-Target = Literal["q", "avg", "reward", "progress", "mcts"]
-"""`mcts` is the value that a search found; its labels come with its tree."""
+Target = Literal["q", "avg", "reward", "progress", "mcts", "judge"]
+"""`mcts` is the value that a search found and `judge` a judge's score of a served candidate; both
+come with their trees."""
 
 BackedUpTarget = Literal["q", "avg", "reward", "progress"]
 """Targets that are computed from a tree's rewards alone."""

@@ -5,13 +5,14 @@ A task's trees with different openings stay apart, because they hold no state in
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qnet.errors import ConfigError, RecordError
 from qnet.records import TreeRow
 from training.algorithms.labelling import Target, label_tree
 from training.algorithms.tree import Tree, merge_trees
+from training.data.judged_trees import judged_tree, require_one_judge
 from training.data.openings import opening_hash_of_row, split_task_id, whole_task_id
 from training.data.records import SearchRow, tree_from_row
 from training.data.runs import read_rows, rows_path
@@ -25,20 +26,29 @@ class TaskTree:
         row: row of the first exploration; its task id is no other tree's.
         searched: values of the search that grew the tree, by node id; empty if the tree was not
             grown by a search, or was merged from several.
+        judged: a judge's scores by node id; empty unless they were asked for.
     """
 
     row: TreeRow
     tree: Tree
     searched: Mapping[int, float]
+    judged: Mapping[int, float] = field(default_factory=dict)
 
     def labels(
         self, *, target: Target, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
     ) -> dict[int, float]:
-        """The label of every node, or for the values of a search, of every visited node.
+        """The label of every node; of a search or a judge, of every node that it has valued.
 
         Raises:
-            ConfigError: the tree has no values of a search.
+            ConfigError: the tree has no values of a search or of a judge.
         """
+        if target == "judge":
+            if not self.judged:
+                raise ConfigError(
+                    f"task {self.row.task_id} was read without a judge's scores, which `qguide "
+                    "label` takes from served episodes; choose another target"
+                )
+            return dict(self.judged)
         if target == "mcts":
             if not self.searched:
                 raise ConfigError(
@@ -56,7 +66,7 @@ class TaskTree:
 
 
 def read_task_trees(
-    folders: Sequence[Path], *, min_reward: float, max_reward: float
+    folders: Sequence[Path], *, min_reward: float, max_reward: float, judge: str | None = None
 ) -> list[TaskTree]:
     """Every task with at least one action, and its merged tree.
 
@@ -67,9 +77,11 @@ def read_task_trees(
     Args:
         folders: run folders of `explore`.
         min_reward, max_reward: bounds of every action's reward.
+        judge: read the candidates that this judge scored into the trees, and leave out tasks
+            without any; "" is the only judge, None reads no scores.
 
     Raises:
-        ConfigError: there is no tree with an action.
+        ConfigError: there is no tree with an action, or no judge's score or several judges'.
         RecordError: a row is not a valid tree, or a reward in it is out of bounds.
     """
     tasks: dict[str, dict[str, list[SearchRow]]] = defaultdict(lambda: defaultdict(list))
@@ -82,17 +94,27 @@ def read_task_trees(
         raise ConfigError(
             f"no tree with an action in {', '.join(map(str, folders))}; run `qguide explore` first"
         )
-    return [
-        _task_tree(rows, task_id=split_task_id(task_id, digest, among=openings))
+    found = {
+        split_task_id(task_id, digest, among=openings): rows
         for task_id, openings in tasks.items()
         for digest, rows in openings.items()
-    ]
+    }
+    if judge is None:
+        return [_task_tree(rows, task_id=task_id) for task_id, rows in found.items()]
+    named = require_one_judge([row for rows in found.values() for row in rows], judge)
+    judged = [_judged_tree(rows, task_id=task_id, judge=named) for task_id, rows in found.items()]
+    return [task for task in judged if task.judged]
 
 
 def _task_tree(rows: Sequence[SearchRow], *, task_id: str) -> TaskTree:
     tree = merge_trees([tree_from_row(row) for row in rows])
     row = rows[0].model_copy(update={"task_id": task_id})
     return TaskTree(row, tree, row.q_values if len(rows) == 1 else {})
+
+
+def _judged_tree(rows: Sequence[SearchRow], *, task_id: str, judge: str) -> TaskTree:
+    tree, scores = judged_tree(rows, judge=judge)
+    return TaskTree(rows[0].model_copy(update={"task_id": task_id}), tree, {}, scores)
 
 
 def _check_rewards(row: TreeRow, folder: Path, *, min_reward: float, max_reward: float) -> None:

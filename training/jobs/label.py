@@ -34,7 +34,9 @@ class LabelConfig(BaseModel):
         trees: run folders of `explore`.
         output: the run folder to write.
         target: `q` is the paper's; `avg` and `reward` are its ablations; `progress` is by how much
-            an action changes `avg` (AgentPRM); `mcts` is the value that a search found (StepQ).
+            an action changes `avg` (AgentPRM); `mcts` is the value that a search found (StepQ);
+            `judge` is a judge's score of each candidate of served episodes.
+        judge: for `judge`, the `name@version` of the judge; needed if the trees have several.
         gamma: discount per step; for `q` only.
         normalize: scale each tree's labels to [0, 1], as the paper does; for `q` only.
         noop_cost_steps: number of steps that an action without effect counts as if it follows
@@ -47,6 +49,7 @@ class LabelConfig(BaseModel):
     trees: tuple[Path, ...] = Field(min_length=1)
     output: Path
     target: Target = "q"
+    judge: str = ""
     gamma: float = Field(default=0.9, ge=0, le=1)
     normalize: bool = True
     noop_cost_steps: float = Field(default=1.0, ge=1)
@@ -69,7 +72,10 @@ def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
     statistics = _Statistics()
     with rows_at_once(run.rows) as writer:
         tasks = read_task_trees(
-            config.trees, min_reward=config.min_reward, max_reward=config.max_reward
+            config.trees,
+            min_reward=config.min_reward,
+            max_reward=config.max_reward,
+            judge=config.judge if config.target == "judge" else None,
         )
         for task in track(tasks, "label", total=len(tasks), transient=True):
             labels = task.labels(
@@ -105,7 +111,9 @@ def label_rows(
             node_ids=tuple(node.id for node in path.nodes),
             parent_ids=tuple(node.parent for node in path.nodes),
         )
-        yield row.model_copy(update=after_leaf_fields(observed))
+        # What a candidate that was not taken would have been answered is unknown, and not "".
+        taken = target != "judge" or not leaf.step.unobserved
+        yield row.model_copy(update=after_leaf_fields(observed)) if taken else row
 
 
 class _Statistics:
