@@ -32,6 +32,8 @@ class RemoteClassifier:
         context: most tokens that the model takes.
         manifest: with the hashes of the tokenizer's files and of the configuration.
         conversations: see `LoadedQNet`.
+        is_regression: the configuration says that the label is no class, so a server gives logits
+            with and without activation.
     """
 
     name: str
@@ -40,6 +42,7 @@ class RemoteClassifier:
     renderer: Renderer
     manifest: Manifest
     conversations: WholeConversations | None
+    is_regression: bool
 
 
 def load_remote_classifier(directory: Path, *, name: str) -> RemoteClassifier:
@@ -74,4 +77,5 @@ def load_remote_classifier(directory: Path, *, name: str) -> RemoteClassifier:
         renderer,
         found,
         conversations_of(config),
+        is_regression=config.problem_type == "regression",
     )

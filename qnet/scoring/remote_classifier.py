@@ -6,7 +6,8 @@ batch goes to it in one request, as token ids; the logits come back without thei
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from math import isfinite, nan
+from math import isclose, isfinite, nan
+from typing import Final
 
 from qnet.errors import ConfigError, ScorerUnavailableError
 from qnet.models.remote_classifier import RemoteClassifier
@@ -16,7 +17,10 @@ from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
 from qnet.scoring.vllm_client import ClassifyServer
 from qnet.types import ScoreResult
 
-_PROBE_TOKENS = 8
+_PROBE_TOKENS: Final = (4, 8)
+"""Lengths of the prompts that a server has to answer when it is connected."""
+_SAME: Final = 1e-3
+"""Difference of two answers to one prompt that lower precision explains."""
 
 
 class RemoteClassifyScorer(RemoteScorer):
@@ -28,8 +32,8 @@ class RemoteClassifyScorer(RemoteScorer):
         max_tokens: longest conversation; None takes all that the classifier can.
 
     Raises:
-        ConfigError: the server cannot be reached, serves another model or too short a context, or
-            does not answer a prompt with one finite number.
+        ConfigError: the server cannot be reached, serves another model or too short a context,
+            does not answer a prompt with one finite number, or gives no logits.
     """
 
     def __init__(
@@ -52,12 +56,20 @@ class RemoteClassifyScorer(RemoteScorer):
     def _require_a_classifier(self, loaded: RemoteClassifier) -> None:
         try:
             self._require_context(self._server.served_contexts())
-            probe = [(7 * i + 1) % loaded.vocab_size for i in range(_PROBE_TOKENS)]
-            [q_value] = self._server.logits([probe])
+            probes = [[(7 * i + 1) % loaded.vocab_size for i in range(n)] for n in _PROBE_TOKENS]
+            logits = self._server.logits(probes)
+            activations = self._server.activations(probes)
         except ScorerUnavailableError as error:
             raise self._refusal(str(error)) from error
-        if not isfinite(q_value):
+        if not all(map(isfinite, logits)):
             raise self._refusal("the Q of an ordinary prompt is not finite; look at its --dtype")
+        if not loaded.is_regression and _may_be_activated(logits, activations):
+            raise self._refusal(
+                "it answers the same from 0 to 1 with use_activation true and false, so it gives "
+                "sigmoids where Q is the logit; serve the classifier by a server that knows the "
+                'field use_activation of /classify, or with "problem_type": "regression" in its '
+                "config.json, here and there, which tells vLLM that there is no activation"
+            )
 
     def _require_context(self, contexts: dict[str, int | None]) -> None:
         wanted = self._server.model
@@ -75,6 +87,19 @@ class RemoteClassifyScorer(RemoteScorer):
 
     def _refusal(self, reason: str) -> ConfigError:
         return ConfigError(f"{self.name} cannot use the server at {self._server.url}: {reason}")
+
+
+def _may_be_activated(logits: Sequence[float], activations: Sequence[float]) -> bool:
+    """True if asking for logits changes nothing and all of them could be probabilities.
+
+    A server that ignores the wish gives sigmoids both times. One that has no activation at all gives
+    logits both times, and these leave the range from 0 to 1.
+    """
+    same = all(
+        isclose(logit, activation, rel_tol=_SAME, abs_tol=_SAME)
+        for logit, activation in zip(logits, activations, strict=True)
+    )
+    return same and all(0 <= logit <= 1 for logit in logits)
 
 
 def _request_renderer(

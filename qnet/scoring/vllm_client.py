@@ -287,10 +287,25 @@ class ClassifyServer(PoolingServer):
             ScorerUnavailableError: no answer, or another than was asked for.
             UnscorableError: the server refuses one of the sequences, or all of them.
         """
+        # The default is a sigmoid for most models with one label.
+        return self._classify(sequences, cache_salt, use_activation=False)
+
+    def activations(self, sequences: Sequence[list[int]]) -> list[float]:
+        """What the server makes of the logits unless it is told not to: sigmoids, mostly.
+
+        Raises:
+            ScorerUnavailableError: see `logits`.
+            UnscorableError: see `logits`.
+        """
+        return self._classify(sequences, "", use_activation=True)
+
+    def _classify(
+        self, sequences: Sequence[list[int]], cache_salt: str, *, use_activation: bool
+    ) -> list[float]:
         body = {
             "model": self.model,
             "input": list(sequences),
-            "use_activation": False,  # the default is a sigmoid for most models with one label
+            "use_activation": use_activation,
         } | ({"cache_salt": cache_salt} if cache_salt else {})
         answer = self._read(_ClassifyAnswer, self._ask("POST", "/classify", json=body))
         self._require_all_read(sequences, answer.usage.prompt_tokens)

@@ -26,6 +26,7 @@ Fault = Literal[
     "too_narrow",
     "not_finite",
     "one_state_short",
+    "always_activated",
     "truncated",
     "lost_connection",
     "no_metrics",
@@ -43,6 +44,7 @@ class ScriptedVllm:
         trunk: answers /pooling.
         classifier: answers /classify.
         asked: the bodies of its requests.
+        fixed: logits that it gives in place of the classifier's, one for each sequence.
         keys: the Authorization headers that it was sent.
     """
 
@@ -53,6 +55,7 @@ class ScriptedVllm:
     caching: bool = True
     fault: Fault = ""
     faults_left: int | None = None
+    fixed: list[float] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str | None] = field(default_factory=set)
     released: Event = field(default_factory=Event)
@@ -77,7 +80,9 @@ class ScriptedVllm:
     @torch.inference_mode()
     def logits(self, sequences: list[list[int]]) -> list[list[float]]:
         """The classifier's values at the last token of each sequence alone."""
-        values = [self.classifier.score(self.states_of(one)).tolist() for one in sequences]
+        values = [[value] for value in self.fixed] or [
+            self.classifier.score(self.states_of(one)).tolist() for one in sequences
+        ]
         return [[inf] for _ in values] if self.fails("not_finite") else values
 
     def states_of(self, token_ids: list[int]) -> torch.Tensor:
@@ -164,7 +169,9 @@ class _Handler(BaseHTTPRequestHandler):
         sequences = body["input"]
         items = []
         for index, values in enumerate(self.state.logits(sequences)):
-            if body.get("use_activation", True):
+            wanted = body.get("use_activation", True) or self.state.fails("always_activated")
+            # vLLM has no activation for a regression.
+            if wanted and self.state.classifier.config.problem_type != "regression":
                 values = [1 / (1 + exp(-value)) for value in values]
             found = {"index": index, "label": "LABEL_0", "probs": values}
             items.append(found | {"num_classes": len(values)})

@@ -1,6 +1,7 @@
 """A classifier on a server gives the Q of the same classifier in this process, or a reason."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -125,6 +126,32 @@ def test_a_server_that_will_not_do_is_refused_when_it_is_connected(
         pytest.raises(ConfigError, match=r"gave 3 values for a sequence.*num_labels = 1"),
     ):
         connect(folder, state.url)
+
+
+def test_a_server_that_gives_sigmoids_in_place_of_logits_is_refused(
+    folder: Path, server: ScriptedVllm
+) -> None:
+    server.fault = "always_activated"
+    with pytest.raises(ConfigError, match="so it gives sigmoids where Q is the logit; serve"):
+        connect(folder, server.url)
+
+
+@pytest.mark.parametrize("answers", [[0.2, 0.2], [2.0, -1.5]])
+def test_a_server_without_an_activation_may_do_if_its_answers_are_logits(
+    folder: Path, server: ScriptedVllm, answers: list[float]
+) -> None:
+    """A regression's are, by its configuration; others are where no probability could be."""
+    server.fixed = answers
+    server.classifier.config.problem_type = "regression"
+    config = json.loads((folder / "config.json").read_text())
+    regression = shutil.copytree(folder, folder.with_name(f"regression-{answers[0]}"))
+    (regression / "config.json").write_text(json.dumps(config | {"problem_type": "regression"}))
+    connect(regression, server.url).close()
+    if answers == [0.2, 0.2]:
+        with pytest.raises(ConfigError, match="gives sigmoids"):
+            connect(folder, server.url)
+    else:
+        connect(folder, server.url).close()
 
 
 def test_the_folder_needs_no_weights_and_is_no_checkpoint(tmp_path: Path) -> None:
