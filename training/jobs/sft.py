@@ -163,7 +163,7 @@ def build_model(
         )
         return model, AutoTokenizer.from_pretrained(config.base, local_files_only=True)
     shape = config.architecture
-    texts = (message.content for episode in episodes[:2000] for message in episode)
+    texts = (message.text for episode in episodes[:2000] for message in episode)
     tokenizer = train_tokenizer(
         texts,
         vocab_size=shape.vocab_size,

@@ -15,14 +15,14 @@ from qnet.models.checkpoint import load_policy, load_qnet
 from qnet.models.manifest import MergedLora
 from qnet.models.qnet import QNet
 from qnet.scoring.value_head import NaiveScorer
-from qnet.types import Message, ScoreRequest
+from qnet.types import Message, ScoreRequest, ToolCall
 from tests.support.tiny_models import save_policy
 from training.data.augmentation import Augmentation, build_augmenter
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels
 from training.data.records import LabelRow, TrajectoryRow, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
-from training.jobs.sft import SftConfig, run_sft
+from training.jobs.sft import SftConfig, build_model, run_sft
 from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 from training.optimization.options import Lora, Optimization, QNetOptimization
 from training.optimization.packed_groups import pack_groups
@@ -42,6 +42,14 @@ from training.small_models.architecture import Architecture
 TINY = Architecture(
     vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128
 )
+
+
+def test_the_words_of_tool_calls_become_tokens(tmp_path: Path) -> None:
+    shape = TINY.model_copy(update={"vocab_size": 400})
+    config = SftConfig(trajectories=(), output=tmp_path, architecture=shape)
+    call = Message("assistant", "", (ToolCall("open", '{"place": "drawer"}'),))
+    _, tokenizer = build_model(config, [[Message("user", "Bring the spoon."), call]] * 3)
+    assert {"place", "drawer"} <= set(tokenizer.tokenize(call.text))
 
 
 def episode(color: str) -> tuple[Message, ...]:
