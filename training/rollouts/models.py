@@ -203,8 +203,10 @@ def sha256_of_q_model(name: str, inference: Inference) -> str:
 
 
 def weights_sha256(folder: Path) -> str:
-    """One hash over the weights in a model folder; "" if there are none."""
+    """One hash over the weights of a model, by its folder or hub name; "" if there are none."""
+    from qnet.models.hub import model_folder as folder_of
     from qnet.models.manifest import sha256_of
 
-    hashes = [f"{path.name} {sha256_of(path)}" for path in sorted(folder.rglob("*.safetensors"))]
+    found = sorted(folder_of(folder).rglob("*.safetensors"))
+    hashes = [f"{path.name} {sha256_of(path)}" for path in found]
     return sha256("\n".join(hashes).encode()).hexdigest() if hashes else ""

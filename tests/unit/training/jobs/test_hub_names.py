@@ -1,0 +1,146 @@
+"""Trainers whose models are named as on the hub: the weights of the folder, pinned to a commit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch import equal
+
+from qnet.models.manifest import MANIFEST
+from tests.support.go_groups import groups_of
+from tests.support.loopback_hub import LoopbackHub, running_hub
+from tests.support.tiny_models import save_policy
+from tests.unit.training.jobs.test_train_dpo import pairs_of
+
+ROOT = Path(__file__).parents[4]
+NAME = "tiny/policy"
+PROGRAM = """
+import json, sys
+from training.jobs.sft import SftConfig, run_sft
+from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
+from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+
+for fields in map(json.loads, sys.argv[1:]):
+    run_sft(SftConfig.model_validate(fields["sft"]))
+    run_train_dpo(TrainDpoConfig.model_validate(fields["dpo"]))
+    run_train_qnet(TrainQNetConfig.model_validate(fields["qnet"]))
+"""
+JOBS = ("sft", "dpo", "qnet")
+
+
+def conversation() -> dict[str, Any]:
+    return {
+        "task_id": "t",
+        "kind": "go",
+        "environment": "e",
+        "messages": [
+            {"role": "user", "content": "take mug from desk"},
+            {"role": "assistant", "content": "Action: go to desk"},
+        ],
+        "outcome_reward": 1.0,
+        "terminated": True,
+        "steps": 1,
+        "source": "expert",
+    }
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> dict[str, Path]:
+    """One conversation, pairs and decision groups."""
+    played = tmp_path / "played"
+    played.mkdir()
+    (played / "rows.jsonl").write_text(json.dumps(conversation()) + "\n")
+    groups = groups_of(tmp_path / "groups", range(4))
+    return {"played": played, "groups": groups, "pairs": pairs_of(tmp_path, range(4))}
+
+
+def fields_of(data: dict[str, Path], model: str, output: Path) -> str:
+    """The configurations of three trainers of one model, as JSON."""
+    short = {"epochs": 1, "device": "cpu"}
+    of_job: dict[str, dict[str, Any]] = {
+        "sft": {"trajectories": [str(data["played"])], "base": model},
+        "dpo": {"pairs": [str(data["pairs"])], "policy": model, "validation_fraction": 0},
+        "qnet": {
+            "groups": [str(data["groups"])],
+            "trunk": model,
+            "validation_fraction": 0,
+            "head_width": 16,
+        },
+    }
+    return json.dumps(
+        {
+            job: more | {"output": str(output / job), "optimization": short, "max_length": 128}
+            for job, more in of_job.items()
+        }
+    )
+
+
+def train(hub: LoopbackHub, home: Path, *fields: str, offline: bool = False) -> None:
+    """Train by SFT, by DPO and a QNet, in a process that has the hub on loopback."""
+    place = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home)}
+    direct = {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1"}
+    online = {"HF_HUB_OFFLINE": str(int(offline)), "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *fields],
+        env=os.environ | place | direct | online,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def trunk_of(output: Path, job: str) -> str:
+    """The trunk that the checkpoint's manifest names."""
+    manifest = json.loads((output / job / "checkpoint" / MANIFEST).read_text())
+    named: str = manifest["trunk"]
+    return named
+
+
+@pytest.mark.server
+def test_a_hub_name_trains_what_its_folder_trains_and_is_pinned(
+    data: dict[str, Path], tmp_path: Path
+) -> None:
+    folder, home = save_policy(tmp_path / "policy"), tmp_path / "home"
+    named, local, offline = (
+        fields_of(data, model, tmp_path / name)
+        for name, model in (
+            ("named", f"{NAME}@main"),
+            ("local", str(folder)),
+            ("offline", f"{NAME}@main"),
+        )
+    )
+    with running_hub() as hub:
+        commit = hub.publish(NAME, folder)
+        train(hub, home, named, local)
+        assert hub.served
+        hub.served.clear()
+        train(hub, home, offline, offline=True)
+        assert not hub.served
+    for job in JOBS:
+        assert trunk_of(tmp_path / "named", job) == f"{NAME}@{commit}"
+        assert trunk_of(tmp_path / "offline", job) == f"{NAME}@{commit}"
+        assert trunk_of(tmp_path / "local", job) == ""
+        runs = [
+            json.loads((tmp_path / n / job / "config.json").read_text()) for n in ("named", "local")
+        ]
+        hashes = [{k: v for k, v in run.items() if k.endswith("_sha256")} for run in runs]
+        assert hashes[0] == hashes[1]
+        assert "" not in hashes[0].values()
+        expected, found = (
+            weights(tmp_path / place / job / "checkpoint") for place in ("local", "named")
+        )
+        assert expected.keys() == found.keys()
+        assert all(equal(expected[name], found[name]) for name in expected)
+
+
+def weights(checkpoint: Path) -> dict[str, Any]:
+    """All tensors of a checkpoint."""
+    files = sorted(checkpoint.rglob("*.safetensors"))
+    assert files
+    return {f"{f.name}/{name}": value for f in files for name, value in load_file(f).items()}
