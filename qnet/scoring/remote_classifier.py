@@ -92,8 +92,8 @@ class RemoteClassifyScorer(RemoteScorer):
 def _may_be_activated(logits: Sequence[float], activations: Sequence[float]) -> bool:
     """True if asking for logits changes nothing and all of them could be probabilities.
 
-    A server that ignores the wish gives sigmoids both times. One that has no activation at all gives
-    logits both times, and these leave the range from 0 to 1.
+    A server that ignores the wish gives sigmoids both times. One that has no activation at all
+    gives logits both times, and these leave the range from 0 to 1.
     """
     same = all(
         isclose(logit, activation, rel_tol=_SAME, abs_tol=_SAME)

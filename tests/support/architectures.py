@@ -154,6 +154,117 @@ PACKED: Final = (
 )
 """Architectures that the fast scorer takes."""
 
+PACKED_TREES: Final = frozenset(
+    {
+        *PACKED,
+        "diffllama",
+        "falcon",
+        "gpt_neox_japanese",
+        "hrm_text",
+        "nemotron",
+        "stablelm",
+        "xglm",
+    }
+)
+"""Architectures whose hidden states in a packed tree are those of each path, so that they train."""
+
+PADDED: Final = frozenset(
+    {
+        *PACKED_TREES,
+        "bloom",
+        "falcon_h1",
+        "falcon_mamba",
+        "lfm2",
+        "lfm3",
+        "mamba",
+        "minimax",
+        "mpt",
+        "olmo_hybrid",
+        "openai-gpt",
+        "recurrent_gemma",
+        "rwkv",
+        "xlm",
+    }
+)
+"""Architectures in which padding on the right changes nothing before it."""
+
+NOT_BUILT: Final = frozenset(
+    {
+        "axk1",
+        "axk2",
+        "bamba",
+        "bart",
+        "bigbird_pegasus",
+        "blenderbot",
+        "blenderbot-small",
+        "blt",
+        "cohere_compass_text",
+        "cpmant",
+        "ctrl",
+        "dbrx",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "deepseek_v4",
+        "dots1",
+        "dots3_note",
+        "dots3_note_text",
+        "emu3",
+        "fuyu",
+        "gemma3",
+        "gemma3n",
+        "gemma3n_text",
+        "gemma4",
+        "gemma4_assistant",
+        "gemma4_unified",
+        "gemma4_unified_assistant",
+        "git",
+        "glm4_moe_lite",
+        "glm_moe_dsa",
+        "got_ocr2",
+        "gpt_neo",
+        "granitemoehybrid",
+        "hy_v4",
+        "inkling2_text",
+        "inkling_text",
+        "kimi_linear",
+        "lfm2_moe",
+        "llama4",
+        "longcat_flash",
+        "mamba2",
+        "marian",
+        "mbart",
+        "minicpm3",
+        "mllama",
+        "moss_transcribe_diarize",
+        "musicgen",
+        "musicgen_melody",
+        "mvp",
+        "nemotron_h",
+        "pegasus",
+        "phi4_multimodal",
+        "plbart",
+        "prophetnet",
+        "qwen2_moe",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_next",
+        "qwen4_exp",
+        "qwen4_exp_text",
+        "reformer",
+        "roc_bert",
+        "trocr",
+        "whisper",
+        "youtu",
+        "zamba",
+        "zamba2",
+        "zaya",
+    }
+)
+"""Architectures without a tiny model: their configurations have rules or parts of their own."""
+
 
 def tiny_config(model_type: str) -> PretrainedConfig:
     """Three layers of the architecture, with windows where it is one of `WINDOWED`."""
@@ -180,7 +291,7 @@ def tiny_pair(config: PretrainedConfig) -> tuple[LoadedQNet, LoadedQNet]:
     one, other = (
         QNet(QNetConfig(trunk=config.to_dict(), head_width=16)).float().eval() for _ in range(2)
     )
-    _enliven(one)
+    enliven(one)
     other.load_state_dict(one.state_dict())
     manifest = Manifest(kind="qnet", name="tiny")
     return (
@@ -222,7 +333,8 @@ def refusal_of(config: PretrainedConfig) -> str | None:
     return None
 
 
-def _enliven(model: nn.Module) -> None:
+def enliven(model: nn.Module) -> None:
+    """Draw weights that make layers differ from the identity."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

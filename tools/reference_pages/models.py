@@ -1,12 +1,23 @@
 """Reference page of the model architectures covered by the scorers' contract suite."""
 
+from collections.abc import Set
 from typing import Final
 
+import transformers
 from transformers.models.auto import AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from tests.support.architectures import PACKED, WINDOWED
+from tests.support.architectures import (
+    MODEL_TYPES,
+    NOT_BUILT,
+    PACKED,
+    PACKED_TREES,
+    PADDED,
+    WINDOWED,
+)
 from tests.support.tiny_models import ARCHITECTURES, config_of
 from tools.reference_pages.markdown import code, page, table
+from tools.reference_pages.vllm_models import listed_models
 
 _INTRODUCTION: Final = (
     "The contract suite (`tests/contract/scorers`) compares the fast scorers with a plain forward "
@@ -14,16 +25,33 @@ _INTRODUCTION: Final = (
     "implicit Q, in float32 and bfloat16. It also runs on CUDA if torch finds a device."
 )
 _EVERY: Final = (
-    "Of all causal architectures of transformers that can be built as tiny random models, these "
-    "run on packed tokens, in float32 on the CPU, with the Q of full sequences. Each layer keeps "
-    "its own sliding window, so a history may be longer than a window."
+    "All causal architectures of transformers {transformers}. *In process* names how Q is computed:"
+)
+_WAYS: Final = (
+    "- `packed`: on packed tokens, with the Q of full sequences, in float32 on the CPU; tested on "
+    "tiny random models (`tests/contract/scorers/test_every_architecture.py`). Each layer keeps "
+    "its own sliding window, so a history may be longer than a window; *windows* says that this is "
+    "tested too.\n"
+    "- `full sequences`: refused from packed tokens with the reason, for example because a layer "
+    "remembers more than attention's keys and values. `QGUIDE_FULL_SEQUENCES` allows each "
+    "candidate's whole sequence.\n"
+    "- `when loaded`: no tiny model could be built, so nothing is known before. A checkpoint whose "
+    "Q differs between packed and full sequences is refused with the reason when it is loaded."
+)
+_BY_VLLM: Final = (
+    "*By vLLM* is vLLM's own list of version {vllm}: it may serve the trunk (`QGUIDE_VLLM_TRUNKS`) "
+    "and the policy. That list was not tried class by class; [vLLM](../operate/vllm.md) says what "
+    "the tests run."
+)
+_TRAINING: Final = (
+    "*SFT* and *QNet, DPO* name what trains. SFT pads conversations on the right, which changes "
+    "nothing before the padding where it says *yes*. QNets and DPO train on packed trees; an "
+    "architecture that ignores their mask is refused before the first step. Both are tested on "
+    "the same tiny models (`tests/contract/trees/test_every_architecture.py`)."
 )
 _OTHERS: Final = (
-    "Any other architecture is tested when it is loaded: a checkpoint whose Q differs between "
-    "packed and plain sequences is refused with the reason. Architectures with state other than "
-    "attention's keys and values, and RoPE types whose angles depend on the length (`dynamic`, "
-    "`longrope`), are refused as well, unless vLLM runs the trunk or `QGUIDE_FULL_SEQUENCES` "
-    "allows full sequences. Policies are not restricted: an upstream can serve any model."
+    "RoPE types whose angles depend on the length (`dynamic`, `longrope`) are refused from packed "
+    "tokens in every architecture. Policies are not restricted: an upstream can serve any model."
 )
 
 
@@ -35,13 +63,47 @@ def models_page() -> str:
         model = AutoModelForCausalLM.from_config(config)
         rows.append((code(config.model_type), code(type(model).__name__), "yes", "yes"))
     header = ("`model_type`", "class in transformers", "QNet", "implicit Q")
-    more = [(code(name), "yes" if name in WINDOWED else "") for name in PACKED]
+    listed = listed_models()
     return page(
         "Supported models",
         _INTRODUCTION,
         table(header, rows),
-        "## Every architecture that is taken",
-        _EVERY,
-        table(("`model_type`", "sliding windows tested"), more),
+        "## Every architecture",
+        _EVERY.format(transformers=transformers.__version__),
+        _WAYS,
+        _BY_VLLM.format(vllm=listed["version"]),
+        _TRAINING,
+        table(
+            ("`model_type`", "in process", "by vLLM", "SFT", "QNet, DPO"),
+            [_every_row(name, set(listed["classes"])) for name in MODEL_TYPES],
+        ),
         _OTHERS,
     )
+
+
+def _every_row(model_type: str, served: Set[str]) -> tuple[str, ...]:
+    """Support of one architecture."""
+    if model_type in PACKED:
+        scored = "packed, windows" if model_type in WINDOWED else "packed"
+    else:
+        scored = "when loaded" if model_type in NOT_BUILT else "full sequences"
+    by_vllm = "yes" if served & _classes_of(model_type) else ""
+    return (
+        code(model_type),
+        scored,
+        by_vllm,
+        _trained(model_type, PADDED),
+        _trained(model_type, PACKED_TREES),
+    )
+
+
+def _trained(model_type: str, supported: Set[str]) -> str:
+    if model_type in NOT_BUILT:
+        return "when loaded"
+    return "yes" if model_type in supported else "no"
+
+
+def _classes_of(model_type: str) -> set[str]:
+    """Names of a causal architecture's classes."""
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]
+    return {names} if isinstance(names, str) else set(names)

@@ -42,14 +42,23 @@ def require_packable(qnet: QNet) -> None:
     """Check that hidden states in a packed tree equal those of each path alone.
 
     Raises:
-        ConfigError: they differ, because the trunk's layers ignore the attention mask.
+        ConfigError: they differ, because the trunk's layers ignore the attention mask, or the trunk
+            fails, because its layers take another mask.
     """
+    trunk = type(qnet.trunk).__name__
     tree = PackedTree()
     for path in two_branches(qnet.trunk.config):
         # The first branch has nothing before it in the row; the second may see the first.
         places = tree.add(path)
-        alone_TD = qnet.hidden_states(torch.tensor([path], device=qnet.device))[0]
-        require_same(type(qnet.trunk).__name__, hidden_of_tree(qnet, tree)[places], alone_TD)
+        try:
+            alone_TD = qnet.hidden_states(torch.tensor([path], device=qnet.device))[0]
+            packed_TD = hidden_of_tree(qnet, tree)
+        except Exception as error:  # each architecture has its own
+            raise ConfigError(
+                f"{trunk} fails on a packed tree ({type(error).__name__}: {error}); its layers "
+                "take another attention mask, so train another model"
+            ) from error
+        require_same(trunk, packed_TD[places], alone_TD)
 
 
 def two_branches(config: PretrainedConfig) -> list[list[int]]:

@@ -1,0 +1,50 @@
+"""Every causal architecture of transformers: which of them train, and in what shape."""
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from qnet.errors import ConfigError
+from tests.support.architectures import (
+    MODEL_TYPES,
+    NOT_BUILT,
+    PACKED_TREES,
+    PADDED,
+    enliven,
+    tiny_config,
+    tiny_pair,
+)
+from training.q_training.validation import require_packable, two_branches
+
+BUILT = [name for name in MODEL_TYPES if name not in NOT_BUILT]
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("model_type", BUILT)
+def test_a_q_model_trains_on_packed_trees_or_is_refused_with_the_reason(model_type: str) -> None:
+    loaded, _ = tiny_pair(tiny_config(model_type))
+    if model_type in PACKED_TREES:
+        require_packable(loaded.model)
+    else:
+        with pytest.raises(ConfigError, match=r"packed tree|in its tree"):
+            require_packable(loaded.model)
+
+
+@pytest.mark.parametrize("model_type", sorted(PADDED))
+def test_padding_on_the_right_changes_no_logit_before_it(model_type: str) -> None:
+    config = tiny_config(model_type)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config).float().eval()
+    enliven(model)
+    short, long = two_branches(config)
+    short = short[:5]
+    alone_TV = _logits(model, [short])[0]
+    beside_TV = _logits(model, [[*short, 0, 0, 0], long])[0, :5]
+    largest = float(alone_TV.abs().max())
+    assert float((beside_TV - alone_TV).abs().max()) <= 1e-4 * max(1.0, largest)
+
+
+@torch.inference_mode()
+def _logits(model: PreTrainedModel, rows: list[list[int]]) -> Tensor:
+    logits_BTV: Tensor = model(input_ids=torch.tensor(rows)).logits
+    return logits_BTV
