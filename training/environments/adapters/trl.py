@@ -26,7 +26,12 @@ def tools_of(kind: type) -> list[Tool]:
     Raises:
         ConfigError: there is none, one is async, or its docstring does not describe it.
     """
-    from transformers.utils.chat_template_utils import get_json_schema
+    try:
+        from transformers.utils.chat_template_utils import get_json_schema
+    except ImportError as error:
+        raise ConfigError(
+            "tools are described by transformers; install the extra: pip install 'qguide[models]'"
+        ) from error
 
     methods = {
         name: method
