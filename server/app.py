@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
 from server.access.admission import AdmissionMiddleware, RateLimits
+from server.access.key_schemes import declare_keys
 from server.access.keys import KeyFile
 from server.access.rate_limits import Limiter
 from server.anthropic.answers import MessageEvent
@@ -33,6 +34,7 @@ from server.routes import (
     admin,
     anthropic,
     chat,
+    docs,
     episodes,
     health,
     playground,
@@ -74,6 +76,9 @@ def create_app(
         lifespan=_lifespan(settings, build),
         # A redirect that adds or removes a trailing slash would be built from the Host header.
         redirect_slashes=False,
+        # Their own pages need a CDN; see server.routes.docs.
+        docs_url=None,
+        redoc_url=None,
         responses={status: {"model": ErrorBody} for status in STATUSES},
     )
     app.state.settings = settings
@@ -93,6 +98,7 @@ def create_app(
         episodes,
         models_route,
         health,
+        docs,
     ):
         app.include_router(module.router)
     if settings.admin:
@@ -113,6 +119,7 @@ class _Application(FastAPI):
                 written = data.model_json_schema(ref_template="#/components/schemas/{model}")
                 for name, schema in {**written.pop("$defs"), data.__name__: written}.items():
                     schemas.setdefault(name, jsonable_encoder(schema, exclude_none=True))
+            declare_keys(super().openapi(), required=self.state.keys is not None)
         return super().openapi()
 
 

@@ -20,7 +20,16 @@ from server.settings.settings import Settings
 
 HEALTH: Final = frozenset({"/health", "/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})
-DOCS: Final = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+DOCS: Final = frozenset(
+    {
+        "/docs",
+        "/docs/start.js",
+        "/docs/swagger-ui-bundle.js",
+        "/docs/swagger-ui.css",
+        "/openapi.json",
+        "/redoc",
+    }
+)
 PAGE: Final = frozenset({"/", "/playground"})
 """The playground page; the paths below /playground/ (its files and features) are open as well."""
 

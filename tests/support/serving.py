@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import httpx
 import psutil
@@ -85,9 +84,7 @@ def running(
 
 
 @contextmanager
-def serving_app(
-    app: FastAPI, *, ws: Literal["none", "websockets-sansio"] = "none"
-) -> Iterator[str]:
+def serving_app(app: FastAPI) -> Iterator[str]:
     """The address of an application that uvicorn serves on a thread, as it does in a process.
 
     Clients of a fake that hang are cut off when the block is left, so that no test waits for them.
@@ -98,7 +95,7 @@ def serving_app(
             app,
             port=0,
             http="httptools",
-            ws=ws,
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="on",

@@ -10,7 +10,6 @@ from qguide.pipelines.job_types import JOB_CONFIGS, config_type
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
 from training.environment import EnvironmentConfig
-from training.environments.adapters.config import AdaptedConfig
 from training.environments.registry import ENVIRONMENTS, find_environment
 from training.jobs.export_data import ExportConfig
 
@@ -43,7 +42,6 @@ def jobs_page() -> str:
     for name in ENVIRONMENTS:
         kind = find_environment(name).config
         parts += [f"## Environment {name}", _rows_of(kind)]
-    parts += ["## Environment of another interface", _rows_of(AdaptedConfig)]
     del tables[EnvironmentConfig.__name__]
     for name, kind in tables.items():
         parts += [f"## Table {name}", _summary(kind), _rows_of(kind)]

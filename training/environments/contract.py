@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal
 
 from qnet.errors import EnvironmentFailureError, QGuideError
+from qnet.types import ToolCall
 from training.environment import (
     Environment,
     EnvironmentBundle,
@@ -21,15 +22,12 @@ from training.environment import (
     take,
 )
 from training.environments.registry import environment_config
-from training.environments.replay_check import (
-    MEANINGLESS,
-    MEANINGLESS_CALL,
-    difference_of_replays,
-)
+from training.environments.replay_check import difference_of_replays
 from training.environments.task_selection import SelectedSuite
 from training.trajectory import Action, text_reply
 
 MOST_EXPERT_STEPS = 60
+_MEANINGLESS = "juggle the moon"
 
 
 class ContractError(QGuideError):
@@ -63,7 +61,7 @@ class Subject:
     @property
     def meaningless(self) -> Action:
         """An action that no environment understands."""
-        return MEANINGLESS_CALL if self.bundle.chat.tools else MEANINGLESS
+        return ToolCall("juggle", '{"what": "moon"}') if self.bundle.chat.tools else _MEANINGLESS
 
     @property
     def tasks(self) -> tuple[Task, ...]:

@@ -73,10 +73,7 @@ def build_selected_suite(config: EnvironmentConfig) -> SelectedSuite:
         cut=config.slice,
         limit=config.limit,
     )
-    bundle = find_environment(config.name)
-    if bundle.configure is not None:
-        bundle = bundle.configure(config)
-    return SelectedSuite(suite.name, tasks, suite, bundle)
+    return SelectedSuite(suite.name, tasks, suite, find_environment(config.name))
 
 
 def select_tasks(

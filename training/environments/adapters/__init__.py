@@ -1,1 +1,0 @@
-"""Adapters: environments of other interfaces, by an import path or a URL."""
