@@ -18,6 +18,11 @@ _SNAPSHOTS: Final = "snapshots"
 _CACHED: Final = "models--"
 
 
+def is_hub_name(model: str) -> bool:
+    """True for text that can be a model's name on the hub."""
+    return _NAME.fullmatch(model) is not None
+
+
 def model_folder(model: str | Path) -> Path:
     """The folder of a model: the one that is named, or the hub's snapshot of that name.
 

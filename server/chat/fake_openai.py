@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from qnet.openai_messages import text_of
 from server.chat.chunks import chunks_of
+from server.chat.fake_json import UnfitFormatError, json_reply
 from server.chat.fake_judge import Verdict, read_question
 from server.streaming.events import DONE, Json, event
 
@@ -159,7 +160,9 @@ class FakeUpstream:
             return _error(400, "messages is empty")
         try:
             completion = self._completion(body)
-        except (AttributeError, IndexError, KeyError, TypeError):
+        except UnfitFormatError as error:
+            return _error(400, str(error))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             return _error(400, "a parameter is malformed")
         if self.fault == "half":
             completion["choices"][0]["message"]["content"] = "half \ud800"
@@ -212,7 +215,9 @@ class FakeUpstream:
         if calls_tools and body["messages"][-1]["role"] != "tool":
             message["tool_calls"] = [self._call(tools, k)]
         else:
-            message["content"] = self.replies[k % len(self.replies)]
+            said = self.replies[k % len(self.replies)]
+            as_json = json_reply(body.get("response_format"), said, k)
+            message["content"] = said if as_json is None else as_json
         tokens = {"token_ids": list(range(_words(message))), "stop_reason": None}
         return {
             **(tokens if body.get("return_token_ids") else {}),

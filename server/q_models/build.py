@@ -31,7 +31,7 @@ from server.q_models.served import ServedQModel, Source
 from server.q_models.vllm_trunk import build_vllm_scorer_source, check_servers, server_of
 from server.redis.client import RedisLink
 from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
-from server.upstreams.build import build_upstream
+from server.upstreams.build import build_upstream, check_policies
 
 DEMO_Q = {
     "Action: put": 0.95,
@@ -181,12 +181,13 @@ def build_models(settings: Settings) -> Models:
 
     Raises:
         CheckpointError: a checkpoint does not match its manifest.
-        ConfigError: a name in `vllm_trunks` or `classifiers` is no folder's, or its server is
-            unsuitable; or a judge has no upstream.
+        ConfigError: a policy's name is nothing's; a name in `vllm_trunks` or `classifiers` is no
+            folder's, or its server is unsuitable; or a judge has no upstream.
         RoutingError: a name in the settings resolves to no Q model.
     """
     check_servers(settings)
     check_judges(settings.judges, settings.q_models)
+    check_policies(settings)
     runtime = build_runtime(settings)
     try:
         upstreams = _build_upstreams(settings)

@@ -1,12 +1,32 @@
 """Builds policies for the configured OpenAI-compatible servers."""
 
+from pathlib import Path
 from typing import Final
 
+from qnet.errors import ConfigError
+from qnet.models.hub import is_hub_name
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
-from server.settings.settings import Settings, Upstream
+from server.settings.settings import EMBEDDED, SCRIPTED, Settings, Upstream
 
 _SHARE_OF_DECISION: Final = 0.9
 """Below 1, so that the circuit breaker sees the timeout before the decision's own deadline."""
+
+
+def check_policies(settings: Settings) -> None:
+    """Check that `policy` and `paraphraser` name something, before anything is loaded.
+
+    Raises:
+        ConfigError: one is no upstream, no folder and no name of the hub.
+    """
+    for setting, named in (("POLICY", settings.policy), ("PARAPHRASER", settings.paraphraser)):
+        known = named in ("", EMBEDDED, SCRIPTED, *settings.upstreams)
+        if known or Path(named).is_dir() or is_hub_name(named):
+            continue
+        upstreams = ", ".join(settings.upstreams) or "none; add it to QGUIDE_UPSTREAMS"
+        raise ConfigError(
+            f"QGUIDE_{setting} is {named!r}, which is no upstream ({upstreams}), no folder and no "
+            f"name on the Hugging Face hub; name one of them, {EMBEDDED!r} or {SCRIPTED!r}"
+        )
 
 
 def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:

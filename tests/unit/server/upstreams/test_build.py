@@ -1,0 +1,35 @@
+"""Names of policies are checked before anything is loaded."""
+
+from pathlib import Path
+
+import pytest
+
+from qnet.errors import ConfigError
+from server.settings.settings import Settings
+from server.upstreams.build import check_policies
+
+GPT = {"gpt": {"url": "http://127.0.0.1:1/v1", "model": "gpt"}}
+
+
+@pytest.mark.parametrize("named", ["embedded", "scripted", "gpt", "Qwen/Qwen3-0.6B@main"])
+def test_a_name_that_can_be_served_passes(named: str) -> None:
+    check_policies(Settings(policy=named, paraphraser=named, upstreams=GPT))
+
+
+def test_a_folder_passes(tmp_path: Path) -> None:
+    check_policies(Settings(policy=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"policy": "gpt"}, "QGUIDE_POLICY is 'gpt', which is no upstream .none; add it to"),
+        ({"policy": "gtp", "upstreams": GPT}, "QGUIDE_POLICY is 'gtp', .* no upstream .gpt., no"),
+        ({"paraphraser": "./nowhere"}, "QGUIDE_PARAPHRASER is './nowhere'"),
+    ],
+)
+def test_a_name_of_nothing_is_refused_with_the_upstreams(
+    settings: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        check_policies(Settings.model_validate(settings))
