@@ -93,6 +93,22 @@ class ToolEnvironment(Environment, Protocol):
         ...
 
 
+@runtime_checkable
+class SnapshotEnvironment(Environment, Protocol):
+    """An episode whose state can be kept and taken up again."""
+
+    def snapshot(self) -> object:
+        """The present state, which stays valid when the episode goes on or is closed."""
+        ...
+
+    def restore(self, snapshot: object) -> None:
+        """Go on from a state of the same task, which another episode may have kept.
+
+        It is called on an episode that was just reset.
+        """
+        ...
+
+
 def take(environment: Environment, action: Action) -> StepResult:
     """Take a bare action or call a tool.
 
@@ -221,6 +237,10 @@ class ReadPairMaker(Protocol):
         ...
 
 
+Branching = Literal["replay", "snapshot", "none"]
+"""Beginning of a branch: the same actions in a fresh episode, or a snapshot. There is none if
+neither leads to the same state."""
+
 Slice = Annotated[str, Field(pattern=r"^\d*:\d*$")]
 
 
@@ -282,6 +302,9 @@ class EnvironmentBundle(Generic[C]):
         packages: distributions on which results depend; evaluations record their versions.
         harmless: an action that is valid at the start of every task and changes nothing, for the
             checks of `qguide environment check`; None if there is none.
+        branching: how branches begin; "auto" finds out by playing `probes` twice.
+        probes: actions of that self-check; empty plays `harmless` and an action that means nothing.
+        configure: the bundle as a validated table changes it; None if it does not.
     """
 
     name: str
@@ -298,3 +321,6 @@ class EnvironmentBundle(Generic[C]):
     compare_engines: EngineComparison | None = None
     packages: tuple[str, ...] = ()
     harmless: Action | None = None
+    branching: Branching | Literal["auto"] = "replay"
+    probes: tuple[Action, ...] = ()
+    configure: "Callable[[C], EnvironmentBundle[C]] | None" = None

@@ -10,13 +10,20 @@ from rich.text import Text
 
 from qguide.commands.errors import shown_errors
 from training.configs.job_files import read_environment
+from training.environment import Branching
 from training.environments.contract import Finding, Outcome, Subject, check_environment
-from training.environments.task_selection import build_selected_suite
+from training.environments.replay_check import BranchingChoice, choose_branching
+from training.environments.task_selection import SelectedSuite, build_selected_suite
 from training.tool_calls import read_call
 from training.trajectory import Action
 
 app = typer.Typer(help="Environments: anyone's, by import path or URL.", no_args_is_help=True)
 
+_BRANCHES: dict[Branching, str] = {
+    "replay": "by replay",
+    "snapshot": "by snapshots",
+    "none": "none, whole episodes only",
+}
 _COLOURS: dict[Outcome, str] = {"passed": "green", "failed": "red", "not checked": "yellow"}
 
 
@@ -45,11 +52,22 @@ def check(
             if harmless:
                 action = read_call(harmless) if suite.environment.chat.tools else harmless
             findings = check_environment(Subject(config, suite, action))
+            choice = _branching(suite)
     for finding in findings:
         _print(console, finding)
+    if choice is not None:
+        console.print(Text(f"branches: {_BRANCHES[choice.branching]} ({choice.reason})"))
     counts = Counter(finding.outcome for finding in findings)
     console.print(", ".join(f"{counts[outcome]} {outcome}" for outcome in _COLOURS))
     raise typer.Exit(1 if counts["failed"] else 0)
+
+
+def _branching(suite: SelectedSuite) -> BranchingChoice | None:
+    """How branches begin; None if the environment fails, which the findings say."""
+    try:
+        return choose_branching(suite)
+    except Exception:  # someone else's code
+        return None
 
 
 def _print(console: Console, finding: Finding) -> None:

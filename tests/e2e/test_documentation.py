@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -26,6 +27,10 @@ from qnet.models.loading import embedded_path
 from server.chat.fake_openai import DEFAULT_REPLIES
 from tests.support.documents import blocks_of, pages, run_shell
 from tests.support.serving import ROOT, START_S, free_port, serving
+from training.environments.contract import Subject, check_environment
+from training.environments.registry import environment_config
+from training.environments.replay_check import choose_branching
+from training.environments.task_selection import build_selected_suite
 
 THERE = "http://127.0.0.1:8000"
 OPENAI_SDK = "docs/connect/openai-sdk.md"
@@ -228,6 +233,22 @@ def test_the_environment_of_the_page_keeps_to_the_contract(play: Play) -> None:
     wrong, right = first.step("press switch 2"), first.step("press switch 1")
     assert not bundle.is_success(wrong.reward, wrong.terminated)
     assert bundle.is_success(right.reward, right.terminated)
+
+
+def test_environments_of_other_interfaces_keep_to_the_contract(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = play("docs/bring/other-interfaces.md").names
+    module = ModuleType("my_package")
+    module.__dict__.update(names)
+    monkeypatch.setitem(sys.modules, "my_package", module)
+    for name, harmless in (("Lamp", "look"), ("Shop", "look({})")):
+        table = {"name": f"my_package:{name}", "harmless": harmless, "count": 2}
+        config = environment_config(table | ({"reward_range": [0, 3]} if name == "Lamp" else {}))
+        suite = build_selected_suite(config)
+        found = check_environment(Subject(config, suite, suite.environment.harmless))
+        assert [one.detail for one in found if one.outcome == "failed"] == []
+        assert choose_branching(suite).branching == "replay"
 
 
 def test_q_models_come_and_go(play: Play) -> None:

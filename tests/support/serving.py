@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import psutil
@@ -84,7 +85,9 @@ def running(
 
 
 @contextmanager
-def serving_app(app: FastAPI) -> Iterator[str]:
+def serving_app(
+    app: FastAPI, *, ws: Literal["none", "websockets-sansio"] = "none"
+) -> Iterator[str]:
     """The address of an application that uvicorn serves on a thread, as it does in a process.
 
     Clients of a fake that hang are cut off when the block is left, so that no test waits for them.
@@ -95,7 +98,7 @@ def serving_app(app: FastAPI) -> Iterator[str]:
             app,
             port=0,
             http="httptools",
-            ws="none",
+            ws=ws,
             log_config=None,
             access_log=False,
             lifespan="on",

@@ -10,6 +10,7 @@ from qguide.pipelines.job_types import JOB_CONFIGS, config_type
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
 from training.environment import EnvironmentConfig
+from training.environments.adapters.config import AdaptedConfig
 from training.environments.registry import ENVIRONMENTS, find_environment
 from training.jobs.export_data import ExportConfig
 
@@ -42,6 +43,7 @@ def jobs_page() -> str:
     for name in ENVIRONMENTS:
         kind = find_environment(name).config
         parts += [f"## Environment {name}", _rows_of(kind)]
+    parts += ["## Environment of another interface", _rows_of(AdaptedConfig)]
     del tables[EnvironmentConfig.__name__]
     for name, kind in tables.items():
         parts += [f"## Table {name}", _summary(kind), _rows_of(kind)]

@@ -4,6 +4,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from qnet.judging.settings import JudgeSettings
 from server.settings.settings import Classifier, Settings, Upstream, VllmTrunk
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
@@ -16,7 +17,7 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Policies": ("policy", "upstreams", "vllm", "num_candidates", "adaptive_batch", "paraphrase"),
     "Q models": (
         "q_models", "default_q_model", "aliases", "shadows", "models_dir", "vllm_trunks",
-        "classifiers",
+        "classifiers", "judges",
         "score_cache", "fallback",
     ),
     "Device": ("device", "dtype", "full_seq", "threads", "cache_", "max_waiting", "max_batch"),
@@ -47,6 +48,7 @@ def settings_page() -> str:
         ("Upstream", Upstream, "QGUIDE_UPSTREAMS"),
         ("vLLM trunk", VllmTrunk, "QGUIDE_VLLM_TRUNKS"),
         ("Classifier", Classifier, "QGUIDE_CLASSIFIERS"),
+        ("Judge", JudgeSettings, "QGUIDE_JUDGES"),
     ):
         parts += [f"## {title}", f"One entry of `{place}`.", _rows_of(kind, [*kind.model_fields])]
     return page("Settings", *parts)

@@ -24,6 +24,7 @@ from training.environments.registry import (
     DEFAULT_ENVIRONMENT,
     environment_config,
     find_environment,
+    table_of,
 )
 
 C = TypeVar("C", bound=BaseModel)
@@ -59,12 +60,21 @@ def load_config(
         ConfigError: the file cannot be read, or a field is missing, unknown or wrong.
     """
     values = read_tables(path) if path is not None else {}
+    _expand_environment(kind, values)
     for name, value in (options or {}).items():
         if value is not None:
             _set(values, name, value)
     _override(values, overrides)
+    _expand_environment(kind, values)
     with _explained(kind, values, place=str(path) if path is not None else "the command line"):
         return kind.model_validate(values)
+
+
+def _expand_environment(kind: type[BaseModel], values: dict[str, Any]) -> None:
+    """Let `environment = "name"` be the table that it is short for, in jobs that have one."""
+    field = kind.model_fields.get("environment")
+    if field is not None and field.annotation is EnvironmentConfig and "environment" in values:
+        values["environment"] = table_of(values["environment"])
 
 
 def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:

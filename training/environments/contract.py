@@ -11,7 +11,6 @@ from functools import partial
 from typing import Literal
 
 from qnet.errors import EnvironmentFailureError, QGuideError
-from qnet.types import ToolCall
 from training.environment import (
     Environment,
     EnvironmentBundle,
@@ -22,12 +21,15 @@ from training.environment import (
     take,
 )
 from training.environments.registry import environment_config
-from training.environments.replay_check import difference_of_replays
+from training.environments.replay_check import (
+    MEANINGLESS,
+    MEANINGLESS_CALL,
+    difference_of_replays,
+)
 from training.environments.task_selection import SelectedSuite
 from training.trajectory import Action, text_reply
 
 MOST_EXPERT_STEPS = 60
-_MEANINGLESS = "juggle the moon"
 
 
 class ContractError(QGuideError):
@@ -61,7 +63,7 @@ class Subject:
     @property
     def meaningless(self) -> Action:
         """An action that no environment understands."""
-        return ToolCall("juggle", '{"what": "moon"}') if self.bundle.chat.tools else _MEANINGLESS
+        return MEANINGLESS_CALL if self.bundle.chat.tools else MEANINGLESS
 
     @property
     def tasks(self) -> tuple[Task, ...]:

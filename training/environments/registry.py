@@ -3,6 +3,8 @@
 [environment]
 name = "alfworld"                    # a name in the registry
 name = "my_package.shop:BUNDLE"      # or the import path of an `EnvironmentBundle`
+name = "my_package.shop:make"        # or of a factory: Gymnasium's interface or TRL's
+name = "openenv:ws://127.0.0.1:8000" # or a server; `environment = "…"` is short for a table
 """
 
 from collections.abc import Mapping
@@ -14,6 +16,11 @@ from pydantic import BeforeValidator, SerializeAsAny
 from qnet.errors import ConfigError
 from qnet.types import TaskMarker
 from training.environment import EnvironmentBundle, EnvironmentConfig, Suite
+from training.environments.adapters.build import (
+    bundle_of_address,
+    bundle_of_factory,
+    is_address,
+)
 
 ENVIRONMENTS = {
     "alfworld": "training.environments.alfworld.bundle:ALFWORLD",
@@ -29,17 +36,19 @@ DEFAULT_ENVIRONMENT = "alfworld"
 
 
 def find_environment(name: str) -> EnvironmentBundle[Any]:
-    """The bundle with that name or import path.
+    """The bundle with that name, import path or address.
 
     Raises:
         ConfigError: there is none, or it cannot be imported.
     """
+    if is_address(name):
+        return bundle_of_address(name)
     path = ENVIRONMENTS.get(name, name)
     module, colon, attribute = path.partition(":")
     if not colon:
         raise ConfigError(
-            f"environment {name!r} is unknown; name one of {', '.join(ENVIRONMENTS)}, or an "
-            'import path such as "my_package.shop:BUNDLE"'
+            f"environment {name!r} is unknown; name one of {', '.join(ENVIRONMENTS)}, an import "
+            'path such as "my_package.shop:BUNDLE", or a server such as "openenv:ws://HOST:PORT"'
         )
     try:
         bundle = getattr(import_module(module), attribute)
@@ -48,16 +57,19 @@ def find_environment(name: str) -> EnvironmentBundle[Any]:
             f"environment {name!r} cannot be imported: {error}; install its package, or name "
             f"one of {', '.join(ENVIRONMENTS)}"
         ) from error
-    if not isinstance(bundle, EnvironmentBundle):
-        raise ConfigError(
-            f"environment {name!r} is of type {type(bundle).__name__}; name an EnvironmentBundle"
-        )
-    return bundle
+    if isinstance(bundle, EnvironmentBundle):
+        return bundle
+    if callable(bundle):
+        return bundle_of_factory(name, bundle)
+    raise ConfigError(
+        f"environment {name!r} is of type {type(bundle).__name__}; name an EnvironmentBundle or a "
+        "factory"
+    )
 
 
 def task_markers_of(name: str) -> tuple[TaskMarker, ...]:
     """The markers of an environment's tasks; none where the name is empty or unknown."""
-    known = name in ENVIRONMENTS or ":" in name
+    known = (name in ENVIRONMENTS or ":" in name) and not is_address(name)
     return find_environment(name).task_markers if known else ()
 
 
@@ -89,8 +101,14 @@ def build_suite(config: EnvironmentConfig) -> Suite:
     return suite
 
 
+def table_of(value: object) -> object:
+    """The table that a name alone is short for; anything else as it is."""
+    return {"name": value} if isinstance(value, str) else value
+
+
 def _table_of_its_environment(value: object) -> object:
-    return environment_config(value) if isinstance(value, Mapping) else value
+    table = table_of(value)
+    return environment_config(table) if isinstance(table, Mapping) else value
 
 
 AnyEnvironment = Annotated[

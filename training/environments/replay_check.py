@@ -7,9 +7,51 @@ a branch that turns out to differ fails its task later.
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
 
-from training.environment import Environment, StepResult, take
+from qnet.types import ToolCall
+from training.environment import (
+    Branching,
+    Environment,
+    SnapshotEnvironment,
+    StepResult,
+    take,
+)
+from training.environments.task_selection import SelectedSuite
 from training.trajectory import Action
+
+MEANINGLESS: Final = "juggle the moon"
+MEANINGLESS_CALL: Final = ToolCall("juggle", '{"what": "moon"}')
+
+
+@dataclass(frozen=True, slots=True)
+class BranchingChoice:
+    """How branches begin, and why."""
+
+    branching: Branching
+    reason: str
+
+
+def choose_branching(suite: SelectedSuite) -> BranchingChoice:
+    """The bundle's own way, or the one that the self-check finds for its first task.
+
+    Raises:
+        EnvironmentFailureError: the engine failed.
+    """
+    bundle, task = suite.environment, suite.tasks[0]
+    if bundle.branching != "auto":
+        return BranchingChoice(bundle.branching, "the configuration says so")
+    nothing: Action = MEANINGLESS_CALL if bundle.chat.tools else MEANINGLESS
+    harmless = bundle.harmless if bundle.harmless is not None else nothing
+    actions = bundle.probes or (harmless, nothing, harmless)
+    difference = difference_of_replays(lambda: suite.make(task), actions)
+    if not difference:
+        return BranchingChoice("replay", f"{len(actions)} actions replayed equally")
+    with closing(suite.make(task)) as environment:
+        if isinstance(environment, SnapshotEnvironment):
+            return BranchingChoice("snapshot", difference)
+    return BranchingChoice("none", difference)
 
 
 def difference_of_replays(make: Callable[[], Environment], actions: Sequence[Action]) -> str:

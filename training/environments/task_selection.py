@@ -73,7 +73,10 @@ def build_selected_suite(config: EnvironmentConfig) -> SelectedSuite:
         cut=config.slice,
         limit=config.limit,
     )
-    return SelectedSuite(suite.name, tasks, suite, find_environment(config.name))
+    bundle = find_environment(config.name)
+    if bundle.configure is not None:
+        bundle = bundle.configure(config)
+    return SelectedSuite(suite.name, tasks, suite, bundle)
 
 
 def select_tasks(

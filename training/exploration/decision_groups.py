@@ -138,6 +138,7 @@ def play_decisions(
     seed: int,
     continuing: Continuing,
     repetitions: int = 1,
+    valued: bool = True,
     chat: ChatFormat = REACT,
 ) -> RolloutTask[PlayedDecisions]:
     """Play one episode, then each of its candidates to the end, as a rollout task.
@@ -149,6 +150,7 @@ def play_decisions(
         seed: the job's seed.
         continuing: makes the agents that play on.
         repetitions: number of continuations of each candidate.
+        valued: False plays whole episodes only, because the environment allows no branches.
         chat: the environment's chat format.
 
     Raises:
@@ -163,7 +165,7 @@ def play_decisions(
     valuation = _Valuation(make, continuing, repetitions, settings.horizon)
     decisions: list[DecisionRow] = []
     for step, drawn in enumerate(made):
-        if _is_valued(drawn, settings, (seed, task_id, step)):
+        if valued and _is_valued(drawn, settings, (seed, task_id, step)):
             decisions.append((yield from valuation.decision(episode, step, drawn)))
         else:
             decisions.append(_taken_alone(drawn, step, episode))

@@ -13,6 +13,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 from rich.console import Console
 
+from qnet.errors import ConfigError
 from qnet.records import TreeRow
 from qnet.types import BatchPolicy
 from training.algorithms.labelling import sibling_groups
@@ -124,9 +125,27 @@ def run_explore(
         if config.rollouts:
             drawing = with_rollouts(policy, rollouts.build_policy(config.rollouts))
         scorer = build_scorer(config.guide, config.inference) if config.guide else None
+        if rollouts.branch() == "none":
+            config = whole_episodes(config)
         explorer = _Explorer(config, rollouts, source=policy.name)
         rollouts.play(explorer.explore, policy=drawing, scorer=scorer)
         return explorer.figures.finish()
+
+
+def whole_episodes(config: ExploreConfig) -> ExploreConfig:
+    """The same exploration without branches: every trajectory starts at the root.
+
+    Raises:
+        ConfigError: a search or an expert's trajectory needs branches.
+    """
+    if config.strategy == "mcts" or config.expert:
+        raise ConfigError(
+            "strategy is 'mcts' or expert is set, which need branches, and the environment allows "
+            "whole episodes only; use strategy = 'expand' without expert"
+        )
+    return config.model_copy(
+        update={"exploration": config.exploration.model_copy(update={"depth": 0})}
+    )
 
 
 def tree_row(

@@ -136,7 +136,7 @@ def run_groups(
         policy = policy or rollouts.build_policy(config.policy)
         if config.is_guided and scorer is None:
             scorer = build_scorer(config.qnet, config.inference)
-        player = _Player(config, rollouts, source=policy.name)
+        player = _Player(config, rollouts, valued=rollouts.branch() != "none", source=policy.name)
         rollouts.play(player.play, policy=policy, scorer=scorer)
         return player.figures.finish()
 
@@ -162,10 +162,13 @@ def _continuing(
 class _Player:
     """Plays each task's episode and writes it as soon as it is finished."""
 
-    def __init__(self, config: GroupsConfig, rollouts: Rollouts, *, source: str) -> None:
+    def __init__(
+        self, config: GroupsConfig, rollouts: Rollouts, *, valued: bool, source: str
+    ) -> None:
         self.figures = RunFigures(rollouts, unit="episodes", rate="states")
         self._config = config
         self._rollouts = rollouts
+        self._valued = valued
         self._source = source
         self._build_expert: Callable[[], Expert] | None = None
         if config.continuation.by == "expert":
@@ -181,6 +184,7 @@ class _Player:
             seed=config.seed,
             continuing=_continuing(config, task, self._build_expert),
             repetitions=config.continuation.repetitions,
+            valued=self._valued,
             chat=playable.environment.chat,
         )
         spent: Timings = yield TimingsRequest()

@@ -110,6 +110,7 @@ def run_ipr(
             scorer = rollouts.build_policy(config.scorer)
         if reward_model is None and config.reward_model:
             reward_model = build_scorer(config.reward_model, config.inference)
+        rollouts.require_branches()
         explorer = _Explorer(config, rollouts, source=policy.name, reward_model=reward_model)
         rollouts.play(
             explorer.explore,

@@ -74,6 +74,7 @@ def run_rro(
     weights = {"policy_sha256": "" if policy else sha256_of_policy(config.policy)}
     with open_rollouts("rro", config, weights=weights, console=console) as rollouts:
         policy = policy or rollouts.build_policy(config.policy)
+        rollouts.require_branches()
         explorer = _Explorer(config, rollouts, source=policy.name)
         rollouts.play(explorer.explore, policy=policy, rows=EXPLORED)
         spent = explorer.figures.finish()

@@ -24,8 +24,10 @@ from rich.console import Console
 from qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
 from qnet.types import BatchPolicy, Scorer
 from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
-from training.environment import Environment, EnvironmentBundle, Task
+from training.environment import Branching, Environment, EnvironmentBundle, Task
+from training.environments.branches import SnapshotBranches
 from training.environments.registry import AnyEnvironment, default_environment
+from training.environments.replay_check import BranchingChoice, choose_branching
 from training.environments.task_selection import SelectedSuite, build_selected_suite
 from training.progress import ProgressBar
 from training.rollouts.hosted import (
@@ -80,7 +82,8 @@ class PlayableTask:
     """A task, with everything that a job needs to play it any number of times.
 
     Attributes:
-        make: makes a fresh, single-use episode of the task, the same one every time.
+        make: makes a fresh, single-use episode of the task, the same one every time. For a job that
+            branches, its episodes share the snapshots of their states where replays differ.
         environment: bundle of the task's environment.
     """
 
@@ -116,6 +119,7 @@ class Rollouts:
     console: Console | None
     failures: list[TaskFailure] = field(default_factory=list)
     _hosted: HostedRun | None = None
+    _branching: BranchingChoice | None = None
     _had_rows: bool = False
     _rows: JsonlWriter | None = None
     _bar: ProgressBar | None = None
@@ -167,6 +171,38 @@ class Rollouts:
                 self._hosted.play(tasks, policy=policy, **how)
             else:
                 run_rollouts(tasks, policy=policy, **how)
+
+    def branch(self) -> Branching:
+        """Let this job's episodes branch, in the way that the environment allows, and say which.
+
+        Call it before `play`. With "none", only whole episodes are what they seem.
+
+        Raises:
+            EnvironmentFailureError: the self-check could not be played.
+        """
+        if self._branching is None:
+            self._branching = choice = choose_branching(self.suite)
+            self.metrics.write({"branching": choice.branching, "because": choice.reason})
+            if choice.branching != "replay":
+                console = self.console or Console(stderr=True)
+                what = {"snapshot": "branches restore snapshots", "none": "whole episodes only"}
+                console.print(
+                    f"{self.job}: {what[choice.branching]}: {choice.reason}", markup=False
+                )
+        return self._branching.branching
+
+    def require_branches(self) -> None:
+        """Let this job's episodes branch.
+
+        Raises:
+            ConfigError: they cannot.
+        """
+        if self.branch() == "none":
+            assert self._branching is not None
+            raise ConfigError(
+                f"{self.job} needs branches, but replays of {self.suite.environment.name} differ "
+                f"({self._branching.reason}) and it offers no snapshots; collect whole episodes"
+            )
 
     @property
     def usage(self) -> Usage | None:
@@ -224,7 +260,10 @@ class Rollouts:
         return build_policy(name, config.inference, config.environment)
 
     def _playable(self, task: Task) -> PlayableTask:
-        return PlayableTask(task, partial(self.suite.make, task), self.suite.environment)
+        make: Callable[[], Environment] = partial(self.suite.make, task)
+        if self._branching is not None and self._branching.branching == "snapshot":
+            make = SnapshotBranches(make)
+        return PlayableTask(task, make, self.suite.environment)
 
     def _fail(self, task_id: str, error: QGuideError) -> None:
         self.failures.append(TaskFailure(task_id, str(error)))

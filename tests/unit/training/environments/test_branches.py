@@ -1,0 +1,175 @@
+"""Branches where replays differ: by snapshots, or whole episodes only, which the job says."""
+
+import json
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from qnet.errors import ConfigError, EnvironmentFailureError
+from qnet.records import TreeRow
+from qnet.types import Candidate, SampleRequest
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.records import tree_from_row
+from training.data.runs import read_rows
+from training.environments.branches import SnapshotBranches
+from training.environments.registry import environment_config
+from training.environments.replay_check import choose_branching
+from training.environments.task_selection import build_selected_suite
+from training.exploration.decision_groups import Decisions
+from training.exploration.tree_expansion import Exploration
+from training.jobs.explore import ExploreConfig, run_explore
+from training.jobs.groups import Continuation, GroupsConfig, run_groups
+from training.jobs.rro import RroConfig, run_rro
+from training.trajectory import react_reply, text_reply
+
+HERE = "tests.support.own_environments:"
+
+
+class Presser:
+    """A policy that looks, or presses one of the switches."""
+
+    name = "presser"
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        actions = ["look", "press 1", "press 2", "press 3"]
+        drawn = []
+        for request in requests:
+            rng = Random(request.sampling.seed)
+            replies = [react_reply("", rng.choice(actions)) for _ in range(request.n)]
+            drawn.append([Candidate(text_reply(reply), 1) for reply in replies])
+        return drawn
+
+
+def table(kind: str, **fields: object) -> Any:
+    values = {"name": f"{HERE}{kind}", "count": 3, "reward_range": [0, 3], "harmless": "look"}
+    return environment_config(values | fields)
+
+
+def explore(output: Path, kind: str, **fields: object) -> tuple[list[TreeRow], str]:
+    """The trees of a kind of lamp, and what the job said."""
+    shown = StringIO()
+    run_explore(
+        ExploreConfig(
+            output=output,
+            environment=table(kind, **fields),
+            exploration=Exploration(max_steps=4, max_draws=5, depth=3, stop_on_zero=False),
+        ),
+        policy=Presser(),
+        console=Console(file=shown, width=400),
+    )
+    return list(read_rows(output / "rows.jsonl", TreeRow)), shown.getvalue()
+
+
+def branching_in(output: Path) -> list[str]:
+    rows = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
+    return [row["branching"] for row in rows if "branching" in row]
+
+
+@pytest.mark.parametrize(
+    ("kind", "branching"), [("GymLamp", "replay"), ("NoisyLamp", "none"), ("KeptLamp", "snapshot")]
+)
+def test_the_self_check_finds_how_branches_can_begin(kind: str, branching: str) -> None:
+    choice = choose_branching(build_selected_suite(table(kind)))
+    assert choice.branching == branching
+    if branching != "replay":
+        assert "after the same 1 actions, the answers are" in choice.reason
+    said = choose_branching(build_selected_suite(table(kind, branching="none")))
+    assert (said.branching, said.reason) == ("none", "the configuration says so")
+
+
+def test_equal_replays_grow_trees_without_a_word(tmp_path: Path) -> None:
+    trees, shown = explore(tmp_path, "GymLamp")
+    assert len(trees) == 3
+    assert "snapshots" not in shown
+    assert "whole episodes" not in shown
+    assert branching_in(tmp_path) == ["replay"]
+
+
+def test_snapshots_grow_trees_where_replays_differ(tmp_path: Path) -> None:
+    trees, shown = explore(tmp_path, "KeptLamp")
+    assert "explore: branches restore snapshots: after the same 1 actions" in shown
+    assert branching_in(tmp_path) == ["snapshot"]
+    depths = [
+        tree.depth(node_id)
+        for tree in map(tree_from_row, trees)
+        for node_id, children in enumerate(tree.children)
+        if len(children) > 1
+    ]
+    assert max(depths) >= 1  # branches below the root
+    for tree in map(tree_from_row, trees):
+        for node in tree.nodes:
+            lit = {s.step.action[-1] for s in tree.path(node.id) if "press" in s.step.action}
+            shown_on = node.step.observation.removeprefix("On: ").partition(".")[0]
+            assert set(shown_on.split(", ")) == (lit or {"none"})
+
+
+def test_without_snapshots_only_whole_episodes_are_explored(tmp_path: Path) -> None:
+    trees, shown = explore(tmp_path, "NoisyLamp")
+    assert "explore: whole episodes only: after the same 1 actions" in shown
+    for tree in map(tree_from_row, trees):
+        assert len(tree.children[0]) == 2
+        assert all(len(children) <= 1 for children in tree.children[1:])
+
+
+def test_groups_value_nothing_without_branches_and_by_snapshots_everything(tmp_path: Path) -> None:
+    for kind in ("NoisyLamp", "KeptLamp"):
+        run_groups(
+            GroupsConfig(
+                output=tmp_path / kind,
+                environment=table(kind),
+                decisions=Decisions(max_steps=3, horizon=6),
+                continuation=Continuation(by="policy"),
+            ),
+            policy=Presser(),
+            console=Console(quiet=True),
+        )
+    widths = {
+        kind: [
+            len(decision.candidates)
+            for row in read_rows(tmp_path / kind / "rows.jsonl", DecisionGroupsRow)
+            for decision in row.decisions
+        ]
+        for kind in ("NoisyLamp", "KeptLamp")
+    }
+    assert set(widths["NoisyLamp"]) == {1}
+    assert max(widths["KeptLamp"]) >= 3
+
+
+def test_jobs_that_cannot_do_without_branches_say_so(tmp_path: Path) -> None:
+    config = RroConfig(output=tmp_path / "rro", environment=table("NoisyLamp"))
+    with pytest.raises(ConfigError, match=r"rro needs branches.*no snapshots; collect"):
+        run_rro(config, policy=Presser(), console=Console(quiet=True))
+    search = ExploreConfig(
+        output=tmp_path / "mcts", environment=table("NoisyLamp"), strategy="mcts"
+    )
+    with pytest.raises(ConfigError, match="use strategy = 'expand'"):
+        run_explore(search, policy=Presser(), console=Console(quiet=True))
+
+
+def test_a_known_path_is_answered_from_its_records_and_left_by_a_snapshot() -> None:
+    suite = build_selected_suite(table("KeptLamp"))
+    branches = SnapshotBranches(lambda: suite.make(suite.tasks[0]))
+    one, other = branches(), branches()
+    assert one.reset() == other.reset()
+    taken = [one.step(action) for action in ("press 1", "press 2")]
+    assert [other.step("press 1"), other.step("press 2")] == taken
+    left = other.step("press 3")
+    assert left.terminated
+    assert left.reward == pytest.approx(1.0)
+    assert not one.step("look").ended
+    for episode in (one, other):
+        episode.close()
+        episode.close()
+    with pytest.raises(EnvironmentFailureError, match="reset first"):
+        branches().step("look")
+
+
+def test_snapshots_that_an_environment_does_not_have_fail_the_task() -> None:
+    suite = build_selected_suite(table("NoisyLamp"))
+    with pytest.raises(EnvironmentFailureError, match="no snapshot and restore"):
+        SnapshotBranches(lambda: suite.make(suite.tasks[0]))().reset()

@@ -1,0 +1,1 @@
+"""Adapters: environments of other interfaces, by an import path or a URL."""

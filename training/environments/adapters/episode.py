@@ -1,0 +1,154 @@
+"""Episode of an environment with another interface: rewards, endings and failures in one place."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from qnet.errors import EnvironmentFailureError, QGuideError
+from qnet.types import ToolCall
+from training.environment import StepResult
+from training.environments.adapters.config import AdaptedConfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of the other side.
+
+    Attributes:
+        reward: on the way; None changes nothing.
+        earned: the outcome so far, if the other side states it instead of rewards on the way.
+    """
+
+    observation: str
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    valid: bool = True
+    earned: float | None = None
+
+
+class OtherSide(Protocol):
+    """What an adapter makes of one episode of another interface."""
+
+    def reset(self) -> Answer:
+        """Start the episode."""
+        ...
+
+    def step(self, action: str) -> Answer:
+        """Take a bare action, or the text of a reply that calls no tool."""
+        ...
+
+    def close(self) -> None:
+        """Let go of resources."""
+        ...
+
+
+class AdaptedEpisode:
+    """See `training.environment.Environment`.
+
+    The outcome is mapped to [0, 1] by `reward_range`. Whatever the other side raises fails the
+    task, not the run.
+    """
+
+    def __init__(self, other: OtherSide, config: AdaptedConfig) -> None:
+        """Prepare the episode; `reset` starts it."""
+        self._other, self._config = other, config
+        self._earned, self._running, self._closed = 0.0, False, False
+
+    def reset(self) -> str:
+        """Start the episode and return the first observation."""
+        self._earned = 0.0
+        answer = _guarded(self._other.reset)
+        self._running = True
+        return answer.observation
+
+    def step(self, action: str) -> StepResult:
+        """Take one bare action.
+
+        Raises:
+            EnvironmentFailureError: the other side failed, or no episode is running.
+        """
+        self._require_running(action)
+        return self._result(_guarded(lambda: self._other.step(action.strip())))
+
+    def close(self) -> None:
+        """Let go of the other side; safe to call twice."""
+        if not self._closed:
+            self._closed, self._running = True, False
+            _guarded(self._other.close)
+
+    def _require_running(self, action: str) -> None:
+        if not self._running:
+            raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
+
+    def _result(self, answer: Answer) -> StepResult:
+        if answer.earned is not None:
+            self._earned = answer.earned
+        elif answer.reward is not None:
+            before = self._earned if self._config.sums_rewards else 0.0
+            self._earned = before + float(answer.reward)
+        self._running = not (answer.terminated or answer.truncated)
+        return StepResult(
+            answer.observation,
+            self._outcome(),
+            terminated=answer.terminated,
+            valid=answer.valid and not answer.observation.startswith(self._config.invalid),
+            truncated=answer.truncated and not answer.terminated,
+        )
+
+    def _outcome(self) -> float:
+        low, high = self._config.reward_range
+        return min(1.0, max(0.0, (self._earned - low) / (high - low)))
+
+
+class AdaptedToolEpisode(AdaptedEpisode):
+    """See `training.environment.ToolEnvironment`."""
+
+    def call(self, call: ToolCall) -> StepResult:
+        """Call one tool.
+
+        Raises:
+            EnvironmentFailureError: the other side failed, or no episode is running.
+        """
+        self._require_running(call.name)
+        other: Any = self._other
+        return self._result(_guarded(lambda: other.call(call)))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """State of the other side, and what was earned up to there."""
+
+    other: object
+    earned: float
+
+
+class SnapshotEpisode(AdaptedEpisode):
+    """See `training.environment.SnapshotEnvironment`."""
+
+    def snapshot(self) -> object:
+        """The present state."""
+        other: Any = self._other
+        return Snapshot(_guarded(other.snapshot), self._earned)
+
+    def restore(self, snapshot: object) -> None:
+        """Go on from a state of this task."""
+        assert isinstance(snapshot, Snapshot)
+        other: Any = self._other
+        _guarded(lambda: other.restore(snapshot.other))
+        self._earned, self._running = snapshot.earned, True
+
+
+class SnapshotToolEpisode(SnapshotEpisode, AdaptedToolEpisode):
+    """An episode with tools and snapshots."""
+
+
+def _guarded(function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except QGuideError:
+        raise
+    except Exception as error:  # someone else's code, which may raise anything
+        raise EnvironmentFailureError(f"{type(error).__name__}: {error}") from error

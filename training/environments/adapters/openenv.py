@@ -1,0 +1,130 @@
+"""OpenEnv servers over WebSocket: `openenv:ws://HOST:PORT`.
+
+Facts of the protocol, from OpenEnv's client and server types (github.com/huggingface/OpenEnv,
+`src/openenv/core`): one connection to `/ws` is a session, and each message has a `type` and `data`.
+
+    sent        reset {seed, …}     step {the action's fields}     close
+    received    observation {observation: {…}, reward: number or null, done}
+                error {message, code}
+
+The session outlives the errors VALIDATION_ERROR (the action does not fit the schema) and
+EXECUTION_ERROR; CAPACITY_REACHED ends it.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+from qnet.errors import ConfigError, EnvironmentFailureError
+from training.environments.adapters.config import OPENENV, AdaptedConfig
+from training.environments.adapters.episode import Answer
+
+_NOT_UNDERSTOOD: Final = "VALIDATION_ERROR"
+_MOST_BYTES: Final = 100 * 1024**2
+
+
+def address_of(name: str) -> str:
+    """The WebSocket's address in a name such as "openenv:ws://127.0.0.1:8000".
+
+    Raises:
+        ConfigError: it is no address of a server.
+    """
+    url = name.removeprefix(OPENENV)
+    scheme, separator, rest = url.partition("://")
+    schemes = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
+    if not separator or scheme not in schemes or not rest.strip("/"):
+        raise ConfigError(f"environment {name!r} is no address; write openenv:ws://HOST:PORT")
+    return f"{schemes[scheme]}://{rest.rstrip('/').removesuffix('/ws')}/ws"
+
+
+class OpenEnvSide:
+    """One session; see `training.environments.adapters.episode.OtherSide`.
+
+    Args:
+        config: names the server.
+        given: what `reset` gets.
+    """
+
+    def __init__(self, config: AdaptedConfig, given: Mapping[str, Any]) -> None:
+        self._config = config
+        self._given = {**config.reset_fields, **given}
+        self._url = address_of(config.name)
+        self._connection: Any = None
+        self._open = ExitStack()
+
+    def reset(self) -> Answer:
+        """Connect, and start an episode."""
+        if self._connection is None:
+            self._connection = self._connect()
+        answer = self._ask({"type": "reset", "data": self._given})
+        if not answer.valid:
+            raise EnvironmentFailureError(
+                f"{self._url} refused the reset with {self._given}: {answer.observation}; correct "
+                "the tasks or reset_fields"
+            )
+        return answer
+
+    def step(self, action: str) -> Answer:
+        """Take one action, as the text field of the environment's action."""
+        return self._ask({"type": "step", "data": {self._config.action_field: action}})
+
+    def close(self) -> None:
+        """End the session."""
+        if self._connection is not None:
+            self._send({"type": "close"})
+        self._open.close()
+
+    def _connect(self) -> Any:
+        try:
+            from websockets.sync.client import connect
+        except ImportError as error:
+            raise ConfigError(
+                f"{self._url} needs websockets; install the extra: pip install 'qguide[openenv]'"
+            ) from error
+        try:
+            return self._open.enter_context(
+                connect(self._url, open_timeout=self._config.timeout_s, max_size=_MOST_BYTES)
+            )
+        except OSError as error:
+            raise EnvironmentFailureError(
+                f"no OpenEnv server answers at {self._url} ({error}); start it, or name another"
+            ) from error
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        with suppress(ConnectionClosed):  # what the server said before it left can still be read
+            self._connection.send(json.dumps(message))
+
+    def _ask(self, message: Mapping[str, Any]) -> Answer:
+        self._send(message)
+        said = json.loads(self._connection.recv(timeout=self._config.timeout_s))
+        data = said.get("data") or {}
+        if said.get("type") == "error":
+            if data.get("code") == _NOT_UNDERSTOOD:
+                return Answer(str(data.get("message")), valid=False)
+            raise EnvironmentFailureError(
+                f"{self._url} failed: {data.get('message')} ({data.get('code')})"
+            )
+        return Answer(
+            observation_text(data.get("observation") or {}, self._config.observation_field),
+            data.get("reward"),
+            terminated=bool(data.get("done")),
+        )
+
+
+def observation_text(observation: Mapping[str, Any], field: str) -> str:
+    """The text of an observation: the named field, the only text, or all of it as JSON.
+
+    Raises:
+        EnvironmentFailureError: there is no such field.
+    """
+    if field and field not in observation:
+        raise EnvironmentFailureError(
+            f"an observation has the fields {', '.join(observation)} and no {field!r}; set "
+            "observation_field to one of them"
+        )
+    texts = [value for value in observation.values() if isinstance(value, str)]
+    shown = observation[field] if field else texts[0] if len(texts) == 1 else observation
+    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
