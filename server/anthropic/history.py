@@ -43,10 +43,14 @@ def chat_turns(system: str | Sequence[Part] | None, turns: Sequence[Turn]) -> li
 
 def foreign_thoughts(turns: Sequence[Turn]) -> int:
     """Number of thinking blocks that no upstream of this server gave, so that none gets them."""
-    blocks = (
-        block for turn in turns if not isinstance(turn.content, str) for block in turn.content
-    )
+    blocks = _blocks(turns)
     return sum(block.type in _THINKING and _field_of(block) is None for block in blocks)
+
+
+def referenced_tools(turns: Sequence[Turn]) -> set[str]:
+    """Names of the tools that a search for tools, run by the caller, has found."""
+    contents = (block.content for block in _blocks(turns) if isinstance(block.content, list))
+    return {part.tool_name for content in contents for part in content if part.tool_name}
 
 
 def input_of(arguments: str) -> tuple[dict[str, Any], bool]:
@@ -62,6 +66,12 @@ def input_of(arguments: str) -> tuple[dict[str, Any], bool]:
     except (ValueError, RecursionError):
         read = None
     return (read, True) if isinstance(read, dict) else ({INVALID_JSON: arguments}, False)
+
+
+def _blocks(turns: Sequence[Turn]) -> Iterator[Block]:
+    for turn in turns:
+        if not isinstance(turn.content, str):
+            yield from turn.content
 
 
 def _turns_of(turn: Turn, place: str) -> Iterator[Json]:
@@ -148,6 +158,9 @@ def _part(part: Part, place: str) -> Json:
         case "image":
             source = _required(part.source, f"{place}.source")
             return {"type": "image_url", "image_url": {"url": _address(source, place)}}
+        case "tool_reference":
+            name = _required(part.tool_name, f"{place}.tool_name")
+            return {"type": "text", "text": f"The tool {name} can be called now."}
         case "document":
             return _document(_required(part.source, f"{place}.source"), place)
     raise _misplaced(part.type, place, "a user's message, a tool's result or `system`")

@@ -20,9 +20,10 @@ class Source(Whole):
 class Part(Whole):
     """A block that can stand in a user's message, in `system` or in a tool's result."""
 
-    type: str = Field(description="`text`, `image` or `document`")
+    type: str = Field(description="`text`, `image`, `document` or `tool_reference`")
     text: str | None = None
     source: Source | None = None
+    tool_name: str | None = Field(default=None, description="the tool of a tool_reference")
 
 
 class Block(Part):
@@ -61,6 +62,9 @@ class AnthropicTool(Whole):
     )
     type: str | None = None
     strict: bool | None = None
+    defer_loading: bool | None = Field(
+        default=None, description="true leaves it out until a tool_reference names it"
+    )
 
 
 class ToolChoice(Whole):
@@ -88,6 +92,7 @@ class OutputConfig(Whole):
     """Form of the answer."""
 
     format: OutputFormat | None = None
+    effort: str | None = Field(default=None, description="without effect: the upstream decides")
 
 
 class Metadata(Whole):

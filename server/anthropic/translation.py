@@ -15,6 +15,7 @@ from server.anthropic.history import (
     chat_turns,
     foreign_thoughts,
     input_of,
+    referenced_tools,
 )
 from server.anthropic.schemas import AnthropicTool, MessagesRequest, Prompt, ToolChoice
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
@@ -107,10 +108,20 @@ def chat_prompt(body: Prompt) -> Json:
     return {
         "model": body.model,
         "messages": chat_turns(body.system, body.messages),
-        "tools": [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())] or None,
+        "tools": _tools(body) or None,
         "tool_choice": choice and _tool_choice(choice),
         "parallel_tool_calls": False if one_call else None,
     }
+
+
+def _tools(body: Prompt) -> list[Json]:
+    """The tools that the model knows of: deferred ones only once a search has found them."""
+    found = referenced_tools(body.messages)
+    return [
+        _tool(tool, f"tools[{index}]")
+        for index, tool in enumerate(body.tools or ())
+        if not tool.defer_loading or tool.name in found
+    ]
 
 
 def _tool(tool: AnthropicTool, place: str) -> Json:
@@ -149,7 +160,10 @@ def _response_format(body: MessagesRequest) -> Json | None:
 
 def _warnings(body: MessagesRequest) -> list[str]:
     warnings = []
-    if dropped := sorted(_WITHOUT_EFFECT & body.parameters.keys()):
+    dropped = sorted(_WITHOUT_EFFECT & body.parameters.keys())
+    if body.output_config and body.output_config.effort:
+        dropped.append("output_config.effort")
+    if dropped:
         warnings.append(f"parameters without effect on this server: {', '.join(dropped)}")
     if thoughts := foreign_thoughts(body.messages):
         warnings.append(

@@ -100,14 +100,40 @@ def test_parameters_that_no_chat_completion_has_are_named() -> None:
         {"role": "assistant", "content": [foreign, {"type": "text", "text": "look"}]},
         {"role": "user", "content": "a mug"},
     ]
-    asked = read(messages=messages, service_tier="auto", mcp_servers=[], n="many")
+    asked = read(
+        messages=messages,
+        service_tier="auto",
+        mcp_servers=[],
+        n="many",
+        output_config={"effort": "high"},
+    )
     assert asked.chat.parameters == {}
     parameters, thoughts = asked.warnings
-    assert parameters == "parameters without effect on this server: mcp_servers, n, service_tier"
+    assert parameters == (
+        "parameters without effect on this server: mcp_servers, n, service_tier, "
+        "output_config.effort"
+    )
     assert thoughts.startswith("1 thinking blocks were left out")
     assert answer(drawn("look"), speed="fast")["qguide"]["warnings"] == [
         "parameters without effect on this server: speed"
     ]
+
+
+def test_a_deferred_tool_comes_when_a_search_has_found_it() -> None:
+    tools = [TOOL, TOOL | {"name": "fly", "defer_loading": True}]
+    assert _names(read(tools=tools)) == ["go"]
+    assert "tools" not in read(tools=tools[1:]).chat.parameters
+    search = {"type": "tool_use", "id": "1", "name": "search", "input": {}}
+    found = {"type": "tool_reference", "tool_name": "fly"}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [found]}
+    messages = [{"role": "assistant", "content": [search]}, {"role": "user", "content": [result]}]
+    asked = read(tools=tools, messages=messages)
+    assert _names(asked) == ["go", "fly"]
+    assert asked.chat.messages[-1].content == "The tool fly can be called now."
+
+
+def _names(asked: Asked) -> list[str]:
+    return [tool["function"]["name"] for tool in asked.chat.parameters["tools"]]
 
 
 def test_a_tool_of_anthropics_is_refused_by_name() -> None:
