@@ -3,11 +3,13 @@
     A_i = (v_i - mean of v) / std of v                        over the draws of the state's group
     rho_i = pi_theta(a_i | s) / pi_old(a_i | s)
     loss_i = -min(rho_i A_i, clip(rho_i, 1 - epsilon, 1 + epsilon) A_i)
-             + beta (exp(d_i) - d_i - 1)                      d_i = log pi_ref - log pi_theta
+             + beta / 2 (log pi_ref - log pi_theta)^2
 
-v is what came of a candidate, by playing on. The ratio is that of the whole reply, as in GiGPO; the
-last term is GRPO's estimate of the divergence from the reference. A decision group is GiGPO's group
-of an anchor state: candidates of the same state, so no other episode has to reach it by chance.
+v is what came of a candidate, by playing on. The ratio is that of the whole reply, as in GiGPO. The
+last term estimates the divergence from the reference; GRPO's own estimate, exp(d) - d - 1 for the
+difference d, is one of single tokens and explodes with the large d of whole replies. A decision
+group is GiGPO's group of an anchor state: candidates of the same state, so that no other episode
+has to reach it by chance.
 """
 
 from collections.abc import Sequence
@@ -55,6 +57,5 @@ def clipped_loss(policy_R: Tensor, old_R: Tensor, advantage_R: Tensor, *, clip: 
 
 
 def divergence(policy_R: Tensor, reference_R: Tensor) -> Tensor:
-    """(R,) estimate of the divergence from the reference at each reply, at least 0 (GRPO's k3)."""
-    difference_R = reference_R - policy_R
-    return torch.exp(difference_R) - difference_R - 1
+    """(R,) estimate of the divergence from the reference at each reply, at least 0."""
+    return (reference_R - policy_R).square() / 2

@@ -67,7 +67,7 @@ def test_the_divergence_is_0_at_the_reference_and_grows_on_both_sides() -> None:
     reference = torch.tensor([-3.0, -3.0, -3.0])
     policy = torch.tensor([-3.0, -2.0, -4.0], requires_grad=True)
     found: Tensor = divergence(policy, reference)
-    assert found.detach().tolist() == pytest.approx([0.0, torch.e**-1, torch.e - 2], rel=1e-4)
+    assert found.detach().tolist() == [0.0, 0.5, 0.5]
     [slope] = torch.autograd.grad(found.sum(), policy)
     assert float(slope[0]) == 0.0
     assert float(slope[1]) > 0 > float(slope[2])
