@@ -18,7 +18,7 @@ def with_settings(schema: dict[str, Any]) -> dict[str, Any]:
     made = _plain(Settings.model_json_schema())
     parts = made.pop("$defs")
     for part in parts.values():
-        if "api_key" in part["properties"]:
+        if "api_key" in part.get("properties", ()):
             part["properties"]["api_key_secret"] = {"$ref": "#/definitions/secretKey"}
     return schema | {"definitions": schema["definitions"] | {"settings": made} | parts}
 

@@ -63,7 +63,7 @@ def check(
 
 
 def _branching(suite: SelectedSuite) -> BranchingChoice | None:
-    """How branches begin; None if the environment fails, which the findings say."""
+    """The beginning of branches; None if the environment fails, which the findings say."""
     try:
         return choose_branching(suite)
     except Exception:  # someone else's code

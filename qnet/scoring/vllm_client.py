@@ -291,7 +291,7 @@ class ClassifyServer(PoolingServer):
         return self._classify(sequences, cache_salt, use_activation=False)
 
     def activations(self, sequences: Sequence[list[int]]) -> list[float]:
-        """What the server makes of the logits unless it is told not to: sigmoids, mostly.
+        """The logits as the server changes them unless it is told not to: sigmoids, mostly.
 
         Raises:
             ScorerUnavailableError: see `logits`.

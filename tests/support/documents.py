@@ -32,6 +32,9 @@ _PROGRAMS: Final = (
         "cp",
         "npm",
         "python",
+        "python3",
+        "pip",
+        ".venv/bin/pip",
     ),
 )
 _RECORDER: Final = """

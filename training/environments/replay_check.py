@@ -27,7 +27,7 @@ MEANINGLESS_CALL: Final = ToolCall("juggle", '{"what": "moon"}')
 
 @dataclass(frozen=True, slots=True)
 class BranchingChoice:
-    """How branches begin, and why."""
+    """The beginning of branches, and the reason for it."""
 
     branching: Branching
     reason: str

@@ -30,7 +30,7 @@ class Answer:
 
 
 class OtherSide(Protocol):
-    """What an adapter makes of one episode of another interface."""
+    """One episode of another interface, as an adapter sees it."""
 
     def reset(self) -> Answer:
         """Start the episode."""

@@ -209,7 +209,7 @@ async def test_requests_are_answered_while_a_checkpoint_loads(
         return load_q_model(*args, **options)
 
     async with serving(settings_of(models_dir)) as (client, _):
-        monkeypatch.setattr("server.q_models.build.load_q_model", slow)
+        monkeypatch.setattr("server.q_models.local_models.load_q_model", slow)
         body = {"folder": "v2", "name": "shop"}
         loaded = asyncio.create_task(client.post("/v1/models/load", json=body))
         await asyncio.to_thread(entered.wait, 30)
@@ -240,7 +240,7 @@ async def test_a_load_whose_caller_hangs_up_leaves_no_series_and_no_weights(
             opened.set()
 
     async with serving(settings_of(models_dir)) as (client, models):
-        monkeypatch.setattr("server.q_models.build.load_q_model", slow)
+        monkeypatch.setattr("server.q_models.local_models.load_q_model", slow)
         monkeypatch.setattr("server.q_models.build._open_q_model", open_q_model)
         body = {"folder": "v2", "name": "shop", "version": "v2"}
         loading = asyncio.create_task(client.post("/v1/models/load", json=body))
