@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere pip's
 def set_up(
     folder: Path, *overrides: str, index_answers: bool = True, **variables: str
 ) -> tuple[list[list[str]], str]:
-    """Requests of `make setup` to pip, and its output; the environment's Python only takes notes."""
+    """Requests of `make setup` to pip, and its output; the Python there only takes notes."""
     python, log = folder / "venv" / "bin" / "python", folder / "log"
     python.parent.mkdir(parents=True)
     refusal = "true" if index_answers else f'case "$*" in *{CPU_INDEX}*) exit 1;; esac'
