@@ -34,6 +34,7 @@ from server.routes import (
     admin,
     anthropic,
     chat,
+    completions,
     docs,
     episodes,
     health,
@@ -48,6 +49,7 @@ from server.settings.settings import Settings
 from server.upstreams.health import UpstreamWatch
 from server.upstreams.vllm_process import VllmProcess
 
+_DIALECTS: Final = (act, score, rerank, pooling, chat, completions, responses, anthropic)
 _STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
 """Data of the events of each streaming route."""
 
@@ -87,19 +89,7 @@ def create_app(
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
     install_error_handlers(app)
-    for module in (
-        act,
-        score,
-        rerank,
-        pooling,
-        chat,
-        responses,
-        anthropic,
-        episodes,
-        models_route,
-        health,
-        docs,
-    ):
+    for module in (*_DIALECTS, episodes, models_route, health, docs):
         app.include_router(module.router)
     if settings.admin:
         app.include_router(admin.router)

@@ -157,6 +157,20 @@ class ChatCompletionRequest(WholeRequest):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
+def chat_request_of(fields: Mapping[str, object]) -> ChatCompletionRequest:
+    """A chat completion request with the fields of another dialect's request.
+
+    Raises:
+        InvalidRequestError: a field that the other dialect passes on is malformed.
+    """
+    try:
+        return ChatCompletionRequest.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequestError(f"{place}: {first['msg']}") from error
+
+
 class OpenAIErrorDetail(BaseModel):
     """OpenAI's error object."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-_PATHS: Final = ("/v1/chat/completions", "/v1/responses")
+_PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _CONTEXT: Final = "context_length_exceeded"
 OPENAI_CODES: Final = {
     "unknown_model": "model_not_found",

@@ -2,10 +2,8 @@
 
 from typing import Any, Final
 
-from pydantic import ValidationError
-
-from qnet.errors import InvalidRequestError, UnsupportedParameterError
-from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
+from qnet.errors import UnsupportedParameterError
+from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from server.chat.translation import read_request as read_chat_request
 from server.guidance.guided_step import GuidedStepRequest
 from server.q_models.build import ServedPolicy
@@ -53,19 +51,16 @@ def to_chat_request(body: ResponsesRequest) -> ChatCompletionRequest:
         UnsupportedParameterError: a parameter, item or tool that needs more than a chat.
     """
     _check(body)
-    chat = body.parameters | {
-        "messages": to_turns(body),
-        "temperature": body.temperature,
-        "max_tokens": body.max_output_tokens,
-        **_tool_parameters(body),
-        **_other_parameters(body),
-    }
-    try:
-        return ChatCompletionRequest.model_validate(chat)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequestError(f"{place}: {first['msg']}") from error
+    return chat_request_of(
+        body.parameters
+        | {
+            "messages": to_turns(body),
+            "temperature": body.temperature,
+            "max_tokens": body.max_output_tokens,
+            **_tool_parameters(body),
+            **_other_parameters(body),
+        }
+    )
 
 
 def _check(body: ResponsesRequest) -> None:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import SecretStr
 
 from server.app import create_app
@@ -36,6 +36,22 @@ def test_langchain(url: str) -> None:
     model = ChatOpenAI(model="demo", base_url=url, api_key=key, max_retries=0)
     assert model.invoke("find the mug").content == BEST
     assert "".join(str(piece.content) for piece in model.stream("find the mug")) == BEST
+    tool = {"name": "look", "description": "Look.", "parameters": SCHEMA}
+    called = model.bind_tools([tool]).invoke("find the mug")
+    assert [(c["name"], c["args"]) for c in called.tool_calls] == [("look", {"place": "desk"})]
+
+
+def test_langchains_model_without_chats(url: str) -> None:
+    model = OpenAI(model="demo", base_url=url, api_key=SecretStr("any"), max_retries=0)
+    assert model.invoke("find the mug") == BEST
+    assert "".join(model.stream("find the mug")) == BEST
+
+
+def test_langchain_over_the_responses_api(url: str) -> None:
+    key = SecretStr("any")
+    model = ChatOpenAI(model="demo", base_url=url, api_key=key, use_responses_api=True)
+    assert model.invoke("find the mug").text == BEST
+    assert "".join(piece.text for piece in model.stream("find the mug")) == BEST
     tool = {"name": "look", "description": "Look.", "parameters": SCHEMA}
     called = model.bind_tools([tool]).invoke("find the mug")
     assert [(c["name"], c["args"]) for c in called.tool_calls] == [("look", {"place": "desk"})]

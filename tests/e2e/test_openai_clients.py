@@ -184,3 +184,10 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     [policy] = client.models.list()
     assert (policy.id, policy.object, policy.owned_by) == ("demo", "model", "demo")
     assert policy.created > 0
+
+
+def test_completions_as_before_chats(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "demo", "prompt": "find the mug", "max_tokens": 20}
+    assert client.completions.create(**asked).choices[0].text == BEST
+    parts = client.completions.create(**asked, stream=True)
+    assert "".join(part.choices[0].text for part in parts) == BEST

@@ -53,6 +53,7 @@ CHECKS = [
 SENSIBLE = {
     "messages": [{"role": "user", "content": "look"}],
     "input": "look",
+    "prompt": "look",
     "candidates": ["go", "stay"],
     "num_candidates": 3,
     "q_model": None,
@@ -192,7 +193,7 @@ def _send(
             if (
                 sensible
                 and isinstance(case.body, dict)
-                and case.body.keys() & {"input", "messages"}
+                and case.body.keys() & {"input", "messages", "prompt"}
             ):
                 case.body = {**case.body, **_only(SENSIBLE, case.body)}
             response = case.call_and_validate(session=session, checks=CHECKS)

@@ -1,0 +1,1 @@
+"""OpenAI's Completions dialect, the one before chats."""

@@ -1,0 +1,67 @@
+"""Translation between completions and chat completions. Pure apart from ids."""
+
+import uuid
+from typing import Final
+
+from qnet.errors import InvalidRequestError, UnsupportedParameterError
+from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
+from server.completions.schemas import CompletionRequest
+from server.streaming.events import Json
+
+_REFUSED: Final = {
+    "echo": "put the prompt before the text yourself",
+    "suffix": "say in the prompt what has to follow",
+    "logprobs": "send a chat completion with logprobs",
+}
+"""Parameters that a chat has nothing for, and the remedy."""
+_PASSED_ON: Final = ("created", "model", "usage", "qguide", "system_fingerprint")
+
+
+def to_chat_request(body: CompletionRequest) -> ChatCompletionRequest:
+    """The chat completion request that asks for the same answer; the prompt is its user message.
+
+    Raises:
+        InvalidRequestError: there is not exactly one prompt, or a parameter is malformed.
+        UnsupportedParameterError: a parameter that a chat has nothing for.
+    """
+    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    if len(prompts) != 1:
+        raise InvalidRequestError(f"prompt has {len(prompts)} texts; send one in each request")
+    for name, remedy in _REFUSED.items():
+        if getattr(body, name):
+            raise UnsupportedParameterError(
+                f"{name} is not supported, because policies answer chats; {remedy}", parameter=name
+            )
+    return chat_request_of(
+        body.parameters
+        | {
+            "messages": [{"role": "user", "content": prompts[0]}],
+            "n": body.n,
+            "temperature": body.temperature,
+            "max_tokens": body.max_tokens,
+            "seed": body.seed,
+        }
+    )
+
+
+def with_best_of(options: GuidanceOptions, best_of: int | None) -> GuidanceOptions:
+    """The options; M is OpenAI's `best_of` if nothing else says it."""
+    if best_of is None or options.num_candidates is not None:
+        return options
+    return options.model_copy(update={"num_candidates": best_of})
+
+
+def text_completion_of(completion: Json) -> Json:
+    """The completion that says the same as a chat completion."""
+    kept = {name: completion[name] for name in _PASSED_ON if name in completion}
+    choices = [
+        {
+            "index": choice["index"],
+            "text": choice["message"].get("content") or "",
+            "logprobs": None,
+            "finish_reason": choice["finish_reason"],
+        }
+        for choice in completion["choices"]
+    ]
+    own = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "choices": choices}
+    return kept | own

@@ -1,0 +1,66 @@
+"""POST /v1/completions: OpenAI's API before chats, answered with the best of M candidates."""
+
+from functools import partial
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
+from server.chat.translation import completion_of, read_request
+from server.completions.schemas import CompletionRequest, TextCompletion
+from server.completions.streaming import TextWriter
+from server.completions.translation import text_completion_of, to_chat_request, with_best_of
+from server.errors.table import STATUSES
+from server.guidance.guided_step import GuidedStepRequest, GuidedStepService
+from server.routes.dependencies import StepperDep
+from server.streaming.event_stream import EventStream
+from server.streaming.events import Json
+
+router = APIRouter(prefix="/v1", tags=["openai"])
+
+_EVENT: Final = {
+    "description": "One event: a part as JSON, the [DONE] at the end, or an error.",
+    "type": "object",
+    "properties": {
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": f"#/components/schemas/{TextCompletion.__name__}"},
+        }
+    },
+    "required": ["data"],
+}
+
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A completion, or with `stream` its parts.",
+        "model": TextCompletion,
+        "content": {"text/event-stream": {"schema": _EVENT}},
+    },
+    **{status: {"model": OpenAIErrorBody} for status in STATUSES},
+}
+
+
+@router.post("/completions", response_class=JSONResponse, responses=_RESPONSES)
+async def complete_text(body: CompletionRequest, request: Request, stepper: StepperDep) -> Response:
+    """Draw M candidates and return the one with the highest Q as an ordinary completion.
+
+    Policies answer chats: the prompt is their user message.
+    """
+    settings = stepper.settings
+    options = with_best_of(options_of(body.qguide, request.headers), body.best_of)
+    policy = stepper.models.find_policy(body.model)
+    asked = read_request(to_chat_request(body), options, policy, settings)
+    complete = partial(_complete, asked, options, stepper)
+    if not body.stream:
+        return JSONResponse(await complete())
+    writer = TextWriter(include_usage=body.include_usage)
+    return EventStream(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+
+
+async def _complete(
+    asked: GuidedStepRequest, options: GuidanceOptions, stepper: GuidedStepService
+) -> Json:
+    taken = await stepper.take(asked)
+    return text_completion_of(completion_of(taken, n=asked.n, options=options))

@@ -1,0 +1,83 @@
+"""POST /v1/completions: the prompt is a chat's user message, the best reply its text."""
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+
+PATH = "/v1/completions"
+
+
+def ask(client: TestClient, **body: Any) -> Any:
+    response = client.post(PATH, json={"prompt": "find the mug"} | body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_a_text_is_the_best_candidates(guided: TestClient, upstream: FakeUpstream) -> None:
+    answer = ask(guided, max_tokens=20, stop=["x"], top_k=3, best_of=3)
+    assert answer["object"] == "text_completion"
+    assert answer["id"].startswith("cmpl-")
+    [choice] = answer["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (DEFAULT_REPLIES[2], "stop")
+    assert answer["qguide"]["q_values"] == [0.5, 0.25, 0.75]
+    assert answer["usage"]["completion_tokens"] > 0
+    [asked] = upstream.asked
+    assert asked["messages"] == [{"role": "user", "content": "find the mug"}]
+    assert (asked["max_tokens"], asked["stop"], asked["top_k"], asked["n"]) == (20, ["x"], 3, 3)
+
+
+def test_options_say_m_before_best_of(guided: TestClient) -> None:
+    answer = ask(guided, best_of=3, n=2, qguide={"num_candidates": 4})
+    assert answer["qguide"]["num_candidates"] == 4
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    assert ask(guided, prompt=["find the mug"])["choices"][0]["text"] == DEFAULT_REPLIES[2]
+
+
+def test_a_stream_brings_the_texts_in_parts(guided: TestClient) -> None:
+    body = {"prompt": "x", "n": 2, "stream": True, "stream_options": {"include_usage": True}}
+    *events, end, rest = guided.post(PATH, json=body).text.split("\n\n")
+    assert (end, rest) == ("data: [DONE]", "")
+    parts = [json.loads(event.removeprefix("data: ")) for event in events]
+    text = {0: "", 1: ""}
+    for part in parts:
+        for choice in part["choices"]:
+            text[choice["index"]] += choice["text"]
+    assert text == {0: DEFAULT_REPLIES[2], 1: DEFAULT_REPLIES[0]}
+    assert sum("qguide" in part for part in parts) == 1
+    assert parts[-1]["choices"] == []
+    assert parts[-1]["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param", "said"),
+    [
+        ({"prompt": ["a", "b"]}, "invalid_request", None, "prompt has 2 texts"),
+        ({"prompt": []}, "invalid_request", None, "prompt has 0 texts"),
+        ({"prompt": [1, 2]}, "malformed_body", "prompt", "valid string"),
+        ({"echo": True}, "unsupported_parameter", "echo", "put the prompt before"),
+        ({"suffix": "."}, "unsupported_parameter", "suffix", "policies answer chats"),
+        ({"logprobs": 2}, "unsupported_parameter", "logprobs", "send a chat completion"),
+        ({"max_completion_tokens": "x"}, "invalid_request", None, "max_completion_tokens: Input"),
+        ({"best_of": 99}, "invalid_candidates", None, "ask for 1 to 8"),
+    ],
+)
+def test_what_a_chat_cannot_answer_is_refused_with_its_remedy(
+    guided: TestClient, body: Any, code: str, param: str | None, said: str
+) -> None:
+    response = guided.post(PATH, json={"prompt": "x"} | body)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["code"] == code
+    assert (error["param"] or "").startswith(param or "")
+    assert said in error["message"]
+
+
+def test_a_message_in_place_of_a_prompt_changes_nothing(
+    guided: TestClient, upstream: FakeUpstream
+) -> None:
+    ask(guided, messages="x")
+    assert upstream.asked[0]["messages"] == [{"role": "user", "content": "find the mug"}]
