@@ -106,6 +106,15 @@ def hotpotqa_questions() -> Path:
 
 
 @pytest.fixture(scope="session")
+def recorded_shopping_episodes() -> Path:
+    """ReAct's recorded WebShop episodes; skips if they are missing."""
+    path = _DATA / "webshop" / "react_episodes.json.xz"
+    if not path.is_file():
+        pytest.skip(f"no recorded WebShop episodes: {path} is missing; set QGUIDE_DATA")
+    return path
+
+
+@pytest.fixture(scope="session")
 def recorded_sql_episodes() -> Path:
     """Recorded LLM episodes on InterCode-SQL; skips if they are missing."""
     path = _DATA / "intercode_sql" / "recorded_llm_episodes.jsonl.xz"

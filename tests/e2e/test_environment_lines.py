@@ -16,6 +16,7 @@ from training.evaluation.records import DEFAULT_METHODS
 CONFIGS = ROOT / "training" / "configs"
 ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "hotpotqa": (),
+    "webshop": (),
     "sciworld": ("environment.split=smoke", "environment.processes=1"),
 }
 """Overrides of every job that plays an environment."""
@@ -40,6 +41,7 @@ SMALLEST = {
         "decisions.max_steps=2",
         "decisions.horizon=3",
         "decisions.max_tokens=8",
+        "decisions.valued_share=1.0",
     ),
     "train-qnet": (
         "optimization.epochs=1",

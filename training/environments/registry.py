@@ -29,6 +29,7 @@ ENVIRONMENTS = {
     "intercode-sql": "training.environments.intercode_sql.bundle:INTERCODE_SQL",
     "intercode-sql-tools": "training.environments.intercode_sql.bundle:INTERCODE_SQL_TOOLS",
     "sciworld": "training.environments.sciworld.bundle:SCIWORLD",
+    "webshop": "training.environments.webshop.bundle:WEBSHOP",
 }
 """Import path of each name; a bundle and its engine are imported when a job names it."""
 

@@ -10,6 +10,7 @@ from training.environments.corridor import CorridorConfig
 from training.environments.hotpotqa.bundle import HotPotQaConfig
 from training.environments.intercode_sql.bundle import InterCodeSqlConfig, InterCodeSqlToolsConfig
 from training.environments.sciworld.bundle import SciWorldConfig
+from training.environments.webshop.bundle import WebShopConfig
 
 Subject = EnvironmentConfig | Callable[[pytest.FixtureRequest], EnvironmentConfig]
 """Two tasks of an implementation, or a function that finds them or skips the test."""
@@ -55,4 +56,5 @@ SUBJECTS: dict[str, Subject] = {
     "intercode-sql": real_questions,
     "intercode-sql-tools": InterCodeSqlToolsConfig(count=2),
     "sciworld": science_world,
+    "webshop-generated": WebShopConfig(count=2),
 }

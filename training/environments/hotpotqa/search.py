@@ -1,14 +1,11 @@
 """Search in a question's own paragraphs, and lookup in the one that was found."""
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
-import bm25s
-
 from training.environments.hotpotqa.questions import Paragraph
+from training.environments.ranking.bm25 import Bm25Ranking
 
-_WORD: Final = re.compile(r"\w+")
 _FIRST_SENTENCES: Final = 5
 _SIMILAR: Final = 4
 
@@ -20,18 +17,13 @@ class ParagraphIndex:
         """Index the paragraphs."""
         self._paragraphs = paragraphs
         self._by_title = {paragraph.title.lower(): paragraph for paragraph in paragraphs}
-        self._ranking = bm25s.BM25(method="lucene")
-        texts = [
-            _words(" ".join((paragraph.title, *paragraph.sentences))) for paragraph in paragraphs
-        ]
-        self._ranking.index(texts, show_progress=False)
+        self._ranking = Bm25Ranking(
+            [" ".join((paragraph.title, *paragraph.sentences)) for paragraph in paragraphs]
+        )
 
     def rank(self, query: str) -> list[Paragraph]:
         """The paragraphs that have a word of `query`, the best first."""
-        words = _words(query)  # bm25s takes no query without any
-        scores = self._ranking.get_scores(words) if words else [0.0] * len(self._paragraphs)
-        order = sorted(range(len(self._paragraphs)), key=lambda place: (-scores[place], place))
-        ranked = [self._paragraphs[place] for place in order if scores[place] > 0]
+        ranked = [self._paragraphs[place] for place in self._ranking.rank(query)]
         titled = self._by_title.get(query.strip().lower())
         if titled is None:
             return ranked
@@ -53,7 +45,3 @@ def sentences_with(paragraph: Paragraph, words: str) -> list[str]:
     """The paragraph's sentences that contain `words`, in any case."""
     wanted = words.strip().lower()
     return [sentence.strip() for sentence in paragraph.sentences if wanted in sentence.lower()]
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())

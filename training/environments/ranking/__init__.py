@@ -1,0 +1,1 @@
+"""Ranking of texts by a query, for environments with a search."""

@@ -1,0 +1,91 @@
+"""WebShop as the jobs know it: buy the product that an instruction describes (Yao et al., 2022).
+
+[environment]
+name = "webshop"
+products = "data/items_shuffle.json"          # without these three: a generated catalogue
+attributes = "data/items_ins_v2.json"
+instructions = "data/items_human_ins.json"
+slice = "0:500"                               # WebShop's test split
+"""
+
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from qnet.types import TaskMarker
+from training.environment import EnvironmentBundle, EnvironmentConfig
+from training.environments.webshop.catalogue import Catalogue
+from training.environments.webshop.episode import INVALID
+from training.environments.webshop.files import read_goals, read_products
+from training.environments.webshop.generated import generated_goal, generated_products
+from training.environments.webshop.pages import INSTRUCTION_OPENING
+from training.environments.webshop.suite import ShoppingSuite
+from training.trajectory import ChatFormat
+
+SYSTEM: Final = (
+    "Buy what the instruction asks for. Each reply is a thought and an action, "
+    '"Thought: …" and "Action: …" on two lines. search[words] finds products; click[button] clicks '
+    "a button, which the page shows in brackets: a product, a value of an option, or Buy Now. "
+    "Choose the options before you buy. A purchase ends the task, and counts for what it has of "
+    "the attributes, the options and the price that were asked for."
+)
+
+
+class WebShopConfig(EnvironmentConfig):
+    """WebShop's `[environment]` table.
+
+    Attributes:
+        products: WebShop's file of products; without it the catalogue is generated.
+        attributes: WebShop's file of their attributes.
+        instructions: WebShop's file of the instructions that people wrote.
+        first_seed: the first generated goal.
+        count: how many generated goals.
+        turns: actions after which an episode ends.
+    """
+
+    name: Literal["webshop"] = "webshop"
+    products: Path | None = None
+    attributes: Path | None = None
+    instructions: Path | None = None
+    first_seed: int = Field(default=0, ge=0)
+    count: int = Field(default=100, ge=1)
+    turns: int = Field(default=10, ge=1)
+
+    @model_validator(mode="after")
+    def _files_come_together(self) -> Self:
+        files = (self.products, self.attributes, self.instructions)
+        if any(files) and not all(files):
+            raise ValueError(
+                f"products is {self.products}, attributes {self.attributes} and instructions "
+                f"{self.instructions}; name all three, or none for a generated catalogue"
+            )
+        return self
+
+
+def build_suite(config: WebShopConfig) -> ShoppingSuite:
+    """The goals that `config` describes, and their shop.
+
+    Raises:
+        ConfigError: a file is missing or malformed.
+    """
+    if config.products and config.attributes and config.instructions:
+        catalogue = Catalogue(read_products(config.products, config.attributes))
+        goals = read_goals(config.instructions, catalogue.products)
+        return ShoppingSuite(config.products.stem, catalogue, goals, turns=config.turns)
+    products = generated_products()
+    seeds = range(config.first_seed, config.first_seed + config.count)
+    goals = [generated_goal(seed, products) for seed in seeds]
+    return ShoppingSuite("generated", Catalogue(products), goals, turns=config.turns)
+
+
+WEBSHOP = EnvironmentBundle(
+    name="webshop",
+    config=WebShopConfig,
+    build_suite=build_suite,
+    chat=ChatFormat(SYSTEM),
+    task_markers=(TaskMarker(INSTRUCTION_OPENING),),
+    void_observation=INVALID,
+    packages=("bm25s", "rapidfuzz"),
+    harmless="search[xyzzy]",
+)

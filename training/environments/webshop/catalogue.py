@@ -1,0 +1,87 @@
+"""Products of a shop, and the goals of its customers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from training.environment import Task
+from training.environments.ranking.bm25 import Bm25Ranking
+
+MOST_RESULTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One product.
+
+    Attributes:
+        id: the shop's number, ten characters.
+        category: the path of its categories, each level below the one before it.
+        query: the search under which the shop lists it.
+        attributes: properties that no page needs to show.
+        options: values to choose from, by the option's name, in lower case.
+        prices: one, or the lowest and the highest.
+    """
+
+    id: str
+    name: str
+    category: tuple[str, ...]
+    query: str
+    description: str
+    features: tuple[str, ...]
+    attributes: tuple[str, ...]
+    options: Mapping[str, tuple[str, ...]]
+    prices: tuple[float, ...]
+
+    @property
+    def price_text(self) -> str:
+        """The price as pages show it."""
+        return " to ".join(f"${price:g}" for price in self.prices)
+
+    @property
+    def price(self) -> float:
+        """The price that is paid; of a range, the middle."""
+        return sum(self.prices) / len(self.prices)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One customer's wish.
+
+    Attributes:
+        product_id: the product that the instruction was written for.
+        attributes, options: what the product should have, and which values should be chosen.
+        price_limit: the highest price.
+    """
+
+    id: str
+    product_id: str
+    instruction: str
+    attributes: tuple[str, ...]
+    options: tuple[str, ...]
+    price_limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The products of a shop, which can be searched."""
+
+    products: Sequence[Product]
+    by_id: Mapping[str, Product] = field(init=False)
+    _ranking: Bm25Ranking = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Index the products."""
+        object.__setattr__(self, "by_id", {product.id: product for product in self.products})
+        texts = [
+            " ".join((p.name, p.query, *p.category, *p.features, p.description))
+            for p in self.products
+        ]
+        object.__setattr__(self, "_ranking", Bm25Ranking(texts))
+
+    def search(self, query: str) -> list[Product]:
+        """The best 50 products for a query, by BM25 of all their texts."""
+        return [self.products[place] for place in self._ranking.rank(query)[:MOST_RESULTS]]
+
+    def task_of(self, goal: Goal) -> Task:
+        """The task as the jobs know it; its kind is the product's first category."""
+        return Task(goal.id, self.by_id[goal.product_id].category[0], goal.id)

@@ -1,0 +1,135 @@
+"""One WebShop episode: searches, clicks and a purchase."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from qnet.errors import EnvironmentFailureError
+from training.environment import StepResult
+from training.environments.webshop.catalogue import Catalogue, Goal, Product
+from training.environments.webshop.pages import (
+    BACK,
+    BUY,
+    NEXT,
+    PREVIOUS,
+    TABS,
+    product_page,
+    result_buttons,
+    results_page,
+    search_page,
+    tab_page,
+)
+from training.environments.webshop.reward import purchase_reward
+
+BOUGHT: Final = "Thank you for your purchase."
+INVALID: Final = "Nothing happens. Use search[words], or click[button] with a button of this page."
+_ACTION: Final = re.compile(r"(search|click)\[(.*)\]", re.I | re.S)
+
+
+class ShoppingEpisode:
+    """See `training.environment.Environment`. Only a purchase has a reward.
+
+    As in ReAct's episodes, a search can be made from every page.
+    """
+
+    def __init__(self, catalogue: Catalogue, goal: Goal, turns: int) -> None:
+        """Prepare the episode; `reset` opens the shop.
+
+        Args:
+            turns: actions after which the episode ends.
+        """
+        self._catalogue, self._goal, self._turns = catalogue, goal, turns
+        self._running = False
+        self._taken = 0
+        self._found: Sequence[Product] = ()
+        self._page = 0
+        self._product: Product | None = None
+        self._tab = ""
+        self._chosen: dict[str, str] = {}
+
+    def reset(self) -> str:
+        """The search page, with the instruction."""
+        self._running, self._taken = True, 0
+        return self._open_search()
+
+    def step(self, action: str) -> StepResult:
+        """Take "search[words]" or "click[button]".
+
+        Raises:
+            EnvironmentFailureError: no episode is running.
+        """
+        if not self._running:
+            raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
+        self._taken += 1
+        parsed = _ACTION.fullmatch(action.strip())
+        kind, words = (parsed[1].lower(), parsed[2].strip()) if parsed else ("", "")
+        product = None if self._tab else self._product
+        if kind == "click" and product is not None and words.lower() == BUY.lower():
+            self._running = False
+            return StepResult(BOUGHT, self._reward(product), terminated=True)
+        observation = self._search(words) if kind == "search" else self._click(kind, words.lower())
+        over = self._taken >= self._turns
+        self._running = not over
+        valid = observation is not None
+        return StepResult(observation or INVALID, 0.0, False, valid=valid, truncated=over)
+
+    def close(self) -> None:
+        """Leave the shop; safe to call twice."""
+        self._running = False
+
+    def _reward(self, product: Product) -> float:
+        wanted = self._catalogue.by_id[self._goal.product_id]
+        return purchase_reward(product, self._goal, wanted, list(self._chosen.values()))
+
+    def _open_search(self) -> str:
+        self._found, self._page, self._product, self._tab = (), 0, None, ""
+        return search_page(self._goal.instruction)
+
+    def _search(self, words: str) -> str | None:
+        if not words:
+            return None
+        self._found = self._catalogue.search(words)
+        return self._open_results(1)
+
+    def _open_results(self, page: int) -> str:
+        self._page, self._product, self._tab = page, None, ""
+        return results_page(self._found, page)
+
+    def _open_product(self, product: Product) -> str:
+        if self._product is not product:
+            self._chosen = {}
+        self._product, self._tab = product, ""
+        return product_page(product)
+
+    def _click(self, kind: str, button: str) -> str | None:
+        """The page behind a button; None if this page has no such button."""
+        if kind != "click" or not self._page:
+            return None
+        if button == BACK.lower():
+            return self._open_search()
+        if self._product is None:
+            return self._click_result(button)
+        if button == PREVIOUS.lower():
+            return (
+                self._open_product(self._product) if self._tab else self._open_results(self._page)
+            )
+        return None if self._tab else self._click_product(self._product, button)
+
+    def _click_result(self, button: str) -> str | None:
+        buttons = {name.lower() for name in result_buttons(self._found, self._page)}
+        if button in buttons:
+            return self._open_results(self._page + (1 if button == NEXT.lower() else -1))
+        shown = results_page(self._found, self._page).lower()
+        product = next((one for one in self._found if one.id.lower() == button), None)
+        return self._open_product(product) if product and f"[{button}]" in shown else None
+
+    def _click_product(self, product: Product, button: str) -> str | None:
+        for tab in TABS:
+            if button == tab.lower():
+                self._tab = tab
+                return tab_page(product, tab)
+        for name, values in product.options.items():
+            if button in values:
+                self._chosen[name] = button
+                return f"You have chosen {button}."
+        return None
