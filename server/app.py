@@ -19,7 +19,7 @@ from server.anthropic.answers import MessageEvent
 from server.chat.answers import ChatChunk
 from server.episodes.service import Episodes, build_recorder, build_store
 from server.errors.table import STATUSES, install_error_handlers
-from server.messages.schemas import ErrorBody
+from server.messages.answers import ErrorBody
 from server.middleware.bodies import BodyReader
 from server.middleware.drain import Drain
 from server.middleware.http import CancelWhenGone, Observe

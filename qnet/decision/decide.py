@@ -22,18 +22,16 @@ from typing import Any, Literal
 from qnet.decision.selection import Reason, Selection, TieBreak, select
 from qnet.errors import InvalidCandidatesError, QGuideError
 from qnet.types import (
-    NOTHING,
     Candidate,
     History,
-    JudgeUsage,
     Message,
     SampleRequest,
     Sampling,
     ScoreRequest,
     ScoreResult,
-    TokenUsage,
     spent_on,
 )
+from qnet.usage import NOTHING, JudgeUsage, TokenUsage
 
 _log = logging.getLogger(__name__)
 

@@ -20,18 +20,8 @@ from qnet.policies.usage_ledger import collect_usage
 from qnet.support.concurrency import all_of
 from qnet.support.lru_cache import LRUCache
 from qnet.tenant import current_tenant
-from qnet.types import (
-    NOTHING,
-    Candidate,
-    History,
-    Message,
-    Policy,
-    Sampling,
-    TaskMarker,
-    TokenUsage,
-    spent_on,
-    total_of,
-)
+from qnet.types import Candidate, History, Message, Policy, Sampling, TaskMarker, spent_on
+from qnet.usage import NOTHING, TokenUsage, total_of
 
 _log = logging.getLogger(__name__)
 

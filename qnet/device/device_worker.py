@@ -16,7 +16,8 @@ from qnet.device.device_thread import DeviceThread
 from qnet.device.fair_thread import QueuedRequest
 from qnet.errors import ScorerUnavailableError, UnscorableError
 from qnet.tenant import current_tenant
-from qnet.types import Slices, TokenUsage, total_of
+from qnet.types import Slices
+from qnet.usage import TokenUsage, total_of
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from qnet.device.fair_queue import FairQueue
 from qnet.errors import OverloadedError, ScorerUnavailableError
-from qnet.types import NOTHING, TokenUsage
+from qnet.usage import NOTHING, TokenUsage
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,8 @@ from qnet.device.device_thread import DeviceThread
 from qnet.device.device_worker import DEFAULT_MAX_BATCH, BatchRun, DeviceWorker, Ending
 from qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
 from qnet.tenant import current_tenant
-from qnet.types import ScoreRequest, ScoreResult, SlicedScorer, Slices, TokenUsage
+from qnet.types import ScoreRequest, ScoreResult, SlicedScorer, Slices
+from qnet.usage import TokenUsage
 
 DEFAULT_MAX_BATCH_TOKENS = 2048
 """As many as one forward pass takes: a larger batch would be split into several passes anyway."""

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from qnet.engine.attention import PackedSegment, joined
-from qnet.types import Slices, TokenUsage
+from qnet.types import Slices
+from qnet.usage import TokenUsage
 
 Result = TypeVar("Result")
 

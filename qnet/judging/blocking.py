@@ -7,7 +7,8 @@ from typing import Final
 
 from qnet.judging.judge import CallOutcome, Judge
 from qnet.support.concurrency import all_of
-from qnet.types import JudgeUsage, ScoreRequest, ScoreResult, TokenUsage
+from qnet.types import ScoreRequest, ScoreResult
+from qnet.usage import JudgeUsage, TokenUsage
 
 _HISTORIES_AT_ONCE: Final = 16
 

@@ -26,19 +26,8 @@ from qnet.policies.usage_ledger import collect_usage
 from qnet.support.concurrency import all_of
 from qnet.support.lru_cache import LRUCache
 from qnet.tenant import current_tenant
-from qnet.types import (
-    NOTHING,
-    Candidate,
-    History,
-    JudgeUsage,
-    Message,
-    Policy,
-    Sampling,
-    ScoreRequest,
-    ScoreResult,
-    TokenUsage,
-    total_of,
-)
+from qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
+from qnet.usage import NOTHING, JudgeUsage, TokenUsage, total_of
 
 _LOGPROBS: Final[Mapping[str, object]] = {"logprobs": True, "top_logprobs": 20}
 """As many alternatives as OpenAI and vLLM give: all ten digits with room to spare."""

@@ -19,7 +19,8 @@ from qnet.models.checkpoint import LoadedPolicy
 from qnet.policies.usage_ledger import record_usage
 from qnet.support.slices import finish
 from qnet.tenant import current_tenant
-from qnet.types import Candidate, History, SampleRequest, Sampling, Slices, TokenUsage
+from qnet.types import Candidate, History, SampleRequest, Sampling, Slices
+from qnet.usage import TokenUsage
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048

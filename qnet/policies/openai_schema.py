@@ -21,7 +21,8 @@ from qnet.openai_messages import (
     wire_message,
 )
 from qnet.support.json_depth import exceeds_max_depth
-from qnet.types import NOTHING, Candidate, History, Message, Sampling, TokenUsage
+from qnet.types import Candidate, History, Message, Sampling
+from qnet.usage import NOTHING, TokenUsage
 
 _SHOWN_CHARACTERS = 500
 _MOST_DIGITS = 300

@@ -13,7 +13,6 @@ from qnet.scoring.implicit_q import NaiveImplicitScorer
 from qnet.scoring.value_head import NaiveScorer
 from qnet.support.slices import finish
 from qnet.types import (
-    NOTHING,
     CacheUse,
     CachingScorer,
     ScoreRequest,
@@ -21,8 +20,8 @@ from qnet.types import (
     Slices,
     Spending,
     reads_observation,
-    total_of,
 )
+from qnet.usage import NOTHING, total_of
 
 
 class NaiveEnsembleScorer:

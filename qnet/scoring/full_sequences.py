@@ -6,7 +6,8 @@ from qnet.scoring.implicit_q import NaiveImplicitScorer
 from qnet.scoring.rendered_requests import RenderedRequest
 from qnet.scoring.value_head import NaiveScorer
 from qnet.support.slices import finish
-from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, TokenUsage
+from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
+from qnet.usage import TokenUsage
 
 
 class FullSequenceScorer:

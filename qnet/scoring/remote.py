@@ -7,7 +7,8 @@ from qnet.scoring.conversations import ConversationRenderer
 from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
 from qnet.scoring.vllm_client import PoolingServer
 from qnet.support.slices import finish
-from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, TokenUsage, reads_observation
+from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, reads_observation
+from qnet.usage import TokenUsage
 
 
 class RemoteScorer(ABC):

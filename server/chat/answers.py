@@ -12,7 +12,8 @@ from pydantic.json_schema import SkipJsonSchema
 
 from qnet.decision.selection import Reason
 from server.chat.schemas import ChatCustomCall, ChatToolCall
-from server.messages.schemas import JudgeFlag, ScoreUsage, Timings
+from server.messages.answers import ScoreUsage, Timings
+from server.messages.schemas import JudgeFlag
 
 Absent = SkipJsonSchema[None]
 """Type of a field that may be missing but is never null."""

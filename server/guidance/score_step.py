@@ -8,7 +8,8 @@ from time import perf_counter
 
 from qnet.decision.deadline import Deadline
 from qnet.decision.selection import Distinct, Reason, distinct, select
-from qnet.types import History, JudgeUsage, Message, ScoreRequest
+from qnet.types import History, Message, ScoreRequest
+from qnet.usage import JudgeUsage
 from server.episodes.service import Episodes
 from server.episodes.state import Offer
 from server.messages.history import (

@@ -15,10 +15,9 @@ from qnet.types import (
     Sampling,
     ScoreRequest,
     ScoreResult,
-    TokenUsage,
     spent_on,
-    total_of,
 )
+from qnet.usage import TokenUsage, total_of
 from server.observability.metrics import Metrics
 
 Stage = Literal["paraphrase", "sample", "score"]

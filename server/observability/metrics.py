@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from qnet.device.device_worker import BatchRun, Ending
 from qnet.judging.judge import CallOutcome
-from qnet.types import TokenUsage
+from qnet.usage import TokenUsage
 from server.context.request_context import charge_tokens
 from server.observability.tracing import NoTracing, Tracing
 

@@ -5,9 +5,7 @@ from fastapi import APIRouter
 from qnet.decision.decide import Decision
 from qnet.types import Sampling
 from server.guidance.guided_step import GuidedStepRequest, GuidedStepResult
-from server.messages.history import to_history
-from server.messages.schemas import (
-    ActRequest,
+from server.messages.answers import (
     ActResponse,
     DrawnMessage,
     JudgeCalls,
@@ -15,6 +13,8 @@ from server.messages.schemas import (
     Timings,
     Usage,
 )
+from server.messages.history import to_history
+from server.messages.schemas import ActRequest
 from server.routes.dependencies import StepperDep
 
 router = APIRouter(prefix="/v1", tags=["guidance"])

@@ -3,7 +3,8 @@
 from fastapi import APIRouter
 
 from server.episodes.state import Outcome
-from server.messages.schemas import OutcomeRequest, OutcomeResponse
+from server.messages.answers import OutcomeResponse
+from server.messages.schemas import OutcomeRequest
 from server.routes.dependencies import EpisodesDep
 
 router = APIRouter(prefix="/v1/episodes", tags=["episodes"])

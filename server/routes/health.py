@@ -5,7 +5,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from server.messages.schemas import Health, Version
+from server.messages.answers import Health, Version
 from server.q_models.build import Models
 from server.routes.dependencies import (
     DrainDep,

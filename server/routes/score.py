@@ -11,18 +11,16 @@ from fastapi import APIRouter
 from qnet.errors import InvalidRequestError
 from qnet.support.concurrency import all_of
 from server.guidance.score_step import Scored, ScoringService
-from server.messages.schemas import (
+from server.messages.answers import (
     JudgeCalls,
     Score,
-    ScoreBatchBody,
     ScoreBatchResponse,
     ScoredItem,
-    ScoreItem,
-    ScoreRequestBody,
     ScoreResponse,
     ScoreTimings,
     ScoreUsage,
 )
+from server.messages.schemas import ScoreBatchBody, ScoreItem, ScoreRequestBody
 from server.q_models.registry import QModelLease
 from server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
 from server.routes.dependencies import ScoringDep

@@ -13,7 +13,8 @@ from qnet.judging.prompt import read_prompt
 from qnet.judging.settings import JudgeSettings
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.upstream_settings import UpstreamSettings
-from qnet.types import Candidate, History, Sampling, TokenUsage
+from qnet.types import Candidate, History, Sampling
+from qnet.usage import TokenUsage
 from training.rollouts.hosted import PlainUrl, patient_limits, read_key
 from training.rollouts.usage import Prices, Usage
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
-from qnet.types import TokenUsage, total_of
+from qnet.usage import TokenUsage, total_of
 
 _MILLION = 1_000_000
 

@@ -10,7 +10,8 @@ from qnet.device.device_thread import LONG_CHARACTERS, DeviceThread
 from qnet.device.device_worker import MOST_UNFINISHED, DeviceWorker
 from qnet.errors import OverloadedError
 from qnet.tenant import Tenant, working_for
-from qnet.types import Slices, TokenUsage
+from qnet.types import Slices
+from qnet.usage import TokenUsage
 
 Work = tuple[str, int]
 """A name, and how many slices it takes."""

@@ -17,7 +17,8 @@ from qnet.judging.judge import Judge
 from qnet.judging.settings import JudgeSettings
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.tenant import Tenant, working_for
-from qnet.types import JudgeUsage, Message, ScoreRequest
+from qnet.types import Message, ScoreRequest
+from qnet.usage import JudgeUsage
 from server.chat.fake_openai import FakeUpstream
 
 Address = tuple[FakeUpstream, str]

@@ -11,7 +11,8 @@ from qnet.errors import (
 )
 from qnet.policies.openai_compatible import UpstreamLimits
 from qnet.policies.usage_ledger import collect_usage
-from qnet.types import Message, Sampling, TokenUsage, ToolCall
+from qnet.types import Message, Sampling, ToolCall
+from qnet.usage import TokenUsage
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from tests.support.upstream_policy import HISTORY, TOOL, Body, answering, said
 

@@ -8,7 +8,8 @@ import pytest
 from qnet.decision.selection import distinct
 from qnet.openai_messages import reworded, text_of, wire_message
 from qnet.policies.openai_schema import read_completion
-from qnet.types import NOTHING, TokenUsage, spent_on
+from qnet.types import spent_on
+from qnet.usage import NOTHING, TokenUsage
 
 CACHED: Any = {"cache_control": {"type": "ephemeral"}}
 IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:"}}

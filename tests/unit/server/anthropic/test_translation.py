@@ -7,7 +7,8 @@ import pytest
 
 from qnet.decision.decide import Decision, StepUsage
 from qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qnet.types import Candidate, Message, TokenUsage, ToolCall
+from qnet.types import Candidate, Message, ToolCall
+from qnet.usage import TokenUsage
 from server.anthropic.events import events_of
 from server.anthropic.schemas import MessagesRequest
 from server.anthropic.translation import Asked, message_of, read_message

@@ -1,0 +1,64 @@
+"""Token usage of requests to models that count their own."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Token usage of one request to an upstream, as the upstream counts it.
+
+    Attributes:
+        cached_tokens: how many of the prompt's it had already.
+        completion_details: what it says of the completion tokens, for example how many of them
+            were thoughts.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    completion_details: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+NOTHING: Final = TokenUsage(0, 0)
+
+
+def total_of(usages: Sequence[TokenUsage]) -> TokenUsage:
+    """Sum of the usage of several requests."""
+    details: Counter[str] = Counter()
+    for spent in usages:
+        details.update(spent.completion_details)
+    return TokenUsage(
+        prompt_tokens=sum(spent.prompt_tokens for spent in usages),
+        completion_tokens=sum(spent.completion_tokens for spent in usages),
+        cached_tokens=sum(spent.cached_tokens for spent in usages),
+        completion_details=dict(details),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeUsage:
+    """Requests to a judge, and their tokens as its upstream counts them.
+
+    Attributes:
+        calls: requests that the upstream answered.
+        cached_calls: requests that an earlier answer made unnecessary.
+        prompt_tokens: tokens that the judge read.
+        completion_tokens: tokens that it generated.
+    """
+
+    calls: int = 0
+    cached_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: "JudgeUsage") -> "JudgeUsage":
+        """Usage of both."""
+        return JudgeUsage(
+            self.calls + other.calls,
+            self.cached_calls + other.cached_calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
