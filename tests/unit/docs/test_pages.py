@@ -13,7 +13,7 @@ import typer
 
 from qguide.cli import app
 from qnet.errors import ConfigError
-from server.messages import schemas
+from server.messages import answers, schemas
 from server.settings.settings import Settings
 from tests.support.documents import Block, Command, blocks_of, commands_of, pages
 from tests.support.serving import ROOT
@@ -109,7 +109,8 @@ def test_blocks_are_in_languages_that_the_tests_know() -> None:
 def test_json_is_what_it_is_said_to_be(block: Block) -> None:
     match block.kind:
         case "schema":
-            getattr(schemas, block.said).model_validate_json(block.text)
+            body = getattr(answers, block.said, None) or getattr(schemas, block.said)
+            body.model_validate_json(block.text)
         case "row":
             records = importlib.import_module("training.data.records")
             getattr(records, block.said).model_validate_json(block.text)

@@ -34,6 +34,7 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
     assert set(paths) == {
         "/v1/act",
         "/v1/chat/completions",
+        "/v1/completions",
         "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",
