@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 from server.chat.answers import Absent, ChatGuidance, ChatUsage
 from server.chat.schemas import GuidanceOptions, StreamOptions, WholeRequest
-from server.messages.schemas import NOT_EMPTY, WHOLE, Positive, Temperature
+from server.messages.schemas import NOT_EMPTY, WHOLE, Integer, Positive, Temperature
 
 
 class CompletionRequest(WholeRequest):
@@ -30,7 +30,7 @@ class CompletionRequest(WholeRequest):
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1), WHOLE] | None = None
     echo: bool | None = Field(default=None, description="true is refused")
     suffix: str | None = Field(default=None, description="refused unless it is empty")
-    logprobs: int | None = Field(default=None, description="refused unless it is 0")
+    logprobs: Integer | None = Field(default=None, description="refused unless it is 0")
     qguide: GuidanceOptions = GuidanceOptions()
 
     @property

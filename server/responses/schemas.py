@@ -1,11 +1,11 @@
 """Request body of POST /v1/responses, with the `qguide` extension."""
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
-from server.messages.schemas import NOT_EMPTY, Positive, Temperature
+from server.messages.schemas import NOT_EMPTY, WHOLE, Positive, Temperature
 
 _OF_RESPONSES_ONLY: Final = frozenset(
     (
@@ -119,7 +119,7 @@ class ResponsesRequest(WholeRequest):
     max_output_tokens: Positive | None = None
     temperature: Temperature | None = None
     top_p: float | None = Field(default=None, ge=0, le=1)
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     include: list[str] | None = Field(
         default=None, description="`message.output_text.logprobs` is read; others have no effect"
     )

@@ -99,3 +99,7 @@ def test_a_stream_ends_with_the_response(guided: TestClient) -> None:
     assert name == "event: response.completed"
     last = json.loads(data.removeprefix("data: "))
     assert last["response"]["output"][0]["content"][0]["text"] == DEFAULT_REPLIES[2]
+
+
+def test_a_whole_number_may_have_a_point(guided: TestClient) -> None:
+    assert ask(guided, top_logprobs=2.0, max_output_tokens=20.0)["top_logprobs"] == 2
