@@ -109,10 +109,10 @@ def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
 
 
 def _judged(episode: Episode, redact: Redact) -> Iterator[JudgedRow]:
-    """A judge's scores of the candidates of each step."""
+    """A judge's scores of the candidates of each step; places in a ranking are no scores."""
     for offer in episode.offers:
         for text, q in offer.q_values.items():
-            if offer.judge and q is not None:
+            if offer.judge and not offer.ranked and q is not None:
                 calling = offer.calling.get(text)
                 reply = None if calling is None else _redacted(calling, redact, _CallIds())
                 yield JudgedRow(

@@ -33,6 +33,7 @@ class Offer(_State):
         reason: why it was chosen.
         duration_ms: time of the step in this server.
         judge: the Q-values are a judge's.
+        ranked: the Q-values are places among this step's candidates, and mean nothing elsewhere.
     """
 
     at: int
@@ -47,6 +48,7 @@ class Offer(_State):
     reason: str = ""
     duration_ms: float = 0.0
     judge: bool = False
+    ranked: bool = False
 
     def merged_with(self, other: Self) -> Self:
         """Merge with a later offer for the same state."""

@@ -214,6 +214,7 @@ class GuidedStepService:
             reason=decision.reason,
             duration_ms=total_ms,
             judge=q_model.judge is not None,
+            ranked=q_model.ranks,
         )
         await self.episodes.end_step(
             asked.options.episode_id,

@@ -187,4 +187,5 @@ def _offer(
         reason=scored.reason,
         duration_ms=scored.score_ms,
         judge=q_model.judge is not None,
+        ranked=q_model.ranks,
     )

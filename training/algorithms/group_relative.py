@@ -10,6 +10,9 @@ last term estimates the divergence from the reference; GRPO's own estimate, exp(
 difference d, is one of single tokens and explodes with the large d of whole replies. A decision
 group is GiGPO's group of an anchor state: candidates of the same state, so that no other episode
 has to reach it by chance.
+
+Groups should be drawn at temperature 1, as pi is meant. Greedy draws and draws at other
+temperatures count as if they were (ours), which weighs likely candidates more.
 """
 
 from collections.abc import Sequence

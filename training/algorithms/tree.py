@@ -152,7 +152,10 @@ def _shared_child(nodes: Sequence[Node], siblings: Sequence[int], step: Step) ->
 
 def _observing(node: Node, step: Step) -> Node:
     """The node with the observation of another recording of it."""
-    seen = replace(node.step, observation=step.observation, observed=step.observed)
+    # With its reply: the calls in the one are answered by their ids in the other.
+    seen = replace(
+        node.step, observation=step.observation, observed=step.observed, reply=step.reply
+    )
     return replace(node, step=seen)
 
 

@@ -8,6 +8,7 @@ compared: a better policy, or a Q model beside the old one. For another round, d
 new policy and name the first one as `reference`.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from qnet.engine.tree_attention import use_block_masks
+from qnet.errors import ConfigError
 from qnet.models.checkpoint import load_policy, save_checkpoint
 from qnet.models.hub import hub_name, model_folder
 from qnet.models.manifest import Manifest
@@ -70,15 +72,29 @@ def run_train_policy(config: TrainPolicyConfig) -> Manifest:
     """Train and write the policy to `config.output / "checkpoint"`.
 
     Raises:
-        ConfigError: there is nothing to train on, a held-back task is trained on, the model does
-            not run on packed rows, or the run folder belongs to another configuration.
+        ConfigError: the groups are another policy's, there is nothing to train on, a held-back task
+            is trained on, the model does not run on packed rows, or the run folder belongs to
+            another configuration.
     """
     weights = {
         "policy_sha256": weights_sha256(config.policy),
         "reference_sha256": weights_sha256(config.reference or config.policy),
     }
+    for folder in config.groups:
+        _require_own_groups(folder, weights["policy_sha256"])
     with open_run(config.output, config, weights=weights) as run:
         return _train(config, run)
+
+
+def _require_own_groups(folder: Path, policy_sha256: str) -> None:
+    """Refuse groups of another policy, whose draws say nothing of this one's probabilities."""
+    path = RunFolder(folder).config
+    drawn_by = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if drawn_by.get("policy_sha256") not in (None, "", policy_sha256):
+        raise ConfigError(
+            f"the groups in {folder} were drawn by {drawn_by['policy']}, which has other weights "
+            "than policy; train that policy, or draw groups with this one"
+        )
 
 
 def _train(config: TrainPolicyConfig, run: RunFolder) -> Manifest:

@@ -94,6 +94,14 @@ def test_ids_of_calls_are_numbers_and_not_the_clients_text() -> None:
     assert took.tool_calls[0].id == "call-2"
 
 
+@pytest.mark.parametrize(("ranked", "scored"), [(False, [0.5, 0.5, 0.5]), (True, [])])
+def test_a_judges_scores_are_kept_and_its_places_are_not(ranked: bool, scored: list[float]) -> None:
+    judged = {"judge": True, "ranked": ranked}
+    offers = tuple(one.model_copy(update=judged) for one in EPISODE.offers)
+    row = tree_row(EPISODE.model_copy(update={"offers": offers}), OUTCOME, plain)
+    assert [score.q_value for score in row.judged] == scored
+
+
 def test_an_episode_without_a_task_is_no_record() -> None:
     greeting = Episode(id="e", steps=1, messages=(BOTH, *SEEN), offers=(offer(3, TAKE),))
     with pytest.raises(NotRecordableError, match="begin with a task"):

@@ -3,7 +3,7 @@
 import pytest
 
 from qnet.records import ROOT_ID
-from qnet.types import Message
+from qnet.types import Message, ToolCall
 from training.algorithms.tree import (
     Tree,
     branching_fraction,
@@ -123,3 +123,16 @@ def test_an_observation_that_was_not_recorded_is_filled_in(seen: Step) -> None:
         for step in steps:
             tree, _ = merge_branch(tree, [step], source="policy")
         assert [node.step for node in tree.nodes] == [seen]
+
+
+def test_an_observation_is_filled_in_with_the_calls_that_it_answers() -> None:
+    def calling(number: int, *observed: Message) -> Step:
+        reply = Message("assistant", "", (ToolCall("look", "{}", f"call_{number}"),))
+        return Step.of_messages(reply, observed)
+
+    first, second = calling(1), calling(2, Message("tool", "a mug", tool_call_id="call_2"))
+    tree = Tree("start")
+    for step in (first, second):
+        tree, _ = merge_branch(tree, [step], source="policy")
+    [node] = tree.nodes
+    assert node.step == second

@@ -1,5 +1,6 @@
 """The train-policy job: better candidates become likelier, a kill changes nothing, it is served."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from training.jobs.train_policy import TrainPolicyConfig, run_train_policy
 from training.optimization.options import PolicyOptimization
 from training.policy_training.group_examples import read_group_examples
 from training.policy_training.group_objective import validate_choices
+from training.rollouts.models import weights_sha256
 
 
 @pytest.fixture
@@ -94,6 +96,17 @@ def test_groups_of_equal_values_alone_are_nothing_to_train_on(config: TrainPolic
     rows.write_text(text)
     with pytest.raises(ConfigError, match=r"no state in .* has candidates of different values"):
         run_train_policy(config)
+
+
+def test_groups_of_another_policy_are_refused(config: TrainPolicyConfig) -> None:
+    [folder] = config.groups
+    drawn_by = {"policy": "another", "policy_sha256": "0" * 64}
+    (folder / "config.json").write_text(json.dumps(drawn_by))
+    with pytest.raises(ConfigError, match="were drawn by another, which has other weights"):
+        run_train_policy(config)
+    drawn_by["policy_sha256"] = weights_sha256(config.policy)
+    (folder / "config.json").write_text(json.dumps(drawn_by))
+    run_train_policy(config)
 
 
 def test_groups_that_are_trained_on_are_not_held_back(config: TrainPolicyConfig) -> None:
