@@ -126,13 +126,12 @@ def test_an_observation_that_was_not_recorded_is_filled_in(seen: Step) -> None:
 
 
 def test_an_observation_is_filled_in_with_the_calls_that_it_answers() -> None:
-    def calling(number: int, *observed: Message) -> Step:
-        reply = Message("assistant", "", (ToolCall("look", "{}", f"call_{number}"),))
-        return Step.of_messages(reply, observed)
-
-    first, second = calling(1), calling(2, Message("tool", "a mug", tool_call_id="call_2"))
+    first, second = (
+        Message("assistant", "", (ToolCall("look", "{}", f"call_{n}"),)) for n in (1, 2)
+    )
+    unseen = Step(first.text, "", reply=first)
+    seen = Step.of_messages(second, (Message("tool", "a mug", tool_call_id="call_2"),))
     tree = Tree("start")
-    for step in (first, second):
+    for step in (unseen, seen):
         tree, _ = merge_branch(tree, [step], source="policy")
-    [node] = tree.nodes
-    assert node.step == second
+    assert [node.step for node in tree.nodes] == [seen]
