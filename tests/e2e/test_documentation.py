@@ -202,10 +202,11 @@ def test_langchain_gets_the_best_reply(play: Play) -> None:
 
 
 def test_rerank_sorts_the_documents(play: Play) -> None:
-    (answer,) = play("docs/connect/rerankers.md").answers
-    results = answer["results"]
+    reranked, classified = play("docs/connect/rerankers.md").answers
+    results = reranked["results"]
     assert sorted(one["index"] for one in results) == [0, 1]
     assert 1 > results[0]["relevance_score"] >= results[1]["relevance_score"] > 0
+    assert classified["data"]
 
 
 def test_adaptive_draws_all_at_the_first_step_and_perturbed_ones_are_counted(play: Play) -> None:
@@ -215,7 +216,9 @@ def test_adaptive_draws_all_at_the_first_step_and_perturbed_ones_are_counted(pla
 
 
 def test_an_episode_ends_with_its_outcome_and_is_recorded(url: str, play: Play) -> None:
-    _, closed = play("docs/connect/episodes.md").answers
+    _, closed, by_url, by_header, both = play("docs/connect/episodes.md").answers
+    assert by_url["qguide"]["episode_id"] == by_header["qguide"]["episode_id"] == "apple-8"
+    assert (both["episode_id"], both["reward"]) == ("apple-8", 1.0)
     assert (closed["episode_id"], closed["reward"], closed["steps"]) == ("apple-7", 1.0, 1)
     assert closed["recorded"], closed
     path = f"{url}/v1/episodes/apple-7/outcome"
