@@ -11,7 +11,7 @@ from time import perf_counter
 
 from qnet.decision.deadline import NO_DEADLINE, Deadline
 from qnet.decision.decide import Decision, Guidance, StepTimings, decide
-from qnet.decision.perturbation import Paraphraser, PerturbedPolicy, find_task
+from qnet.decision.perturbation import Paraphraser, PerturbedPolicy, different_texts, find_task
 from qnet.types import (
     AsyncScorer,
     Candidate,
@@ -31,11 +31,15 @@ class Perturbation:
     Attributes:
         task: the task's description, if it is not where `markers` say.
         markers: see `find_task`.
+        repeats_at: at temperature 0, the temperature of candidates whose text was drawn before,
+            as they would be equal; 0 draws none of them that the caller does not get back. None
+            draws them at 0.
     """
 
     paraphraser: Paraphraser
     task: str | None = None
     markers: tuple[TaskMarker, ...] = ()
+    repeats_at: float | None = None
 
 
 async def guide(
@@ -65,7 +69,12 @@ async def guide(
             place.text(history), n=max(guidance.num_candidates - 1, 0)
         )
     paraphrase_ms = (perf_counter() - started) * 1e3
-    perturbed = PerturbedPolicy(policy, place, paraphrases.texts)
+    texts = paraphrases.texts
+    if perturbation.repeats_at == 0 and guidance.sampling.temperature == 0:
+        texts = different_texts(texts, place.text(history))
+        most = max(guidance.at_least, min(guidance.num_candidates, len(texts) + 1))
+        guidance = replace(guidance, num_candidates=most)
+    perturbed = PerturbedPolicy(policy, place, texts, repeats_at=perturbation.repeats_at)
     decision = await _Driver(perturbed, scorer, deadline).run(history, guidance)
     return replace(
         decision,

@@ -241,24 +241,52 @@ def draw_texts(texts: Sequence[str], task: str, *, first: int, n: int) -> list[s
     return [texts[(k - 1) % len(texts)] if k and texts else task for k in range(first, first + n)]
 
 
+def different_texts(texts: Sequence[str], task: str) -> tuple[str, ...]:
+    """The paraphrases that differ from each other and from the task."""
+    return tuple(text for text in dict.fromkeys(texts) if text != task)
+
+
 class PerturbedPolicy:
     """A policy for one decision: the first candidate after the history, the others reworded.
 
     `draw_texts` says how, however many calls it takes.
 
+    Args:
+        repeats_at: see `qnet.decision.guide.Perturbation`.
+
     Attributes:
         perturbed: candidates drawn under a paraphrase so far.
-        warnings: paraphrases that the policy refused and the task's own words replaced.
     """
 
-    def __init__(self, policy: Policy, place: TaskPlace, texts: Sequence[str]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        place: TaskPlace,
+        texts: Sequence[str],
+        *,
+        repeats_at: float | None = None,
+    ) -> None:
         self.name = policy.name
         self.perturbed = 0
-        self.warnings: list[str] = []
+        self._refused: list[str] = []
+        self._repeats = 0
+        self._repeats_at = repeats_at
+        self._shown: set[str] = set()
         self._policy = policy
         self._place = place
         self._texts = tuple(texts)
         self._drawn = 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Paraphrases that the task's words replaced, and candidates drawn above temperature 0."""
+        if not self._repeats:
+            return tuple(self._refused)
+        said = (
+            f"temperature is 0, at which candidates of the same words are equal; {self._repeats} "
+            f"drawn at {self._repeats_at:g} (QGUIDE_GUIDANCE_TEMPERATURE)"
+        )
+        return (*self._refused, said)
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """Draw `n` candidates, those of the same text with one call.
@@ -283,13 +311,28 @@ class PerturbedPolicy:
         self, history: History, text: str, n: int, sampling: Sampling, *, greedy: bool
     ) -> list[Candidate]:
         sampling = replace(sampling, first_greedy=sampling.first_greedy and greedy)
-        if text == self._place.text(history):
-            return await self._policy.sample(history, n=n, sampling=sampling)
-        reworded = self._place.reworded(history, text)
-        try:
-            drawn = await self._policy.sample(reworded, n=n, sampling=sampling)
-        except InvalidRequestError as error:  # too long, or a word that the policy must not read
-            self.warnings.append(f"a paraphrase was not used: {error}")
-            return await self._policy.sample(history, n=n, sampling=sampling)
-        self.perturbed += n
+        repeated = text in self._shown
+        self._shown.add(text)
+        if text != self._place.text(history):
+            reworded = self._place.reworded(history, text)
+            try:
+                drawn = await self._sample(reworded, n, sampling, repeated=repeated)
+            except InvalidRequestError as error:  # too long, or a word that it must not read
+                self._refused.append(f"a paraphrase was not used: {error}")
+                repeated = True  # the first candidate had the task's own words
+            else:
+                self.perturbed += n
+                return drawn
+        return await self._sample(history, n, sampling, repeated=repeated)
+
+    async def _sample(
+        self, history: History, n: int, sampling: Sampling, *, repeated: bool
+    ) -> list[Candidate]:
+        """Draw under one text; what would be equal at temperature 0 is drawn at another."""
+        repeats = n if repeated else n - 1
+        warmer = self._repeats_at if sampling.temperature == 0 and repeats else None
+        if warmer:
+            sampling = replace(sampling, temperature=warmer, first_greedy=not repeated)
+        drawn = await self._policy.sample(history, n=n, sampling=sampling)
+        self._repeats += repeats if warmer else 0
         return drawn

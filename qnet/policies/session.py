@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from typing import Final
 from urllib.parse import quote
 
+from qnet.types import Candidate, History, Policy, Sampling
+
 HEADER: Final = "X-Session-ID"
 _SAFE: Final = "/:@!$*+,;=()'&[]"
 
@@ -24,6 +26,20 @@ def in_session(session_id: str) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+class SessionPolicy:
+    """A policy whose draws, and nothing else of the step, belong to a session."""
+
+    def __init__(self, policy: Policy, session_id: str) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._session_id = session_id
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """Draw `n` candidates; it raises what the policy raises."""
+        with in_session(self._session_id):
+            return await self._policy.sample(history, n=n, sampling=sampling)
 
 
 def session_headers() -> dict[str, str]:

@@ -6,12 +6,15 @@ server that gave them, which their signature says.
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from qnet.errors import MalformedHistoryError
 from qnet.openai_messages import PART_END
+from qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
 from server.anthropic.schemas import Block, Part, Source, Turn
+from server.messages.surrogates import lone_surrogate_in
 from server.streaming.events import Json
 
 INVALID_JSON: Final = "INVALID_JSON"
@@ -24,6 +27,8 @@ SIGNATURE: Final = "qguide:"
 Given = TypeVar("Given")
 
 _ERROR: Final = "Error: "
+_LEVELS_AROUND: Final = 5
+"""Lists and objects of a request around the input of a tool_use block."""
 _THINKING: Final = ("thinking", "redacted_thinking")
 
 
@@ -57,15 +62,31 @@ def input_of(arguments: str) -> tuple[dict[str, Any], bool]:
     """The input of a tool_use block, and whether the arguments were a JSON object.
 
     A model may write anything, above all if `max_tokens` cuts it off; the text is then the value
-    of `INVALID_JSON`, so that the caller sees it and can send it back.
+    of `INVALID_JSON`, so that the caller sees it and can send it back. So it is if Python reads
+    what an answer in JSON cannot carry, or what is nested too deeply to be sent back.
     """
     if not arguments.strip():
         return {}, True
     try:
-        read = json.loads(arguments)
+        read = json.loads(arguments, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError):
         read = None
-    return (read, True) if isinstance(read, dict) else ({INVALID_JSON: arguments}, False)
+    if not isinstance(read, dict) or exceeds_max_depth(read, MOST_LEVELS - _LEVELS_AROUND):
+        return {INVALID_JSON: arguments}, False
+    if lone_surrogate_in(arguments.encode(errors="surrogatepass")):
+        return {INVALID_JSON: arguments}, False
+    return read, True
+
+
+def _finite(number: str) -> float:
+    """A number that JSON has.
+
+    Raises:
+        ValueError: it is NaN or infinite, also for having too large an exponent.
+    """
+    if not math.isfinite(read := float(number)):
+        raise ValueError(f"{number} is no JSON number")
+    return read
 
 
 def _blocks(turns: Sequence[Turn]) -> Iterator[Block]:

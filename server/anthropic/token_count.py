@@ -8,7 +8,7 @@ from server.anthropic.answers import CountedTokens, TokenSource
 from server.anthropic.schemas import CountTokensRequest
 from server.anthropic.translation import chat_prompt
 from server.chat.history import to_chat_history
-from server.chat.schemas import ChatCompletionRequest
+from server.chat.schemas import chat_request_of
 from server.guidance.readable_view import readable_view
 from server.q_models.build import Models, ServedPolicy
 from server.settings.settings import Settings
@@ -25,7 +25,7 @@ async def count_tokens(
     `exact` is false then, and with tools, whose place in the prompt only the upstream knows.
 
     Raises:
-        InvalidRequestError: neither has a tokenizer in this server.
+        InvalidRequestError: neither has a tokenizer in this server, or a tool is nested too deeply.
         MalformedHistoryError: the policy, or if it is an upstream the Q model, cannot read it.
         UnknownModelError: there is no such policy or Q model.
     """
@@ -49,7 +49,7 @@ async def count_tokens(
 def _history(body: CountTokensRequest, policy: ServedPolicy, settings: Settings) -> History:
     """The prompt as a history; tools as their JSON, because chat templates write them so."""
     prompt = {name: value for name, value in chat_prompt(body).items() if value is not None}
-    chat = ChatCompletionRequest.model_validate(prompt)
+    chat = chat_request_of(prompt)
     history, flaw = to_chat_history(
         chat.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
     )

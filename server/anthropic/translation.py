@@ -18,7 +18,7 @@ from server.anthropic.history import (
     referenced_tools,
 )
 from server.anthropic.schemas import AnthropicTool, MessagesRequest, Prompt, ToolChoice
-from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
+from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from server.chat.translation import finish_reason_of, guidance_of
 from server.guidance.guided_step import GuidedStepResult
 from server.streaming.events import Json
@@ -73,7 +73,7 @@ def read_message(body: MessagesRequest) -> Asked:
     """Translate a request to a chat completion's.
 
     Raises:
-        InvalidRequestError: `tool_choice` names no tool.
+        InvalidRequestError: `tool_choice` names no tool, or a field that is passed on is malformed.
         MalformedHistoryError: a block has no place in a chat completion, or lacks a field.
         UnsupportedParameterError: a tool is one of those that Anthropic runs or defines.
     """
@@ -90,7 +90,7 @@ def read_message(body: MessagesRequest) -> Asked:
     passed_on = {k: v for k, v in body.parameters.items() if k not in _WITHOUT_EFFECT}
     given = {name: value for name, value in chat.items() if value is not None}
     return Asked(
-        ChatCompletionRequest.model_validate(passed_on | given),
+        chat_request_of(passed_on | given),
         body.stop_sequences or (),
         body.thinking is not None and body.thinking.type != "disabled",
         tuple(_warnings(body)),

@@ -168,7 +168,8 @@ def chat_request_of(fields: Mapping[str, object]) -> ChatCompletionRequest:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequestError(f"{place}: {first['msg']}") from error
+        said = f"{place}: {first['msg']}" if place else first["msg"]
+        raise InvalidRequestError(said) from error
 
 
 class OpenAIErrorDetail(BaseModel):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from hashlib import sha256
 
 _current: ContextVar["Account | None"] = ContextVar("account", default=None)
 
@@ -49,6 +50,17 @@ def scoped_episode_id(episode_id: str) -> str:
     """The episode id prefixed with the caller's key, so that callers cannot reach each other's."""
     account = _current.get()
     return f"{(account and account.key) or ''}/{episode_id}"
+
+
+def upstream_session(episode_id: str) -> str:
+    """The id by which upstreams know an episode, "" for none.
+
+    With keys it is a hash, so that no two keys share one.
+    """
+    account = _current.get()
+    if not episode_id or account is None or account.key is None:
+        return episode_id
+    return sha256(scoped_episode_id(episode_id).encode()).hexdigest()
 
 
 def owner_of(scoped_id: str) -> str:

@@ -9,8 +9,9 @@ from qnet.decision.decide import Decision, Guidance
 from qnet.decision.guide import Perturbation, guide
 from qnet.decision.perturbation import Paraphraser
 from qnet.errors import InvalidCandidatesError, InvalidRequestError, MalformedHistoryError
-from qnet.policies.session import in_session
-from qnet.types import AsyncScorer, History, Sampling, ScoreRequest, ScoreResult
+from qnet.policies.session import SessionPolicy
+from qnet.types import AsyncScorer, History, Policy, Sampling, ScoreRequest, ScoreResult
+from server.context.request_context import upstream_session
 from server.episodes.service import Episodes
 from server.episodes.state import Episode, Offer
 from server.guidance.readable_view import ReadableView, ViewScorer
@@ -108,17 +109,13 @@ class GuidedStepService:
         options = asked.options
         episode = await self.episodes.begin_step(options.episode_id)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
-        with (
-            self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model,
-            in_session(options.episode_id or ""),
-        ):
+        with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
             asked = _comparable(asked, q_model, adaptive_wanted=bool(wanted))
             guidance = self._guidance(asked, episode, q_model.id)
             perturbation = self._perturbation(asked)
-            policy = MeteredPolicy(asked.policy.model, self.metrics, stage="sample")
             decision = await guide(
                 asked.history,
-                policy,
+                self._policy(asked),
                 _scorer_of(asked, q_model),
                 guidance,
                 perturbation=perturbation,
@@ -151,7 +148,8 @@ class GuidedStepService:
     def _with_a_choice(self, asked: GuidedStepRequest) -> tuple[GuidedStepRequest, tuple[str, ...]]:
         """The request so that its candidates can differ, and warnings of what was changed.
 
-        At temperature 0 all candidates are equal, and an upstream charges for each of them.
+        At temperature 0 all candidates are equal, and an upstream charges for each of them. Those
+        of paraphrases are not, as far as there are any: see `Perturbation.repeats_at`.
         """
         warnings = asked.view.warnings if asked.view else ()
         greedy = asked.sampling.temperature == 0 and not asked.options.perturb and not asked.blind
@@ -167,6 +165,12 @@ class GuidedStepService:
         )
         sampling = replace(asked.sampling, temperature=warmer, first_greedy=True)
         return replace(asked, sampling=sampling), (*warnings, said)
+
+    def _policy(self, asked: GuidedStepRequest) -> Policy:
+        """The policy; an upstream's router gets its draws, and no judge's requests, by episode."""
+        session = upstream_session(asked.options.episode_id or "")
+        policy = SessionPolicy(asked.policy.model, session)
+        return MeteredPolicy(policy, self.metrics, stage="sample")
 
     def _guidance(
         self, asked: GuidedStepRequest, episode: Episode | None, q_model: str
@@ -193,7 +197,12 @@ class GuidedStepService:
                 "QGUIDE_PARAPHRASER"
             )
         markers = (*self.settings.task_markers, *asked.policy.task_markers)
-        return Perturbation(self.paraphraser, asked.options.task, markers)
+        return Perturbation(
+            self.paraphraser,
+            asked.options.task,
+            markers,
+            repeats_at=None if asked.blind else self.settings.guidance_temperature,
+        )
 
     async def _remember(
         self,

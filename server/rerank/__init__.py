@@ -1,1 +1,1 @@
-"""Jina's, Cohere's and vLLM's rerank and score dialects."""
+"""Rerank, score, classify and pooling dialects: Jina's, Cohere's, vLLM's, TEI's and Voyage's."""

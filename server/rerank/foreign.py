@@ -22,6 +22,8 @@ from server.rerank.schemas import JinaRerankRequest, RelevanceScore, RerankBody
 from server.rerank.translation import best_first, relevance, tokens_of
 
 _VOYAGES: Final = ("truncation", "top_k")
+_JINAS: Final = ("top_n", "messages", "raw_scores", "use_activation")
+"""Fields that Voyage's clients never send; what they ask for must not get lost."""
 
 
 class TeiRerankRequest(RerankBody):
@@ -82,11 +84,19 @@ class VoyageRerankResponse(RerankBody):
 
 
 def _shape(body: object) -> str:
-    """Tag of the schema of a body: TEI's has texts, Voyage's fields that Jina's has not."""
-    if isinstance(body, TeiRerankRequest) or (isinstance(body, dict) and "texts" in body):
+    """Tag of the schema of a body: TEI's has texts, Voyage's has fields that Jina's has not.
+
+    Some clients of Jina's API send Voyage's `truncation` as well; fields of Jina's alone decide.
+    """
+    if not isinstance(body, dict):
+        if isinstance(body, TeiRerankRequest):
+            return TEI_SHAPE
+        return VOYAGE_SHAPE if isinstance(body, VoyageRerankRequest) else JINA_SHAPE
+    if "texts" in body:
         return TEI_SHAPE
-    theirs = isinstance(body, dict) and not body.keys().isdisjoint(_VOYAGES)
-    return VOYAGE_SHAPE if theirs or isinstance(body, VoyageRerankRequest) else JINA_SHAPE
+    voyages = not body.keys().isdisjoint(_VOYAGES)
+    jinas = any(body.get(name) is not None for name in _JINAS)
+    return VOYAGE_SHAPE if voyages and not jinas else JINA_SHAPE
 
 
 AnyRerankRequest = Annotated[

@@ -42,7 +42,7 @@ def to_turns(body: ResponsesRequest) -> list[Turn]:
                 turns[-1] = _joined(turns[-1], turn)
             else:
                 turns.append(turn)
-    return turns
+    return [_with_content(turn) for turn in turns]
 
 
 def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
@@ -141,6 +141,12 @@ def _is_same_turn(turn: Turn, more: Turn) -> bool:
     if turn["role"] != "assistant" or more["role"] != "assistant":
         return False
     return "tool_calls" in more or "tool_calls" in turn or turn["content"] is None
+
+
+def _with_content(turn: Turn) -> Turn:
+    """The turn; reasoning alone gets an empty text: only beside calls may a chat have none."""
+    alone = turn["content"] is None and "tool_calls" not in turn
+    return turn | {"content": ""} if alone else turn
 
 
 def _joined(turn: Turn, more: Turn) -> Turn:

@@ -95,12 +95,20 @@ def _output_of(choice: Json, names: Names, status: str) -> list[Json]:
     """Items of a choice: its reasoning, its text, its tool calls."""
     message = choice["message"]
     items = [_reasoning(message[name]) for name in _REASONING if _is_text(message.get(name))][:1]
-    calls = message.get("tool_calls") or []
+    calls = message.get("tool_calls") or _legacy_calls(message)
     content = _content(message, choice.get("logprobs"))
     if content or not calls:
         item = {"type": "message", "status": status, "role": "assistant", "content": content}
         items.append({"id": _new_id("msg")} | item)
     return items + [_call(call, names, status) for call in calls]
+
+
+def _legacy_calls(message: Json) -> list[Json]:
+    """The call of an upstream that knows OpenAI's deprecated form only; it has no id."""
+    if not (called := message.get("function_call")):
+        return []
+    function = {"name": called["name"], "arguments": called.get("arguments") or ""}
+    return [{"id": _new_id("call"), "type": "function", "function": function}]
 
 
 def _is_text(value: object) -> bool:

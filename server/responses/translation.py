@@ -40,7 +40,7 @@ def read_request(
         InvalidRequestError: see `server.chat.translation.read_request`; or an item is malformed.
         UnsupportedParameterError: a parameter, item or tool that needs more than a chat.
     """
-    return read_chat_request(to_chat_request(body), options, policy, settings)
+    return read_chat_request(to_chat_request(body), options, policy, settings, names=_OF_CHATS)
 
 
 def to_chat_request(body: ResponsesRequest) -> ChatCompletionRequest:

@@ -102,9 +102,12 @@ def paraphraser_of(policy: Any, *, timeout_s: float = 5) -> Paraphraser:
 async def perturbed(
     policy: Any, paraphraser: Paraphraser, *, m: int = 3, scorer: Any = None, **more: Any
 ) -> Decision:
-    perturbation = Perturbation(paraphraser, more.pop("task", None), MARKERS)
+    perturbation = Perturbation(
+        paraphraser, more.pop("task", None), MARKERS, more.pop("repeats_at", None)
+    )
     deadline = more.pop("deadline", NO_DEADLINE)
-    guidance = Guidance(m, Sampling(seed=1, first_greedy=True), batch=1, **more)
+    sampling = more.pop("sampling", Sampling(seed=1, first_greedy=True))
+    guidance = Guidance(m, sampling, **{"batch": 1} | more)
     return await guide(
         HISTORY,
         policy,
@@ -293,3 +296,70 @@ async def test_the_cache_forgets_the_task_unused_for_longest() -> None:
     await cache.put("c", ("3",))
     assert await cache.get("b") == ()
     assert (await cache.get("a"), await cache.get("c")) == (("1",), ("3",))
+
+
+TASK = "put a mug on the desk."
+GREEDY = Sampling(temperature=0.0)
+SAME = [Candidate(Message("assistant", "mugs belong on desks"), 4)] * 3
+GONE = ScorerUnavailableError("gone")
+
+
+def draws_of(policy: Recording) -> list[tuple[str, int, float | None, bool]]:
+    """Task, number, temperature and greediness of each draw."""
+    return [
+        (history[1].content.partition("Your task is to: ")[2], n, s.temperature, s.first_greedy)
+        for history, n, s in policy.shown
+    ]
+
+
+@pytest.mark.parametrize(
+    ("news", "draws"),
+    [
+        (GONE, [(TASK, 4, 0.7, True)]),
+        (SAME, [(TASK, 1, 0.0, False), ("mugs belong on desks", 3, 0.7, True)]),
+    ],
+)
+async def test_at_temperature_0_repeats_of_a_text_are_drawn_warmer(news: Any, draws: Any) -> None:
+    policy = Recording()
+    guided = await perturbed(
+        policy, paraphraser_of(Failing(news)), m=4, sampling=GREEDY, repeats_at=0.7
+    )
+    assert draws_of(policy) == draws
+    repeats = 3 if news is GONE else 2
+    assert f"are equal; {repeats} drawn at 0.7" in guided.warnings[-1]
+
+
+async def test_at_temperature_0_later_batches_know_which_texts_were_drawn() -> None:
+    policy = Recording()
+    options: Any = {"sampling": GREEDY, "repeats_at": 0.7, "rise_over": 9.0}
+    await perturbed(policy, paraphraser_of(Failing(SAME)), **options)
+    assert draws_of(policy) == [
+        (TASK, 1, 0.0, False),
+        ("mugs belong on desks", 1, 0.0, False),
+        ("mugs belong on desks", 1, 0.7, False),
+    ]
+
+
+async def test_at_temperature_0_a_refused_paraphrase_repeats_the_task() -> None:
+    policy = Recording(refuses="mugs belong")
+    options: Any = {"sampling": GREEDY, "repeats_at": 0.7, "m": 2}
+    guided = await perturbed(policy, paraphraser_of(Failing(SAME)), **options)
+    assert draws_of(policy) == [(TASK, 1, 0.0, False), (TASK, 1, 0.7, False)]
+    assert "1 drawn at 0.7" in guided.warnings[-1]
+
+
+@pytest.mark.parametrize(("at_least", "drawn"), [(1, 2), (3, 3)])
+async def test_at_temperature_0_repeats_may_be_left_out(at_least: int, drawn: int) -> None:
+    policy = Recording()
+    options: Any = {"sampling": GREEDY, "repeats_at": 0.0, "at_least": at_least}
+    guided = await perturbed(policy, paraphraser_of(Failing(SAME)), m=4, **options)
+    assert len(guided.candidates) == drawn
+    assert draws_of(policy)[0] == (TASK, 1, 0.0, False)
+
+
+async def test_paraphrases_that_differ_are_all_drawn_at_temperature_0() -> None:
+    policy = Recording()
+    options: Any = {"sampling": GREEDY, "repeats_at": 0.7}
+    guided = await perturbed(policy, paraphraser_of(ScriptedParaphraser()), **options)
+    assert [(n, temperature) for _, n, temperature, _ in draws_of(policy)] == [(1, 0.0)] * 3
+    assert guided.warnings == ()

@@ -162,7 +162,13 @@ def test_arguments_are_an_object(arguments: str, read: Any) -> None:
     assert input_of(arguments) == (read, True)
 
 
-@pytest.mark.parametrize("arguments", ['{"to": "de', "[1]", "null", "desk", "[" * 100_000])
+DEEP = '{"x": ' * 96 + "1" + "}" * 96
+BEYOND_JSON = ['{"x": NaN}', '{"x": -Infinity}', '{"x": 1e999}', r'{"x": "\ud800"}', DEEP]
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"to": "de', "[1]", "null", "desk", "[" * 100_000, *BEYOND_JSON]
+)
 def test_arguments_that_are_no_object_come_and_go_as_they_were_written(arguments: str) -> None:
     read, is_object = input_of(arguments)
     assert (read, is_object) == ({INVALID_JSON: arguments}, False)

@@ -225,3 +225,33 @@ def test_tokens_are_counted_by_the_policy_or_else_refused(
     assert (
         "read only text" in refusal(post(client, "/count_tokens", messages=image), 400)["message"]
     )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "half \ud800"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_that_json_cannot_carry_come_as_they_were_written(
+    guided: TestClient, upstream: FakeUpstream, value: object, stream: bool
+) -> None:
+    upstream.calls = [("go", {"to": value})]
+    said = json.dumps({"to": value})
+    response = post(guided, tools=[TOOL], stream=stream)
+    assert response.status_code == 200, response.text
+    if stream:
+        events = events_of(response)
+        assert events[-1]["type"] == "message_stop"
+        filled = [e["delta"] for e in events if e["type"] == "content_block_delta"]
+        assert json.loads(filled[0]["partial_json"]) == {"INVALID_JSON": said}
+    else:
+        [block] = response.json()["content"]
+        assert block["input"] == {"INVALID_JSON": said}
+
+
+@pytest.mark.parametrize("path", ["", "/count_tokens"])
+def test_a_schema_that_is_too_deep_for_a_chat_completion_is_refused(
+    guided: TestClient, path: str
+) -> None:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(96):
+        schema = {"items": schema}
+    error = refusal(post(guided, path, tools=[{"name": "go", "input_schema": schema}]), 400)
+    assert error["message"].startswith("lists and objects are nested more than 100 levels deep")

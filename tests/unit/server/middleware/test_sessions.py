@@ -6,14 +6,21 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from server.access.keys import create_key
 from server.chat.fake_openai import FakeUpstream
 from server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, settings_of
 
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}
+TURNS = [TASK, {"role": "assistant", "content": "Action: look"}]
 DIALECTS: dict[str, dict[str, Any]] = {
     "/v1/act": {"messages": [TASK]},
     "/v1/chat/completions": {"messages": [TASK]},
+    "/v1/messages": {"messages": [TASK], "max_tokens": 9},
+    "/v1/responses": {"input": [TASK]},
+    "/v1/completions": {"prompt": TASK["content"]},
+    "/classify": {"messages": TURNS},
+    "/pooling": {"messages": TURNS},
     "/v1/score": {"messages": [TASK], "candidates": ["Action: look", "Action: inventory"]},
     "/v1/rerank": {"query": TASK["content"], "documents": ["Action: look", "Action: inventory"]},
     "/v2/rerank": {"query": TASK["content"], "documents": ["Action: look", "Action: inventory"]},
@@ -99,8 +106,6 @@ def test_other_paths_below_episodes_do_not_exist(client: TestClient, path: str) 
 
 
 def test_a_key_is_needed_below_an_episode_as_well(serve: Serve, tmp_path: Path) -> None:
-    from server.access.keys import create_key
-
     keys = tmp_path / "keys.json"
     key = create_key(keys, "agent")
     client = serve(FAKES.model_copy(update={"keys_file": keys}))
@@ -129,3 +134,29 @@ def test_adaptive_m_can_be_the_operators_default_for_episodes(serve: Serve) -> N
     assert (len(adaptive["candidates"]), adaptive["draws_saved"]) == (2, 1)
     assert len(step("/episodes/e/v1/act", previous_q=-1.0, adaptive=False)["candidates"]) == 3
     assert len(step("/v1/act")["candidates"]) == 3, "not a step of an episode"
+
+
+def test_an_upstream_tells_equal_ids_of_two_keys_apart(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.json"
+    headers = [{"Authorization": f"Bearer {create_key(keys, name)}"} for name in ("ada", "bob")]
+    client = serve(settings_of(address[1], keys_file=keys))
+    for given in (*headers, headers[0], headers[0]):
+        path = "/v1/act" if len(upstream.sessions) == 3 else "/episodes/e-7/v1/act"
+        answer = client.post(path, json={"messages": [TASK], "num_candidates": 1}, headers=given)
+        assert answer.status_code == 200, answer.text
+    ada, bob, again, none = upstream.sessions
+    assert ada == again != bob
+    assert none is None
+    assert not any("e-7" in str(session) for session in (ada, bob))
+
+
+def test_only_draws_carry_the_session(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    client = serve(settings_of(address[1], paraphraser="demo"))
+    asked = {"messages": [TASK], "num_candidates": 2, "perturb": True}
+    answer = client.post("/episodes/e-7/v1/act", json=asked)
+    assert answer.status_code == 200, answer.text
+    assert upstream.sessions == [None, "e-7", "e-7"]

@@ -121,3 +121,17 @@ def test_unknown_names_are_the_default_where_the_operator_says_so(serve: Serve) 
 def test_a_missing_field_is_named_without_the_shape(client: TestClient, path: str) -> None:
     refused = client.post(path, json={"texts": DOCUMENTS}).json()["error"]
     assert refused["message"].startswith("body.query: Field required")
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
+@pytest.mark.parametrize("own", [{"top_n": 1}, {"raw_scores": False}, {"use_activation": True}])
+def test_jinas_fields_are_obeyed_beside_voyages_truncation(
+    client: TestClient, path: str, own: dict[str, Any]
+) -> None:
+    body = {"query": QUERY, "documents": DOCUMENTS, "truncation": True} | own
+    rows = post(client, path, **body)["results"]
+    assert [row["index"] for row in rows] == BEST_FIRST[: own.get("top_n")]
+    history = {"messages": CONVERSATION[:1], "documents": DOCUMENTS, "truncation": True}
+    assert post(client, path, **history)["results"][0]["index"] == BEST_FIRST[0]
+    theirs = post(client, path, query=QUERY, documents=DOCUMENTS, truncation=True, top_n=None)
+    assert theirs["object"] == "list"

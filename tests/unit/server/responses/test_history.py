@@ -151,3 +151,8 @@ def test_what_needs_more_than_a_chat_is_refused(item: Any, said: str) -> None:
     assert said in str(refused.value)
     assert isinstance(refused.value, InvalidRequestError)
     assert refused.value.parameter == "input"
+
+
+def test_reasoning_alone_has_a_text_that_is_empty() -> None:
+    thought = {"role": "assistant", "content": "", "reasoning_content": "I should go."}
+    assert turns_of(THOUGHT, USER, THOUGHT) == [thought, USER, thought]

@@ -167,3 +167,11 @@ def test_a_writer_that_waits_opens_the_response_once_and_then_beats() -> None:
     assert third.startswith(b"event: response.output_item.added\n")
     assert b'"sequence_number": 2' in third
     assert last.startswith(b"event: response.completed\n")
+
+
+def test_a_call_in_openais_deprecated_form_is_an_item() -> None:
+    called = {"name": "go", "arguments": '{"to": "desk"}'}
+    [item] = response_of("function_call", function_call=called)["output"]
+    assert (item["type"], item["name"]) == ("function_call", "go")
+    assert item["arguments"] == called["arguments"]
+    assert item["call_id"].startswith("call_")

@@ -103,3 +103,9 @@ def test_a_stream_ends_with_the_response(guided: TestClient) -> None:
 
 def test_a_whole_number_may_have_a_point(guided: TestClient) -> None:
     assert ask(guided, top_logprobs=2.0, max_output_tokens=20.0)["top_logprobs"] == 2
+
+
+def test_errors_call_parameters_as_the_request_does(client: TestClient) -> None:
+    error = refusal(client, 400, text={"format": {"type": "json_object"}})
+    assert error["param"] == "text.format"
+    assert "'text.format'" in error["message"]
