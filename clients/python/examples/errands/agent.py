@@ -2,10 +2,10 @@
 
 pip install openai
 python model.py --port 8001               # knows the tools, not the house
-python agent.py http://127.0.0.1:8000 --errands 0:25 --times 8
+python agent.py http://127.0.0.1:8000 --errands 0:40 --times 5
 
-An errand is to find a thing, take it and bring it to somebody. There are 36 of them, and one wrong
-call is forgiven. docs/train/whole-way.md trains a Q model on such episodes.
+An errand is to find a thing, take it and bring it to somebody. There are 64 of them, and two wrong
+calls are forgiven. docs/train/whole-way.md trains a Q model on such episodes.
 """
 
 import argparse
@@ -26,6 +26,8 @@ THINGS = {
     "scissors": "drawer",
     "vase": "shelf",
     "atlas": "shelf",
+    "juice": "fridge",
+    "map": "shelf",
 }
 PEOPLE = {
     "Ana": "kitchen",
@@ -34,8 +36,10 @@ PEOPLE = {
     "Emil": "office",
     "Finn": "garden",
     "Greta": "garden",
+    "Hugo": "kitchen",
+    "Ida": "garden",
 }
-MOST_CALLS = 4
+MOST_CALLS = 5
 SYSTEM = "You run errands in a house. Use the tools."
 
 
@@ -84,16 +88,15 @@ class House:
         match name:
             case "open":
                 self.seen = THINGS[self.thing] == argument
-                what = f"the {self.thing}" if self.seen else f"no {self.thing}"
-                return f"You see {what} in the {argument}."
+                return f"The {self.thing} is here." if self.seen else f"No {self.thing} here."
             case "take" if self.seen and argument == self.thing:
                 self.taken = True
-                return f"You have the {self.thing}."
+                return f"You have the {self.thing} for {self.person}."
             case "bring" if self.taken and PEOPLE[self.person] == argument:
                 self.reward = 1.0
-                return f"{self.person} thanks you."
+                return f"Thanks from {self.person}."
             case "bring" if self.taken:
-                return f"{self.person} is not in the {argument}."
+                return f"No {self.person} here."
         return "That is not possible."
 
 
@@ -143,8 +146,8 @@ def main() -> None:
     """Play errands and print how many succeeded."""
     parser = argparse.ArgumentParser(description="Run errands through a QGuide server.")
     parser.add_argument("url", help="address of the server")
-    parser.add_argument("--errands", default="0:25", help="first and end of the errands to run")
-    parser.add_argument("--times", type=int, default=8, help="episodes per errand")
+    parser.add_argument("--errands", default="0:40", help="first and end of the errands to run")
+    parser.add_argument("--times", type=int, default=5, help="episodes per errand")
     parser.add_argument("--candidates", type=int, default=1, help="tool calls to choose from")
     parser.add_argument("--q-model", help="name or alias of the Q model that chooses")
     parser.add_argument(

@@ -28,7 +28,7 @@ def next_call(body: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     """The tool call that follows the conversation."""
     told = body["messages"][-1]["content"]
     history = " ".join(message.get("content") or "" for message in body["messages"])
-    seen = re.search(r"You see the (\w+) in", told)
+    seen = re.search(r"The (\w+) is here", told)
     name = "take" if seen else "bring" if "You have the" in history else "open"
     argument, values = values_of(body["tools"], name)
     value = seen[1] if seen else chance.choice(values)
