@@ -119,7 +119,9 @@ class Agent:
             {"role": "user", "content": house.task},
         ]
         result = ""
-        while not house.done:
+        for _ in range(MOST_CALLS):  # replies: one without a tool call adds no call
+            if house.done:
+                break
             completion = self.client.chat.completions.create(
                 model="default", messages=messages, tools=TOOLS, extra_body=guidance
             )
