@@ -3,7 +3,7 @@
 [environment]
 name = "hotpotqa"
 questions = "data/hotpot_dev_distractor_v1.json"    # without it: generated questions
-task_ids = "training/environments/hotpotqa/splits/train.txt"
+slice = "0:500"
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from training.environments.hotpotqa.episode import (
     EpisodeOptions,
     Measure,
 )
-from training.environments.hotpotqa.generated import generated_question
+from training.environments.hotpotqa.generated import NAME_SETS, generated_question
 from training.environments.hotpotqa.questions import read_questions
 from training.environments.hotpotqa.suite import QuestionSuite
 from training.trajectory import ChatFormat
@@ -37,6 +37,7 @@ class HotPotQaConfig(EnvironmentConfig):
 
     Attributes:
         questions: file of questions with their paragraphs; without it questions are generated.
+        name_set: names of the people and towns of generated questions. Two sets share none.
         first_seed: the first generated question.
         count: how many generated questions.
         turns: actions after which an episode ends.
@@ -45,6 +46,7 @@ class HotPotQaConfig(EnvironmentConfig):
 
     name: Literal["hotpotqa"] = "hotpotqa"
     questions: Path | None = None
+    name_set: int = Field(default=0, ge=0, lt=NAME_SETS)
     first_seed: int = Field(default=0, ge=0)
     count: int = Field(default=100, ge=1)
     turns: int = Field(default=7, ge=1)
@@ -66,7 +68,7 @@ def build_suite(config: HotPotQaConfig) -> QuestionSuite:
         questions = read_questions(config.questions)
         return QuestionSuite(config.questions.name.partition(".")[0], questions, config.options)
     seeds = range(config.first_seed, config.first_seed + config.count)
-    generated = [generated_question(seed) for seed in seeds]
+    generated = [generated_question(seed, config.name_set) for seed in seeds]
     return QuestionSuite("generated", generated, config.options)
 
 

@@ -17,6 +17,11 @@ _TOWNS: Final = ("Altmar", "Brenford", "Calder", "Dunmore", "Elvas", "Farrow", "
 _RIVERS: Final = ("Isen", "Jarl", "Kell", "Lorne", "Mirra", "Nore", "Orla", "Pell")
 _COUNTRIES: Final = ("Arland", "Borovia", "Castora", "Delmark")
 _TRADES: Final = ("painter", "chemist", "composer", "carpenter", "botanist")
+_LAST_NAME_ENDINGS: Final = ("", "man", "ton", "field", "well", "wood", "stone", "ridge")
+_TOWN_ENDINGS: Final = ("", " Bridge", " Cross", " Green", " Heath", " Mills", " Park", " Vale")
+NAME_SETS: Final = len(_LAST_NAME_ENDINGS)
+"""Number of sets of names. No two have a person or a town in common."""
+
 _PEOPLE: Final = 6
 _TOWN_PAGES: Final = 4
 
@@ -87,15 +92,16 @@ def _same_trade(one: _Person, other: _Person) -> tuple[str, str, str, tuple[str,
 _QUESTIONS: Final[tuple[_Ask, ...]] = (_river, _country, _older, _same_trade)
 
 
-def generated_question(seed: int) -> Question:
+def generated_question(seed: int, name_set: int = 0) -> Question:
     """The question of any integer; consecutive seeds ask in different forms."""
     rng = Random(seed)
     rivers = rng.sample(_RIVERS, k=_TOWN_PAGES)
     towns = [
-        _Town(name, river, rng.choice(_COUNTRIES))
+        _Town(name + _TOWN_ENDINGS[name_set], river, rng.choice(_COUNTRIES))
         for name, river in zip(rng.sample(_TOWNS, k=_TOWN_PAGES), rivers, strict=True)
     ]
-    last_names = rng.sample(_LAST_NAMES, k=_PEOPLE)
+    ending = _LAST_NAME_ENDINGS[name_set]
+    last_names = [name + ending for name in rng.sample(_LAST_NAMES, k=_PEOPLE)]
     years = rng.sample(range(1900, 1990), k=_PEOPLE)  # distinct: one of two people is older
     people = [
         _Person(f"{rng.choice(_FIRST_NAMES)} {last}", rng.choice(_TRADES), year, rng.choice(towns))

@@ -18,7 +18,11 @@ from training.environment import EnvironmentBundle, EnvironmentConfig
 from training.environments.webshop.catalogue import Catalogue
 from training.environments.webshop.episode import INVALID
 from training.environments.webshop.files import read_goals, read_products
-from training.environments.webshop.generated import generated_goal, generated_products
+from training.environments.webshop.generated import (
+    CATALOGUES,
+    generated_goal,
+    generated_products,
+)
 from training.environments.webshop.pages import INSTRUCTION_OPENING
 from training.environments.webshop.suite import ShoppingSuite
 from training.trajectory import ChatFormat
@@ -39,6 +43,7 @@ class WebShopConfig(EnvironmentConfig):
         products: WebShop's file of products; without it the catalogue is generated.
         attributes: WebShop's file of their attributes.
         instructions: WebShop's file of the instructions that people wrote.
+        catalogue_seed: the generated catalogue. Two of them share no product and no goal.
         first_seed: the first generated goal.
         count: how many generated goals.
         turns: actions after which an episode ends.
@@ -48,6 +53,7 @@ class WebShopConfig(EnvironmentConfig):
     products: Path | None = None
     attributes: Path | None = None
     instructions: Path | None = None
+    catalogue_seed: int = Field(default=0, ge=0, lt=CATALOGUES)
     first_seed: int = Field(default=0, ge=0)
     count: int = Field(default=100, ge=1)
     turns: int = Field(default=10, ge=1)
@@ -73,9 +79,9 @@ def build_suite(config: WebShopConfig) -> ShoppingSuite:
         catalogue = Catalogue(read_products(config.products, config.attributes))
         goals = read_goals(config.instructions, catalogue.products)
         return ShoppingSuite(config.products.stem, catalogue, goals, turns=config.turns)
-    products = generated_products()
+    products = generated_products(config.catalogue_seed)
     seeds = range(config.first_seed, config.first_seed + config.count)
-    goals = [generated_goal(seed, products) for seed in seeds]
+    goals = [generated_goal(seed, products, config.catalogue_seed) for seed in seeds]
     return ShoppingSuite("generated", Catalogue(products), goals, turns=config.turns)
 
 

@@ -15,6 +15,7 @@ class Product:
 
     Attributes:
         id: the shop's number, ten characters.
+        kind: the shop's department, which says nothing about the type of product.
         category: the path of its categories, each level below the one before it.
         query: the search under which the shop lists it.
         attributes: properties that no page needs to show.
@@ -24,6 +25,7 @@ class Product:
 
     id: str
     name: str
+    kind: str
     category: tuple[str, ...]
     query: str
     description: str
@@ -35,7 +37,7 @@ class Product:
     @property
     def price_text(self) -> str:
         """The price as pages show it."""
-        return " to ".join(f"${price:g}" for price in self.prices)
+        return " to ".join(_price_text(price) for price in self.prices)
 
     @property
     def price(self) -> float:
@@ -73,7 +75,7 @@ class Catalogue:
         """Index the products."""
         object.__setattr__(self, "by_id", {product.id: product for product in self.products})
         texts = [
-            " ".join((p.name, p.query, *p.category, *p.features, p.description))
+            " ".join((p.name, p.query, p.kind, *p.category, *p.features, p.description))
             for p in self.products
         ]
         object.__setattr__(self, "_ranking", Bm25Ranking(texts))
@@ -83,5 +85,10 @@ class Catalogue:
         return [self.products[place] for place in self._ranking.rank(query)[:MOST_RESULTS]]
 
     def task_of(self, goal: Goal) -> Task:
-        """The task as the jobs know it; its kind is the product's first category."""
-        return Task(goal.id, self.by_id[goal.product_id].category[0], goal.id)
+        """The task as the jobs know it; its kind is the product's."""
+        return Task(goal.id, self.by_id[goal.product_id].kind, goal.id)
+
+
+def _price_text(price: float) -> str:
+    """A price with its cents, if it has any."""
+    return f"${price:.0f}" if price == round(price) else f"${price:.2f}"

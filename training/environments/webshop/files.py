@@ -112,7 +112,8 @@ def _product(entry: _ProductEntry, known: _AttributesEntry) -> Product:
     return Product(
         id=entry.asin,
         name=entry.name,
-        category=(entry.category, *(part.strip() for part in entry.product_category.split("›"))),
+        kind=entry.category,
+        category=tuple(part.strip() for part in entry.product_category.split("›")),
         query=entry.query.lower().strip(),
         description=entry.full_description or "",
         features=entry.small_description,

@@ -1,12 +1,16 @@
-"""A generated catalogue and generated goals, so that tests and smoke runs need no data."""
+"""Generated catalogues and generated goals, so that tests and smoke runs need no data."""
 
 from dataclasses import dataclass
 from random import Random
 from typing import Final
+from zlib import crc32
 
 from training.environments.webshop.catalogue import Goal, Product
 
 CATALOGUE_SIZE: Final = 300
+CATALOGUES: Final = 8
+"""Number of catalogues. No two have a product or the wishes of a goal in common."""
+
 _BRANDS: Final = ("Alvora", "Brisk", "Cobalt Row", "Dunmere", "Everlane Peak", "Fjordal", "Gantry")
 _COLORS: Final = ("black", "white", "dark green", "navy blue", "red", "silver", "pink")
 _SUFFIX: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ0123456789"
@@ -15,6 +19,7 @@ _SUFFIX: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ0123456789"
 @dataclass(frozen=True, slots=True)
 class _Type:
     name: str
+    kind: str
     category: tuple[str, ...]
     attributes: tuple[str, ...]
     sizes: tuple[str, ...]
@@ -24,42 +29,48 @@ class _Type:
 _TYPES: Final = (
     _Type(
         "backpack",
-        ("bags", "travel", "backpacks"),
+        "bags",
+        ("travel", "backpacks"),
         ("water resistant", "light weight", "padded straps", "laptop pocket", "foldable"),
         ("20 liter", "30 liter", "45 liter"),
         (25, 120),
     ),
     _Type(
         "desk lamp",
-        ("home", "lighting", "desk lamps"),
+        "home",
+        ("lighting", "desk lamps"),
         ("energy saving", "dimmable", "touch control", "usb port", "eye caring"),
         ("small", "tall"),
         (15, 80),
     ),
     _Type(
         "running shoes",
-        ("clothing", "shoes", "running"),
+        "clothing",
+        ("shoes", "running"),
         ("slip resistant", "memory foam", "breathable", "arch support", "machine washable"),
         ("7", "8", "9", "10"),
         (35, 140),
     ),
     _Type(
         "shampoo",
-        ("beauty", "hair care", "shampoos"),
+        "beauty",
+        ("hair care", "shampoos"),
         ("sulfate free", "cruelty free", "tea tree", "dry hair", "paraben free"),
         ("8 fl oz", "16 fl oz", "pack of 2"),
         (6, 35),
     ),
     _Type(
         "snack bars",
-        ("food", "snacks", "bars"),
+        "food",
+        ("snacks", "bars"),
         ("gluten free", "low sugar", "high protein", "dairy free", "nut free"),
         ("pack of 6", "pack of 12", "pack of 24"),
         (8, 40),
     ),
     _Type(
         "bluetooth speaker",
-        ("electronics", "audio", "speakers"),
+        "electronics",
+        ("audio", "speakers"),
         ("noise cancelling", "fast charging", "long battery life", "hands free", "stereo sound"),
         ("mini", "standard"),
         (18, 150),
@@ -67,10 +78,11 @@ _TYPES: Final = (
 )
 
 
-def generated_products() -> list[Product]:
-    """The catalogue, always the same."""
-    rng = Random(0)
-    return [_product(number, rng) for number in range(CATALOGUE_SIZE)]
+def generated_products(catalogue_seed: int = 0) -> list[Product]:
+    """A catalogue, always the same for a seed below `CATALOGUES`."""
+    rng = Random(catalogue_seed)
+    first = catalogue_seed * CATALOGUE_SIZE
+    return [_product(number, rng) for number in range(first, first + CATALOGUE_SIZE)]
 
 
 def _product(number: int, rng: Random) -> Product:
@@ -83,6 +95,7 @@ def _product(number: int, rng: Random) -> Product:
     return Product(
         id="B0" + "".join(rng.choice(_SUFFIX) for _ in range(8)),
         name=name,
+        kind=kind.kind,
         category=kind.category,
         query=kind.name,
         description=f"A {kind.name} by {brand}. It is {attributes[2]}.",
@@ -93,9 +106,26 @@ def _product(number: int, rng: Random) -> Product:
     )
 
 
-def generated_goal(seed: int, products: list[Product]) -> Goal:
-    """The goal of any integer; it may fit several products."""
+def generated_goal(seed: int, products: list[Product], catalogue_seed: int = 0) -> Goal:
+    """The goal of any integer; it may fit several products of its catalogue."""
     rng = Random(seed)
+    goal = _draw_goal(seed, products, rng)
+    while not _belongs(goal, catalogue_seed):
+        goal = _draw_goal(seed, products, rng)
+    return goal
+
+
+def _belongs(goal: Goal, catalogue_seed: int) -> bool:
+    """True if a goal's wishes, without the price, are among this catalogue's share of all wishes.
+
+    The catalogues have the same types, attributes and options, so other products alone would not
+    keep the goals of two of them apart.
+    """
+    wishes = goal.instruction.partition(", and price")[0]
+    return crc32(wishes.encode()) % CATALOGUES == catalogue_seed
+
+
+def _draw_goal(seed: int, products: list[Product], rng: Random) -> Goal:
     product = rng.choice(products)
     attributes = tuple(rng.sample(product.attributes, k=2))
     options = tuple(rng.choice(values) for values in product.options.values())

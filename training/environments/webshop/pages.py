@@ -15,8 +15,8 @@ PER_PAGE: Final = 10
 
 
 def search_page(instruction: str) -> str:
-    """The first page: the instruction and a search field."""
-    return f"WebShop\n{INSTRUCTION_OPENING}\n{instruction}\n[Search]"
+    """The first page: the instruction. Nothing can be clicked here, so nothing is in brackets."""
+    return f"WebShop\n{INSTRUCTION_OPENING}\n{instruction}\nSearch"
 
 
 def results_page(found: Sequence[Product], number: int) -> str:
@@ -50,6 +50,6 @@ def tab_page(product: Product, tab: str) -> str:
     texts = {
         "Description": product.description,
         "Features": "\n".join(product.features),
-        "Attributes": ", ".join((*product.attributes, *product.category)),
+        "Attributes": ", ".join((*product.attributes, product.kind, *product.category)),
     }
     return f"[{BACK}]\n[{PREVIOUS}]\n{texts[tab] or 'Nothing is said here.'}"

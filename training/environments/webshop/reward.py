@@ -1,8 +1,8 @@
 """WebShop's reward: attributes, options and price that match, times the match of the type.
 
-As in section 3 of the paper and the published code, except for two things that need data which is
-not free of a download: the type's title match counts all words but the commonest, where WebShop
-counts those that spaCy takes for nouns; and colours are reduced to our own list of names.
+As in section 3 of the paper. The published code differs in what docs/train/webshop.md lists: among
+others, it takes the nouns of a name from a tagger that has to be downloaded, asks for sizes to the
+letter, and finds chosen options in the product's texts.
 """
 
 from collections.abc import Sequence

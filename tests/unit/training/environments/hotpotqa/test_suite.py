@@ -13,8 +13,9 @@ from training.data.runs import read_rows
 from training.environment import Task
 from training.environments.hotpotqa.bundle import HOTPOTQA, HotPotQaConfig, build_suite
 from training.environments.hotpotqa.episode import USAGE, QuestionEpisode
-from training.environments.hotpotqa.generated import generated_question
+from training.environments.hotpotqa.generated import NAME_SETS, generated_question
 from training.environments.hotpotqa.questions import read_questions
+from training.environments.hotpotqa.search import ParagraphIndex
 from training.environments.task_selection import read_task_ids
 from training.jobs.collect import CollectConfig, run_collect
 
@@ -144,6 +145,14 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         read_questions(tmp_path / "wrong.json.xz")
 
 
+def test_no_two_sets_of_names_share_a_person_or_a_town() -> None:
+    titles: list[set[str]] = []
+    for name_set in range(NAME_SETS):
+        questions = [generated_question(seed, name_set) for seed in range(200)]
+        titles.append({page.title for question in questions for page in question.paragraphs})
+    assert sum(map(len, titles)) == len(set().union(*titles))
+
+
 def test_the_splits_share_no_question() -> None:
     ids = {path.stem: read_task_ids(path) for path in SPLITS.iterdir()}
     assert {name: len(split) for name, split in ids.items()} == {
@@ -160,6 +169,15 @@ def test_the_splits_are_the_real_questions(hotpotqa_questions: Path) -> None:
     assert sorted(ids) == sorted(task.id for task in suite.tasks)
 
 
+def test_the_splits_share_no_page_that_holds_an_answer(hotpotqa_questions: Path) -> None:
+    questions = {question.id: question for question in read_questions(hotpotqa_questions)}
+    titles = [
+        {title for task_id in read_task_ids(path) for title in questions[task_id].supporting}
+        for path in SPLITS.iterdir()
+    ]
+    assert sum(map(len, titles)) == len(set().union(*titles))
+
+
 def test_real_questions_are_answered_by_their_solutions(hotpotqa_questions: Path) -> None:
     suite = build_suite(HotPotQaConfig(questions=hotpotqa_questions))
     for task in suite.tasks:
@@ -174,12 +192,11 @@ def test_real_questions_are_answered_by_their_solutions(hotpotqa_questions: Path
 def test_a_real_questions_own_words_mostly_find_a_page_that_is_needed(
     hotpotqa_questions: Path,
 ) -> None:
+    """The figure of docs/train/hotpotqa.md, but for pages whose scores are nearly equal."""
     questions = read_questions(hotpotqa_questions)
-    suite = build_suite(HotPotQaConfig(questions=hotpotqa_questions))
-    found = 0
-    for question in questions:
-        playing = suite.make(question.task)
-        playing.reset()
-        shown = playing.step(f"Search[{question.text}]").observation
-        found += shown.startswith(question.supporting)
-    assert found / len(questions) > 0.8
+    first = [ParagraphIndex(question.paragraphs).rank(question.text)[0] for question in questions]
+    found = sum(
+        page.title in question.supporting for page, question in zip(first, questions, strict=True)
+    )
+    assert len(questions) == 298
+    assert found == pytest.approx(248, abs=2)

@@ -15,7 +15,8 @@ from training.environments.webshop.reward import purchase_reward, type_match
 MUG = Product(
     id="B000000001",
     name="Alvora Ceramic Mug with Lid",
-    category=("home", "kitchen", "mugs"),
+    kind="home",
+    category=("Home", "Kitchen", "Mugs"),
     query="mugs",
     description="It is dishwasher safe.",
     features=("Lead Free glaze",),
@@ -45,6 +46,7 @@ def test_each_wish_that_is_met_counts_the_same(chosen: tuple[str, ...], parts: i
 def test_a_price_above_the_limit_costs_one_part() -> None:
     dear = replace(MUG, prices=(19.0, 23.0))
     assert dear.price_text == "$19 to $23"
+    assert replace(MUG, prices=(12345.67, 9.5)).price_text == "$12345.67 to $9.50"
     assert purchase_reward(dear, GOAL, MUG, GOAL.options) == pytest.approx(4 / 5)
 
 
@@ -69,7 +71,7 @@ def test_attributes_are_found_in_all_texts_of_a_product(wish: str, met: bool) ->
     [
         ({"name": "Brisk Mug"}, 1.0),  # the same search
         ({"name": "Brisk Mug", "query": "cups"}, 1.0),  # two categories in common
-        ({"name": "Brisk Mug", "query": "cups", "category": ("home", "cups")}, 1.0),  # 1 of 4 words
+        ({"name": "Brisk Mug", "query": "cups", "category": ("Home", "Cups")}, 1.0),  # 1 of 4 words
         ({"name": "Brisk Soap", "query": "cups"}, 0.0),
     ],
 )
@@ -86,12 +88,19 @@ def test_few_common_words_are_half_a_match_or_hardly_one() -> None:
     assert type_match(other, replace(MUG, name=words)) == 0.1
 
 
-def test_recorded_purchases_agree_as_far_as_they_can_be_checked(
-    recorded_shopping_episodes: Path,
-) -> None:
-    """Their goals are not recorded, but the limit of the price is, and every reward is a fraction.
+def test_a_department_in_common_is_no_category_in_common() -> None:
+    words = "alpha beta gamma delta epsilon"
+    wanted = replace(MUG, name=words, category=("Women", "Shoes"), kind="fashion")
+    other = replace(MUG, name="Alpha", category=("Women", "Coats"), kind="fashion", query="coats")
+    assert type_match(other, wanted) == 0.5
+    assert type_match(replace(other, category=("Women", "Shoes", "Boots")), wanted) == 1.0
 
-    A reward of 1 needs a price within the limit, and any reward is type × (parts met) / (parts).
+
+def test_recorded_rewards_have_the_formulas_form(recorded_shopping_episodes: Path) -> None:
+    """Check the form of the formula only; `purchase_reward` is not run on these episodes.
+
+    Their goals are not in the data, but the limit of the price is. A reward of 1 needs a price
+    within the limit, and any reward is type × (parts met) / (parts).
     """
     checked = agree = 0
     for episode in json.loads(lzma.decompress(recorded_shopping_episodes.read_bytes())):

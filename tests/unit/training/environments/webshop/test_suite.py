@@ -1,6 +1,7 @@
 """Pages, clicks and purchases over the generated catalogue, and WebShop's own files."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from training.environment import StepResult
 from training.environments.webshop.bundle import WEBSHOP, WebShopConfig, build_suite
 from training.environments.webshop.episode import INVALID, ShoppingEpisode
 from training.environments.webshop.files import read_goals, read_products
-from training.environments.webshop.generated import generated_goal, generated_products
+from training.environments.webshop.generated import (
+    CATALOGUE_SIZE,
+    CATALOGUES,
+    generated_goal,
+    generated_products,
+)
 
 PRODUCTS = generated_products()
 GOAL = generated_goal(0, PRODUCTS)
@@ -36,6 +42,15 @@ def play(episode: ShoppingEpisode, *actions: str) -> StepResult:
 def test_the_catalogue_is_always_the_same_and_its_numbers_differ() -> None:
     assert generated_products() == PRODUCTS
     assert len({product.id for product in PRODUCTS}) == len(PRODUCTS) == 300
+
+
+def test_no_two_catalogues_share_a_product() -> None:
+    catalogues = [generated_products(seed) for seed in range(CATALOGUES)]
+    names = {product.name for products in catalogues for product in products}
+    assert len(names) == CATALOGUES * CATALOGUE_SIZE
+    ids = {product.id for products in catalogues for product in products}
+    assert len(ids) == CATALOGUES * CATALOGUE_SIZE
+    assert all(generated_goal(7, products, seed) for seed, products in enumerate(catalogues))
 
 
 def test_every_solution_buys_all_that_was_asked_for() -> None:
@@ -105,6 +120,28 @@ def test_only_buttons_of_the_page_can_be_clicked() -> None:
     play(episode, f"search[{WANTED.name}]", f"click[{WANTED.id}]", "click[Features]")
     for action in ("click[Buy Now]", "click[Description]", f"click[{GOAL.options[0]}]"):
         assert not episode.step(action).valid
+
+
+def test_every_button_that_a_page_shows_can_be_clicked() -> None:
+    suite = build_suite(WebShopConfig(count=1, turns=30))
+    routes: tuple[tuple[str, ...], ...] = (
+        (),
+        (f"search[{WANTED.query}]",),
+        (f"search[{WANTED.query}]", "click[Next >]"),
+        (f"search[{WANTED.name}]", f"click[{WANTED.id}]"),
+        (f"search[{WANTED.name}]", f"click[{WANTED.id}]", "click[Features]"),
+    )
+    for visited in routes:
+        episode = suite.make(suite.tasks[0])
+        page = episode.reset()
+        for action in visited:
+            page = episode.step(action).observation
+        buttons = re.findall(r"\[(.+?)\]", page)
+        assert bool(buttons) == bool(visited)
+        for button in buttons:
+            again = suite.make(suite.tasks[0])
+            again.reset()
+            play(again, *visited, f"click[{button}]")
 
 
 def test_a_product_of_another_page_cannot_be_clicked() -> None:
@@ -180,7 +217,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 def test_webshops_files_are_read(files: dict[str, Path]) -> None:
     first, second = read_products(files["products"], files["attributes"])
-    assert first.category == ("home", "Home", "Kitchen", "Mugs")
+    assert (first.kind, first.category) == ("home", ("Home", "Kitchen", "Mugs"))
     assert (first.query, first.features, first.attributes) == (
         "mugs",
         ("Holds a lot",),

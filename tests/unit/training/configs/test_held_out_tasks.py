@@ -1,0 +1,54 @@
+"""Job files of an environment never evaluate on what they train on."""
+
+import pytest
+
+from tests.support.serving import ROOT
+from training.configs.job_files import load_config
+from training.environment import EnvironmentConfig
+from training.environments.sciworld.bundle import SciWorldConfig
+from training.environments.sciworld.suite import split_tasks
+from training.environments.task_selection import build_selected_suite
+from training.jobs.collect import CollectConfig
+from training.jobs.evaluate import EvaluateConfig
+from training.jobs.groups import GroupsConfig
+
+CONFIGS = ROOT / "training" / "configs"
+KINDS: dict[str, type[CollectConfig | GroupsConfig | EvaluateConfig]] = {
+    "collect": CollectConfig,
+    "groups": GroupsConfig,
+    "evaluate": EvaluateConfig,
+}
+
+
+def environment_of(folder: str, job: str) -> EnvironmentConfig:
+    config = load_config(KINDS[job], CONFIGS / folder / f"{job}.toml")
+    environment: EnvironmentConfig = config.environment
+    return environment
+
+
+def start_pages(folder: str, job: str) -> set[str]:
+    suite = build_selected_suite(environment_of(folder, job))
+    pages = set()
+    for task in suite.tasks:
+        episode = suite.make(task)
+        pages.add(episode.reset())
+        episode.close()
+    return pages
+
+
+@pytest.mark.parametrize("folder", ["hotpotqa", "webshop"])
+def test_no_two_jobs_start_from_the_same_page(folder: str) -> None:
+    pages = {job: start_pages(folder, job) for job in KINDS}
+    assert len(pages["evaluate"]) > 100
+    assert pages["collect"].isdisjoint(pages["evaluate"])
+    assert pages["groups"].isdisjoint(pages["evaluate"])
+    assert pages["collect"].isdisjoint(pages["groups"])
+
+
+def test_scienceworld_is_evaluated_on_another_list() -> None:
+    tasks = {}
+    for job in KINDS:
+        environment = environment_of("sciworld", job)
+        assert isinstance(environment, SciWorldConfig)
+        tasks[job] = {task.id for task in split_tasks(environment.split)}
+    assert (tasks["collect"] | tasks["groups"]).isdisjoint(tasks["evaluate"])
