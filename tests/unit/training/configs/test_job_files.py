@@ -153,7 +153,7 @@ def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
             "exploration.own_steps: is now called exploration.policy_prefix_steps",
         ),
         (SftConfig, "architecture.recall_heads=1", "is now called architecture.copy_heads"),
-        (LabelConfig, "judge=expert", "judge: there is no such field"),
+        (LabelConfig, "teacher=expert", "teacher: there is no such field"),
     ],
 )
 def test_an_old_name_is_refused_with_the_new_one(
