@@ -196,7 +196,10 @@ def test_where_all_connections_are_busy_the_caller_may_come_back(
             "n is 3 but qguide.num_candidates is 2",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            {
+                "messages": [{"role": "user", "content": [{"type": "image_url"}]}],
+                "qguide": {"fallback": "error"},
+            },
             400,
             "malformed_history",
             None,
