@@ -1,65 +1,28 @@
-"""Clients whose default is the Responses API, unmodified, against this server with a fake upstream.
+"""Clients whose default is the Responses API, unmodified; see tests/support/foreign_clients.py."""
 
-They want other versions of what our environment has, or are programs of Node; `make test-clients`
-installs them apart. QGUIDE_CLIENTS_PYTHON names a Python with tests/clients/requirements.txt, and
-QGUIDE_CLIENTS_NODE a folder with the packages of tests/clients/package.json.
-"""
-
-import json
-import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from server.app import create_app
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.settings.settings import SCRIPTED, Settings, Upstream
 from tests.support.documents import blocks_of
-from tests.support.serving import serving_app
-
-PYTHON = os.environ.get("QGUIDE_CLIENTS_PYTHON", "")
-NODE = os.environ.get("QGUIDE_CLIENTS_NODE", "")
-STEP_S = 300
-BEST = DEFAULT_REPLIES[2]
-
-needs_python = pytest.mark.skipif(not PYTHON, reason="QGUIDE_CLIENTS_PYTHON names no Python")
-needs_node = pytest.mark.skipif(not NODE, reason="QGUIDE_CLIENTS_NODE names no folder")
-
-
-@contextmanager
-def serving(fake: FakeUpstream) -> Iterator[str]:
-    with serving_app(fake.app()) as behind:
-        demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake", "retries": 0})
-        settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED})
-        with serving_app(create_app(settings)) as url:
-            yield url
+from tests.support.foreign_clients import (
+    BEST,
+    NODE,
+    PYTHON,
+    lines_of,
+    needs_node,
+    needs_python,
+    serving,
+)
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     with serving(FakeUpstream()) as url:
         yield f"{url}/v1"
-
-
-def lines_of(*command: str, cwd: str | None = None, env: dict[str, str] | None = None) -> list[Any]:
-    """The lines that a program prints, each of them JSON."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | (env or {}),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=STEP_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 AGENTS_SDK = """
