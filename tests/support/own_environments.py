@@ -40,6 +40,24 @@ class NoisyLamp(GymLamp):
         return f"{text} It is {next(_noise)} o'clock.", *rest  # type: ignore[return-value]
 
 
+class UnsteadyLamp(GymLamp):
+    """The same, which is noisy as long as a test says so."""
+
+    noisy = True
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        text, *rest = super().step(action)
+        return f"{text} {next(_noise) if self.noisy else ''}", *rest  # type: ignore[return-value]
+
+
+class Tenths(GymLamp):
+    """Ten steps, each worth a tenth."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return "On it goes.", 0.1, self.steps == 10, False, {}
+
+
 class KeptLamp(NoisyLamp):
     """The noisy one, whose states can be kept."""
 

@@ -103,7 +103,7 @@ class TreeSearch:
 
     def _is_open(self, node_id: int) -> bool:
         """False if the episode has ended here, or its state has been expanded in vain."""
-        ended = node_id != ROOT_ID and self._tree.node(node_id).step.terminated
+        ended = node_id != ROOT_ID and self._tree.node(node_id).step.ended
         too_deep = self._tree.depth(node_id) >= self._options.max_steps
         return not ended and not too_deep and node_id not in self._expanded
 

@@ -197,7 +197,7 @@ class _StepRewarder:
 
     def _reward(self, steps: Sequence[Step], whose: str) -> RolloutTask[float]:
         explorer = self.explorer
-        if self.model is not None and not steps[-1].terminated:
+        if self.model is not None and not explorer.rewards.is_over(steps):
             history = explorer.chat.history(explorer.first, steps[:-1])
             result: ScoreResult = yield value_request(
                 history, steps[-1:], observes=self.model.observes

@@ -26,6 +26,7 @@ from qnet.types import (
 )
 from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
 from training.environment import Environment, Expert
+from training.exploration.replays import new_steps
 from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
 from training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
 from training.trajectory import REACT, ChatFormat, Step, reply_key, text_reply
@@ -203,20 +204,28 @@ class _Valuation:
         for index, candidate in enumerate(drawn.candidates):
             agents = [self.continuing(step, index, i) for i in range(self.repetitions)]
             episodes = yield from self._play_on(episode, step, candidate, agents)
+            if index == drawn.chosen:
+                for played in episodes:
+                    _require_same(played.steps[step], episode.steps[step], step)
             rows.append(_candidate_row(candidate, drawn.counts[index], step, episodes))
-        _require_same(rows[drawn.chosen].to_step(), episode.steps[step], step)
         return DecisionRow(candidates=rows, chosen=drawn.chosen, greedy=drawn.greedy)
 
     def _play_on(
         self, episode: Episode, step: int, candidate: Candidate, agents: Sequence[Agent]
     ) -> RolloutTask[list[Episode]]:
-        """The continuations of one candidate; just one if the candidate ends the episode."""
-        prefix = [*(s.message for s in episode.steps[:step]), candidate.message]
+        """The continuations of one candidate; just one if the candidate ends the episode.
+
+        Raises:
+            EnvironmentFailureError: the steps before the candidate replayed differently.
+        """
+        before = episode.steps[:step]
+        prefix = [*(s.message for s in before), candidate.message]
         episodes: list[Episode] = []
         for agent in agents:
             played = yield from play_episode(
                 self.make, agent, max_steps=step + self.horizon, prefix=prefix, chat=episode.chat
             )
+            new_steps(played, episode.first_observation, before)
             episodes.append(played)
             if played.steps[-1].ended and len(played.steps) == len(prefix):
                 break

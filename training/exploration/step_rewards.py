@@ -38,6 +38,10 @@ class StepRewards(BaseModel):
     max_steps: int = Field(default=40, ge=1)
     max_tokens: int = Field(default=128, ge=1)
 
+    def is_over(self, steps: Sequence[Step]) -> bool:
+        """True if nothing is left to play after these steps: their outcome is known."""
+        return bool(steps) and (steps[-1].ended or len(steps) >= self.max_steps)
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutEnd:
@@ -95,7 +99,7 @@ def step_reward(
     Raises:
         EnvironmentFailureError: the steps replayed differently.
     """
-    if steps and (steps[-1].ended or len(steps) >= options.max_steps):
+    if options.is_over(steps):
         return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated),))
     sampling = Sampling(options.temperature, options.max_tokens)
     episodes: list[Episode] = yield from play_together(

@@ -12,6 +12,7 @@ from qnet.types import Scorer, ScoreRequest, ScoreResult
 from tests.unit.training.jobs.test_evaluate import QUIET, Patient, Wanderer, rows_of, untimed
 from training.environment import StepResult
 from training.environments.corridor import CorridorConfig, CorridorEnvironment
+from training.environments.registry import environment_config
 from training.evaluation.records import EpisodeRow, Results
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
 
@@ -192,6 +193,22 @@ def test_searches_depend_neither_on_parallel_nor_on_the_reward(
         assert {key: row.actions for key, row in paid.items()} == {
             key: row.actions for key, row in unpaid.items()
         }
+
+
+@pytest.mark.parametrize("method", ["lats", "q-beam", "verifier-best-of-n"])
+def test_a_state_in_which_the_environment_gives_up_is_not_expanded(
+    tmp_path: Path, method: str
+) -> None:
+    lamps = {"name": "tests.support.own_environments:GymLamp", "count": 3}  # six steps at most
+    environment = environment_config(lamps)
+    results = evaluate(
+        tmp_path, scorer=Patient(), methods=(method,), environment=environment, lats_iterations=3
+    )
+    assert results.failures == ()
+    rows = rows_of(tmp_path)
+    assert len(rows) == 2 * 3
+    assert {trajectory.steps for row in rows for trajectory in row.trajectories} <= {6}
+    assert {row.steps for row in rows} == {6}
 
 
 def test_one_q_model_guides_and_another_verifies(tmp_path: Path) -> None:

@@ -197,6 +197,15 @@ def test_the_experts_last_step_has_its_outcome_from_no_model(expert: Path) -> No
     assert (figures["expert_reward"], figures["own_reward"]) == (1.0, 0.2)
 
 
+def test_an_episode_that_the_limit_ends_has_its_outcome_from_no_model(expert: Path) -> None:
+    limit = StepRewards(rollouts=5, max_steps=len(SOLUTION))
+    model = RewardModel({})
+    agent = Stumbler(len(SOLUTION) - 1)
+    figures = explore(configure(expert, rewards=limit), agent, reward_model=model)
+    assert not model.asked
+    assert (figures["expert_reward"], figures["own_reward"]) == (1.0, 0.0)
+
+
 def test_an_agent_like_the_expert_gives_no_pair(expert: Path) -> None:
     config = configure(expert)
     figures = explore(config, Stumbler())
