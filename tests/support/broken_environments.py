@@ -26,6 +26,7 @@ class Faults:
     large_reward: bool = False
     keeps_spaces: bool = False
     random_answers: bool = False
+    dice: bool = False
     shared: bool = False
     closes_once: bool = False
     raises: bool = False
@@ -61,7 +62,7 @@ class Waiting:
         known = words in ("look", "wait")
         self._waited += words == "wait" or (faults.meaningless_acts and not known)
         text = f"You have waited {self._waited} turns." if known else "You cannot do that."
-        if faults.random_answers:
+        if faults.random_answers or (faults.dice and words == "wait"):
             text += f" It is {Random(next(_noise)).random()} o'clock."
         won = self._waited >= 3 or faults.wins_at_once
         reward = 2.0 if faults.large_reward else float(won)

@@ -1,6 +1,7 @@
 """Contract of every environment, its suite and its bundle, on any engine.
 
-The checks are those of `qguide environment check`; what follows them proves that each can fail.
+The checks are those of `qguide environment check`; the unit tests of the contract break most of its
+rules on purpose.
 """
 
 from collections.abc import Iterator

@@ -28,6 +28,9 @@ from training.tool_calls import Tool, read_call
 from training.trajectory import Action, ChatFormat
 
 MakeSide = Callable[[AdaptedConfig, Mapping[str, Any]], OtherSide]
+_TOLERANCE = 1e-6
+"""An outcome may miss that of a success by this, as the sum of 0.9 and 0.1 in float32 does."""
+
 _EPISODES = {
     (False, False): AdaptedEpisode,
     (False, True): SnapshotEpisode,
@@ -125,7 +128,7 @@ def _bundle(
         config=AdaptedConfig,
         build_suite=build_suite,
         chat=ChatFormat(system, tools=tuple(tools)),
-        is_success=lambda reward, terminated: reward >= 1.0,
+        is_success=lambda reward, terminated: reward >= 1.0 - _TOLERANCE,
         branching="auto",
     )
 
@@ -136,7 +139,7 @@ def _bundle(
         return replace(
             plain,
             chat=config.chat(system=system, tools=tools),
-            is_success=lambda reward, terminated: reward >= config.success_reward,
+            is_success=lambda reward, terminated: reward >= config.success_reward - _TOLERANCE,
             harmless=action_of(config.harmless) if config.harmless else None,
             branching=config.branching,
             probes=tuple(map(action_of, config.probes)),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import fsum
 from typing import Any, Protocol, TypeVar
 
 from qnet.errors import EnvironmentFailureError, QGuideError
@@ -55,11 +56,12 @@ class AdaptedEpisode:
     def __init__(self, other: OtherSide, config: AdaptedConfig) -> None:
         """Prepare the episode; `reset` starts it."""
         self._other, self._config = other, config
-        self._earned, self._running, self._closed = 0.0, False, False
+        self._rewards: tuple[float, ...] = ()
+        self._running, self._closed = False, False
 
     def reset(self) -> str:
         """Start the episode and return the first observation."""
-        self._earned = 0.0
+        self._rewards = ()
         answer = _guarded(self._other.reset)
         self._running = True
         return answer.observation
@@ -85,14 +87,14 @@ class AdaptedEpisode:
 
     def _result(self, answer: Answer) -> StepResult:
         if answer.earned is not None:
-            self._earned = answer.earned
+            self._rewards = (answer.earned,)
         elif answer.reward is not None:
-            before = self._earned if self._config.sums_rewards else 0.0
-            self._earned = before + float(answer.reward)
+            before = self._rewards if self._config.sums_rewards else ()
+            self._rewards = (*before, float(answer.reward))
         self._running = not (answer.terminated or answer.truncated)
         return StepResult(
             answer.observation,
-            self._outcome(),
+            _guarded(self._outcome),
             terminated=answer.terminated,
             valid=answer.valid and not answer.observation.startswith(self._config.invalid),
             truncated=answer.truncated and not answer.terminated,
@@ -100,7 +102,8 @@ class AdaptedEpisode:
 
     def _outcome(self) -> float:
         low, high = self._config.reward_range
-        return min(1.0, max(0.0, (self._earned - low) / (high - low)))
+        earned = fsum(self._rewards)  # ten rewards of 0.1 are 1
+        return min(1.0, max(0.0, (earned - low) / (high - low)))
 
 
 class AdaptedToolEpisode(AdaptedEpisode):
@@ -119,10 +122,10 @@ class AdaptedToolEpisode(AdaptedEpisode):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State of the other side, and what was earned up to there."""
+    """State of the other side, and the rewards up to there."""
 
     other: object
-    earned: float
+    rewards: tuple[float, ...]
 
 
 class SnapshotEpisode(AdaptedEpisode):
@@ -131,14 +134,14 @@ class SnapshotEpisode(AdaptedEpisode):
     def snapshot(self) -> object:
         """The present state."""
         other: Any = self._other
-        return Snapshot(_guarded(other.snapshot), self._earned)
+        return Snapshot(_guarded(other.snapshot), self._rewards)
 
     def restore(self, snapshot: object) -> None:
         """Go on from a state of this task."""
         assert isinstance(snapshot, Snapshot)
         other: Any = self._other
         _guarded(lambda: other.restore(snapshot.other))
-        self._earned, self._running = snapshot.earned, True
+        self._rewards, self._running = snapshot.rewards, True
 
 
 class SnapshotToolEpisode(SnapshotEpisode, AdaptedToolEpisode):

@@ -1,4 +1,9 @@
-"""Every check of the contract fails where its rule is broken; the command names the remedy."""
+"""Checks of the contract fail where their rules are broken; the command names the remedy.
+
+No environment here breaks the rules of tables, experts and solutions on record.
+"""
+
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -12,8 +17,8 @@ from training.environments.task_selection import SelectedSuite
 RUN = CliRunner()
 
 
-def findings(*, known: bool = True, **faults: bool) -> dict[str, Finding]:
-    bundle = broken(**faults)
+def findings(*, known: bool = True, probed: bool = False, **faults: bool) -> dict[str, Finding]:
+    bundle = replace(broken(**faults), probes=("look", "wait") if probed else ())
     config = EnvironmentConfig(name=bundle.name)
     suite = bundle.build_suite(config)
     selected = SelectedSuite(suite.name, suite.tasks, suite, bundle)
@@ -69,9 +74,22 @@ def test_whatever_an_environment_raises_is_a_finding() -> None:
 
 def test_without_a_harmless_action_the_rest_is_checked() -> None:
     found = findings(known=False)
-    assert found[MEANINGLESS].outcome == found[REPLAYS].outcome == "passed"
-    assert found[BEGINNING].outcome == "not checked"
+    assert found[MEANINGLESS].outcome == "passed"
+    assert found[BEGINNING].outcome == found[REPLAYS].outcome == "not checked"
     assert "name one" in found[BEGINNING].detail
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_probes_find_the_dice_that_other_actions_do_not_throw(known: bool) -> None:
+    for dice in (True, False):
+        found = findings(known=known, probed=True, dice=dice)[REPLAYS]
+        assert found.outcome == ("failed" if dice else "passed")
+
+
+def test_replays_of_meaningless_actions_alone_prove_nothing() -> None:
+    found = findings(known=False, dice=True)[REPLAYS]
+    assert (found.outcome, "name probes" in found.detail) == ("not checked", True)
+    assert findings(known=False, random_answers=True)[REPLAYS].outcome == "failed"
 
 
 def test_the_command_prints_what_fails_and_the_remedy() -> None:

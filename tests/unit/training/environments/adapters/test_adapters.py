@@ -99,6 +99,24 @@ def test_rewards_on_the_way_add_up_and_a_limit_is_no_end_of_the_task() -> None:
     assert not suite.environment.is_success(2 / 3, True)
 
 
+def test_ten_tenths_are_a_success() -> None:
+    suite = suite_of(name=f"{HERE}Tenths")
+    tenths = first(suite)
+    tenths.reset()
+    *_, last = [tenths.step("on") for _ in range(10)]
+    assert last.terminated
+    assert last.reward == 1.0  # 0.1 + 0.1 + … is 0.9999999999999999
+    assert suite.environment.is_success(last.reward, True)
+
+
+def test_rounding_is_no_failure() -> None:
+    float32 = 0.8999999761581421 + 0.10000000149011612
+    for table, won, lost in (({}, float32, 0.999), ({"success_reward": 0.5}, 0.49999998, 0.49)):
+        is_success = suite_of(name=f"{HERE}Tenths", **table).environment.is_success
+        assert is_success(won, True)
+        assert not is_success(lost, True)
+
+
 def test_the_last_reward_counts_where_the_table_says_so() -> None:
     lamp = first(suite_of(**LAMP | {"outcome": "last", "reward_range": [0, 1]}))
     lamp.reset()
