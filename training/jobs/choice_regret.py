@@ -24,6 +24,7 @@ from qnet.types import History, Message, Scorer, ScoreRequest, ranks, reads_obse
 from training.data.decision_groups import DecisionGroupsRow, DecisionRow
 from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once, rows_path
 from training.environment import ReadPair
+from training.environments.recorded_chats import chat_of_rows
 from training.environments.registry import find_environment
 from training.evaluation.choice_regret import ScoredEpisodeRow, choice_figures, scored_episode
 from training.evaluation.drawn_shares import PolicyDraws, drawn_shares
@@ -46,8 +47,10 @@ from training.rollouts.models import (
     sha256_of_policy,
     sha256_of_q_model,
 )
+from training.rollouts.prompting import prompted
 from training.rollouts.rollout import RolloutTask
 from training.rollouts.usage import Usage
+from training.trajectory import ChatFormat
 
 EPISODES_AT_ONCE = 32
 DRAWN = "drawn.jsonl"
@@ -105,8 +108,8 @@ def run_choice_regret(
         scorer: used instead of the model that `config` names.
 
     Raises:
-        ConfigError: the run folder belongs to another configuration, or no state has two
-            candidates.
+        ConfigError: the run folder belongs to another configuration, no state has two candidates,
+            or the tools of a hosted policy are unknown.
         RecordError: a row is not a valid decision group.
         UpstreamError: a hosted policy failed; what it has drawn is kept.
     """
@@ -116,10 +119,19 @@ def run_choice_regret(
         "policy_sha256": sha256_of_policy(config.policy) if own and config.policy else "",
     }
     with open_run(config.output, config, may_change=MAY_CHANGE, weights=weights) as run:
-        rows = [r for path in config.groups for r in read_rows(rows_path(path), DecisionGroupsRow)]
+        read = [
+            (path, row)
+            for path in config.groups
+            for row in read_rows(rows_path(path), DecisionGroupsRow)
+        ]
+        rows = [row for _, row in read]
         if own and is_hosted(config.policy):
             policy = build_hosted_policy(config.policy, config.upstreams)
-            return _write(config, run, policy.name, _score_by_draws(config, run, policy, rows))
+            sources = {(path, row.environment) for path, row in read}
+            chats = {source: chat_of_rows(*source) for source in sources}
+            prompts = [chats[path, row.environment] for path, row in read]
+            drawn = _score_by_draws(config, run, policy, rows, prompts)
+            return _write(config, run, policy.name, drawn)
         scorer = scorer or _build_scorer(config)
         figures: dict[str, float] = {}
         episodes = _score_all(config, scorer, rows)
@@ -184,8 +196,13 @@ def _score_by_draws(
     run: RunFolder,
     policy: HostedPolicy,
     rows: Sequence[DecisionGroupsRow],
+    prompts: Sequence[ChatFormat],
 ) -> list[ScoredEpisodeRow]:
-    """Every episode with the shares of a hosted policy's draws."""
+    """Every episode with the shares of a hosted policy's draws.
+
+    Args:
+        prompts: what each row's candidates were drawn with: tools and few-shot turns.
+    """
     path = run.path / DRAWN
     with JsonlWriter(path) as drawn, JsonlWriter(run.metrics) as metrics:
         shares = {row.number: row.shares for row in read_rows(path, _DrawnRow)}
@@ -194,7 +211,8 @@ def _score_by_draws(
 
         def keep(number: int) -> RolloutTask[None]:
             task_id = rows[number].task_id
-            own = yield from drawn_shares(rows[number], config.draws, seed=config.seed)
+            asked = drawn_shares(rows[number], config.draws, seed=config.seed)
+            own = yield from prompted(asked, prompts[number])
             shares[number] = own
             drawn.write(_DrawnRow(number=number, task_id=task_id, shares=own))
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from rich.console import Console
 
 from qnet.decision.perturbation import MAX_TASK_CHARACTERS, PROMPT, find_task
-from qnet.errors import EnvironmentFailureError
+from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.types import BatchPolicy, Candidate, Message, SampleRequest, Sampling
 from training.data.paraphrases import ParaphraseRow
 from training.exploration.replays import first_observation
@@ -62,17 +62,29 @@ def run_paraphrase(
         Number of tasks and of paraphrases that this run wrote.
 
     Raises:
-        ConfigError: the run folder belongs to another configuration.
+        ConfigError: the run folder belongs to another configuration, or the environment does not
+            say where its tasks' descriptions are.
         EnvironmentFailureError: no task could be paraphrased.
     """
     weights = {"policy_sha256": "" if policy else sha256_of_policy(config.policy)}
     with open_rollouts("paraphrase", config, weights=weights, console=console) as rollouts:
-        policy = policy or rollouts.build_policy(config.policy)
+        _require_markers(rollouts)
+        policy = policy or rollouts.build_policy(config.policy, as_agent=False)
         figures = {"tasks": 0.0, "paraphrases": 0.0}
         ask = partial(_paraphrase, config, rollouts, figures, policy.name)
-        rollouts.play(ask, policy=policy)
+        rollouts.play(ask, policy=policy, as_agent=False)
         rollouts.require_some(int(figures["tasks"]))
         return figures
+
+
+def _require_markers(rollouts: Rollouts) -> None:
+    environment = rollouts.suite.environment
+    if not environment.task_markers:
+        raise ConfigError(
+            f"environment {environment.name!r} has no task_markers, so rules and views would be "
+            "paraphrased with the task; name an EnvironmentBundle whose task_markers say where the "
+            "first observation states it"
+        )
 
 
 def _paraphrase(
@@ -90,7 +102,7 @@ def _paraphrase(
     if not task or len(task) > MAX_TASK_CHARACTERS:
         raise EnvironmentFailureError(
             f"the task's description has {len(task):,} characters; 1 to {MAX_TASK_CHARACTERS:,} "
-            "can be paraphrased. Give the environment's bundle task_markers that say where it is"
+            "can be paraphrased. Correct the task_markers of the environment's bundle"
         )
     seed = derived_seed(config.seed, playable.task.id)
     sampling = Sampling(config.temperature, config.max_tokens, seed=seed)

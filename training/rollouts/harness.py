@@ -45,6 +45,7 @@ from training.rollouts.policies import HostedPolicies, JobPolicy
 from training.rollouts.prompting import prompted
 from training.rollouts.rollout import RolloutTask
 from training.rollouts.usage import Usage
+from training.trajectory import ChatFormat
 
 MAY_CHANGE = frozenset({"output", "parallel"}) | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
 """Fields that a resumed run may change, because no row depends on them."""
@@ -134,6 +135,7 @@ class Rollouts:
         rows: str = "rows.jsonl",
         rows_per_task: int = 1,
         rows_written: int | None = None,
+        as_agent: bool = True,
     ) -> None:
         """Play every task that is not finished.
 
@@ -145,6 +147,8 @@ class Rollouts:
             rows_per_task: number of rows of a task, for the progress bar.
             rows_written: number of rows there already; None counts `rows_per_task` for each
                 finished task.
+            as_agent: the draws are an agent's, so they get the environment's tools and few-shot
+                turns; False asks the policy for something other than actions.
         """
         path = self.folder.path / rows
         done = finished_task_ids(path) if finished is None else finished
@@ -156,7 +160,7 @@ class Rollouts:
         if rows_written is None:
             rows_written = total - rows_per_task * len(waiting)
         bar = ProgressBar(self.job, total=total, done=rows_written, console=self.console)
-        chat = self.suite.environment.chat
+        chat = self.suite.environment.chat if as_agent else ChatFormat()
         tasks = ((task.id, prompted(rollout(self._playable(task)), chat)) for task in waiting)
         how: dict[str, Any] = {
             "scorer": scorer,
@@ -175,14 +179,14 @@ class Rollouts:
     def branch(self) -> Branching:
         """Let this job's episodes branch, in the way that the environment allows, and say which.
 
-        Call it before `play`. With "none", only whole episodes are what they seem.
+        Call it before `play`. With "none", only whole episodes are what they seem. What the first
+        start of the run found holds for all: another answer would mix two kinds of rows.
 
         Raises:
             EnvironmentFailureError: the self-check could not be played.
         """
         if self._branching is None:
-            self._branching = choice = choose_branching(self.suite)
-            self.metrics.write({"branching": choice.branching, "because": choice.reason})
+            self._branching = choice = self._choose_branching()
             if choice.branching != "replay":
                 console = self.console or Console(stderr=True)
                 what = {"snapshot": "branches restore snapshots", "none": "whole episodes only"}
@@ -241,8 +245,12 @@ class Rollouts:
                 f"{first.error}"
             )
 
-    def build_policy(self, name: str) -> BatchPolicy | HostedPolicy:
+    def build_policy(self, name: str, *, as_agent: bool = True) -> BatchPolicy | HostedPolicy:
         """Build the policy of that name.
+
+        Args:
+            name: of a hosted policy, a policy's folder, or "expert".
+            as_agent: the policy writes actions, as in `play`.
 
         Raises:
             CheckpointError: the folder is not a policy's.
@@ -252,12 +260,21 @@ class Rollouts:
         config, environment = self.config, self.suite.environment
         if is_hosted(name):
             return build_hosted_policy(name, config.upstreams)
-        if environment.chat.tools and name != EXPERT:
+        if as_agent and environment.chat.tools and name != EXPERT:
             raise ConfigError(
                 f"policy is {name!r}, which writes text, and the actions of {environment.name} are "
                 "tool calls; name a hosted policy, such as upstream:NAME"
             )
         return build_policy(name, config.inference, config.environment)
+
+    def _choose_branching(self) -> BranchingChoice:
+        """The choice of the run's first start, which its metrics keep, or a new one."""
+        for row in _rows_of(self.folder.metrics):
+            if "branching" in row:
+                return BranchingChoice(row["branching"], row["because"])
+        choice = choose_branching(self.suite)
+        self.metrics.write({"branching": choice.branching, "because": choice.reason})
+        return choice
 
     def _playable(self, task: Task) -> PlayableTask:
         make: Callable[[], Environment] = partial(self.suite.make, task)
@@ -273,8 +290,11 @@ class Rollouts:
 
 def _failed_task_ids(metrics: Path) -> set[str]:
     """Ids of the tasks that an earlier start of the run could not play."""
-    rows = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
-    return {row["task_id"] for row in rows if "task_id" in row and "error" in row}
+    return {row["task_id"] for row in _rows_of(metrics) if "task_id" in row and "error" in row}
+
+
+def _rows_of(metrics: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from rich.console import Console
 from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.records import TreeRow
 from qnet.types import Candidate, SampleRequest
+from tests.support.own_environments import UnsteadyLamp
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.records import tree_from_row
 from training.data.runs import read_rows
@@ -88,6 +89,20 @@ def test_equal_replays_grow_trees_without_a_word(tmp_path: Path) -> None:
     assert "snapshots" not in shown
     assert "whole episodes" not in shown
     assert branching_in(tmp_path) == ["replay"]
+
+
+def test_a_resumed_run_branches_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, _ = explore(tmp_path, "UnsteadyLamp")
+    (tmp_path / "rows.jsonl").write_text(f"{begun[0].model_dump_json()}\n")
+    monkeypatch.setattr(UnsteadyLamp, "noisy", False)
+    trees, shown = explore(tmp_path, "UnsteadyLamp")
+    assert "explore: whole episodes only: after the same 1 actions" in shown
+    assert branching_in(tmp_path) == ["none"]
+    assert len(trees) == 3
+    for tree in map(tree_from_row, trees):
+        assert all(len(children) <= 1 for children in tree.children[1:])
 
 
 def test_snapshots_grow_trees_where_replays_differ(tmp_path: Path) -> None:

@@ -153,7 +153,8 @@ def test_the_experts_trajectory_is_in_its_tree(tmp_path: Path) -> None:
 def test_metrics_describe_every_tree_and_the_run(tmp_path: Path) -> None:
     rows = explore(configure(tmp_path))
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    *trees, last = [json.loads(line) for line in lines]
+    how, *trees, last = [json.loads(line) for line in lines]
+    assert how["branching"] == "replay"
     assert {line["task_id"] for line in trees} == {row.task_id for row in rows}
     assert last["summary"]["nodes"] == sum(len(row.nodes) for row in rows)
     assert last["summary"]["draws"] == sum(row.draws for row in rows)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,17 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
+from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult, TaskMarker
+from tests.support.broken_environments import WAITING
 from tests.support.wanderer import Wanderer
 from training.data.paraphrases import ParaphraseRow
 from training.data.runs import read_rows
+from training.environment import EnvironmentBundle, EnvironmentConfig
 from training.environments.corridor import CorridorConfig
 from training.evaluation.records import EpisodeRow, MethodName
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
 from training.jobs.paraphrase import ParaphraseConfig, run_paraphrase
+from training.trajectory import ChatFormat
 
 QUIET = Console(quiet=True)
 ASKED = "Paraphrase the text: "
@@ -28,12 +32,14 @@ class Writer:
     name = "writer"
 
     def __init__(self, *, dies_after: int | None = None) -> None:
+        self.asked: list[SampleRequest] = []
         self._calls = itertools.count()
         self._dies_after = dies_after
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         if next(self._calls) == self._dies_after:
             raise KeyboardInterrupt
+        self.asked += requests
         return [self._sample(request) for request in requests]
 
     def _sample(self, request: SampleRequest) -> list[Candidate]:
@@ -106,6 +112,34 @@ def test_each_task_is_written_in_other_words(tmp_path: Path) -> None:
     for row in rows:
         assert row.texts == (f"{row.task.upper()}!", f"{row.task.upper()}?")
         assert row.source == "writer"
+
+
+TOOL = {"type": "function", "function": {"name": "go", "parameters": {"type": "object"}}}
+EXAMPLES = (Message("user", "You are in a corridor."), Message("assistant", "Action: go left"))
+MARKED = replace(WAITING, task_markers=(TaskMarker("Your task is to:"),))
+TOOLED = replace(MARKED, name=f"{__name__}:TOOLED", chat=ChatFormat(tools=(TOOL,)))
+TAUGHT = replace(MARKED, name=f"{__name__}:TAUGHT", chat=ChatFormat(examples=EXAMPLES))
+
+
+@pytest.mark.parametrize("bundle", [TOOLED, TAUGHT])
+def test_the_writer_gets_neither_the_agents_tools_nor_its_examples(
+    tmp_path: Path, bundle: EnvironmentBundle[EnvironmentConfig]
+) -> None:
+    writer = Writer()
+    with_agents_chat = EnvironmentConfig(name=bundle.name)
+    run_paraphrase(config(tmp_path, environment=with_agents_chat), policy=writer, console=QUIET)
+    rows = list(read_rows(tmp_path / "rows.jsonl", ParaphraseRow))
+    assert {row.task for row in rows} == {"wait for 3 turns."}
+    assert len(writer.asked) == len(rows) == 2
+    for request in writer.asked:
+        assert len(request.history) == 1
+        assert not request.sampling.parameters
+
+
+def test_an_environment_that_does_not_mark_its_task_is_refused(tmp_path: Path) -> None:
+    unmarked = config(tmp_path, environment=EnvironmentConfig(name=WAITING.name))
+    with pytest.raises(ConfigError, match=r"has no task_markers.*name an EnvironmentBundle"):
+        run_paraphrase(unmarked, policy=Writer(), console=QUIET)
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:

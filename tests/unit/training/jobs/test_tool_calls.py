@@ -25,9 +25,12 @@ from training.environments.intercode_sql.bundle import (
     InterCodeSqlToolsConfig,
 )
 from training.environments.intercode_sql.episode import SQL_TOOL
+from training.evaluation.choice_regret import ScoredEpisodeRow
+from training.evaluation.drawn_shares import PolicyDraws
 from training.evaluation.records import EpisodeRow
 from training.exploration.decision_groups import Decisions, Draws
 from training.exploration.tree_expansion import Exploration
+from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 from training.jobs.collect import CollectConfig, run_collect
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
 from training.jobs.explore import ExploreConfig, run_explore
@@ -127,6 +130,31 @@ def test_groups_hold_calls_that_are_replayed_and_played_on(tmp_path: Path) -> No
         renderer(), rows[0], GroupLabels(), min_label_margin=0.02, max_length=4096, max_tokens=4096
     )
     assert packed[0].token_ids
+
+
+def test_shares_of_calls_are_drawn_with_the_tools(tmp_path: Path) -> None:
+    fake = Analyst()
+    with upstream(fake) as fields:
+        played = GroupsConfig(
+            output=tmp_path / "groups",
+            decisions=Decisions(draws=(Draws(n=3, temperature=0.7),), max_steps=4, horizon=6),
+            continuation=Continuation(by="policy"),
+            **fields,
+        )
+        run_groups(played, console=QUIET)
+        fake.asked.clear()
+        config = ChoiceRegretConfig(
+            output=tmp_path / "regret",
+            groups=(tmp_path / "groups",),
+            policy=fields["policy"],
+            upstreams=fields["upstreams"],
+            draws=PolicyDraws(n=4),
+        )
+        run_choice_regret(config)
+    assert fake.asked
+    assert all(body.get("tools") == [SQL_TOOL] for body in fake.asked)
+    for row in read_rows(tmp_path / "regret" / "rows.jsonl", ScoredEpisodeRow):
+        assert row.decisions[0].q_values == (0.5, 0.5)
 
 
 def test_trees_hold_calls_and_are_labelled(tmp_path: Path) -> None:
