@@ -1,0 +1,145 @@
+"""The commands of docs/train/whole-way.md, from episodes to the report, with few episodes.
+
+They are run as the page has them, except for addresses, numbers of episodes and sizes of models. So
+few episodes show no lift: the page has the figures of a full run.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.documents import blocks_of
+from tests.support.serving import ROOT, START_S, free_port
+
+PAGE = "docs/train/whole-way.md"
+SHORTER = {
+    "--errands 0:40 --times 5": "--errands 0:6 --times 5",
+    "--errands 40:64 --times 1 ": "--errands 40:43 --times 1 ",
+    "--errands 40:64 --times 12": "--errands 40:45 --times 4",
+    "errands/pipeline.toml": "errands/pipeline.toml --set trunk.architecture.hidden_size=32 "
+    "--set trunk.architecture.layers=1 --set trunk.optimization.epochs=1 "
+    "--set qnet.optimization.epochs=1",
+}
+END_S = 60
+
+
+class Page:
+    """The shell blocks of the page, in order, run in a folder with two ports of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.model = f"http://127.0.0.1:{free_port()}"
+        self._texts = [block.text for block in blocks_of(PAGE) if block.language == "sh"]
+
+    def take(self, expected: str) -> str:
+        """The next block, which has this in it, with the shorter runs and the other ports."""
+        text = self._texts.pop(0)
+        assert expected in text, f"the page goes another way than this test: {text}"
+        for long, short in SHORTER.items():
+            text = text.replace(long, short)
+        here, there = self.url.rpartition(":")[2], self.model.rpartition(":")[2]
+        return text.replace("127.0.0.1:8000", f"127.0.0.1:{here}").replace("8001", there)
+
+    def run(self, expected: str) -> str:
+        """Output of the next block."""
+        done = subprocess.run(
+            ["/bin/bash", "-euc", self.take(expected)],
+            cwd=self.folder,
+            env=self._variables(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @contextmanager
+    def serving(self, expected: str, ready: str) -> Iterator[None]:
+        """The next block as a process, once it answers at an address."""
+        log = self.folder / "serving.log"
+        with (
+            log.open("wb") as output,
+            subprocess.Popen(
+                ["/bin/bash", "-euc", self.take(expected)],
+                cwd=self.folder,
+                env=self._variables(),
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            ) as process,
+        ):
+            try:
+                _wait(process, ready, log)
+                yield
+            finally:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(END_S)
+
+    def done(self) -> bool:
+        """True when every block was run."""
+        return not self._texts
+
+    def _variables(self) -> Mapping[str, str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        port = self.url.rpartition(":")[2]
+        return os.environ | {
+            "PATH": path,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "QGUIDE_PORT": port,
+        }
+
+
+def _wait(process: "subprocess.Popen[bytes]", ready: str, log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            if httpx.get(ready).is_success:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    pytest.fail(f"not ready after {START_S} s: {log.read_text()}")
+
+
+def test_an_agents_episodes_become_a_q_model_and_a_report_of_it(tmp_path: Path) -> None:
+    for name in ("clients", "training"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    page, runs = Page(tmp_path), tmp_path / "runs" / "errands"
+    with page.serving("errands/model.py", f"{page.model}/v1/models"):
+        with page.serving("runs/errands/served", f"{page.url}/readyz"):
+            assert "of 30 errands succeeded" in page.run("--times 5")
+        page.run("qguide run")
+        imported = json.loads((runs / "imported" / "report.json").read_text())
+        assert (imported["episodes"], imported["tasks"]) == (30, 6)
+        assert imported["tool_calls"] == imported["actions"] > 30
+        assert imported["differing_groups"] > 0
+        with page.serving("runs/errands/trial", f"{page.url}/readyz"):
+            page.run("/load")
+            assert "of 3 errands succeeded" in page.run("--times 1")
+            scored = [
+                line
+                for line in page.run("/metrics").splitlines()
+                if line.startswith("qguide_shadow_requests_total{") and not line.endswith(" 0.0")
+            ]
+            assert scored
+            assert all('outcome="failed"' not in line for line in scored)
+            page.run("/alias")
+            assert "of 20 errands succeeded" in page.run("--q-model trial")
+        page.run("qguide report")
+    report = json.loads((runs / "report.json").read_text())
+    arms = {arm["name"]: arm["episodes"] for arm in report["arms"]}
+    assert sum(arms.values()) == 3 + 20
+    assert "house@v1" in arms
+    assert page.done()
