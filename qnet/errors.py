@@ -17,6 +17,8 @@ QGuideError
 │   ├── OverloadedError          the queue is full
 │   ├── UnscorableError          the trunk's server refused this input
 │   ├── JudgeAnswerError         a judge's answer holds no score
+│   ├── JudgeRefusedError        a judge's upstream refused the question
+│   ├── JudgeBusyError           a judge's upstream takes no more requests now
 │   └── JudgeBudgetError         a judge's budget is spent
 ├── UpstreamError                an upstream answered with an error, or not with a completion
 │   ├── UpstreamTimeoutError     it did not answer in time
@@ -175,14 +177,30 @@ class UnscorableError(ScorerUnavailableError):
 
 
 class JudgeAnswerError(ScorerUnavailableError):
-    """A judge's answer holds no score or no order; the message has the answer's beginning."""
+    """A judge's answer holds no score or no order; at DEBUG the log has its beginning."""
+
+
+class JudgeRefusedError(ScorerUnavailableError):
+    """A judge's upstream refused the question; at DEBUG the log has its reason."""
+
+
+class JudgeBusyError(ScorerUnavailableError):
+    """A judge's upstream takes no more requests now, because of a rate limit or a quota.
+
+    Args:
+        retry_after_s: when it may be worth asking again; None: not by waiting.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class JudgeBudgetError(ScorerUnavailableError):
     """A judge's budget of requests or tokens is spent.
 
     Args:
-        retry_after_s: when the next request may be asked; None: not before a restart.
+        retry_after_s: when the next request may be asked; None: not by waiting.
     """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:

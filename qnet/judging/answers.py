@@ -16,8 +16,10 @@ _SHOWN_CHARACTERS: Final = 80
 _SCORE: Final = re.compile(
     rf"(?:score\s*[:=]?\s*)?([0-9](?:\.[0-9]+)?)(?:\s*/\s*{HIGHEST})?", re.IGNORECASE
 )
+_BARE_SCORE: Final = re.compile(r"[0-9](\.[0-9]+)?")
 _LIST: Final = re.compile(r"\[[^\[\]]*\]")
-_AROUND: Final = " \t\r\n*_`.:=\"'()[]"
+_BEFORE: Final = " \t\r\n*_`:=\"'()[]"
+_AFTER: Final = _BEFORE + "."
 """Characters that may surround a score, such as those of Markdown."""
 
 
@@ -43,19 +45,17 @@ def read_score(answer: Candidate, *, judge: str) -> float:
 
     With the probabilities of the score's token it is the mean over the digits,
     sum_d p(d) d / sum_d p(d), of which ties between candidates are rare. Otherwise it is the digit
-    itself. Text before the last line, such as a thought, is not read.
+    itself. Text before the last line, such as a thought, is not read. Of an answer that was cut off
+    the last line may be any line, so it has to be the score alone.
 
     Raises:
         JudgeAnswerError: the last line is not one score from 0 to 9.
     """
     text = answer.message.content
     found = _SCORE.fullmatch(_last_line(text))
-    if found is None or float(found[1]) > HIGHEST:
-        raise JudgeAnswerError(
-            f"judge {judge} answered {_beginning(text)}, which does not end in one number from 0 "
-            f"to {HIGHEST}{_cut_off(answer)}; change its prompt_file, or choose a model that keeps "
-            "to the form"
-        )
+    whole = answer.finished or _BARE_SCORE.fullmatch(text.strip())
+    if found is None or not whole or not _is_score(found[1]):
+        raise _unreadable(answer, judge, f"one number from 0 to {HIGHEST}") from _said(text)
     mean = _mean_digit(answer.logprobs, found[1])
     return (float(found[1]) if mean is None else mean) / HIGHEST
 
@@ -67,23 +67,31 @@ def read_ranking(answer: Candidate, count: int, *, judge: str) -> tuple[float, .
         count: number of candidates, at least 2.
 
     Raises:
-        JudgeAnswerError: the answer's last list does not hold every number from 1 to `count` once.
+        JudgeAnswerError: the answer's last list does not hold every number from 1 to `count` once,
+            or the answer was cut off and is not that list alone.
     """
     text = answer.message.content
     order = _last_list(text)
-    if sorted(order) != list(range(1, count + 1)):
-        raise JudgeAnswerError(
-            f"judge {judge} answered {_beginning(text)}, which does not end in a list of the "
-            f"numbers 1 to {count}, each once{_cut_off(answer)}; change its prompt_file, or choose "
-            "a model that keeps to the form"
-        )
+    whole = answer.finished or _LIST.fullmatch(text.strip())
+    if not whole or sorted(order) != list(range(1, count + 1)):
+        form = f"a list of the numbers 1 to {count}, each once"
+        raise _unreadable(answer, judge, form) from _said(text)
     place = {number: index for index, number in enumerate(order)}
     return tuple(1 - place[number] / (count - 1) for number in range(1, count + 1))
 
 
+def _is_score(number: str) -> bool:
+    """True for a number of the scale; a fraction up to 1 may be of the scale from 0 to 1."""
+    return float(number) <= HIGHEST and ("." not in number or float(number) > 1)
+
+
 def _last_line(text: str) -> str:
-    lines = [line.strip(_AROUND) for line in text.splitlines()]
-    return next((line for line in reversed(lines) if line), "")
+    return next((line for line in map(_bare, reversed(text.splitlines())) if line), "")
+
+
+def _bare(text: str) -> str:
+    """A text without what may surround a score."""
+    return text.lstrip(_BEFORE).rstrip(_AFTER)
 
 
 def _last_list(text: str) -> list[int]:
@@ -102,9 +110,23 @@ def _mean_digit(logprobs: Mapping[str, object] | None, score: str) -> float | No
         tokens = _Logprobs.model_validate(logprobs or {}).content or []
     except ValidationError:  # a shape of the upstream's own
         return None
-    # From the end, because digits may stand in a thought before the score.
-    place = next((t for t in reversed(tokens) if t.token.strip(_AROUND) == score), None)
+    # The first of its line: in "9/9" the second is the scale's end.
+    place = next((t for t in _tokens_of_last_line(tokens) if _bare(t.token) == score), None)
     return _mean(place.top_logprobs) if place else None
+
+
+def _tokens_of_last_line(tokens: Sequence[_Token]) -> list[_Token]:
+    """The tokens of the last line that says something."""
+    lines: list[list[_Token]] = [[]]
+    for token in tokens:
+        said = token.token.strip()
+        before, _, after = token.token.partition(said) if said else (token.token, "", "")
+        if "\n" in before:
+            lines.append([])
+        lines[-1].append(token)
+        if "\n" in after:
+            lines.append([])
+    return next((line for line in reversed(lines) if any(_bare(t.token) for t in line)), [])
 
 
 def _mean(alternatives: Sequence[_Alternative]) -> float | None:
@@ -112,16 +134,23 @@ def _mean(alternatives: Sequence[_Alternative]) -> float | None:
         (int(digit), math.exp(min(alternative.logprob, 0.0)))
         for alternative in alternatives
         if alternative.logprob is not None
-        and re.fullmatch("[0-9]", digit := alternative.token.strip(_AROUND))
+        and re.fullmatch("[0-9]", digit := _bare(alternative.token))
     ]
     total = math.fsum(weight for _, weight in weights)
     return math.fsum(digit * weight for digit, weight in weights) / total if total else None
 
 
-def _beginning(text: str) -> str:
-    shown = text[:_SHOWN_CHARACTERS]
-    return repr(shown) + ("…" if len(text) > len(shown) else "")
+def _unreadable(answer: Candidate, judge: str, form: str) -> JudgeAnswerError:
+    """The error for the caller, who must not see the answer: it may quote the operator's prompt."""
+    fault, remedy = "", "change its prompt_file"
+    if not answer.finished:
+        fault, remedy = " and was cut off by max_tokens", "raise it, change its prompt_file"
+    return JudgeAnswerError(
+        f"judge {judge} gave an answer that does not end in {form}{fault}; {remedy}, or choose a "
+        "model that keeps to the form"
+    )
 
 
-def _cut_off(answer: Candidate) -> str:
-    return "" if answer.finished else " and was cut off by max_tokens"
+def _said(text: str) -> ValueError:
+    """The answer's beginning as a cause, because the log has messages of exceptions at DEBUG."""
+    return ValueError(f"it begins with {text[:_SHOWN_CHARACTERS]!r}")

@@ -10,14 +10,22 @@ What was answered is not asked again, and what cannot be read is an error, never
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
 from qnet.decision.selection import distinct
-from qnet.errors import InvalidCandidatesError, JudgeAnswerError, UpstreamRefusedError
+from qnet.errors import (
+    InvalidCandidatesError,
+    JudgeAnswerError,
+    JudgeBusyError,
+    JudgeRefusedError,
+    UpstreamBusyError,
+    UpstreamRefusedError,
+)
 from qnet.judging.answers import read_ranking, read_score
 from qnet.judging.budget import JudgeBudget
 from qnet.judging.prompt import JudgePrompt, read_prompt
@@ -31,6 +39,10 @@ from qnet.usage import NOTHING, JudgeUsage, TokenUsage, total_of
 
 _LOGPROBS: Final[Mapping[str, object]] = {"logprobs": True, "top_logprobs": 20}
 """As many alternatives as OpenAI and vLLM give: all ten digits with room to spare."""
+
+_QUOTA: Final = "insufficient_quota"
+_WAIT_S: Final = 1.0
+_log = logging.getLogger(__name__)
 
 CallOutcome = Literal["answered", "cached", "unparseable", "failed"]
 """End of a request to the judge; `failed` if there was no answer."""
@@ -49,6 +61,23 @@ class _Answer:
     values: tuple[float, ...]
     spent: TokenUsage
     cached: bool = False
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _Question:
+    """A question of the steps that are being judged.
+
+    Attributes:
+        asking: held while it is asked, so that two steps with the same question ask it once.
+        admitted_by: the step that has set a request of the budget aside for it; None if there is
+            none, or it was sent.
+    """
+
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    admitted_by: object | None = None
+
+
+_Read = Callable[[Candidate], tuple[float, ...]]
 
 
 class Judge:
@@ -80,8 +109,7 @@ class Judge:
         self.observe: Callable[[CallOutcome, TokenUsage], None] = lambda *_: None
         self._takes_logprobs = settings.logprobs and settings.mode == "score"
         self._known = LRUCache[str, _Answer](size=settings.cached_answers)
-        # One lock per question, so that two requests with the same one ask it once.
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._questions: WeakValueDictionary[str, _Question] = WeakValueDictionary()
 
     @property
     def ranks(self) -> bool:
@@ -102,18 +130,19 @@ class Judge:
             HistoryTooLongError: the upstream says that the conversation exceeds its context.
             InvalidCandidatesError: there are no candidates, a single one to rank, or observations.
             JudgeAnswerError: an answer holds no score.
-            JudgeBudgetError: a limit of the settings is reached.
-            UpstreamError: the upstream failed, was silent, is unreachable or busy.
-            UpstreamRefusedError: the upstream says that the request is wrong.
+            JudgeBudgetError: the step would exceed a limit of the settings.
+            JudgeBusyError: the upstream takes no more requests now.
+            JudgeRefusedError: the upstream says that the question is wrong.
+            UpstreamError: the upstream failed, was silent or is unreachable.
         """
         unique = distinct(request.candidates)
         self._require_judgeable(request, len(unique.messages))
         if self.ranks:
             values, answers = await self._rank(request.history, unique.messages)
         else:
-            answers = await all_of(
-                [self._score(request.history, message) for message in unique.messages],
-                at_once=self.settings.parallel,
+            answers = await self._answers(
+                [self._prompt.score(request.history, message) for message in unique.messages],
+                lambda answer: (read_score(answer, judge=self.name),),
             )
             values = [answer.values[0] for answer in answers]
         return ScoreResult(
@@ -137,12 +166,6 @@ class Judge:
                 "single one; give at least 2, or use a judge with the mode 'score'"
             )
 
-    async def _score(self, history: History, candidate: Message) -> _Answer:
-        return await self._ask(
-            self._prompt.score(history, candidate),
-            lambda answer: (read_score(answer, judge=self.name),),
-        )
-
     async def _rank(
         self, history: History, candidates: Sequence[Message]
     ) -> tuple[list[float], list[_Answer]]:
@@ -153,28 +176,64 @@ class Judge:
         candidates are the same question, however they were drawn.
         """
         shown = sorted(range(len(candidates)), key=lambda i: _text_hash(history, candidates[i]))
-        answer = await self._ask(
-            self._prompt.rank(history, [candidates[i] for i in shown]),
+        [answer] = await self._answers(
+            [self._prompt.rank(history, [candidates[i] for i in shown])],
             lambda answer: read_ranking(answer, len(candidates), judge=self.name),
         )
         value_of = dict(zip(shown, answer.values, strict=True))
         return [value_of[i] for i in range(len(candidates))], [answer]
 
-    async def _ask(
-        self, question: History, read: Callable[[Candidate], tuple[float, ...]]
-    ) -> _Answer:
-        """The values of the answer to a question, which is asked once."""
-        key = _text_hash(question, salt=current_tenant().cache_salt)
-        asking = self._asking.setdefault(key, asyncio.Lock())
-        async with asking:
+    async def _answers(self, texts: Sequence[History], read: _Read) -> list[_Answer]:
+        """The answers to a step's questions, each of which is asked once, or none of them."""
+        salt = current_tenant().cache_salt
+        keys = [_text_hash(text, salt=salt) for text in texts]
+        questions = [self._questions.setdefault(key, _Question()) for key in keys]
+        step = object()
+        due = self._admit(step, dict(zip(keys, questions, strict=True)))
+        try:
+            return await all_of(
+                [
+                    self._ask(key, question, text, read)
+                    for key, question, text in zip(keys, questions, texts, strict=True)
+                ],
+                at_once=self.settings.parallel,
+            )
+        finally:
+            for question in due:
+                if question.admitted_by is step:
+                    question.admitted_by = None
+                    self._budget.release(1)
+
+    def _admit(self, step: object, questions: Mapping[str, _Question]) -> list[_Question]:
+        """The questions for which the step has set a request aside.
+
+        It needs none for those that are known or that another step is asking.
+        """
+        due = [
+            question
+            for key, question in questions.items()
+            if self._known.get(key) is None
+            and question.admitted_by is None
+            and not question.asking.locked()
+        ]
+        self._budget.admit(len(due))
+        for question in due:
+            question.admitted_by = step
+        return due
+
+    async def _ask(self, key: str, question: _Question, text: History, read: _Read) -> _Answer:
+        async with question.asking:
             if known := self._known.get(key):
                 self.observe("cached", NOTHING)
                 return replace(known, cached=True)
-            self._budget.admit()
-            drawn, spent = await self._drawn(question)
+            if question.admitted_by is None:  # the step that was to ask it has failed
+                self._budget.admit(1)
+            question.admitted_by = None
+            drawn, spent = await self._drawn(text)
             try:
                 answer = _Answer(read(drawn), spent)
-            except JudgeAnswerError:
+            except JudgeAnswerError as error:
+                _log.warning("a judge's answer cannot be read", exc_info=error)
                 self.observe("unparseable", spent)
                 raise
             self.observe("answered", spent)
@@ -185,7 +244,7 @@ class Judge:
         """The answer and its tokens, which count against the budget even if it fails."""
         with collect_usage() as answered:
             try:
-                drawn = await self._draw(question)
+                drawn = await self._draw_or_explain(question)
             except BaseException:  # including the cancellation when the client disconnects
                 self.observe("failed", total_of(answered))
                 raise
@@ -193,13 +252,35 @@ class Judge:
                 self._budget.spend(_tokens(total_of(answered)))
         return drawn, total_of(answered)
 
+    async def _draw_or_explain(self, question: History) -> Candidate:
+        """The answer; a refusal concerns the judge's settings, not the caller's request."""
+        try:
+            return await self._draw(question)
+        except UpstreamRefusedError as error:
+            _log.warning("a judge's upstream refused its question", exc_info=error)
+            named = ", ".join(filter(None, (error.upstream_code, error.parameter)))
+            raise JudgeRefusedError(
+                f"the upstream refused judge {self.name}'s question"
+                f"{f' ({named})' if named else ''}; change the judge's settings, or choose another "
+                "model; the log has the reason at the level DEBUG"
+            ) from error
+        except UpstreamBusyError as error:
+            wait_s = None if error.upstream_code == _QUOTA else error.retry_after_s or _WAIT_S
+            raise JudgeBusyError(
+                f"the upstream of judge {self.name} takes no more requests now; try later",
+                retry_after_s=wait_s,
+            ) from error
+
     async def _draw(self, question: History) -> Candidate:
+        """The answer to a request that was admitted."""
         if not self._takes_logprobs:
             return await self._sample(question, {})
         try:
             return await self._sample(question, _LOGPROBS)
-        except UpstreamRefusedError:
-            # It may be `logprobs` that was refused. Any other fault is refused again.
+        except UpstreamRefusedError as error:
+            if not _may_mean_logprobs(error):
+                raise
+            self._budget.admit(1)
             drawn = await self._sample(question, {})
             self._takes_logprobs = False
             return drawn
@@ -207,9 +288,18 @@ class Judge:
     async def _sample(self, question: History, more: Mapping[str, object]) -> Candidate:
         asked = self.settings
         parameters: dict[str, Any] = {**asked.parameters, **more}
+        self._budget.send()
         sampling = Sampling(asked.temperature, asked.max_tokens, parameters=parameters)
         [drawn] = await self._upstream.sample(question, n=1, sampling=sampling)
         return drawn
+
+
+def _may_mean_logprobs(error: UpstreamRefusedError) -> bool:
+    """False if the refusal names another cause: a field, or the content."""
+    parameter = error.parameter or ""
+    if "logprobs" in parameter or "logprobs" in str(error):
+        return True
+    return not parameter and "content" not in error.upstream_code
 
 
 def _tokens(spent: TokenUsage) -> int:

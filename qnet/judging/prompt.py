@@ -40,6 +40,7 @@ RANK_QUESTION: Final = (
 CONVERSATION: Final = "The conversation:"
 _CANDIDATE: Final = "The proposal:"
 _CANDIDATES: Final = "The proposals:"
+_LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ def read_prompt(file: Path | None) -> JudgePrompt:
 
 
 def _line(**fields: str | int) -> str:
-    # Line ends are escaped in JSON, and a lone surrogate, which has no UTF-8, is escaped by json.
-    text = json.dumps(fields, ensure_ascii=False)
+    # JSON escapes the line ends of ASCII, but not those of Unicode, which models may read as such.
+    # A lone surrogate has no UTF-8.
+    text = json.dumps(fields, ensure_ascii=False).translate(_LINE_ENDS)
     return text.encode(errors="backslashreplace").decode()

@@ -30,13 +30,15 @@ class JudgeSettings(BaseModel):
             need.
         max_tokens: longest answer; null leaves it to the upstream, which reasoning models need.
         logprobs: ask for the probabilities of the score's tokens, of which the score is the mean;
-            an upstream that refuses them is asked without. For `score` only.
+            an upstream that refuses them is asked again without. For `score` only.
         parameters: further parameters of every request, for example `reasoning_effort`.
         parallel: maximum number of requests at the same time for one step.
         cached_answers: number of answers kept; what is kept is not asked again.
-        calls_per_hour: maximum number of requests within an hour; 0 is no limit.
+        calls_per_hour: maximum number of requests within an hour; 0 is no limit. A request that its
+            upstream's `retries` repeat counts once.
         tokens_per_hour: maximum number of tokens read and generated within an hour; 0 is no limit.
-        total_calls: maximum number of requests of a process; 0 is no limit.
+        total_calls: maximum number of requests of a process, counted as in `calls_per_hour`; 0 is
+            no limit.
         total_tokens: maximum number of tokens read and generated for a process; 0 is no limit.
     """
 

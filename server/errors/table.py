@@ -1,6 +1,6 @@
 """The table from error classes to HTTP statuses, and the handlers that apply it."""
 
-from math import ceil
+from math import ceil, inf
 
 import structlog
 from fastapi import FastAPI, Request
@@ -17,6 +17,8 @@ from qnet.errors import (
     InvalidRequestError,
     JudgeAnswerError,
     JudgeBudgetError,
+    JudgeBusyError,
+    JudgeRefusedError,
     MalformedHistoryError,
     OverloadedError,
     QGuideError,
@@ -66,6 +68,8 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     RoutingError: (409, "routing_refused"),
     OverloadedError: (503, "overloaded"),
     JudgeBudgetError: (503, "judge_budget"),
+    JudgeBusyError: (503, "judge_busy"),
+    JudgeRefusedError: (502, "judge_refused"),
     JudgeAnswerError: (502, "judge_unreadable"),
     ScorerUnavailableError: (503, "scorer_unavailable"),
     UpstreamTimeoutError: (504, "upstream_timeout"),
@@ -111,6 +115,7 @@ def error_response(
 
     Args:
         param: the invalid field; only OpenAI's format has a place for it.
+        retry_after_s: None is unknown; infinity leaves out Retry-After.
         upstream: an upstream's own code and type, which OpenAI's format keeps.
     """
     message = message.encode(errors="replace").decode()  # it may quote a lone surrogate
@@ -123,8 +128,10 @@ def error_response(
         if speaks_openai(path):
             status, detail = openai_detail(status, code, message, param, upstream)
         body = {"error": {**detail, "request_id": request_id}}
-    wait_s = max(RETRY_AFTER_S, ceil(retry_after_s or 0))  # clients would retry 0 in a tight loop
-    headers = {"Retry-After": str(wait_s)} if status in (429, 503, OVERLOADED) else {}
+    headers = {}
+    if status in (429, 503, OVERLOADED) and retry_after_s != inf:
+        # Clients would retry 0 in a tight loop.
+        headers["Retry-After"] = str(max(RETRY_AFTER_S, ceil(retry_after_s or 0)))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(body, status_code=status, headers=headers)
@@ -146,12 +153,18 @@ def known_error_response(request: Request, error: Exception) -> JSONResponse:
                 error.code if isinstance(error, OverLimitError) else code,
                 str(error),
                 param=getattr(error, "parameter", None),
-                retry_after_s=getattr(error, "retry_after_s", None),
+                retry_after_s=_retry_after_s(error),
                 upstream=UpstreamWords(
                     getattr(error, "upstream_code", ""), getattr(error, "upstream_type", "")
                 ),
             )
     return unknown_error_response(request, error)
+
+
+def _retry_after_s(error: Exception) -> float | None:
+    wait_s: float | None = getattr(error, "retry_after_s", None)
+    waiting_is_vain = wait_s is None and isinstance(error, JudgeBudgetError | JudgeBusyError)
+    return inf if waiting_is_vain else wait_s
 
 
 async def _known(request: Request, error: Exception) -> JSONResponse:

@@ -17,10 +17,14 @@ from pydantic import FiniteFloat, TypeAdapter
 
 from qnet.tenant import current_tenant
 from qnet.types import AsyncScorer, ScoreRequest, ScoreResult
+from qnet.usage import JudgeUsage
 from server.redis.client import NAMESPACE, RedisLink
 
 _MEMORY_ENTRIES: Final = 10_000
-_ROW: Final = TypeAdapter(tuple[tuple[FiniteFloat, ...], int])
+_ROW: Final = TypeAdapter(
+    tuple[tuple[FiniteFloat, ...], int] | tuple[tuple[FiniteFloat, ...], int, int]
+)
+"""Q-values, tokens and, of a judge, questions."""
 
 
 class ScoreCache:
@@ -44,7 +48,7 @@ class ScoreCache:
         self._kept = TTLCache[str, bytes](max_entries, ttl_s, timer=clock)
 
     async def get(self, key: str) -> ScoreResult | None:
-        """The cached result, or None; all of its tokens count as cached."""
+        """The cached result, or None; all of its tokens and of a judge's calls count as cached."""
 
         async def shared() -> ScoreResult | None:
             assert self._link is not None
@@ -60,7 +64,9 @@ class ScoreCache:
     async def put(self, key: str, result: ScoreResult) -> None:
         """Store a result."""
         tokens = result.computed_tokens + result.cached_tokens
-        row = json.dumps([result.q_values, tokens], allow_nan=False).encode()
+        judge = result.judge
+        questions = [] if judge is None else [judge.calls + judge.cached_calls]
+        row = json.dumps([result.q_values, tokens, *questions], allow_nan=False).encode()
 
         async def shared() -> None:
             assert self._link is not None
@@ -113,8 +119,9 @@ class CachedScorer:
 
 
 def _result(row: bytes) -> ScoreResult:
-    q_values, tokens = _ROW.validate_json(row)
-    return ScoreResult(q_values, computed_tokens=0, cached_tokens=tokens)
+    q_values, tokens, *questions = _ROW.validate_json(row)
+    judge = JudgeUsage(cached_calls=questions[0]) if questions else None
+    return ScoreResult(q_values, computed_tokens=0, cached_tokens=tokens, judge=judge)
 
 
 def _name(key: str) -> str:

@@ -5,6 +5,7 @@ import re
 from typing import Any, Final
 
 from qnet.errors import ConfigError
+from qnet.support.addresses import without_secrets
 
 _OPENAI: Final = "openai:"
 _OPENAI_URL: Final = "https://api.openai.com/v1"
@@ -20,12 +21,13 @@ def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
         ConfigError: the text is no upstream, its model cannot be a name, or OPENAI_API_KEY is not
             set.
     """
+    shown = without_secrets(text)
     if text.startswith(_OPENAI):
         model = text.removeprefix(_OPENAI)
         key = os.environ.get(_OPENAI_KEY, "")
         if not key:
             raise ConfigError(
-                f"the upstream {text!r} needs a key, but {_OPENAI_KEY} is not set; export it"
+                f"the upstream {shown!r} needs a key, but {_OPENAI_KEY} is not set; export it"
             )
         fields = {"url": _OPENAI_URL, "model": model, "api_key": key}
     elif found := _ADDRESS.fullmatch(text):
@@ -33,12 +35,12 @@ def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
         fields = {"url": found[1], "model": model}
     else:
         raise ConfigError(
-            f"the upstream {text!r} is neither {_OPENAI}MODEL nor an address such as "
+            f"the upstream {shown!r} is neither {_OPENAI}MODEL nor an address such as "
             "http://127.0.0.1:8001/v1#MODEL; write it as one of these, or set QGUIDE_UPSTREAMS"
         )
     if not _NAME.fullmatch(model):
         raise ConfigError(
-            f"the model {model!r} of the upstream {text!r} cannot be its name, which takes 1 to 64 "
-            "letters, digits and ._/-; name it yourself in QGUIDE_UPSTREAMS"
+            f"the model {without_secrets(model)!r} of the upstream {shown!r} cannot be its name, "
+            "which takes 1 to 64 letters, digits and ._/-; name it yourself in QGUIDE_UPSTREAMS"
         )
     return model, fields

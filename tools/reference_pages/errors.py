@@ -13,8 +13,8 @@ _INTRODUCTION: Final = (
     'The body of every error is `{"error": {"code", "message", "request_id"}}`; the routes of '
     "OpenAI's API use OpenAI's format, with OpenAI's code where it has one (in brackets), and keep "
     "the code and type of an upstream's refusal. The message states the value, the limit and the "
-    "remedy. 429 and 503 carry `Retry-After`. The last column is the exception class of the Python "
-    "client; the TypeScript client uses the same name."
+    "remedy. 429 and 503 carry `Retry-After`, unless waiting does not help. The last column is the "
+    "exception class of the Python client; the TypeScript client uses the same name."
 )
 _OTHERS: Final = (
     (400, "malformed_request", "The bytes received are not a valid HTTP/1.1 request."),

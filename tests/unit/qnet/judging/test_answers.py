@@ -38,17 +38,30 @@ def test_without_probabilities_the_score_is_the_number(text: str, score: float) 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "ten", "10", "9.5", "-1", "7 or 8", "3 of 9", "I would say 7 out of 10.", "7\nfine"],
+    [
+        *("", "ten", "10", "9.5", "-1", "7 or 8", "3 of 9", "I would say 7 out of 10.", "7\nfine"),
+        *(".8", "0.8", "Score: 0.8", "Score: .8", "1.0"),  # of a scale from 0 to 1
+    ],
 )
-def test_an_answer_without_a_score_is_an_error_with_its_beginning(text: str) -> None:
+def test_an_answer_without_a_score_is_an_error_that_does_not_quote_it(text: str) -> None:
     with pytest.raises(JudgeAnswerError) as error:
         read_score(answer(text), judge="j")
-    assert f"judge j answered {text!r}" in str(error.value)
+    assert str(error.value) == (
+        "judge j gave an answer that does not end in one number from 0 to 9; change its "
+        "prompt_file, or choose a model that keeps to the form"
+    )
 
 
-def test_a_long_answer_is_quoted_from_its_beginning_and_its_end_is_explained() -> None:
-    with pytest.raises(JudgeAnswerError, match=r"answered 'aaa.*a'…, .* was cut off by max_tokens"):
-        read_score(answer("a" * 500, finished=False), judge="j")
+@pytest.mark.parametrize(
+    "text", ["a" * 500, "The options are:\n1.", "1.", "Score: 1", "I think:\n7", "7 of"]
+)
+def test_an_answer_that_was_cut_off_has_no_score(text: str) -> None:
+    with pytest.raises(JudgeAnswerError, match="was cut off by max_tokens; raise it"):
+        read_score(answer(text, finished=False), judge="j")
+
+
+def test_an_answer_that_is_only_the_score_may_end_at_max_tokens() -> None:
+    assert read_score(answer(" 7", finished=False), judge="j") == pytest.approx(7 / 9)
 
 
 def test_with_probabilities_the_score_is_their_mean() -> None:
@@ -62,6 +75,14 @@ def test_the_probabilities_are_those_of_the_last_line() -> None:
     tokens = [token("2", {"2": 1.0}), token("\n"), token("5", {"5": 0.5, "6": 0.5}), token("\n")]
     said = answer("2\n5\n", logprobs={"content": tokens})
     assert read_score(said, judge="j") == pytest.approx(5.5 / 9)
+
+
+@pytest.mark.parametrize("before", [[], [token("9", {"9": 1.0}), token(".\n\n")]])
+def test_the_probabilities_are_the_scores_and_not_the_scales(before: list[dict[str, Any]]) -> None:
+    score = [token("Score"), token(":"), token(" 9", {" 9": 0.5, " 8": 0.5})]
+    tokens = [*before, *score, token("/"), token("9", {"9": 1.0})]
+    said = answer("".join(each["token"] for each in tokens), logprobs={"content": tokens})
+    assert read_score(said, judge="j") == pytest.approx(8.5 / 9)
 
 
 @pytest.mark.parametrize(
@@ -92,3 +113,9 @@ def test_a_ranking_becomes_equal_steps_from_one_to_zero() -> None:
 def test_a_list_that_is_no_ranking_is_an_error(text: str) -> None:
     with pytest.raises(JudgeAnswerError, match="numbers 1 to 2, each once"):
         read_ranking(answer(text), 2, judge="j")
+
+
+def test_a_ranking_that_was_cut_off_is_an_error_unless_it_is_the_whole_answer() -> None:
+    assert read_ranking(answer("[2, 1]", finished=False), 2, judge="j") == (0.0, 1.0)
+    with pytest.raises(JudgeAnswerError, match="was cut off by max_tokens"):
+        read_ranking(answer("First I thought [1, 2], but", finished=False), 2, judge="j")

@@ -12,43 +12,76 @@ def budget(clock: Clock, **limits: int) -> JudgeBudget:
     return JudgeBudget("j", JudgeSettings.model_validate(limits), clock=clock)
 
 
+def send(own: JudgeBudget) -> None:
+    own.admit(1)
+    own.send()
+
+
 def test_requests_are_refused_until_the_hour_is_over() -> None:
     clock = Clock()
     own = budget(clock, calls_per_hour=2)
-    own.admit()
+    send(own)
     clock.now_s += 600
-    own.admit()
+    send(own)
     with pytest.raises(JudgeBudgetError, match="used 2 of its calls_per_hour of 2") as error:
-        own.admit()
+        send(own)
     assert error.value.retry_after_s == pytest.approx(3060)
     clock.now_s += 3060
-    own.admit()
+    send(own)
     with pytest.raises(JudgeBudgetError):
-        own.admit()
+        send(own)
 
 
 def test_tokens_count_when_they_are_known() -> None:
     own = budget(Clock(), tokens_per_hour=100)
-    own.admit()
-    own.admit()
+    send(own)
+    send(own)
     own.spend(1_200)
     with pytest.raises(JudgeBudgetError, match="used 1,200 of its tokens_per_hour of 100"):
-        own.admit()
+        send(own)
 
 
 @pytest.mark.parametrize("limits", [{"total_calls": 1}, {"total_tokens": 5}])
 def test_a_total_is_never_given_back(limits: dict[str, int]) -> None:
     clock = Clock()
     own = budget(clock, **limits)
-    own.admit()
+    send(own)
     own.spend(5)
     clock.now_s += 1e6
     with pytest.raises(JudgeBudgetError, match=f"{next(iter(limits))} of .*; raise it and restart"):
-        own.admit()
+        send(own)
 
 
 def test_without_limits_nothing_is_refused() -> None:
     own = budget(Clock())
     for _ in range(1_000):
-        own.admit()
+        send(own)
         own.spend(10_000)
+
+
+@pytest.mark.parametrize("name", ["calls_per_hour", "total_calls"])
+def test_the_requests_of_a_step_are_admitted_together_or_not_at_all(name: str) -> None:
+    own = budget(Clock(), **{name: 3})
+    own.admit(2)
+    with pytest.raises(JudgeBudgetError, match=f"2 of its {name} of 3, and the step needs 2"):
+        own.admit(2)
+    own.release(1)
+    own.send()
+    own.admit(2)
+
+
+def test_a_step_waits_until_as_many_requests_are_an_hour_old() -> None:
+    clock = Clock()
+    own = budget(clock, calls_per_hour=3)
+    for _ in range(3):
+        send(own)
+        clock.now_s += 600
+    with pytest.raises(JudgeBudgetError) as error:
+        own.admit(2)
+    assert error.value.retry_after_s == pytest.approx(600 + 3660 - 1800)
+
+
+def test_a_step_larger_than_a_limit_is_not_told_to_wait() -> None:
+    with pytest.raises(JudgeBudgetError, match="fewer candidates or raise it") as error:
+        budget(Clock(), calls_per_hour=2).admit(3)
+    assert error.value.retry_after_s is None

@@ -110,7 +110,8 @@ def test_an_unreadable_answer_is_a_502_or_the_first_candidate(
     upstream.fault = "chatty"
     failed = client.post("/v1/act", json=ACT)
     assert (failed.status_code, failed.json()["error"]["code"]) == (502, "judge_unreadable")
-    assert "answered 'Thought: I should" in failed.json()["error"]["message"]
+    assert "does not end in one number" in failed.json()["error"]["message"]
+    assert "I should" not in failed.text, "it may quote the operator's prompt"
     taken = client.post("/v1/act", json=ACT | {"fallback": "first"}).raise_for_status().json()
     assert (taken["guided"], taken["chosen"]) == (False, 0)
     assert "does not end in one number" in taken["unguided_reason"]
@@ -127,6 +128,30 @@ def test_a_spent_budget_is_a_503_that_says_when_to_come_back(
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "judge_budget")
     assert int(refused.headers["Retry-After"]) > 3000
     assert score(client)["usage"]["judge"]["cached_calls"] == 3, "what is known costs nothing"
+
+
+def test_a_budget_that_does_not_come_back_names_no_time(
+    serve: Serve, address: Address, upstream: FakeUpstream
+) -> None:
+    client = serve(settings_of(address[1], {"total_calls": 2}))
+    refused = client.post("/v1/act", json=ACT)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "judge_budget")
+    assert "Retry-After" not in refused.headers
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"), [("policy", 502, "judge_refused"), ("429", 503, "judge_busy")]
+)
+def test_a_refusal_of_the_judges_upstream_is_not_the_callers(
+    serve: Serve, address: Address, upstream: FakeUpstream, fault: Any, status: int, code: str
+) -> None:
+    client = serve(settings_of(address[1]))
+    upstream.fault, upstream.faults_after = fault, 1
+    chat = {"messages": [TASK], "qguide": {"num_candidates": 3, "fallback": "error"}}
+    failed = client.post("/v1/chat/completions", json=chat)
+    error = failed.json()["error"]
+    assert (failed.status_code, error["code"], error["param"]) == (status, code, None)
+    assert failed.headers.get("Retry-After") == ("1" if status == 503 else None)
 
 
 def test_a_ranking_judge_refuses_what_compares_steps(
@@ -146,6 +171,7 @@ def test_scores_are_cached_for_replicas_by_model_and_prompt(
     first, again = score(client), score(client)
     assert first["scores"] == again["scores"]
     assert again["usage"]["scored_tokens"] == 0
+    assert (again["usage"]["judge"]["calls"], again["usage"]["judge"]["cached_calls"]) == (0, 3)
     assert len(upstream.asked) == 3
 
 

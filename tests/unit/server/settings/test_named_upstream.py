@@ -39,3 +39,12 @@ def test_what_names_no_upstream_is_refused(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigError, match=reason):
         named_upstream(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["http://me:hush@host/v1", "http://me:hush@host/v1#a:b", "http://me:h#hush@host/v1#m"]
+)
+def test_a_refusal_does_not_print_a_password(text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        named_upstream(text)
+    assert "hush" not in str(error.value)
