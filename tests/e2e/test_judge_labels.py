@@ -98,7 +98,7 @@ def test_a_small_q_model_learns_the_judges_scores(labels: list[LabelRow], tmp_pa
     again = Settings(policy=SCRIPTED, q_models={"q": str(tmp_path / "qnet" / "checkpoint")})
     history = [{"role": "user", "content": f"take the mug from the {PLACES[0]}"}]
     with TestClient(create_app(again), "http://localhost") as client:
-        [card] = [c for c in client.get("/v1/models").json()["data"] if c["kind"] == "q_model"]
+        [card] = client.get("/v1/models").json()["q_models"]
         body = {"messages": history, "candidates": REPLIES}
         answer = client.post("/v1/score", json=body).raise_for_status().json()
     assert (card["target"], card["judge"], answer["judge"]) == ("judge", None, False)

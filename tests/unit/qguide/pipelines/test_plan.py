@@ -15,9 +15,10 @@ from tests.support.serving import ROOT
 
 EMBEDDED = ROOT / "training/configs/alfworld/embedded/pipeline.toml"
 NO_MODELS = {
-    "api_key_variable", "classifiers", "device", "environment", "groups", "instructions", "model",
-    "name", "parameters", "paraphrases_sha256", "phrases", "policy_sha256", "qnet_sha256",
-    "reward_key", "runs", "slice", "target_modules", "task_key", "upstreams", "verifier_sha256",
+    "api_key_variable", "classifiers", "device", "environment", "groups", "instructions", "judge",
+    "judges", "model", "name", "parameters", "paraphrases_sha256", "phrases", "policy_sha256",
+    "qnet_sha256", "reward_key", "runs", "slice", "target_modules", "task_key", "upstreams",
+    "verifier_sha256",
 }  # fmt: skip
 """Fields of text, in any job, that name neither a file nor a model."""
 

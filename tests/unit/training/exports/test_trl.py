@@ -210,7 +210,14 @@ def _without_nulls(value: Any) -> Any:
     """The value without the nulls that parquet has in place of fields that were not written."""
     if isinstance(value, dict):
         optional = {"tool_calls", "reply", "observed", "opening", "sources", "start"}
-        left_out = optional | {"tool_call_id", "visit_counts", "values", "kind", "last_observed"}
+        left_out = optional | {
+            "tool_call_id",
+            "visit_counts",
+            "values",
+            "kind",
+            "last_observed",
+            "judged",
+        }
         return {
             name: _without_nulls(item)
             for name, item in value.items()
