@@ -13,7 +13,7 @@ TRAIN: Final = "train"
 PACKAGES: Final = {
     MODELS: frozenset({"torch", "safetensors"}),
     REPORT: frozenset({"matplotlib", "scipy"}),
-    TRAIN: frozenset({"accelerate", "bm25s", "peft"}),
+    TRAIN: frozenset({"accelerate", "bm25s", "peft", "rapidfuzz"}),
 }
 """Packages of each extra; `train` brings the other two."""
 
