@@ -57,7 +57,8 @@ test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the tes
 
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
 	QGUIDE_CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python QGUIDE_CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
-		$(bin)/python -m pytest -rs tests/e2e/test_responses_clients.py tests/e2e/test_messages_clients.py
+		$(bin)/python -m pytest -rs tests/e2e/test_completions_clients.py tests/e2e/test_responses_clients.py \
+		tests/e2e/test_messages_clients.py
 
 test-openapi: setup $(VENV)/.installed-dev ## 10,000 requests made from the OpenAPI document
 	QGUIDE_OPENAPI_CASES=10000 $(bin)/python -m pytest -s tests/e2e/test_openapi.py

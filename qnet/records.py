@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
-from qnet.types import Message, Role, ToolCall
+from qnet.types import ActionOutcome, Message, Role, ThresholdAction, ToolCall
 
 ROOT_ID: Final = 0
 """The task before any action. It is not among a tree's nodes."""
@@ -227,14 +227,34 @@ class OfferedRow(Row):
     count: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=_is_none)
 
 
+class ThresholdActionRow(Row):
+    """An action of a served step whose best Q was below the operator's threshold.
+
+    Attributes:
+        policy: the policy that drew; "" for `stop`.
+        candidates: texts that it drew, in `candidates` of the step as well.
+        q_before, q_after: best Q without and with them.
+    """
+
+    action: ThresholdAction
+    outcome: ActionOutcome
+    policy: str = ""
+    candidates: tuple[str, ...] = ()
+    q_before: FiniteFloat
+    q_after: FiniteFloat
+    prompt_tokens: NonNegativeInt = 0
+    completion_tokens: NonNegativeInt = 0
+
+
 class OfferRow(Row):
     """One served step: its candidates, and what became of the episode.
 
     Attributes:
         depth: number of the step's action in the episode, from 1.
         candidates: the distinct ones, in the order in which they were drawn.
-        chosen: the candidate that was answered.
-        taken: the action in the episode, which is the agent's to decide.
+        chosen: the candidate that was answered, or would have been if the step was not stopped.
+        taken: the action in the episode, which is the agent's to decide; "" for a step that was
+            stopped, where the agent did nothing else.
         q_model: `name@version` that gave the Q-values.
         policy: the one that drew the candidates, "agent" where the caller brought its own.
         episode: id of the episode, made up when it was recorded; "" in rows of before.
@@ -243,6 +263,9 @@ class OfferRow(Row):
         completion_tokens: tokens drawn for the step.
         duration_ms: time of the step in the server.
         judge: the Q-values are a judge's, a prompted chat model's.
+        left_out_messages, left_out_tokens: of the history, where the Q model read a window of it.
+        threshold: the Q below which actions are taken; None where none is set.
+        actions: those that were taken.
     """
 
     task_id: NonEmpty
@@ -261,3 +284,7 @@ class OfferRow(Row):
         default=None, exclude_if=_is_none
     )
     judge: bool = Field(default=False, exclude_if=lambda judge: not judge)
+    left_out_messages: NonNegativeInt = Field(default=0, exclude_if=lambda number: not number)
+    left_out_tokens: NonNegativeInt = Field(default=0, exclude_if=lambda number: not number)
+    threshold: FiniteFloat | None = Field(default=None, exclude_if=_is_none)
+    actions: tuple[ThresholdActionRow, ...] = Field(default=(), exclude_if=lambda taken: not taken)

@@ -7,7 +7,7 @@ Jobs, which have no callers, run as `NOBODY`.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 
@@ -19,10 +19,13 @@ class Tenant:
         name: callers of different names take turns at the device.
         cache_salt: what is cached under one salt is never found under another, so that cached
             tokens or a fast answer do not tell a caller what others have asked.
+        request: the request that is worked for, as far as it can be told from others; a request
+            may have many scores.
     """
 
     name: str = ""
     cache_salt: str = ""
+    request: object = field(default=None, compare=False, repr=False)
 
 
 NOBODY: Final = Tenant()

@@ -5,6 +5,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
+from qnet.native import NativeAnswer, NativeRequest
 from qnet.usage import JudgeUsage, TokenUsage, total_of
 
 Result = TypeVar("Result")
@@ -59,6 +60,8 @@ class Message:
     @property
     def text(self) -> str:
         """Text of the turn, tool calls as lines `Action: name({"argument": "value"})`."""
+        if not self.tool_calls:
+            return self.content
         calls = [f"Action: {call.name}({call.canonical_arguments})" for call in self.tool_calls]
         return "\n".join([self.content, *calls] if self.content else calls)
 
@@ -111,6 +114,7 @@ class Sampling:
         first_greedy: the first candidate is drawn at temperature 0, the others as said.
         parameters: other ones of OpenAI's; an upstream gets them as they are, no other policy
             knows any.
+        native: the caller's request, for an upstream of the same dialect.
     """
 
     temperature: float | None = 0.7
@@ -118,6 +122,7 @@ class Sampling:
     seed: int | None = None
     first_greedy: bool = False
     parameters: Mapping[str, object] = field(default_factory=dict, hash=False)
+    native: NativeRequest | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,7 @@ class Candidate:
         logprobs: of its tokens, as the upstream gave them.
         extra: whatever else the upstream said of it.
         answer_extra: whatever else the upstream's answer said, the same for all candidates in it.
+        native: the upstream's answer, if it is no chat completion.
     """
 
     message: Message
@@ -150,6 +156,7 @@ class Candidate:
     logprobs: Mapping[str, object] | None = field(default=None, hash=False)
     extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
     answer_extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
+    native: NativeAnswer | None = field(default=None, compare=False, repr=False)
 
 
 def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:
@@ -164,9 +171,19 @@ def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:
     )
 
 
-DrawRole = Literal["act", "branch", "rollout"]
+DrawRole = Literal["act", "branch", "rollout", "reflect", "refine", "escalate"]
 """Purpose of a draw: the agent's own next action; candidates to compare with actions that were
-taken in the same state; or an action of a roll-out, which finds what an earlier one is worth."""
+taken in the same state; an action of a roll-out, which finds what an earlier one is worth; a
+reflection on an episode, which is text and no action; or another candidate where the best Q is
+below a threshold, by the same policy or by another one."""
+
+
+ThresholdAction = Literal["refine", "escalate", "stop"]
+"""Action where the best Q of a step is below a threshold; see `qnet.decision.threshold`."""
+
+ActionOutcome = Literal["raised", "still_below", "failed", "stopped"]
+"""`raised`: the best Q is no longer below the threshold. `failed`: no candidate could be drawn, or
+none could be scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +219,30 @@ class ScoreRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryWindow:
+    """Part of a history that a Q model read in place of the whole, which is longer than it takes.
+
+    Attributes:
+        read_messages: those of the task, and the newest ones.
+        left_out_messages: those between them.
+        left_out_tokens: of the messages that were left out; a judge's are estimated.
+    """
+
+    read_messages: int
+    left_out_messages: int
+    left_out_tokens: int
+
+    @property
+    def warning(self) -> str:
+        """The window in words."""
+        return (
+            f"the Q model read a window of the history: the task and the newest turns, "
+            f"{self.read_messages:,} messages; {self.left_out_messages:,} messages "
+            f"({self.left_out_tokens:,} tokens) between them were left out"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreResult:
     """Q of each candidate of one request, and what reading it cost.
 
@@ -211,12 +252,14 @@ class ScoreResult:
         cached_tokens: tokens whose keys and values were already there; of a judge's answers, those
             that were not asked for again.
         judge: requests to the judge that gave the values; None for a trained Q model.
+        window: what was read in place of the whole history; None if that was read.
     """
 
     q_values: tuple[float, ...]
     computed_tokens: int
     cached_tokens: int = 0
     judge: JudgeUsage | None = None
+    window: HistoryWindow | None = None
 
 
 @dataclass(frozen=True, slots=True)

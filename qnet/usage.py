@@ -14,12 +14,19 @@ class TokenUsage:
         cached_tokens: how many of the prompt's it had already.
         completion_details: what it says of the completion tokens, for example how many of them
             were thoughts.
+        replica: the server that answered, if a router says so; not compared.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     completion_details: Mapping[str, int] = field(default_factory=dict, hash=False)
+    replica: str = field(default="", compare=False)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and generated."""
+        return self.prompt_tokens + self.completion_tokens
 
 
 NOTHING: Final = TokenUsage(0, 0)

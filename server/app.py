@@ -1,6 +1,7 @@
 """The FastAPI application, built from settings."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from importlib.metadata import version
 from typing import Any, Final
@@ -8,6 +9,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.encoders import jsonable_encoder
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
@@ -17,6 +19,7 @@ from server.access.keys import KeyFile
 from server.access.rate_limits import Limiter
 from server.anthropic.answers import MessageEvent
 from server.chat.answers import ChatChunk
+from server.episodes.archive import EpisodeArchive
 from server.episodes.service import Episodes, build_recorder, build_store
 from server.errors.table import STATUSES, install_error_handlers
 from server.messages.answers import ErrorBody
@@ -27,6 +30,7 @@ from server.middleware.sessions import SessionIds
 from server.middleware.trusted_hosts import TrustedHosts
 from server.observability.metered import MeteredPolicy
 from server.q_models.build import Models, build_models
+from server.race.games import Games
 from server.redis.paraphrase_cache import RedisParaphraseCache
 from server.responses.answers import ResponseEvent
 from server.routes import (
@@ -40,11 +44,15 @@ from server.routes import (
     health,
     playground,
     pooling,
+    recorded,
     rerank,
     responses,
     score,
 )
+from server.routes import games as games_route
 from server.routes import models as models_route
+from server.routes.dependencies import TIMEOUT_HEADER, guided_steps, scorings
+from server.routes.direct import DirectRoute, prepend_routes
 from server.settings.settings import Settings
 from server.upstreams.health import UpstreamWatch
 from server.upstreams.vllm_process import VllmProcess
@@ -59,6 +67,7 @@ def create_app(
     *,
     build: Callable[[Settings], Models] = build_models,
     vllm: VllmProcess | None = None,
+    games: Games | None = None,
 ) -> FastAPI:
     """Create the application; models are loaded at startup, not here.
 
@@ -66,6 +75,7 @@ def create_app(
         settings: the operator's configuration.
         build: loads the models; tests pass their own.
         vllm: the vLLM child process of this server; readiness is red while it is lost.
+        games: games for the playground's race; None if there are none.
 
     Raises:
         ConfigError: the redaction hook cannot be imported, or the keys file cannot be read or
@@ -86,6 +96,9 @@ def create_app(
     app.state.settings = settings
     app.state.vllm = vllm
     app.state.drain = Drain()
+    folder = settings.episodes_dir
+    app.state.archive = EpisodeArchive(folder) if folder else None
+    app.state.games = games
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
     install_error_handlers(app)
@@ -93,9 +106,26 @@ def create_app(
         app.include_router(module.router)
     if settings.admin:
         app.include_router(admin.router)
+        app.include_router(recorded.router)
     if settings.playground:
         app.include_router(playground.router)
+    if games is not None:
+        app.include_router(games_route.router)
+    prepend_routes(app, _direct_routes())
     return app
+
+
+def _direct_routes() -> Iterator[DirectRoute]:
+    """Direct routes of the endpoints that agents call at every step."""
+    unless = (TIMEOUT_HEADER.lower().encode(),)
+    for router, path, parameter, service in (
+        (act.router, "/v1/act", "stepper", guided_steps),
+        (score.router, "/v1/score", "scoring", scorings),
+        (chat.router, "/v1/chat/completions", "stepper", guided_steps),
+    ):
+        [route] = (one for one in router.routes if getattr(one, "path", "") == path)
+        assert isinstance(route, APIRoute)
+        yield DirectRoute(route, parameter=parameter, service=service, unless=unless)
 
 
 class _Application(FastAPI):
@@ -133,12 +163,21 @@ def _lifespan(
             rewards=(settings.min_reward, settings.max_reward),
         )
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
+        models.runtime.metrics.watch_load(
+            waiting=lambda: models.waiting,
+            running=lambda: max(0, app.state.limiter.running - models.waiting),
+            cache_share=lambda: models.cached_bytes / max(1, settings.cache_bytes),
+        )
+        app.state.game_threads = games = ThreadPoolExecutor(
+            games_route.GAMES_AT_ONCE, thread_name_prefix="game"
+        )
         app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.metrics)
         try:
             async with redis.watched() if redis else nullcontext(), upstreams.watched():
                 yield
                 await app.state.episodes.settle()
         finally:
+            games.shutdown(wait=False, cancel_futures=True)
             await models.close()
 
     return lifespan

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from stamina.instrumentation import set_on_retry_hooks
 
 from qnet.errors import ConfigError
+from training.environments.intercode_sql.mariadb import find_server
 from training.environments.sciworld.simulator import find_simulator
 
 # Tiny models gain nothing from a second thread, and on a busy machine two that wait for each other
@@ -49,6 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         named = _STARTS_SERVERS & vars(item.module).keys()
         if named or {
             "address",
+            "mariadb_installed",
             "real_games_dir",
             "sciworld_installed",
             "textworld_installed",
@@ -137,6 +139,15 @@ def sciworld_installed() -> None:
     """Skip if ScienceWorld's simulator or Java is missing."""
     try:
         find_simulator()
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def mariadb_installed() -> None:
+    """Skip if there is no MariaDB server or no client library."""
+    try:
+        find_server()
     except ConfigError as error:
         pytest.skip(str(error))
 

@@ -1,4 +1,4 @@
-"""`qguide bench`: benchmarks of scoring, memory, the server, fairness, hosted rollouts, a GPU.
+"""`qguide bench`: benchmarks of scoring, memory, the server, fairness, rollouts, scale, a GPU.
 
 Cost of scoring, compared with baselines and a lower bound:
 
@@ -21,6 +21,14 @@ Episodes of a hosted policy, many at once and one at a time:
 
     qguide bench rollouts --parallel 1,64 --output rollouts.json
 
+What a cold history adds to a step while an upstream draws, read ahead and not:
+
+    qguide bench read-ahead --history-tokens 3000 --delay-s 0.3 --output read_ahead.json
+
+Simulation of many replicas from the measured cost of a step:
+
+    qguide bench scale --tasks 100,1000,10000 --replicas 1,10,100 --output scale.json
+
 Check of a GPU: contract tests, training steps and scoring at 1 B and 7 B, in under eight minutes:
 
     qguide bench gpu --output gpu.json
@@ -31,25 +39,23 @@ Each writes JSON, and most write a plot beside it. Like every job they also read
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from qguide.commands.bench_runs import (
+    progress_bar,
+    run_fairness,
+    run_gpu,
+    run_read_ahead,
+    run_rollouts,
+    run_scale,
+    run_score,
+    run_serve,
+)
 from qguide.commands.errors import shown_errors
-
-if TYPE_CHECKING:
-    from qguide.bench.fairness.fairness import FairnessBench
-    from qguide.bench.gpu.config import GpuCheck
-    from qguide.bench.rollouts.rollouts import RolloutsBench
-    from qguide.bench.score.config import ScoreBench
-    from qguide.bench.serve.load_test import ServeBench
-    from qguide.bench.soak.soak import Soak
-    from qnet.scoring.build import FastScorer
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
 
@@ -79,15 +85,15 @@ Points = Annotated[
 Peers = Annotated[
     str | None,
     typer.Option(
-        help="naive (always runs), match-features, naive-packed, padded, dynamic-cache, vllm, "
-        "vllm-block32, http, vllm-http."
+        help="naive (always runs), match-features, naive-packed, padded, "
+        "full-sequences, dynamic-cache, vllm, vllm-block32, http, vllm-http."
     ),
 ]
 
 
 @app.callback()
 def bench() -> None:
-    """Run benchmarks of scoring, memory, the server, fairness, rollouts and a GPU here."""
+    """Run benchmarks of scoring, memory, the server, fairness, rollouts, scale and a GPU here."""
 
 
 @app.command()
@@ -117,7 +123,7 @@ def score(
         from qguide.bench.score.config import ScoreBench
         from training.configs.job_files import load_config
 
-        _score(load_config(ScoreBench, config, overrides or (), options=options))
+        run_score(load_config(ScoreBench, config, overrides or (), options=options))
 
 
 @app.command()
@@ -150,9 +156,11 @@ def soak(
     options = _options(locals())
     with _shown_errors():
         from qguide.bench.soak.soak import Soak
+        from qguide.commands.bench_soak import soak_and_report
         from training.configs.job_files import load_config
 
-        passed = _soak(load_config(Soak, config, overrides or (), options=options))
+        plan = load_config(Soak, config, overrides or (), options=options)
+        passed = soak_and_report(plan, progress_bar)
     if not passed:
         raise typer.Exit(1)
 
@@ -183,7 +191,7 @@ def serve(
         from qguide.bench.serve.load_test import ServeBench
         from training.configs.job_files import load_config
 
-        _serve(load_config(ServeBench, config, overrides or (), options=options))
+        run_serve(load_config(ServeBench, config, overrides or (), options=options))
 
 
 @app.command()
@@ -203,7 +211,30 @@ def fairness(
         from qguide.bench.fairness.fairness import FairnessBench
         from training.configs.job_files import load_config
 
-        _fairness(load_config(FairnessBench, config, overrides or (), options=options))
+        run_fairness(load_config(FairnessBench, config, overrides or (), options=options))
+
+
+@app.command()
+def read_ahead(
+    output: Output = None,
+    shape: Annotated[str | None, typer.Option(help="tiny, 2m, 28m, 125m, 1b, 7b.")] = None,
+    history_tokens: Annotated[int | None, typer.Option(help="Length of a history.")] = None,
+    candidates: Candidates = None,
+    candidate_tokens: Annotated[int | None, typer.Option(help="Length of a candidate.")] = None,
+    delay_s: Annotated[float | None, typer.Option(help="Time of every answer.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Steps of each server.")] = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure what a cold history adds to a step of an upstream, read ahead and not."""
+    options = _options(locals())
+    with _shown_errors():
+        from qguide.bench.read_ahead.read_ahead import ReadAheadBench
+        from training.configs.job_files import load_config
+
+        run_read_ahead(load_config(ReadAheadBench, config, overrides or (), options=options))
 
 
 @app.command()
@@ -226,7 +257,7 @@ def gpu(
         from qguide.bench.gpu.config import GpuCheck
         from training.configs.job_files import load_config
 
-        passed = _gpu(load_config(GpuCheck, config, overrides or (), options=options))
+        passed = run_gpu(load_config(GpuCheck, config, overrides or (), options=options))
     if not passed:
         raise typer.Exit(1)
 
@@ -249,7 +280,33 @@ def rollouts(
         from qguide.bench.rollouts.rollouts import RolloutsBench
         from training.configs.job_files import load_config
 
-        _rollouts(load_config(RolloutsBench, config, overrides or (), options=options))
+        run_rollouts(load_config(RolloutsBench, config, overrides or (), options=options))
+
+
+@app.command()
+def scale(
+    output: Output = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of measured costs; without it the embedded models' are."),
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="Numbers of episodes, with commas.")] = None,
+    replicas: Annotated[str | None, typer.Option(help="Numbers of replicas, with commas.")] = None,
+    episodes_per_replica: Annotated[int | None, typer.Option(help="Episodes at once.")] = None,
+    cache_tokens: Annotated[int | None, typer.Option(help="Of each replica's cache.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Simulations of each row.")] = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Simulate time and cost of up to 10,000 tasks on up to 100 replicas from a step's cost."""
+    options = _options(locals())
+    with _shown_errors():
+        from qguide.bench.scale.config import ScaleBench
+        from training.configs.job_files import load_config
+
+        run_scale(load_config(ScaleBench, config, overrides or (), options=options))
 
 
 def _shown_errors() -> AbstractContextManager[None]:
@@ -261,123 +318,6 @@ def _options(given: dict[str, object]) -> dict[str, object]:
     """The options of a command by field name, and its command line."""
     options = {name: given[name] for name in given if name not in ("config", "overrides")}
     return options | {"command": shlex.join(["qguide", *sys.argv[1:]])}
-
-
-def _soak(plan: "Soak") -> bool:
-    """Run and report a soak test; True if it passed."""
-    import torch
-
-    from qguide.bench.measurement.options import DTYPES, q_model_folder
-    from qguide.bench.soak.http_scorer import HttpScorer
-    from qguide.bench.soak.report import plot_soak, print_soak
-    from qguide.bench.soak.soak import run_soak
-    from qnet.models.checkpoint import load_q_model
-    from qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
-
-    torch.set_num_threads(plan.threads)
-    # Loaded twice, so that the scorer under test cannot affect the reference.
-    folder, dtype = q_model_folder(plan.q_model), DTYPES[plan.dtype]
-    loaded, other = (load_q_model(folder, dtype=dtype, device=plan.device) for _ in "12")
-    reference = build_naive_scorer(loaded)
-    tested: HttpScorer | FastScorer
-    if plan.url:
-        tested = HttpScorer(plan.url, connections=plan.batch)
-    else:
-        tested = build_shared_prefix_scorer(other, cache_bytes=plan.budget_bytes)
-    with closing(tested), _progress() as progress:
-        time = progress.add_task("seconds", total=round(plan.seconds))
-
-        def show(elapsed_s: float) -> None:
-            progress.update(time, completed=int(elapsed_s))
-            progress.refresh()
-
-        run = run_soak(
-            plan, tested, reference, loaded.renderer, context=reference.context, on_progress=show
-        )
-    plan.output.write_text(run.model_dump_json(indent=1) + "\n")
-    print_soak(run, Console())
-    plot_soak(run, plan.output.with_suffix(".png"))
-    return run.passed
-
-
-def _score(config: "ScoreBench") -> None:
-    from qguide.bench.score.report import plot_run, print_run
-    from qguide.bench.score.run import count_turns, score_bench
-
-    with _steps(count_turns(config)) as advance:
-        run = score_bench(config, advance=advance)
-    print_run(run, Console())
-    plot_run(run, config.plot)
-
-
-def _gpu(config: "GpuCheck") -> bool:
-    """Run and report a check of a GPU; True if it passed."""
-    from qguide.bench.gpu.parts import parts_of
-    from qguide.bench.gpu.report import print_gpu
-    from qguide.bench.gpu.run import gpu_check
-
-    with _steps(len(parts_of(config, config.output.parent))) as advance:
-        run = gpu_check(config, advance=advance)
-    print_gpu(run, Console())
-    return run.passed
-
-
-def _fairness(config: "FairnessBench") -> None:
-    from qguide.bench.fairness.fairness import fairness_bench, scenes
-    from qguide.bench.fairness.report import print_fairness
-
-    with _steps(len(scenes())) as advance:
-        run = fairness_bench(config, advance=advance)
-    print_fairness(run, Console())
-
-
-def _rollouts(config: "RolloutsBench") -> None:
-    from qguide.bench.rollouts.report import print_rollouts
-    from qguide.bench.rollouts.rollouts import rollouts_bench
-
-    with _steps(len(config.parallel)) as advance:
-        run = rollouts_bench(config, advance=advance)
-    print_rollouts(run, Console())
-
-
-def _serve(config: "ServeBench") -> None:
-    from qguide.bench.serve.load_test import count_loads, serve_bench
-    from qguide.bench.serve.report import plot_serve, print_serve
-
-    with _steps(count_loads(config)) as advance:
-        run = serve_bench(config, advance=advance)
-    print_serve(run, Console())
-    plot_serve(run, config.output.with_suffix(".png"))
-
-
-@contextmanager
-def _steps(count: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar; yields a function to call with a description before each step."""
-    with _progress() as progress:
-        steps = progress.add_task("", total=count)
-        started = 0
-
-        def advance(what: str) -> None:
-            nonlocal started
-            progress.update(steps, completed=started, description=what)
-            progress.refresh()
-            started += 1
-
-        yield advance
-        progress.update(steps, completed=started)
-        progress.refresh()
-
-
-def _progress() -> Progress:
-    """A progress bar without a refresh thread, which would be measured too."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        auto_refresh=False,
-    )
 
 
 if __name__ == "__main__":

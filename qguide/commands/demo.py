@@ -1,6 +1,7 @@
 """`qguide demo`: a fake upstream, the server with its page, and an episode, in one command.
 
-Nothing is downloaded and no model is run: replies and Q-values come from a script.
+Nothing is downloaded and no model is run: replies and Q-values come from a script. With `--race`
+the embedded models play ALFWorld games in the page instead.
 """
 
 import signal
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from qguide.commands.errors import exit_with
+from qguide.commands.playground_games import build_games
 
 if TYPE_CHECKING:
     import uvicorn
@@ -41,6 +43,10 @@ _START_S: Final = 60.0
 
 def demo(
     port: Annotated[int, typer.Option(help="Port to bind on loopback; 0 picks a free one.")] = 8000,
+    race: Annotated[
+        bool,
+        typer.Option("--race", help="The embedded models, and ALFWorld games for the page's race."),
+    ] = False,
 ) -> None:
     """Try the server without a model: a fake upstream, the page, and a recorded episode."""
     from qnet.errors import QGuideError
@@ -49,7 +55,8 @@ def demo(
     from server.connections.config import server_config
     from server.middleware.drain import DrainingServer
     from server.observability.logs import configure_logging
-    from server.settings.settings import SCRIPTED, Settings
+    from server.q_models.build import build_models
+    from server.settings.settings import Settings
 
     configure_logging("WARNING")
     # uvicorn hands signals on once it has ended; the folder is to be removed then.
@@ -61,22 +68,40 @@ def demo(
             settings = Settings(
                 host="127.0.0.1",
                 port=port,
-                policy=EPISODE,
-                upstreams={EPISODE: {"url": f"{upstream}/v1", "model": "fake"}},
-                q_models={EPISODE: SCRIPTED},
-                num_candidates=_CANDIDATES,
                 episodes_dir=folder,
                 keys_file=None,
+                admin=True,  # the page lists what is recorded; the server listens on loopback
+                **(_racing() if race else _scripted(upstream)),
             )
-            app = create_app(settings)
+            games = build_games(settings.playground_games)
+            models = build_models(settings)
+            app = create_app(settings, build=lambda _: models, games=games)
         except (ValueError, QGuideError) as error:
             exit_with(f"{error}; the demo takes QGUIDE_… variables, too", 2, error)
         server = DrainingServer(server_config(app, settings), app.state.drain, delay_s=0)
-        Thread(target=_show, args=(server, folder), daemon=True).start()
+        show = _show_race if race else _show
+        Thread(target=show, args=(server, folder), daemon=True).start()
         try:
             server.run()
         except KeyboardInterrupt:
             typer.echo("bye")
+
+
+def _scripted(upstream: str) -> dict[str, Any]:
+    """Settings that need no model."""
+    from server.settings.settings import SCRIPTED
+
+    return {
+        "policy": EPISODE,
+        "upstreams": {EPISODE: {"url": f"{upstream}/v1", "model": "fake"}},
+        "q_models": {EPISODE: SCRIPTED},
+        "num_candidates": _CANDIDATES,
+    }
+
+
+def _racing() -> dict[str, Any]:
+    """Settings with the embedded models, and games that they were not trained on."""
+    return {"playground_games": {"name": "alfworld"}}
 
 
 @contextmanager
@@ -130,9 +155,23 @@ def _show(server: "uvicorn.Server", folder: Path) -> None:
     (trees,) = folder.glob("trees-*.jsonl")
     typer.echo(
         f"\nthe page       {url}/playground"
-        f"\nthe episode    {url}/playground#records: open both files"
+        f"\nthe episode    {url}/playground#records, recorded in"
         f"\n               {offers}\n               {trees}"
         f"\nfor an agent   base URL {url}/v1, model {EPISODE}, any key"
+        "\n\nCtrl-C ends it and removes the files."
+    )
+
+
+def _show_race(server: "uvicorn.Server", folder: Path) -> None:
+    """Say where the race is; nothing if the server did not start."""
+    try:
+        url = _address(server)
+    except TimeoutError:
+        return
+    typer.echo(
+        f"the race       {url}/playground#race"
+        f"\nthe page       {url}/playground"
+        f"\nepisodes       {folder}"
         "\n\nCtrl-C ends it and removes the files."
     )
 

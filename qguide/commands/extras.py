@@ -9,6 +9,7 @@ from qguide.commands.errors import exit_with
 from qnet.support.extras import MODELS, REPORT, TRAIN, left_out
 
 _EXTRAS: Final = {
+    "demo": MODELS,
     "ensemble": MODELS,
     "export-model": MODELS,
     "export-trunk": MODELS,

@@ -224,6 +224,46 @@ def success_curve(
 
 
 @app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Output folders of evaluations.")],
+    against: Annotated[
+        str, typer.Option(help="Method of the first evaluation that all are compared with.")
+    ] = "greedy",
+    output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+) -> None:
+    """Compare evaluations of different models on the same tasks."""
+    with shown_errors():
+        from training.jobs.compare import run_compare
+
+        run_compare(runs, against, output, console=Console())
+
+
+@app.command()
+def step_rewards(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders of groups or rro.")],
+    output: Annotated[Path, typer.Option(help="JSON file to write.")],
+    rollouts: Annotated[
+        str, typer.Option(help="Numbers of roll-outs whose mean is judged by the others.")
+    ] = "1,3,5",
+    min_gap: Annotated[
+        float, typer.Option(help="Smallest difference of two rewards that counts as one.")
+    ] = 0.1,
+) -> None:
+    """Accuracy of step rewards against longer roll-outs, and their mean at each step."""
+    with shown_errors():
+        from training.evaluation.step_rewards import run_step_rewards
+
+        numbers = [_number(text) for text in _split(rollouts) or ()]
+        run_step_rewards(runs, output, rollouts=numbers, min_gap=min_gap, console=Console())
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError(f"--rollouts: {text!r} is no whole number; write numbers such as 1,3,5")
+    return int(text)
+
+
+@app.command()
 def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
     """Measure the regret of a Q model's choices on decision groups; no episodes are played."""
     with shown_errors():

@@ -8,6 +8,9 @@ request (`qnet.decision.guide`) and for many games played at once (`training.rol
 
 What cannot be answered is raised where it was asked for.
 
+Where the best Q is below `threshold`, further candidates may be drawn, or none is taken: see
+`qnet.decision.threshold`.
+
 With `rise_over` M is adaptive: draws stop once a candidate's Q is above the previous step's. RRO
 stops drawing once the process reward of a step is no lower than before; here Q stands for it,
 because nothing can be rolled out at inference (ours). An equal Q does not stop the draws: rewards
@@ -20,18 +23,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from qnet.decision.selection import Reason, Selection, TieBreak, select
-from qnet.errors import InvalidCandidatesError, QGuideError
+from qnet.decision.threshold import BelowThreshold, Threshold, ThresholdActions, with_note
+from qnet.errors import HistoryTooLongError, InvalidCandidatesError, QGuideError
 from qnet.types import (
     Candidate,
+    DrawRole,
     History,
+    HistoryWindow,
     Message,
     SampleRequest,
     Sampling,
     ScoreRequest,
     ScoreResult,
+    ThresholdAction,
     spent_on,
 )
-from qnet.usage import NOTHING, JudgeUsage, TokenUsage
+from qnet.usage import NOTHING, JudgeUsage, TokenUsage, total_of
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +64,8 @@ class Guidance:
         always_score: read Q even if all candidates are equal: the next step has to rise over it.
         fallback: `first` takes the first candidate where no Q can be given, for whatever reason,
             and draws no more.
+        too_long: the same where the history is too long for the Q model; None: as `fallback` says.
+        threshold: what to do where the best Q is too low; None: nothing.
         tie_break: which of several candidates with the highest Q is taken.
     """
 
@@ -67,6 +76,8 @@ class Guidance:
     at_least: int = 1
     always_score: bool = False
     fallback: Fallback = "error"
+    too_long: Fallback | None = None
+    threshold: Threshold | None = None
     tie_break: TieBreak = "first"
 
 
@@ -83,6 +94,7 @@ class StepUsage:
         paraphrasing: of the paraphrases; nothing where they were known.
         judge: requests to the judge that gave the Q-values, whose tokens are among the scored and
             cached ones; None for a trained Q model.
+        below_threshold: of `refine` and `escalate`; included in the policy's tokens.
     """
 
     prompt_tokens: int
@@ -92,6 +104,7 @@ class StepUsage:
     cached_prompt_tokens: int = 0
     paraphrasing: TokenUsage = NOTHING
     judge: JudgeUsage | None = None
+    below_threshold: TokenUsage = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +127,9 @@ class Decision:
         draws_saved: candidates that adaptive M did without.
         perturbed: candidates that were drawn under a paraphrase of the task.
         warnings: what was asked for and could not be had.
+        window: what the Q model read in place of a history that is too long for it; None if it
+            read the whole.
+        below_threshold: what was done because the best Q was too low; None if it was not.
     """
 
     chosen: int
@@ -126,6 +142,8 @@ class Decision:
     perturbed: int = 0
     warnings: tuple[str, ...] = ()
     timings: StepTimings = field(default_factory=StepTimings)
+    window: HistoryWindow | None = None
+    below_threshold: BelowThreshold | None = None
 
     @property
     def action(self) -> Message:
@@ -189,7 +207,34 @@ def decide(history: History, guidance: Guidance) -> DecisionProcess:
             except Exception as error:  # its message may quote a prompt, so callers never see it
                 step.give_up("the Q model failed", error)
                 _log.error("the Q model failed", exc_info=error)
-    return step.decision()
+    if guidance.threshold is None or not step.scored:
+        return step.decision()
+    actions = ThresholdActions(guidance.threshold, own=len(step.candidates))
+    yield from _act_below_threshold(step, actions)
+    return step.decision(actions)
+
+
+def _act_below_threshold(
+    step: "_Step", actions: ThresholdActions
+) -> Generator[SampleRequest | ScoreRequest, Any, None]:
+    """Take the threshold's actions until the best Q is not below; none of them fails the step."""
+    while action := actions.next(step.highest_q):
+        if action == "stop":
+            actions.stop()
+            return
+        drawn: list[Candidate] = []
+        try:
+            drawn = yield step.further_draw(action, actions.threshold.num_candidates)
+            if request := step.score_request([candidate.message for candidate in drawn]):
+                step.add_scores(request, (yield request))
+        except QGuideError as error:
+            actions.fail(action, drawn, str(error))
+        except Exception as error:  # its message may quote a prompt, so callers never see it
+            actions.fail(action, drawn, "an internal error")
+            _log.error("%s failed", action, exc_info=error)
+        else:
+            actions.add(action, drawn, first=len(step.candidates), best_q=step.highest_q(drawn))
+            step.candidates += drawn
 
 
 class _Step:
@@ -204,6 +249,7 @@ class _Step:
         self._scored_tokens = 0
         self._cached_tokens = 0
         self._judge: JudgeUsage | None = None
+        self._window: HistoryWindow | None = None
 
     def draws_due(self) -> int:
         """Candidates to draw next; 0 once the step can be decided."""
@@ -224,12 +270,17 @@ class _Step:
         seed = None if sampling.seed is None else (sampling.seed + drawn) % _SEEDS
         return replace(sampling, seed=seed, first_greedy=False)
 
-    def score_request(self) -> ScoreRequest | None:
-        """The candidates whose Q is still unknown and needed; None if there are none."""
-        messages = dict.fromkeys(self._messages)
+    def score_request(self, further: Sequence[Message] = ()) -> ScoreRequest | None:
+        """The candidates whose Q is still unknown and needed; None if there are none.
+
+        Args:
+            further: candidates that are not yet among the step's.
+        """
+        messages = dict.fromkeys((*self._messages, *further))
         unknown = tuple(message for message in messages if message not in self._q_of)
         guidance = self._guidance
-        needed = len(messages) > 1 or guidance.always_score or guidance.rise_over is not None
+        compared = guidance.rise_over is not None or guidance.threshold is not None
+        needed = len(messages) > 1 or guidance.always_score or compared
         if not unknown or not needed or self._unguided is not None:
             return None
         return ScoreRequest(self._history, unknown)
@@ -244,20 +295,37 @@ class _Step:
         self._q_of.update(zip(request.candidates, result.q_values, strict=True))
         self._scored_tokens += result.computed_tokens
         self._cached_tokens += result.cached_tokens
+        self._window = result.window or self._window
         if result.judge is not None:
             self._judge = result.judge + (self._judge or JudgeUsage())
 
+    def further_draw(self, action: ThresholdAction, n: int) -> SampleRequest:
+        """The draw of `refine` or `escalate`."""
+        role: DrawRole = "refine" if action == "refine" else "escalate"
+        history = with_note(self._history, self._messages) if role == "refine" else self._history
+        return SampleRequest(history, n, self.sampling(), role=role)
+
     def give_up(self, reason: str, error: Exception) -> None:
         """Go on without a Q, or raise the error where the caller wants no fallback."""
-        if self._guidance.fallback == "error":
+        fallback = self._guidance.fallback
+        if isinstance(error, HistoryTooLongError):
+            fallback = self._guidance.too_long or fallback
+        if fallback == "error":
             raise error
         self._unguided = reason
 
-    def decision(self) -> Decision:
-        """The choice among what was drawn."""
+    def decision(self, actions: ThresholdActions | None = None) -> Decision:
+        """The choice among what was drawn.
+
+        Args:
+            actions: those of the threshold; None if there is none, or no Q to compare with it.
+        """
         q_values = self._q_values()
         selection = self._selection(q_values)
-        spent = spent_on(self.candidates)
+        own = self.candidates[: actions.own] if actions else self.candidates
+        further = actions.spent if actions else NOTHING
+        spent = total_of([spent_on(own), further])
+        window = () if self._window is None else (self._window.warning,)
         return Decision(
             chosen=selection.chosen,
             reason=selection.reason,
@@ -270,10 +338,23 @@ class _Step:
                 cached_tokens=self._cached_tokens,
                 cached_prompt_tokens=spent.cached_tokens,
                 judge=self._judge,
+                below_threshold=further,
             ),
             unguided=self._unguided,
-            draws_saved=self._guidance.num_candidates - len(self.candidates),
+            draws_saved=self._guidance.num_candidates - len(own),
+            warnings=(*window, *(actions.warnings if actions else ())),
+            window=self._window,
+            below_threshold=actions.result if actions else None,
         )
+
+    @property
+    def scored(self) -> bool:
+        """True if Q-values were read and may be used."""
+        return self._unguided is None and bool(self._q_of)
+
+    def highest_q(self, further: Sequence[Candidate] = ()) -> float:
+        """Highest Q of the step's candidates and of these."""
+        return max(self._q_of[c.message] for c in (*self.candidates, *further))
 
     @property
     def _messages(self) -> list[Message]:

@@ -5,7 +5,7 @@ candidates are drawn under paraphrases of the task and scored after the true his
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -15,6 +15,7 @@ from qnet.decision.perturbation import Paraphraser, PerturbedPolicy, different_t
 from qnet.types import (
     AsyncScorer,
     Candidate,
+    DrawRole,
     History,
     Policy,
     SampleRequest,
@@ -49,9 +50,13 @@ async def guide(
     guidance: Guidance,
     *,
     perturbation: Perturbation | None = None,
+    escalation: Policy | None = None,
     deadline: Deadline = NO_DEADLINE,
 ) -> Decision:
     """Draw candidates, score them after the true history, take the best.
+
+    Args:
+        escalation: the policy of the threshold's action `escalate`.
 
     Raises:
         InvalidCandidatesError: M is below 1.
@@ -60,8 +65,11 @@ async def guide(
         ScorerUnavailableError: no Q can be given, or not in time.
         UpstreamError: the policy's upstream failed.
     """
+    further: dict[DrawRole, Policy] = {"refine": policy}
+    if escalation is not None:
+        further["escalate"] = escalation
     if perturbation is None:
-        return await _Driver(policy, scorer, deadline).run(history, guidance)
+        return await _Driver(policy, scorer, deadline, further).run(history, guidance)
     started = perf_counter()
     place = find_task(history, task=perturbation.task, markers=perturbation.markers)
     async with deadline.enforce():
@@ -75,21 +83,32 @@ async def guide(
         most = max(guidance.at_least, min(guidance.num_candidates, len(texts) + 1))
         guidance = replace(guidance, num_candidates=most)
     perturbed = PerturbedPolicy(policy, place, texts, repeats_at=perturbation.repeats_at)
-    decision = await _Driver(perturbed, scorer, deadline).run(history, guidance)
+    decision = await _Driver(perturbed, scorer, deadline, further).run(history, guidance)
     return replace(
         decision,
         perturbed=perturbed.perturbed,
-        warnings=(*paraphrases.warnings, *perturbed.warnings),
+        warnings=(*paraphrases.warnings, *perturbed.warnings, *decision.warnings),
         usage=replace(decision.usage, paraphrasing=paraphrases.spent),
         timings=replace(decision.timings, paraphrase_ms=paraphrase_ms),
     )
 
 
 class _Driver:
-    """Answers one decision's requests and times each kind."""
+    """Answers one decision's requests and times each kind.
 
-    def __init__(self, policy: Policy, scorer: AsyncScorer, deadline: Deadline) -> None:
+    Args:
+        further: policies of draws with these roles; all others are the first policy's.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        scorer: AsyncScorer,
+        deadline: Deadline,
+        further: Mapping[DrawRole, Policy],
+    ) -> None:
         self._policy = policy
+        self._further = further
         self._scorer = scorer
         self._deadline = deadline
         self._seconds: dict[type, float] = defaultdict(float)
@@ -121,8 +140,7 @@ class _Driver:
             async with self._deadline.enforce():
                 if isinstance(request, ScoreRequest):
                     return await self._scorer.score(request)
-                return await self._policy.sample(
-                    request.history, n=request.n, sampling=request.sampling
-                )
+                policy = self._further.get(request.role, self._policy)
+                return await policy.sample(request.history, n=request.n, sampling=request.sampling)
         finally:
             self._seconds[type(request)] += perf_counter() - started

@@ -6,6 +6,7 @@ texts have a thread each, so that no short one waits for a long one.
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 from qnet.device.fair_thread import DEFAULT_MAX_WAITING, FairThread
@@ -39,12 +40,19 @@ class DeviceThread(FairThread):
         Raises:
             ScorerUnavailableError: the thread is closed.
         """
+        return await asyncio.wrap_future(self.tokenizing(work, characters=characters))
+
+    def tokenizing(self, work: Callable[[], Result], *, characters: int) -> "Future[Result]":
+        """The same as `tokenize`, as a future.
+
+        Raises:
+            ScorerUnavailableError: the thread is closed.
+        """
         long = characters > LONG_CHARACTERS
         if long not in self._tokenizers:
             name = "qguide-tokenizer-long" if long else "qguide-tokenizer"
             self._tokenizers[long] = FairThread(name)
-        future = self._tokenizers[long].call(work, caller=current_tenant().name)
-        return await asyncio.wrap_future(future)
+        return self._tokenizers[long].call(work, caller=current_tenant().name)
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Stop all three; see `FairThread.close`."""

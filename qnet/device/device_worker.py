@@ -7,10 +7,12 @@ A batch without waiting callers is stopped after the running slice, and its cost
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from traceback import clear_frames
-from typing import Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from qnet.device.device_thread import DeviceThread
 from qnet.device.fair_thread import QueuedRequest
@@ -83,14 +85,30 @@ class DeviceWorker(Generic[Request, Result]):
         self._observe_wait = _never_raising(observe_wait)
         self._observe_unanswered = _never_raising(observe_unanswered)
 
-    async def submit(self, request: Request, *, timeout_s: float | None = None) -> Result:
+    async def submit(
+        self,
+        request: Request,
+        *,
+        after: "Future[Any] | None" = None,
+        timeout_s: float | None = None,
+    ) -> Result:
         """The request's result, from whichever micro-batch it falls into.
+
+        Args:
+            after: preparation of the request on another thread, which queues it when it is done:
+                a way through the event loop would cost as much as the queueing itself. Its error
+                is the request's.
 
         Raises:
             ScorerUnavailableError: the thread is dead, its queue full or `timeout_s` past.
         """
-        waiting = QueuedRequest(self, request, current_tenant().name, self._cost(request))
-        self.thread.put(waiting)
+        tenant = current_tenant()
+        cost = self._cost(request)
+        waiting = QueuedRequest(self, request, tenant.name, cost, origin=tenant.request)
+        if after is None:
+            self.thread.put(waiting)
+        else:
+            after.add_done_callback(partial(self._put_after, waiting))
         ended: Ending = "failed"
         try:
             result: Result = await asyncio.wait_for(asyncio.wrap_future(waiting.future), timeout_s)
@@ -105,10 +123,27 @@ class DeviceWorker(Generic[Request, Result]):
             raise
         finally:
             waiting.given_up = ended == "given_up"
-            self._observe_wait(waiting.waited_s, ended)
-            if ended != "answered":
-                self._observe_unanswered(waiting.spent)
+            if after is not None and waiting.given_up:
+                after.cancel()
+            if waiting.queued_at is not None:
+                self._observe_wait(waiting.waited_s, ended)
+                if ended != "answered":
+                    self._observe_unanswered(waiting.spent)
         return result
+
+    def _put_after(self, waiting: QueuedRequest, after: "Future[Any]") -> None:
+        """Queue a request that has been prepared, or fail it; on the thread that prepared it."""
+        if after.cancelled():
+            waiting.future.cancel()
+            return
+        error = after.exception()
+        if error is None and not waiting.future.cancelled():
+            try:
+                self.thread.put(waiting)
+            except ScorerUnavailableError as refusal:
+                error = refusal
+        if error is not None and waiting.future.set_running_or_notify_cancel():
+            waiting.future.set_exception(error)
 
     def may_start(self, waiting: QueuedRequest, *, running: int) -> bool:
         """True while few batches are unfinished, or if the request likely takes a single slice."""

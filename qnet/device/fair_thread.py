@@ -5,8 +5,10 @@ caller that has had the least of its time: it continues a job of that caller or 
 There is no polling, and no waiting for a batch to fill: the next batch gathers while one runs.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Condition, Thread, current_thread
 from time import perf_counter
@@ -29,9 +31,11 @@ class QueuedRequest:
     Attributes:
         caller: the caller whose share of time it uses.
         cost: in the worker's unit.
+        queued_at: when it was put into the queue; None before.
         taken_at: when its batch began; None while it is in the queue.
         given_up: its caller has left, or its time is up.
         spent: what its slices have cost until now, the running one included.
+        origin: the request that it is a part of; None if it is one of its own.
     """
 
     worker: "Worker"
@@ -39,15 +43,17 @@ class QueuedRequest:
     caller: str = ""
     cost: int = 0
     future: "Future[Any]" = field(default_factory=Future)
-    queued_at: float = field(default_factory=perf_counter)
+    queued_at: float | None = None
     taken_at: float | None = None
     given_up: bool = False
     spent: TokenUsage = NOTHING
+    origin: object = None
 
     @property
     def waited_s(self) -> float:
         """Time in the queue, so far."""
-        return (self.taken_at or perf_counter()) - self.queued_at
+        now = perf_counter()
+        return (self.taken_at or now) - (self.queued_at or now)
 
 
 class Worker(Protocol):
@@ -126,6 +132,31 @@ class _Job:
         return {caller: seconds * weight / whole for caller, weight in self._weights.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class _IdleWork:
+    """Work for when nothing else is due, one step at a time, and the future of its end."""
+
+    steps: Iterator[None]
+    ended: "Future[None]"
+
+    def step(self) -> bool:
+        """Run one step; False if it was the last, or nobody wants it any more."""
+        if self.ended.cancelled():
+            return False
+        try:
+            next(self.steps)
+        except StopIteration:
+            with suppress(InvalidStateError):  # it was cancelled meanwhile
+                self.ended.set_result(None)
+            return False
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error."""
+        with suppress(InvalidStateError):
+            self.ended.set_exception(error)
+
+
 class FairThread:
     """A thread with its queue and the jobs that it has begun.
 
@@ -149,6 +180,7 @@ class FairThread:
         self._clock = clock
         self._queue = FairQueue[QueuedRequest]()
         self._jobs: list[_Job] = []
+        self._idle: deque[_IdleWork] = deque()
         self._changed = Condition()
         self._closed = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -158,6 +190,18 @@ class FairThread:
     def healthy(self) -> bool:
         """True while requests are being served."""
         return self._thread.is_alive() and not self._closed
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """Identities of the requests with work in the queue; parts of one are one request."""
+        with self._changed:
+            return frozenset(id(queued.origin or queued) for _, queued in self._queue)
+
+    @property
+    def busy(self) -> bool:
+        """True while a request waits, a batch is unfinished, or there is idle work."""
+        with self._changed:
+            return bool(self._jobs or len(self._queue) or self._idle)
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Fail what waits or is unfinished, and stop after the running slice; safe to call twice.
@@ -184,6 +228,26 @@ class FairThread:
             self._append(waiting)
         return waiting.future
 
+    def when_idle(self, steps: Iterator[None]) -> "Future[None]":
+        """Run steps in order, each only when no request waits and no batch is unfinished.
+
+        Cancel the future to stop before the next step. Of several such works the oldest is
+        finished first; a thread that has too many of them refuses the work by a cancelled future.
+
+        Raises:
+            ScorerUnavailableError: the thread is dead.
+        """
+        work = _IdleWork(steps, Future())
+        with self._changed:
+            if self._closed:
+                raise ScorerUnavailableError("the device thread is dead; restart the server")
+            if len(self._idle) >= self._max_waiting:
+                work.ended.cancel()
+            else:
+                self._idle.append(work)
+                self._changed.notify()
+        return work.ended
+
     def put(self, waiting: QueuedRequest) -> None:
         """Queue a request.
 
@@ -193,8 +257,10 @@ class FairThread:
         """
         refused: QueuedRequest | None = None
         with self._changed:
-            self._queue.keep({id(w) for _, w in self._queue if not w.future.cancelled()})
             full = len(self._queue) >= self._max_waiting and not self._closed
+            if full:  # the cancelled ones, which cost nothing in their turn, make room
+                self._queue.keep({id(w) for _, w in self._queue if not w.future.cancelled()})
+                full = len(self._queue) >= self._max_waiting
             refusal = OverloadedError(
                 f"{len(self._queue):,} requests wait for the device, the most there may be; "
                 "try again later"
@@ -211,6 +277,7 @@ class FairThread:
     def _append(self, waiting: QueuedRequest) -> None:
         if self._closed:
             raise ScorerUnavailableError("the device thread is dead; restart the server")
+        waiting.queued_at = perf_counter()
         self._queue.add(waiting.caller, waiting)
         self._changed.notify()
 
@@ -224,8 +291,11 @@ class FairThread:
                 waiting = [w for _, w in self._queue]
                 self._queue.keep(())
                 jobs, self._jobs = self._jobs, []
+                idle, self._idle = self._idle, deque()
             for job in jobs:
                 job.close()
+            for work in idle:
+                work.fail(ScorerUnavailableError("the device thread is dead; restart the server"))
             # Claim all futures first: a cancellation during the loop would raise and leave the rest
             # unanswered.
             uncancelled = [w for w in waiting if w.future.set_running_or_notify_cancel()]
@@ -241,7 +311,7 @@ class FairThread:
         """
         job = self._next_job()
         if job is None:
-            return False
+            return self._run_idle()
         started_s = self._clock()
         goes_on = job.step()
         with self._changed:
@@ -250,11 +320,30 @@ class FairThread:
                 self._jobs.remove(job)
         return True
 
+    def _run_idle(self) -> bool:
+        """Run one step of the oldest idle work; False once closed."""
+        if self._closed:
+            return False
+        work = self._idle[0]
+        try:
+            goes_on = work.step()
+        except BaseException as error:
+            clear_frames(error.__traceback__)
+            work.fail(error)
+            goes_on = False
+            if not isinstance(error, Exception) or self.is_lost(error):
+                raise
+        if not goes_on:
+            self._idle.popleft()
+        return True
+
     def _next_job(self) -> _Job | None:
-        """A job of the least served caller, begun or new; None once closed."""
+        """A job of the least served caller, begun or new; None if none is left, or once closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._jobs or len(self._queue))
-            if self._closed:
+            self._changed.wait_for(
+                lambda: self._closed or self._jobs or len(self._queue) or self._idle
+            )
+            if self._closed or not (self._jobs or len(self._queue)):
                 return None
             begun = min(self._jobs, key=self._used_s, default=None)
             job = self._new_job(before_s=None if begun is None else self._used_s(begun)) or begun

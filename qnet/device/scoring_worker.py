@@ -1,12 +1,15 @@
 """A synchronous scorer behind the asynchronous interface of the server."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from qnet.device.device_thread import DeviceThread
 from qnet.device.device_worker import DEFAULT_MAX_BATCH, BatchRun, DeviceWorker, Ending
+from qnet.device.history_reader import HistoryReader
+from qnet.device.read_ahead import ReadAhead
 from qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
 from qnet.tenant import current_tenant
 from qnet.types import ScoreRequest, ScoreResult, SlicedScorer, Slices
@@ -18,11 +21,11 @@ DEFAULT_MAX_BATCH_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request, an estimate of its new tokens, and what the scorer prepared."""
+    """A request, an estimate of its new tokens, and what the scorer prepares of it."""
 
     request: ScoreRequest
     new_tokens: int
-    tokens: Any
+    tokens: "Future[Any]"
 
 
 class ScoringWorker:
@@ -75,13 +78,34 @@ class ScoringWorker:
         """
         salted = replace(request, cache_salt=current_tenant().cache_salt)
         new_tokens = self._uncached.new_tokens(salted)
-        tokens = await self._worker.thread.tokenize(
+        tokens = self._worker.thread.tokenizing(
             partial(self._scorer.prepare, salted), characters=new_tokens * CHARACTERS_PER_TOKEN
         )
         prepared = _Prepared(salted, new_tokens, tokens)
-        return await self._worker.submit(prepared, timeout_s=self._timeout_s)
+        return await self._worker.submit(prepared, after=tokens, timeout_s=self._timeout_s)
+
+    def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:
+        """Begin to read a request's history, whose candidates do not exist yet.
+
+        Returns:
+            The reading, to be stopped; None if the scorer cannot read ahead.
+
+        Raises:
+            ScorerUnavailableError: the thread is dead.
+        """
+        if not isinstance(self._scorer, HistoryReader):
+            return None
+        salted = replace(request, cache_salt=current_tenant().cache_salt)
+        characters = self._uncached.new_tokens(salted) * CHARACTERS_PER_TOKEN
+        return ReadAhead(
+            self._scorer,
+            self._worker.thread,
+            salted,
+            characters=characters,
+            when_read=partial(self._uncached.remember, [salted]),
+        )
 
     def _score(self, batch: Sequence[_Prepared]) -> Slices[list[ScoreResult]]:
-        results = yield from self._scorer.slices([prepared.tokens for prepared in batch])
+        results = yield from self._scorer.slices([prepared.tokens.result() for prepared in batch])
         self._uncached.remember([prepared.request for prepared in batch])
         return results

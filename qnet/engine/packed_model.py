@@ -28,6 +28,7 @@ from qnet.engine.forward_passes import Passes, pack
 from qnet.engine.last_layer_pruning import LastLayerPruning
 from qnet.engine.prefix_cache import Entry, PrefixCache
 from qnet.engine.radix_tree import common_prefix
+from qnet.engine.shifting_positions import shifting_rope
 from qnet.engine.windows import shortened, window_of
 from qnet.errors import CheckpointError
 from qnet.support.slices import finish
@@ -140,6 +141,39 @@ class PackedModel:
         entry.token_ids, entry.branches = token_ids, []
         self.store.add(entry)
         return len(segment.token_ids)
+
+    @torch.inference_mode()
+    def read_ahead(self, history: Salted, *, begin: Callable[[int], None]) -> Iterator[None]:
+        """Compute a history that has no candidates yet, one forward pass after the other.
+
+        Each pass is kept at once, so that a request which comes in between finds it, and nothing is
+        leased while this waits for its next turn.
+
+        Args:
+            begin: told before each pass how many tokens it computes.
+        """
+        goes_on = True
+        while goes_on:
+            goes_on = self._read_on(history, begin)
+            yield
+
+    def _read_on(self, history: Salted, begin: Callable[[int], None]) -> bool:
+        """Compute and keep the next pass of a history; False once all of it is known."""
+        salt, token_ids = history
+        entry = self.store.lease(token_ids, at_most=len(token_ids), cache_salt=salt)
+        known = token_ids[: len(entry.token_ids) + self._tokens_per_forward]
+        segment = history_segment(entry, known)
+        try:
+            if segment.token_ids:
+                begin(len(segment.token_ids))
+                entry.buffer.reserve(len(token_ids))
+                self.forward([segment])
+        except BaseException:
+            self.store.discard(entry)
+            raise
+        entry.token_ids, entry.branches = known, []
+        self.store.commit(entry)
+        return len(known) < len(token_ids)
 
     @property
     def cache(self) -> CacheUse:
@@ -298,12 +332,9 @@ def _read_every(step: int, segment: PackedSegment) -> PackedSegment:
 
 def _refuse_shifting_positions(config: PretrainedConfig) -> None:
     """Refuse rope types whose angles depend on the longest sequence: cached keys would be wrong."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    of_layers = [kind for kind in rope.values() if isinstance(kind, dict)]
-    kinds = {str(one.get("rope_type")) for one in (rope, *of_layers)}
-    if shifting := kinds & {"dynamic", "longrope"}:
+    if shifting := shifting_rope(config):
         raise CheckpointError(
-            f"rope_type is {min(shifting)!r}, whose angles change with the length, so keys "
+            f"rope_type is {shifting!r}, whose angles change with the length, so keys "
             "cannot be kept between steps; serve this model through an OpenAI-compatible server"
         )
 

@@ -17,8 +17,10 @@ from hashlib import sha256
 from typing import Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
+from qnet.decision.history_window import RequestSize
 from qnet.decision.selection import distinct
 from qnet.errors import (
+    HistoryTooLongError,
     InvalidCandidatesError,
     JudgeAnswerError,
     JudgeBusyError,
@@ -123,11 +125,23 @@ class Judge:
         parts = [self.model, self._prompt.digest, asked.mode, asked.temperature, asked.logprobs]
         return sha256(json.dumps([*parts, asked.parameters]).encode()).hexdigest()
 
+    @property
+    def context(self) -> int | None:
+        """Most tokens of a question, as they are estimated; None if that is not set."""
+        return self.settings.context or None
+
+    def size(self, request: ScoreRequest) -> RequestSize | None:
+        """Estimated tokens of a request; None without a context."""
+        if self.context is None:
+            return None
+        return self._prompt.size(request, ranks=self.ranks, context=self.context)
+
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Q of each candidate, in [0, 1]; equal candidates are judged once.
 
         Raises:
-            HistoryTooLongError: the upstream says that the conversation exceeds its context.
+            HistoryTooLongError: the conversation exceeds the settings' context, or the upstream
+                says that it exceeds its own.
             InvalidCandidatesError: there are no candidates, a single one to rank, or observations.
             JudgeAnswerError: an answer holds no score.
             JudgeBudgetError: the step would exceed a limit of the settings.
@@ -137,6 +151,7 @@ class Judge:
         """
         unique = distinct(request.candidates)
         self._require_judgeable(request, len(unique.messages))
+        self._require_fit(replace(request, candidates=unique.messages))
         if self.ranks:
             values, answers = await self._rank(request.history, unique.messages)
         else:
@@ -165,6 +180,16 @@ class Judge:
                 f"there is 1 candidate, but {self.name} ranks candidates and has no value for a "
                 "single one; give at least 2, or use a judge with the mode 'score'"
             )
+
+    def _require_fit(self, request: ScoreRequest) -> None:
+        """Refuse what the upstream would refuse, before it is asked once for each candidate."""
+        size = self.size(request)
+        if size is None or (tokens := sum(size.exchanges) + size.other) <= size.context:
+            return
+        raise HistoryTooLongError(
+            f"history and candidate have about {tokens:,} tokens as a question; judge {self.name} "
+            f"takes {size.context:,} (context); shorten the history"
+        )
 
     async def _rank(
         self, history: History, candidates: Sequence[Message]

@@ -12,8 +12,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from qnet.decision.history_window import RequestSize
 from qnet.errors import ConfigError
-from qnet.types import History, Message
+from qnet.rendering.message_rows import exchanges
+from qnet.types import History, Message, ScoreRequest
 
 HIGHEST: Final = 9
 """Highest score. One digit is one token in every tokenizer, so its probability can be read."""
@@ -40,6 +42,8 @@ RANK_QUESTION: Final = (
 CONVERSATION: Final = "The conversation:"
 _CANDIDATE: Final = "The proposal:"
 _CANDIDATES: Final = "The proposals:"
+_BYTES_PER_TOKEN: Final = 3
+"""Fewer than English and code have in the vocabularies of today's models."""
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
@@ -70,8 +74,24 @@ class JudgePrompt:
         question = RANK_QUESTION.format(count=len(candidates))
         return self._ask(history, [_CANDIDATES, *lines], question)
 
+    def size(self, request: ScoreRequest, *, ranks: bool, context: int) -> RequestSize:
+        """Estimated tokens of the longest question of a request.
+
+        Args:
+            ranks: all candidates are in one question.
+            context: most tokens of a question.
+        """
+        candidates = [_estimate(_line(text=message.text)) for message in request.candidates]
+        question = _estimate(self.instructions) + _estimate(RANK_QUESTION)
+        proposed = sum(candidates) if ranks else max(candidates, default=0)
+        turns = [
+            sum(_estimate(_turn(message)) for message in ([reply] if reply else []) + list(seen))
+            for reply, seen in exchanges(request.history)
+        ]
+        return RequestSize(turns, question + proposed, context)
+
     def _ask(self, history: History, proposed: Sequence[str], question: str) -> History:
-        turns = [_line(role=message.role, text=message.text) for message in history]
+        turns = map(_turn, history)
         data = "\n".join([CONVERSATION, *turns, "", *proposed, "", question])
         return Message("system", self.instructions), Message("user", data)
 
@@ -94,6 +114,18 @@ def read_prompt(file: Path | None) -> JudgePrompt:
     if not text:
         raise ConfigError(f"the judge's prompt_file {file} is empty; write instructions into it")
     return JudgePrompt(text)
+
+
+def _turn(message: Message) -> str:
+    return _line(role=message.role, text=message.text)
+
+
+def _estimate(text: str) -> int:
+    """About as many tokens as a text has, rather more than fewer.
+
+    Bytes are counted, because a letter of two or three bytes is often a token of its own.
+    """
+    return 1 + len(text.encode()) // _BYTES_PER_TOKEN
 
 
 def _line(**fields: str | int) -> str:

@@ -32,6 +32,9 @@ class JudgeSettings(BaseModel):
         logprobs: ask for the probabilities of the score's tokens, of which the score is the mean;
             an upstream that refuses them is asked again without. For `score` only.
         parameters: further parameters of every request, for example `reasoning_effort`.
+        context: longest question in tokens, estimated at three bytes of text each; what is longer
+            is not asked, or is asked with a window of the history (`long_history`). 0 asks whatever
+            the upstream takes, without windows.
         parallel: maximum number of requests at the same time for one step.
         cached_answers: number of answers kept; what is kept is not asked again.
         calls_per_hour: maximum number of requests within an hour; 0 is no limit. A request that its
@@ -50,6 +53,7 @@ class JudgeSettings(BaseModel):
     max_tokens: int | None = Field(default=256, ge=1)
     logprobs: bool = True
     parameters: Annotated[dict[str, JsonValue], AfterValidator(_free)] = Field(default_factory=dict)
+    context: int = Field(default=0, ge=0)
     parallel: int = Field(default=16, ge=1)
     cached_answers: int = Field(default=10_000, ge=0)
     calls_per_hour: int = Field(default=0, ge=0)

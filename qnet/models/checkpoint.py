@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -43,6 +42,7 @@ from qnet.models.manifest import (
     sha256_of,
 )
 from qnet.models.qnet import QNet, qnet_of
+from qnet.models.text_model import CausalLM
 from qnet.rendering.renderer import Renderer
 
 
@@ -139,7 +139,7 @@ def load_policy(
     directory = model_folder(directory)
     manifest = read_manifest(directory)
     _expect_kind(directory, manifest, "policy")
-    model = _load_model(AutoModelForCausalLM, directory, dtype)
+    model = _load_model(CausalLM, directory, dtype)
     name = manifest.name if manifest else short_name(directory)
     renderer = load_fitting_renderer(directory, int(model.config.vocab_size), manifest)
     return LoadedPolicy(name, model.to(device).eval(), renderer, manifest)

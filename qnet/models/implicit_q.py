@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from qnet.errors import CheckpointError
-from qnet.models.hub import model_folder
 from qnet.models.qnet_config import nested_config
+from qnet.models.text_model import load_causal_lm
 
 PAPER_BETA = 0.1
 
@@ -68,16 +68,7 @@ class ImplicitQ(PreTrainedModel):
         Raises:
             CheckpointError: they know different numbers of tokens.
         """
-        models = [
-            AutoModelForCausalLM.from_pretrained(
-                model_folder(folder),
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-                dtype=torch.float32,
-            )
-            for folder in (policy, reference)
-        ]
+        models = [load_causal_lm(folder) for folder in (policy, reference)]
         fields = [{k: v for k, v in m.config.to_dict().items() if k[0] != "_"} for m in models]
         implicit = cls(ImplicitQConfig(policy=fields[0], reference=fields[1], beta=beta))
         implicit.policy, implicit.reference = models

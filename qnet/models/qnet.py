@@ -9,7 +9,6 @@ from transformers import AutoModel, PreTrainedModel
 
 from qnet.engine.tree_masks import TreeMask, TrunkMask
 from qnet.errors import CheckpointError
-from qnet.models.hub import model_folder
 from qnet.models.match_features import MATCH_FEATURES, HeadFeatures
 from qnet.models.qnet_config import (
     DEFAULT_RANGE,
@@ -19,6 +18,7 @@ from qnet.models.qnet_config import (
     QNetConfig,
     nested_config,
 )
+from qnet.models.text_model import load_trunk, text_trunk
 
 
 class ValueHead(nn.Module):
@@ -69,6 +69,8 @@ class ValueHead(nn.Module):
 
     def outputs(self, hidden_D: Tensor, features_F: Tensor | None = None) -> Tensor:
         """The last layer's outputs in float32: (…, 1), or the logits of the bins (…, K)."""
+        # A trunk may keep its residual stream in float32, or be held in bfloat16 under this head.
+        hidden_D = hidden_D.to(self.out.weight.dtype)
         if self.features != "none":
             if features_F is None:
                 raise ValueError(f"the value head reads {self.features}, but was given no features")
@@ -127,13 +129,7 @@ class QNet(PreTrainedModel):
         head_range: tuple[float, float] = DEFAULT_RANGE,
     ) -> "QNet":
         """A new head on the trunk of any Hugging Face causal LM folder."""
-        loaded = AutoModel.from_pretrained(
-            model_folder(trunk),
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=torch.float32,
-        )
+        loaded = load_trunk(trunk)
         trunk_fields = {k: v for k, v in loaded.config.to_dict().items() if k[0] != "_"}
         config = QNetConfig(
             trunk=trunk_fields,
@@ -188,7 +184,7 @@ def qnet_of(directory: Path, classifier: PreTrainedModel) -> QNet:
         CheckpointError: there is more to its head than one linear layer.
     """
     prefix = classifier.base_model_prefix
-    trunk: Any = getattr(classifier, prefix)
+    trunk: Any = text_trunk(getattr(classifier, prefix))
     score: Any = getattr(classifier, "score", None)
     own = [name for name in classifier.state_dict() if not name.startswith(f"{prefix}.")]
     if not isinstance(score, nn.Linear) or set(own) - {"score.weight", "score.bias"}:

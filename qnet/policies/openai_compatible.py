@@ -1,7 +1,8 @@
-"""Policy behind any OpenAI-compatible /chat/completions: vLLM, SGLang, OpenAI or another.
+"""Policy behind a model's server: vLLM, SGLang, OpenAI, Anthropic or another.
 
 M candidates are one request with `n`, so that the upstream reads the history once. An upstream
-that refuses `n` or returns fewer choices gets parallel requests from then on.
+that refuses `n` or returns fewer choices gets parallel requests from then on, as does one whose
+dialect (`qnet.policies.dialects`) has no `n`.
 """
 
 import asyncio
@@ -27,13 +28,8 @@ from qnet.errors import (
 )
 from qnet.policies.answer_parsing import parse
 from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
-from qnet.policies.openai_schema import (
-    MaxTokensName,
-    read_completion,
-    read_refusal,
-    request_body,
-    retry_after_s,
-)
+from qnet.policies.dialects.base import Dialect, read_refusal, retry_after_s
+from qnet.policies.dialects.chat import ChatDialect
 from qnet.policies.session import session_headers
 from qnet.policies.trace_context import trace_headers
 from qnet.policies.usage_ledger import record_usage
@@ -52,10 +48,13 @@ _REFUSED = (400, 413, 422)
 _FORBIDDEN = (401, 403)
 _BUSY = 429
 _QUOTA = "insufficient_quota"
-_PASSING = (408, 502, 503, 504)
+_PASSING = (408, 502, 503, 504, 529)
 _FIRST_WAIT_S = 0.1
 _BYTES_PER_VALUE = 8
 """The least that a JSON value of an answer takes on average, if the answer is of full size."""
+
+REPLICA_HEADER = "X-Replica"
+"""Address of the server that answered, from a router in front of several."""
 
 _SEEDS = 2**63
 """Upstreams take a seed of 64 bits with a sign."""
@@ -102,10 +101,10 @@ class OpenAICompatiblePolicy:
     Errors name the upstream by `name` and never its address or key.
 
     Args:
-        url: base URL, to which /chat/completions is appended; the operator's, never a caller's.
+        url: base URL, to which the dialect's path is appended; the operator's, never a caller's.
         model: its name at the upstream.
         takes_n: False sends one request per candidate.
-        max_tokens_name: the upstream's parameter for the longest completion.
+        dialect: form of requests and answers; None is chat completions.
         takes_cache_salt: True sends the caller's, which vLLM knows and OpenAI refuses.
         transport: httpx's, for tests.
         clock: monotonic seconds, of the circuit breaker.
@@ -119,7 +118,7 @@ class OpenAICompatiblePolicy:
         model: str,
         api_key: str | None = None,
         takes_n: bool = True,
-        max_tokens_name: MaxTokensName = "max_tokens",
+        dialect: Dialect | None = None,
         takes_cache_salt: bool = False,
         limits: UpstreamLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -127,8 +126,8 @@ class OpenAICompatiblePolicy:
     ) -> None:
         self.name = name
         self.model = model
-        self._takes_n = takes_n
-        self._max_tokens_name: MaxTokensName = max_tokens_name
+        self._dialect = dialect = dialect or ChatDialect()
+        self._takes_n = takes_n and dialect.takes_n
         self._takes_cache_salt = takes_cache_salt
         self._limits = limits = limits or UpstreamLimits()
         self._breaker = CircuitBreaker(
@@ -137,7 +136,7 @@ class OpenAICompatiblePolicy:
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/") + "/",
             headers={"Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING}
-            | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            | dialect.headers(api_key),
             timeout=httpx.Timeout(
                 limits.timeout_s,
                 connect=limits.connect_timeout_s,
@@ -228,9 +227,7 @@ class OpenAICompatiblePolicy:
 
     async def _ask(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         """At most `n` candidates from one request, retried where that is safe."""
-        body = request_body(
-            self.model, history, n=n, sampling=sampling, max_tokens_name=self._max_tokens_name
-        )
+        body = self._dialect.request_body(self.model, history, n=n, sampling=sampling)
         if self._takes_cache_salt:
             body |= cache_salt_of(body)
         drawn: list[Candidate] = []
@@ -267,14 +264,16 @@ class OpenAICompatiblePolicy:
             if response.status_code != 200:
                 outcome = self._breaker.fail if response.is_server_error else self._breaker.succeed
                 raise await self._failure(response)
-            completion = await parse(read_completion, response.content)
-            record_usage(completion.usage)
+            completion = await parse(self._dialect.read_answer, response.content)
+            record_usage(replace(completion.usage, replica=_replica_of(response)))
             if completion.candidates:
                 outcome = self._breaker.succeed
                 return completion.candidates
             if not completion.is_object:
                 outcome = self._breaker.fail
-            raise UpstreamError(f"upstream {self.name} did not answer with a chat completion")
+            raise UpstreamError(
+                f"upstream {self.name} did not answer with a {self._dialect.answer}"
+            )
         except UpstreamTimeoutError:
             outcome = self._breaker.time_out
             raise
@@ -305,7 +304,7 @@ class OpenAICompatiblePolicy:
         headers = {**session_headers(), **trace_headers()}
         try:
             async with self._http.stream(
-                "POST", "chat/completions", content=content, headers=headers
+                "POST", self._dialect.path, content=content, headers=headers
             ) as response:
                 answer = await read_bounded(response, max_bytes=limits.max_answer_bytes)
             check_number_of_values(answer.content, limits.max_answer_bytes // _BYTES_PER_VALUE)
@@ -379,6 +378,12 @@ def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:
 
 class _UnreachableError(UpstreamUnavailableError):
     """No connection could be made, or it was lost."""
+
+
+def _replica_of(response: httpx.Response) -> str:
+    """The replica that a router named; of several that it tried the last, which answered."""
+    named: str = response.headers.get(REPLICA_HEADER, "")
+    return named.rpartition(",")[2].strip()
 
 
 def _seed(seed: int) -> int:

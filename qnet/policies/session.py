@@ -42,10 +42,15 @@ class SessionPolicy:
             return await self._policy.sample(history, n=n, sampling=sampling)
 
 
+def current_session() -> str:
+    """The id of the current session; "" outside of any."""
+    return _current.get()
+
+
 def session_headers() -> dict[str, str]:
     """The header of the current session; empty outside of any.
 
     Characters that a header cannot carry are percent-encoded.
     """
-    session_id = _current.get()
+    session_id = current_session()
     return {HEADER: quote(session_id, safe=_SAFE)} if session_id else {}

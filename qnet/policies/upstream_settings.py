@@ -1,12 +1,13 @@
-"""Settings of an OpenAI-compatible server, the same in the server's settings and in job files."""
+"""Settings of an upstream, the same in the server's settings and in job files."""
 
 import re
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, SecretStr
 
+from qnet.native import DialectName
+from qnet.policies.dialects.chat import MaxTokensName
 from qnet.policies.openai_compatible import UpstreamLimits
-from qnet.policies.openai_schema import MaxTokensName
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 DEFAULT_LIMITS: Final = UpstreamLimits()
@@ -28,8 +29,12 @@ class UpstreamSettings(BaseModel):
     """One model of an OpenAI-compatible server.
 
     Attributes:
-        url: base URL as for an OpenAI client; /chat/completions is appended to it.
+        url: base URL as for an OpenAI client; the dialect's path (/chat/completions, /responses,
+            /messages) is appended to it.
         model: the model's name at the upstream.
+        dialect: `chat` asks by chat completions, which most servers know; `responses` by OpenAI's
+            Responses API; `messages` by Anthropic's Messages API. The last two send one request per
+            candidate.
         n: `one_request` draws all candidates with one request (`n`); `parallel` sends one request
             per candidate.
         max_tokens_name: the parameter for the longest completion; OpenAI's reasoning models take
@@ -43,6 +48,7 @@ class UpstreamSettings(BaseModel):
 
     url: HttpUrl
     model: str = Field(min_length=1)
+    dialect: DialectName = "chat"
     n: Literal["one_request", "parallel"] = "one_request"
     max_tokens_name: MaxTokensName = "max_tokens"
     connect_timeout_s: float = Field(default=DEFAULT_LIMITS.connect_timeout_s, gt=0)

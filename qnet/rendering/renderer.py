@@ -146,6 +146,20 @@ class Renderer:
         """
         return self._join(self._exchanges(history, most_tokens), state=True)
 
+    def exchange_tokens(self, history: History) -> list[int]:
+        """Number of tokens of each exchange of a state; their sum is that of `encode_state`.
+
+        The first is of what precedes the first action, however little that is.
+
+        Raises:
+            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
+            RenderingError: the chat template refuses the messages in every form.
+        """
+        return [
+            sum(map(len, map(self._encode, (one.said, one.observed.text, one.observed.prompt))))
+            for one in self._exchanges(history, None)
+        ]
+
     def encode_candidate(self, message: Message, *, most_tokens: int | None = None) -> list[int]:
         """Tokens of an assistant's reply after `encode_history`, end-of-turn included.
 

@@ -66,9 +66,12 @@ def build_serving_scorer(
         if not full_sequences:
             raise
         if isinstance(loaded, LoadedEnsemble):
-            members = [FullSequenceScorer(_naive_scorer(member)) for member in loaded.members]
+            members = [
+                FullSequenceScorer(member, tokens_per_forward=tokens_per_forward)
+                for member in loaded.members
+            ]
             return EnsembleScorer(loaded.name, members)
-        return FullSequenceScorer(_naive_scorer(loaded))
+        return FullSequenceScorer(loaded, tokens_per_forward=tokens_per_forward)
 
 
 def build_naive_scorer(loaded: LoadedQModel) -> ReferenceScorer:

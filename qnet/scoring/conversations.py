@@ -51,6 +51,10 @@ class ConversationRenderer:
         behind = [tuple(one[shared:]) for one in whole]
         return plan_request(state, behind, list(map(len, behind)), request.cache_salt)
 
+    def prepare_history(self, request: ScoreRequest) -> None:
+        """Nothing: where a conversation begins to differ is known from the candidates alone."""
+        return None
+
     def _encode(self, messages: History) -> list[int]:
         token_ids = self.renderer.encode_conversation(messages, most_tokens=self.context)
         while len(token_ids) > 1 and token_ids[-1] == self.pad_token_id:

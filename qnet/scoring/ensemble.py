@@ -5,10 +5,12 @@
 Each member has its own trunk, so each keeps its own histories and computes its own tokens.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
+from qnet.device.history_reader import HistoryReader
 from qnet.scoring.implicit_q import NaiveImplicitScorer
 from qnet.scoring.value_head import NaiveScorer
 from qnet.support.slices import finish
@@ -74,6 +76,24 @@ class EnsembleScorer:
             found, before = yield from _after(mine, before)
             results.append(found)
         return _means(results)
+
+    def prepare_history(self, request: ScoreRequest) -> list[tuple[HistoryReader, Any]]:
+        """The tokens of a history for each member that can read ahead.
+
+        Raises:
+            HistoryTooLongError: the history exceeds a member's context.
+        """
+        able = [member for member in self._members if isinstance(member, HistoryReader)]
+        prepared = [(member, member.prepare_history(request)) for member in able]
+        return [(member, tokens) for member, tokens in prepared if tokens is not None]
+
+    def read_ahead(
+        self, prepared: Sequence[tuple[HistoryReader, Any]], *, begin: Callable[[int], None]
+    ) -> Iterator[None]:
+        """Read a history into the members' caches; see `qnet.device.read_ahead`."""
+        return chain.from_iterable(
+            member.read_ahead(tokens, begin=begin) for member, tokens in prepared
+        )
 
     @property
     def context(self) -> int | None:

@@ -1,27 +1,51 @@
-"""Full sequences in place of packed ones, for trunks with a memory beside attention."""
+"""Full sequences in place of packed ones, for trunks with a memory beside attention.
 
+Hybrid trunks (convolutions, state spaces, linear attention) remember in a state that a packed row
+cannot divide among conversations. Each request's history is computed anew, and nothing is kept.
+"""
+
+from collections import Counter
 from collections.abc import Sequence
+from math import fsum
+from typing import Protocol
 
+import torch
+from torch import Tensor
+
+from qnet.engine.full_sequences import Continuations, FullSequenceModel
+from qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
+from qnet.models.implicit_q import token_logprobs
 from qnet.scoring.implicit_q import NaiveImplicitScorer
-from qnet.scoring.rendered_requests import RenderedRequest
+from qnet.scoring.rendered_requests import RenderedRequest, head_features
 from qnet.scoring.value_head import NaiveScorer
 from qnet.support.slices import finish
 from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
-from qnet.usage import TokenUsage
+
+
+class _Reader(Protocol):
+    """Values of the distinct candidates of each request."""
+
+    def values(
+        self, prepared: Sequence[RenderedRequest], spent: Counter[int]
+    ) -> Slices[list[list[float]]]: ...
 
 
 class FullSequenceScorer:
-    """Serves a naive scorer: each candidate costs its whole sequence, and nothing is kept.
+    """Serves a Q model whose architecture cannot be packed; equals its naive scorer."""
 
-    Hybrid trunks (convolutions, state spaces, linear attention) remember in a state that a packed
-    row cannot divide among conversations, so this is the one way to run them in process.
-    """
-
-    def __init__(self, naive: NaiveScorer | NaiveImplicitScorer) -> None:
-        self._naive = naive
-        self.name = naive.name
-        self.context = naive.context
-        self.reads_observation = getattr(naive, "reads_observation", False)
+    def __init__(self, loaded: LoadedQNet | LoadedImplicitQ, *, tokens_per_forward: int) -> None:
+        self._naive: NaiveScorer | NaiveImplicitScorer
+        self._reader: _Reader
+        match loaded:
+            case LoadedQNet():
+                self._naive = NaiveScorer(loaded)
+                self._reader = _ValueReader(loaded, tokens_per_forward)
+            case LoadedImplicitQ():
+                self._naive = NaiveImplicitScorer(loaded)
+                self._reader = _LogprobReader(loaded, tokens_per_forward)
+        self.name = loaded.name
+        self.context = self._naive.context
+        self.reads_observation = getattr(self._naive, "reads_observation", False)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate, in the requests' order.
@@ -37,14 +61,13 @@ class FullSequenceScorer:
         return self._naive.prepare(request)
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
-        """The results of `score`, one request after the other."""
-        spent: dict[int, TokenUsage] = {}
-        found = []
-        for index, rendered in enumerate(prepared):
-            spent[index] = TokenUsage(sum(map(len, rendered.sequences)), 0)
-            yield dict(spent)
-            found.append(self._naive.score_rendered(rendered))
-        return found
+        """The results of `score`, one forward pass after the other."""
+        spent = Counter[int]()
+        values = yield from self._reader.values(prepared, spent)
+        return [
+            ScoreResult(tuple(q_values[i] for i in request.index), computed_tokens=spent[owner])
+            for owner, (request, q_values) in enumerate(zip(prepared, values, strict=True))
+        ]
 
     @property
     def cache(self) -> CacheUse:
@@ -53,3 +76,67 @@ class FullSequenceScorer:
 
     def close(self) -> None:
         """Nothing is kept that could be let go."""
+
+
+class _ValueReader:
+    """Q of a value head at the candidates' last tokens."""
+
+    def __init__(self, loaded: LoadedQNet, tokens_per_forward: int) -> None:
+        self._head = loaded.model.head
+        self._trunk = FullSequenceModel(
+            loaded.model.trunk,
+            lambda outputs_AD, _: outputs_AD[-1].clone(),  # a view keeps the whole batch
+            tokens_per_forward=tokens_per_forward,
+        )
+
+    @torch.inference_mode()
+    def values(
+        self, prepared: Sequence[RenderedRequest], spent: Counter[int]
+    ) -> Slices[list[list[float]]]:
+        hidden = yield from self._trunk.run(_continuations(prepared), spent)
+        found = []
+        for request, of_each in zip(prepared, hidden, strict=True):
+            features_RF = head_features([request])
+            features = None if features_RF is None else torch.from_numpy(features_RF)
+            found.append(self._head(torch.stack(of_each), features).tolist())
+        return found
+
+
+class _LogprobReader:
+    """The implicit Q, from the log-probabilities of the candidates' tokens in both models."""
+
+    def __init__(self, loaded: LoadedImplicitQ, tokens_per_forward: int) -> None:
+        self._beta: float = loaded.model.config.beta
+        self._policy, self._reference = (
+            FullSequenceModel(
+                model, _logprobs_of, tokens_per_forward=tokens_per_forward, logits=True
+            )
+            for model in (loaded.model.policy, loaded.model.reference)
+        )
+
+    @torch.inference_mode()
+    def values(
+        self, prepared: Sequence[RenderedRequest], spent: Counter[int]
+    ) -> Slices[list[list[float]]]:
+        requests = _continuations(prepared)
+        policies = yield from self._policy.run(requests, spent)
+        references = yield from self._reference.run(requests, spent)
+        return [
+            [self._beta * fsum(_differences(*both)) for both in zip(*of_request, strict=True)]
+            for of_request in zip(policies, references, strict=True)
+        ]
+
+
+def _continuations(prepared: Sequence[RenderedRequest]) -> list[Continuations]:
+    return [Continuations(request.history, request.candidates) for request in prepared]
+
+
+def _logprobs_of(logits_AV: Tensor, tail: list[int]) -> list[float]:
+    """log pi of each token of a continuation, predicted at the token before it."""
+    tokens_A = torch.tensor(tail, device=logits_AV.device)
+    logprobs: list[float] = token_logprobs(logits_AV[:-1], tokens_A).tolist()
+    return logprobs
+
+
+def _differences(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    return [one - other for one, other in zip(ours, theirs, strict=True)]

@@ -5,7 +5,8 @@ nowhere else, and keeps the histories of the policy and of its reference from st
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from math import fsum
 
 import torch
@@ -112,6 +113,22 @@ class SharedPrefixImplicitScorer:
             self._result(request, policy, reference)
             for request, policy, reference in zip(prepared, policies, references, strict=True)
         ]
+
+    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]]:
+        """The tokens of a history without candidates.
+
+        Raises:
+            HistoryTooLongError: the history exceeds a model's context.
+        """
+        renderer = RequestRenderer(self._loaded.renderer, self.name, self.context)
+        return renderer.prepare_history(request)
+
+    def read_ahead(
+        self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
+    ) -> Iterator[None]:
+        """Read a history into both models' caches; see `qnet.device.read_ahead`."""
+        readers = (self._policy, self._reference)
+        return chain.from_iterable(one.read_ahead(prepared, begin=begin) for one in readers)
 
     @property
     def cache(self) -> CacheUse:

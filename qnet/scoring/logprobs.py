@@ -5,7 +5,7 @@ is the baseline for every Q model.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import fsum
@@ -115,6 +115,12 @@ class LogprobReader:
     def clear(self) -> None:
         """Let go of every history."""
         self._packed.store.clear()
+
+    def read_ahead(
+        self, history: tuple[str, list[int]], *, begin: Callable[[int], None]
+    ) -> Iterator[None]:
+        """Read a history into the cache; see `PackedModel.read_ahead`."""
+        return self._packed.read_ahead(history, begin=begin)
 
     @torch.inference_mode()
     def read(self, requests: Sequence[RenderedRequest]) -> Passes[list[LogprobReading]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from qnet.decision.history_window import RequestSize
 from qnet.engine.token_trie import TokenTrie
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qnet.models.match_features import HeadFeatures, match_features, observed_features, turns_of
@@ -95,6 +96,29 @@ class RequestRenderer:
             return rendered
         return replace(rendered, features=_features(rendered))
 
+    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]]:
+        """The key of a history in a prefix cache, before its candidates are known.
+
+        Raises:
+            HistoryTooLongError: the history exceeds the context.
+        """
+        state = self.renderer.encode_state(request.history, most_tokens=self.context)
+        require_fit(len(state.token_ids), name=self.name, context=self.context)
+        return request.cache_salt, state.token_ids
+
+
+def request_size(renderer: Renderer, request: ScoreRequest, context: int) -> RequestSize:
+    """Number of tokens of a request, however many they are.
+
+    Raises:
+        MalformedHistoryError: a message holds one of the tokenizer's control tokens.
+        RenderingError: the chat template refuses the messages in every form.
+    """
+    actions = [len(renderer.encode_candidate(candidate)) for candidate in request.candidates]
+    answers = map(len, _encode_observations(renderer, request, None))
+    behind = [action + answer for action, answer in zip(actions, answers, strict=True)]
+    return RequestSize(renderer.exchange_tokens(request.history), max(behind, default=0), context)
+
 
 def plan_request(
     state: RenderedEpisode,
@@ -133,7 +157,7 @@ def require_fit(tokens: int, *, name: str, context: int) -> None:
 
 
 def _encode_observations(
-    renderer: Renderer, request: ScoreRequest, context: int
+    renderer: Renderer, request: ScoreRequest, context: int | None
 ) -> list[list[int]]:
     """The tokens between each candidate and the reply after it; none where there is nothing."""
     if not request.observations:

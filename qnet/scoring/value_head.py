@@ -7,7 +7,7 @@ distinct tokens side by side, each seeing the history and its own beginning.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -143,6 +143,20 @@ class SharedPrefixScorer:
             for request, entry in zip(prepared, entries, strict=True):
                 remember(request, entry)
         return _results(prepared, known, q_values)
+
+    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]] | None:
+        """The tokens of a history without candidates; None for a classifier.
+
+        Raises:
+            HistoryTooLongError: the history exceeds the context.
+        """
+        return self._requests.prepare_history(request)
+
+    def read_ahead(
+        self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
+    ) -> Iterator[None]:
+        """Read a history into the cache; see `qnet.device.read_ahead`."""
+        return self._packed.read_ahead(prepared, begin=begin)
 
     @property
     def cache(self) -> CacheUse:

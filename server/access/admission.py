@@ -7,7 +7,7 @@ nothing. Limits apply after the body has arrived, so that slow senders do not us
 from typing import Final
 
 from fastapi import Request
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qnet.errors import QGuideError
@@ -43,6 +43,7 @@ class AdmissionMiddleware:
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
         self.app = app
         self._settings = settings
+        self._anonymous = caller_of(None, settings)
         self._open = set(HEALTH)
         if settings.public_metrics:
             self._open |= METRICS
@@ -54,30 +55,29 @@ class AdmissionMiddleware:
         if scope["type"] != "http" or self._is_open(scope["path"]):
             await self.app(scope, receive, send)
             return
-        request = Request(scope)
         try:
-            await self._serve(request, receive, send)
+            await self._serve(scope, receive, send)
         except QGuideError as error:  # raised here; errors of routes have been answered already
-            await known_error_response(request, error)(scope, receive, send)
+            await known_error_response(Request(scope), error)(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:
         is_page = path in PAGE or path.startswith("/playground/")
         return path in self._open or (self._settings.playground and is_page)
 
-    async def _serve(self, request: Request, receive: Receive, send: Send) -> None:
-        state = request.app.state
-        caller = self._caller(request)
-        request.state.account.key = caller.name if state.keys else None
-        if request.scope["path"] not in METRICS:  # served even during shutdown and above limits
-            request.state.caller = caller
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope["app"].state
+        caller = self._caller(scope)
+        scope["state"]["account"].key = caller.name if state.keys else None
+        if scope["path"] not in METRICS:  # served even during shutdown and above limits
+            scope["state"]["caller"] = caller
             state.drain.check()
-        await self.app(request.scope, receive, send)
+        await self.app(scope, receive, send)
 
-    def _caller(self, request: Request) -> Caller:
-        keys = request.app.state.keys
+    def _caller(self, scope: Scope) -> Caller:
+        keys = scope["app"].state.keys
         if keys is None:
-            return caller_of(None, self._settings)
-        given = _given_key(request)
+            return self._anonymous
+        given = _given_key(Headers(scope=scope))
         if given is None:
             raise UnauthorizedError(
                 "the request has no API key; send one as `Authorization: Bearer KEY` or "
@@ -104,16 +104,15 @@ class RateLimits:
         if caller is None:
             await self.app(scope, receive, send)
             return
-        request = Request(scope)
         try:
-            await self._serve(request, caller, receive, send)
+            await self._serve(scope, caller, receive, send)
         except OverLimitError as error:  # raised here; errors of routes have been answered already
-            await known_error_response(request, error)(scope, receive, send)
+            await known_error_response(Request(scope), error)(scope, receive, send)
 
-    async def _serve(self, request: Request, caller: Caller, receive: Receive, send: Send) -> None:
-        limiter: Limiter = request.app.state.limiter
-        account = request.state.account
-        tenant = Tenant(account.key or "", caller.cache_salt)
+    async def _serve(self, scope: Scope, caller: Caller, receive: Receive, send: Send) -> None:
+        limiter: Limiter = scope["app"].state.limiter
+        account = scope["state"]["account"]
+        tenant = Tenant(account.key or "", caller.cache_salt, request=account)
         async with limiter.admit(caller, account) as left:
 
             async def with_limits(message: Message) -> None:
@@ -122,7 +121,7 @@ class RateLimits:
                 await send(message)
 
             with working_for(tenant):
-                await self.app(request.scope, receive, with_limits)
+                await self.app(scope, receive, with_limits if left else send)
 
 
 async def require_admin(request: Request) -> None:
@@ -139,8 +138,8 @@ async def require_admin(request: Request) -> None:
         )
 
 
-def _given_key(request: Request) -> str | None:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+def _given_key(headers: Headers) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    return request.headers.get("x-api-key")
+    return headers.get("x-api-key")

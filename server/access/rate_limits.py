@@ -77,6 +77,11 @@ class Limiter:
         self._own: RateLimiter = FixedWindowRateLimiter(MemoryStorage())
         self._shared = FixedWindowRateLimiter(link.limits_storage()) if link else self._own
 
+    @property
+    def running(self) -> int:
+        """Number of admitted requests that have no complete answer yet."""
+        return self._running.total()
+
     @asynccontextmanager
     async def admit(self, caller: Caller, account: Account) -> AsyncIterator[Mapping[str, str]]:
         """Admit a request; yields the RateLimit headers, and charges its tokens afterwards.

@@ -42,7 +42,9 @@ def _parts_of(block: Json) -> tuple[Json, list[dict[str, Any]]]:
         case "thinking":
             thoughts = pieces_of(block["thinking"])
             deltas = [{"type": "thinking_delta", "thinking": piece} for piece in thoughts]
-            signed = {"type": "signature_delta", "signature": block["signature"]}
+            signed = {"type": "signature_delta", "signature": block.get("signature") or ""}
             return block | {"thinking": "", "signature": ""}, [*deltas, signed]
+    if "input" not in block:  # an upstream's own block of another type
+        return block, []
     filled = json.dumps(block["input"], ensure_ascii=False)
     return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": filled}]

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
+from server.messages.answers import StoppedField
 from server.messages.schemas import NOT_EMPTY, Positive, Seed, StepOptions, Temperature
 
 
@@ -137,6 +138,7 @@ class ErrorDetails(BaseModel):
     """Details of an error, for programs."""
 
     error_code: str = Field(description="QGuide's code of the error")
+    qguide: StoppedField = None
 
 
 class AnthropicErrorDetail(BaseModel):

@@ -20,7 +20,8 @@ from server.anthropic.history import (
 from server.anthropic.schemas import AnthropicTool, MessagesRequest, Prompt, ToolChoice
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from server.chat.translation import finish_reason_of, guidance_of
-from server.guidance.guided_step import GuidedStepResult
+from server.guidance.native import native_answer
+from server.guidance.step_types import GuidedStepResult
 from server.streaming.events import Json
 
 CALLED_HERE: Final = {"stop": "stop_sequences", "response_format": "output_config.format"}
@@ -177,8 +178,12 @@ def message_of(taken: GuidedStepResult, asked: Asked, options: GuidanceOptions) 
     """The response body: Anthropic's message, extended by `qguide`."""
     decision = taken.decision
     chosen = decision.candidates[decision.chosen]
-    blocks, unparsed = _blocks(chosen, thinks=asked.thinks)
-    stop_reason, stop_sequence = _stop_reason(chosen, asked.stop_sequences)
+    if native := native_answer(taken, "messages"):
+        blocks, unparsed = native["content"], list[ToolCall]()
+        stop_reason, stop_sequence = native.get("stop_reason"), native.get("stop_sequence")
+    else:
+        blocks, unparsed = _blocks(chosen, thinks=asked.thinks)
+        stop_reason, stop_sequence = _stop_reason(chosen, asked.stop_sequences)
     guidance = guidance_of(taken, options, [decision.chosen])
     guidance["warnings"] += [*asked.warnings, *map(_unparsed, unparsed)]
     return {

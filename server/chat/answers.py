@@ -12,7 +12,14 @@ from pydantic.json_schema import SkipJsonSchema
 
 from qnet.decision.selection import Reason
 from server.chat.schemas import ChatCustomCall, ChatToolCall
-from server.messages.answers import ScoreUsage, Timings
+from server.messages.answers import (
+    THRESHOLD_TEXT,
+    WINDOW_TEXT,
+    ScoreUsage,
+    ThresholdResult,
+    Timings,
+    Window,
+)
 from server.messages.schemas import JudgeFlag
 
 Absent = SkipJsonSchema[None]
@@ -73,6 +80,9 @@ class StageUsage(BaseModel):
 
     paraphrase: ParaphraseUsage
     sample: SampleUsage
+    threshold: ParaphraseUsage = Field(
+        description="of actions below the operator's threshold; included in `sample`"
+    )
     score: ScoreUsage
 
 
@@ -104,6 +114,8 @@ class ChatGuidance(BaseModel):
     draws_saved: int = Field(description="candidates that adaptive M did not need")
     perturbed: int = Field(description="candidates drawn under a paraphrase")
     warnings: list[str] = Field(description="options that could not be applied, and why")
+    window: Window | Absent = Field(default=None, description=WINDOW_TEXT)
+    threshold: ThresholdResult | Absent = Field(default=None, description=THRESHOLD_TEXT)
     usage: StageUsage
     timings_ms: Timings
     episode_id: str | Absent = Field(

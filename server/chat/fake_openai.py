@@ -1,23 +1,33 @@
-"""Fake OpenAI-compatible server for demos and tests: `qguide fake-upstream`.
+"""Fake server of a model for demos and tests: `qguide fake-upstream`.
 
 It has no model: it replies from a script, calls the tools of the request, judges by a rule, and
-fails on demand.
+fails on demand. It speaks chat completions, OpenAI's Responses API and Anthropic's Messages API.
 """
 
 import asyncio
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import typer
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from qnet.decision.threshold import noted_proposals
 from qnet.openai_messages import text_of
 from server.chat.chunks import chunks_of
+from server.chat.fake_calls import made_call
+from server.chat.fake_dialects import (
+    chat_of_message,
+    chat_of_response,
+    message_error,
+    message_of_chat,
+    response_of_chat,
+)
 from server.chat.fake_json import UnfitFormatError, json_reply
 from server.chat.fake_judge import Verdict, read_question
 from server.streaming.events import DONE, Json, event
@@ -56,6 +66,10 @@ _LOGPROB = -0.5
 class FakeUpstream:
     """Scripted chat completions: choice k of turn t is reply t + k, cycling through the script.
 
+    Proposals that the prompt says were judged poor count as choices already given.
+
+    A dialect without `n` and seeds gets the next choice for each repetition of a request.
+
     A judge's question (`qnet.judging`) is answered by the rule of `server.chat.fake_judge`.
 
     Attributes:
@@ -68,11 +82,12 @@ class FakeUpstream:
         delay_s: time that every answer takes.
         together: number of first requests that are answered only once all of them have arrived.
         asked: bodies of the requests so far, oldest first.
-        keys: their Authorization headers.
+        keys: their Authorization or x-api-key headers.
         sessions: their X-Session-ID headers.
         traces: their traceparent headers.
         in_flight: number of requests that wait for an answer.
         most_in_flight: the largest number of them so far.
+        repeated: how often each body in a dialect without `n` has come.
     """
 
     replies: Sequence[str] = DEFAULT_REPLIES
@@ -88,11 +103,14 @@ class FakeUpstream:
     traces: list[str | None] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    repeated: Counter[str] = field(default_factory=Counter)
 
     def app(self) -> FastAPI:
         """Build the FastAPI application."""
         app = FastAPI(title="QGuide's fake upstream")
         app.add_api_route("/v1/chat/completions", self.complete, methods=["POST"])
+        app.add_api_route("/v1/messages", self.message, methods=["POST"])
+        app.add_api_route("/v1/responses", self.respond, methods=["POST"])
         app.add_api_route("/v1/models", self.models)
         app.add_api_route("/health", self.health)
         app.add_api_route("/asked", self.number_asked)
@@ -113,9 +131,44 @@ class FakeUpstream:
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
+        return await self._served(request, await request.json())
+
+    async def message(self, request: Request) -> Response:
+        """POST /v1/messages: Anthropic's, without streaming."""
         body: Json = await request.json()
-        self.asked.append(body)
-        self.keys.append(request.headers.get("authorization"))
+        thinks = (body.get("thinking") or {}).get("type") not in (None, "disabled")
+        answered = await self._translated(request, body, chat_of_message)
+        if answered.status_code == 200:
+            return _reworded(answered, lambda chat: message_of_chat(chat, thinks=thinks))
+        error = json.loads(bytes(answered.body))["error"]
+        status, said = message_error(answered.status_code, error)
+        return JSONResponse(said, status, headers=_waiting(answered))
+
+    async def respond(self, request: Request) -> Response:
+        """POST /v1/responses: OpenAI's, without streaming."""
+        answered = await self._translated(request, await request.json(), chat_of_response)
+        return _reworded(answered, response_of_chat) if answered.status_code == 200 else answered
+
+    async def _translated(
+        self, request: Request, body: Json, to_chat: Callable[[Json], Json]
+    ) -> Response:
+        key = json.dumps(body, sort_keys=True)
+        self.repeated[key] += 1
+        try:
+            chat = to_chat(body)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return _error(400, str(error))
+        return await self._served(request, chat | {"seed": self.repeated[key] - 1}, body)
+
+    async def _served(self, request: Request, body: Json, asked: Json | None = None) -> Response:
+        """The answer to a chat.
+
+        Args:
+            asked: the request's body, if it was another.
+        """
+        self.asked.append(body if asked is None else asked)
+        headers = request.headers
+        self.keys.append(headers.get("authorization") or headers.get("x-api-key"))
         self.sessions.append(request.headers.get("x-session-id"))
         self.traces.append(request.headers.get("traceparent"))
         self.in_flight += 1
@@ -208,7 +261,7 @@ class FakeUpstream:
         if verdict:
             return _judged(verdict, index, with_logprobs=bool(body.get("logprobs")))
         # The seed shifts the script, so that requests for a single choice can differ.
-        k = turn + index + (body.get("seed") or 0)
+        k = turn + index + (body.get("seed") or 0) + noted_proposals(_last_text(body))
         tools = body.get("tools") or []
         calls_tools = tools and body.get("tool_choice") != "none"
         message: Json = {"role": "assistant", "content": None}
@@ -229,7 +282,7 @@ class FakeUpstream:
 
     def _call(self, tools: Sequence[Json], k: int) -> Json:
         if not self.calls:
-            return _call(tools[k % len(tools)], k)
+            return made_call(tools[k % len(tools)], k)
         name, arguments = self.calls[k % len(self.calls)]
         function = {"name": name, "arguments": json.dumps(arguments)}
         return {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
@@ -244,6 +297,9 @@ def fake_upstream(
         int | None, typer.Option(help="Number of faults; without it every request fails.")
     ] = None,
     delay_s: Annotated[float, typer.Option(help="Time that every answer takes.")] = 0.0,
+    reply: Annotated[
+        list[str] | None, typer.Option(help="A reply of the script, in place of the built-in one.")
+    ] = None,
 ) -> None:
     """Run a fake OpenAI-compatible server, to try `QGUIDE_UPSTREAMS` without a model."""
     import uvicorn
@@ -251,8 +307,13 @@ def fake_upstream(
     known = next((each for each in _FAULTS if each == fault), None)
     if known is None:
         raise typer.BadParameter(f"{fault!r} is not one of {', '.join(_FAULTS[1:])}")
-    fake = FakeUpstream(fault=known, faults_left=times, delay_s=delay_s)
+    replies = tuple(reply or DEFAULT_REPLIES)
+    fake = FakeUpstream(replies, fault=known, faults_left=times, delay_s=delay_s)
     uvicorn.run(fake.app(), host="127.0.0.1", port=port)
+
+
+def _last_text(body: Json) -> str:
+    return text_of(body["messages"][-1].get("content"))
 
 
 def _judged(verdict: Verdict, index: int, *, with_logprobs: bool) -> Json:
@@ -273,6 +334,20 @@ def _error(
     return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 
+def _reworded(answered: Response, to_dialect: Callable[[Json], Json]) -> Response:
+    """An answer in another dialect; as it is if it is no chat completion, by a fault."""
+    try:
+        return JSONResponse(to_dialect(json.loads(bytes(answered.body))))
+    except (IndexError, KeyError, ValueError):
+        return answered
+
+
+def _waiting(answered: Response) -> dict[str, str]:
+    """The Retry-After header of an answer, if it has one."""
+    wait = answered.headers.get("retry-after")
+    return {"Retry-After": wait} if wait else {}
+
+
 def _refused_by_reasoning(body: Json) -> str:
     """Error message of OpenAI's reasoning models for a body; "" if they accept it."""
     if body.get("max_tokens") is not None:
@@ -288,33 +363,6 @@ def _words(message: Json) -> int:
         for call in message.get("tool_calls") or []
     ]
     return len(" ".join([text_of(message.get("content")), *calls]).split())
-
-
-def _call(tool: Json, k: int) -> Json:
-    call = {"id": f"call_{uuid.uuid4().hex}", "type": tool["type"]}
-    if tool["type"] == "custom":
-        return call | {"custom": {"name": tool["custom"]["name"], "input": f"input {k}"}}
-    function = tool["function"]
-    schema = function.get("parameters") or {}
-    arguments = {
-        name: _argument(name, kind, k) for name, kind in schema.get("properties", {}).items()
-    }
-    return call | {"function": {"name": function["name"], "arguments": json.dumps(arguments)}}
-
-
-def _argument(name: str, schema: Json, k: int) -> Any:
-    if values := schema.get("enum") or schema.get("examples"):
-        return values[k % len(values)]
-    match schema.get("type"):
-        case "integer" | "number":
-            return k
-        case "boolean":
-            return k % 2 == 0
-        case "array":
-            return []
-        case "object":
-            return {}
-    return f"{name} {k}"
 
 
 def _logprobs(message: Json) -> Json:

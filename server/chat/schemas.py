@@ -17,6 +17,7 @@ from qnet.openai_messages import (
 )
 from qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
 from qnet.types import Message, Role
+from server.messages.answers import StoppedField
 from server.messages.schemas import (
     AT_LEAST_ONE,
     NOT_EMPTY,
@@ -180,6 +181,7 @@ class OpenAIErrorDetail(BaseModel):
     param: str | None = Field(description="the invalid field, if the error is about one")
     code: str
     request_id: str
+    qguide: StoppedField = None
 
 
 class OpenAIErrorBody(BaseModel):

@@ -14,8 +14,9 @@ from qnet.openai_messages import wire_message
 from qnet.types import Candidate, Sampling, spent_on
 from server.chat.history import to_chat_history
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
-from server.guidance.guided_step import GuidedStepRequest, GuidedStepResult
 from server.guidance.readable_view import readable_view
+from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from server.messages.answers import ThresholdResult
 from server.q_models.build import ServedPolicy
 from server.settings.settings import Settings
 
@@ -221,6 +222,10 @@ def guidance_of(
             "total": taken.total_ms,
         },
     }
+    if decision.window is not None:
+        guidance["window"] = asdict(decision.window)
+    if below := ThresholdResult.of(decision.below_threshold, taken.action_policies):
+        guidance["threshold"] = below.model_dump()
     if taken.episode_id is not None:
         guidance["episode_id"] = taken.episode_id
     if options.return_candidates:
@@ -239,6 +244,10 @@ def _usage(usage: StepUsage) -> dict[str, dict[str, Any]]:
             "prompt_tokens": usage.prompt_tokens,
             "cached_tokens": usage.cached_prompt_tokens,
             "completion_tokens": usage.completion_tokens,
+        },
+        "threshold": {
+            "prompt_tokens": usage.below_threshold.prompt_tokens,
+            "completion_tokens": usage.below_threshold.completion_tokens,
         },
         "score": {
             "scored_tokens": usage.scored_tokens,

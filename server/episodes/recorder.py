@@ -11,9 +11,15 @@ from pathlib import Path
 import structlog
 
 from qnet.records import OfferRow, TreeRow
-from server.episodes.records import NotRecordableError, offer_rows, texts_of, tree_row
+from server.episodes.records import (
+    NotRecordableError,
+    offer_rows,
+    texts_of,
+    took_actions,
+    tree_row,
+)
 from server.episodes.redaction import RedactionError, Redactor
-from server.episodes.rotated_file import RotatedFile
+from server.episodes.rotated_file import RotatedFile, Undo
 from server.episodes.state import Episode
 
 TREES = "trees"
@@ -56,16 +62,18 @@ class EpisodeRecorder:
         """Abort redactions; an episode that is being written is still completed."""
         await self._redactor.close()
 
-    async def _rows(self, episode: Episode) -> tuple[TreeRow, list[OfferRow]]:
+    async def _rows(self, episode: Episode) -> tuple[TreeRow | None, list[OfferRow]]:
         outcome = episode.outcome
         assert outcome is not None
         texts = texts_of(episode, outcome)
         redacted = dict(zip(texts, await self._redactor.redact(texts), strict=True))
         redact = redacted.__getitem__
-        return tree_row(episode, outcome, redact), list(offer_rows(episode, outcome, redact))
+        acted = took_actions(episode, outcome)
+        tree = tree_row(episode, outcome, redact) if acted else None
+        return tree, list(offer_rows(episode, outcome, redact))
 
-    def _write(self, tree: TreeRow, offers: Sequence[OfferRow]) -> None:
-        undo = self._trees.append([tree])
+    def _write(self, tree: TreeRow | None, offers: Sequence[OfferRow]) -> None:
+        undo: Undo = bool if tree is None else self._trees.append([tree])
         try:
             self._offers.append(offers)
         except OSError:

@@ -47,7 +47,8 @@ def texts_of(episode: Episode, outcome: Outcome) -> list[str]:
         texts[text] = None
         return text
 
-    tree_row(episode, outcome, note)
+    if took_actions(episode, outcome):
+        tree_row(episode, outcome, note)
     list(offer_rows(episode, outcome, note))
     return list(texts)
 
@@ -66,6 +67,16 @@ class _Step:
         return PART_END.join(message.text for message in self.observed)
 
 
+def took_actions(episode: Episode, outcome: Outcome) -> bool:
+    """False if the first step was stopped and nothing else done: there is no path then."""
+    first = episode.offers[0] if len(episode.offers) == 1 else None
+    return first is None or not first.stopped or outcome.action is not None or _acted(episode)
+
+
+def _acted(episode: Episode) -> bool:
+    return any(message.role == "assistant" for message in episode.messages)
+
+
 def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
     """The path taken, as a tree.
 
@@ -78,6 +89,8 @@ def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
         raise NotRecordableError("the texts of its steps were not kept")
     system, opening = _opening(episode, redact)
     steps = _steps(episode, outcome, redact)
+    if not steps:
+        raise NotRecordableError("its first step was stopped, and no action was taken")
     first_observation = PART_END.join(message.text for message in opening)
     drawn_by = _drawers(episode, redact)
     return TreeRow(
@@ -141,7 +154,7 @@ def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[O
                 for text, q in offer.q_values.items()
             ),
             chosen=redact(offer.chosen),
-            taken=steps[depth - 1].action,
+            taken=steps[depth - 1].action if depth <= len(steps) else "",
             q_model=offer.q_model,
             policy=offer.policy or AGENT,
             outcome_reward=outcome.reward,
@@ -151,6 +164,13 @@ def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[O
             completion_tokens=offer.completion_tokens,
             duration_ms=offer.duration_ms,
             judge=offer.judge,
+            left_out_messages=offer.window.left_out_messages if offer.window else 0,
+            left_out_tokens=offer.window.left_out_tokens if offer.window else 0,
+            threshold=offer.threshold,
+            actions=tuple(
+                action.model_copy(update={"candidates": tuple(map(redact, action.candidates))})
+                for action in offer.actions
+            ),
         )
 
 
@@ -173,7 +193,10 @@ def _opening(episode: Episode, redact: Redact) -> tuple[str | None, tuple[Messag
 
 
 def _steps(episode: Episode, outcome: Outcome, redact: Redact) -> list[_Step]:
-    """The agent's actions; the last one is not among the episode's messages."""
+    """The agent's actions; the last one is not among the episode's messages.
+
+    A step that was stopped has none, unless the outcome tells what the agent did instead.
+    """
     steps: list[_Step] = []
     ids = _CallIds()
     for message in episode.messages:
@@ -183,6 +206,8 @@ def _steps(episode: Episode, outcome: Outcome, redact: Redact) -> list[_Step]:
             observed = (*steps[-1].observed, _redacted(message, redact, ids))
             steps[-1] = replace(steps[-1], observed=observed)
     offer = episode.offers[-1]
+    if offer.stopped and outcome.action is None:
+        return steps
     text = offer.chosen if outcome.action is None else outcome.action
     reply = offer.calling.get(text, Message("assistant", text))
     answer = _answer(reply, outcome.observation)
@@ -229,11 +254,13 @@ def _is_plain(messages: tuple[Message, ...]) -> bool:
 
 def _drawers(episode: Episode, redact: Redact) -> dict[tuple[int, str], str]:
     """The policy that drew each candidate, by (depth, text)."""
-    return {
-        (_depth(episode, offer.at), redact(text)): offer.policy or AGENT
-        for offer in episode.offers
-        for text in offer.q_values
-    }
+    drawers = {}
+    for offer in episode.offers:
+        depth = _depth(episode, offer.at)
+        others = {text: taken.policy for taken in offer.actions for text in taken.candidates}
+        for text in offer.q_values:
+            drawers[depth, redact(text)] = others.get(text) or offer.policy or AGENT
+    return drawers
 
 
 def _depth(episode: Episode, at: int) -> int:

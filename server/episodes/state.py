@@ -9,7 +9,8 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from qnet.errors import EpisodeClosedError
-from qnet.types import History, Message
+from qnet.records import ThresholdActionRow
+from qnet.types import History, HistoryWindow, Message
 
 
 class _State(BaseModel):
@@ -34,6 +35,10 @@ class Offer(_State):
         duration_ms: time of the step in this server.
         judge: the Q-values are a judge's.
         ranked: the Q-values are places among this step's candidates, and mean nothing elsewhere.
+        window: what the Q model read in place of a history that is too long for it; None if it
+            read the whole.
+        threshold: the Q below which actions are taken; None where none is set.
+        actions: those that were taken.
     """
 
     at: int
@@ -49,6 +54,15 @@ class Offer(_State):
     duration_ms: float = 0.0
     judge: bool = False
     ranked: bool = False
+    window: HistoryWindow | None = Field(default=None, exclude_if=lambda window: window is None)
+
+    threshold: FiniteFloat | None = Field(default=None, exclude_if=lambda bound: bound is None)
+    actions: tuple[ThresholdActionRow, ...] = Field(default=(), exclude_if=lambda taken: not taken)
+
+    @property
+    def stopped(self) -> bool:
+        """True if no candidate was answered."""
+        return bool(self.actions) and self.actions[-1].outcome == "stopped"
 
     def merged_with(self, other: Self) -> Self:
         """Merge with a later offer for the same state."""
@@ -65,6 +79,7 @@ class Offer(_State):
                 "calling": {**self.calling, **other.calling},
                 "counts": dict(Counter(self.counts) + Counter(other.counts)),
                 "duration_ms": self.duration_ms + other.duration_ms,
+                "actions": (*self.actions, *other.actions),
             }
         )
 

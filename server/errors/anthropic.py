@@ -1,5 +1,6 @@
 """Error bodies in Anthropic's format, for the routes that Anthropic's clients call. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 OVERLOADED: Final = 529
@@ -30,12 +31,16 @@ def speaks_anthropic(path: str) -> bool:
 
 
 def anthropic_body(
-    status: int, code: str, message: str, request_id: str
+    status: int,
+    code: str,
+    message: str,
+    request_id: str,
+    figures: Mapping[str, object] | None = None,
 ) -> tuple[int, dict[str, Any]]:
     """Status and body of an error in Anthropic's format, where a malformed body is a 400.
 
-    Our code is in `details`, where the SDK reads it as `error_code`. A history that is too long
-    says so in the words by which Claude Code recognises it.
+    Our code is in `details`, where the SDK reads it as `error_code`, with the figures. A history
+    that is too long says so in the words by which Claude Code recognises it.
     """
     status = 400 if status == 422 else status
     if code in _OVERLOADED_CODES:
@@ -43,5 +48,6 @@ def anthropic_body(
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     if code == _TOO_LONG:
         message = f"prompt is too long: {message}"
-    detail = {"type": kind, "message": message, "details": {"error_code": code}}
+    details = {"error_code": code} | ({} if figures is None else {"qguide": dict(figures)})
+    detail = {"type": kind, "message": message, "details": details}
     return status, {"type": "error", "error": detail, "request_id": request_id}

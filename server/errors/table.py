@@ -1,5 +1,6 @@
 """The table from error classes to HTTP statuses, and the handlers that apply it."""
 
+from collections.abc import Mapping
 from math import ceil, inf
 
 import structlog
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 from qnet.errors import (
     CheckpointError,
     ConfigError,
+    EnvironmentFailureError,
     EpisodeClosedError,
     HistoryTooLongError,
     InvalidCandidatesError,
@@ -37,6 +39,7 @@ from qnet.errors import (
 from server.errors.anthropic import OVERLOADED, anthropic_body, speaks_anthropic
 from server.errors.openai import NO_WORDS, UpstreamWords, openai_detail, speaks_openai
 from server.errors.types import (
+    BelowThresholdError,
     BodyTimeoutError,
     BodyTooLargeError,
     DrainingError,
@@ -76,6 +79,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     UpstreamBusyError: (429, "upstream_busy"),
     UpstreamUnavailableError: (503, "upstream_unavailable"),
     UpstreamError: (502, "upstream_failed"),
+    EnvironmentFailureError: (502, "environment_failed"),
     UntrustedHostError: (403, "untrusted_host"),
     UnauthorizedError: (401, "unauthorized"),
     ForbiddenError: (403, "forbidden"),
@@ -84,6 +88,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     MalformedBodyError: (422, "malformed_body"),
     OverLimitError: (429, "rate_limited"),
     DrainingError: (503, "draining"),
+    BelowThresholdError: (400, "below_threshold"),  # a status that no client's library repeats
 }
 """Status and code by error class, subclasses before their base classes."""
 
@@ -110,6 +115,7 @@ def error_response(
     param: str | None = None,
     retry_after_s: float | None = None,
     upstream: UpstreamWords = NO_WORDS,
+    details: Mapping[str, object] | None = None,
 ) -> JSONResponse:
     """The response of every error; 429, 503 and 529 carry Retry-After, 401 WWW-Authenticate.
 
@@ -117,17 +123,18 @@ def error_response(
         param: the invalid field; only OpenAI's format has a place for it.
         retry_after_s: None is unknown; infinity leaves out Retry-After.
         upstream: an upstream's own code and type, which OpenAI's format keeps.
+        details: figures for programs, as `qguide` in the error.
     """
     message = message.encode(errors="replace").decode()  # it may quote a lone surrogate
     request_id = getattr(request.state, "request_id", "")
     path = request.url.path
     if speaks_anthropic(path):
-        status, body = anthropic_body(status, code, message, request_id)
+        status, body = anthropic_body(status, code, message, request_id, details)
     else:
         detail = {"code": code, "message": message}
         if speaks_openai(path):
             status, detail = openai_detail(status, code, message, param, upstream)
-        body = {"error": {**detail, "request_id": request_id}}
+        body = {"error": {**detail, "request_id": request_id, **_figures(details)}}
     headers = {}
     if status in (429, 503, OVERLOADED) and retry_after_s != inf:
         # Clients would retry 0 in a tight loop.
@@ -135,6 +142,10 @@ def error_response(
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(body, status_code=status, headers=headers)
+
+
+def _figures(details: Mapping[str, object] | None) -> dict[str, object]:
+    return {} if details is None else {"qguide": dict(details)}
 
 
 def error_event(request: Request, response: JSONResponse) -> bytes:
@@ -157,6 +168,7 @@ def known_error_response(request: Request, error: Exception) -> JSONResponse:
                 upstream=UpstreamWords(
                     getattr(error, "upstream_code", ""), getattr(error, "upstream_type", "")
                 ),
+                details=getattr(error, "details", None),
             )
     return unknown_error_response(request, error)
 

@@ -1,4 +1,4 @@
-"""Errors of the server itself, raised before a request reaches its route.
+"""Errors of the server itself; all are raised before the route runs, but that of a stopped step.
 
 QGuideError
 ├── UntrustedHostError      the Host header names a host that is not trusted
@@ -8,8 +8,11 @@ QGuideError
 ├── BodyTimeoutError        the body did not arrive in time
 ├── MalformedBodyError      the body cannot be stored or passed on
 ├── DrainingError           the server is shutting down
+├── BelowThresholdError     no candidate is good enough for the operator
 └── OverLimitError          the key has used up its requests or tokens
 """
+
+from collections.abc import Mapping
 
 from qnet.errors import QGuideError
 
@@ -52,6 +55,18 @@ class MalformedBodyError(QGuideError):
 
 class DrainingError(QGuideError):
     """The server is shutting down and accepts no new requests."""
+
+
+class BelowThresholdError(QGuideError):
+    """No candidate of a step is good enough for the operator, who has chosen to stop there.
+
+    Args:
+        details: figures of the step, for programs.
+    """
+
+    def __init__(self, message: str, *, details: Mapping[str, object]) -> None:
+        super().__init__(message)
+        self.details = details
 
 
 class OverLimitError(QGuideError):

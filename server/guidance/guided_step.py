@@ -1,70 +1,48 @@
 """Guided steps, for every route that draws candidates."""
 
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
 from qnet.decision.deadline import Deadline
-from qnet.decision.decide import Decision, Guidance
+from qnet.decision.decide import Decision, Fallback, Guidance
 from qnet.decision.guide import Perturbation, guide
+from qnet.decision.history_window import LongHistory
 from qnet.decision.perturbation import Paraphraser
-from qnet.errors import InvalidCandidatesError, InvalidRequestError, MalformedHistoryError
+from qnet.errors import (
+    InvalidCandidatesError,
+    InvalidRequestError,
+)
 from qnet.policies.session import SessionPolicy
-from qnet.types import AsyncScorer, History, Policy, Sampling, ScoreRequest, ScoreResult
+from qnet.types import AsyncScorer, History, Policy, ScoreRequest, ScoreResult
 from server.context.request_context import upstream_session
 from server.episodes.service import Episodes
 from server.episodes.state import Episode, Offer
-from server.guidance.readable_view import ReadableView, ViewScorer
+from server.guidance.below_threshold import (
+    action_policies,
+    action_rows,
+    require_not_stopped,
+    threshold_of,
+    threshold_settings,
+)
+from server.guidance.long_history import (
+    STEP,
+    LongHistoryScorer,
+    long_history_mode,
+    too_long_to_draw,
+)
+from server.guidance.read_ahead import reading_ahead
+from server.guidance.readable_view import ViewScorer
+from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from server.messages.schemas import StepOptions
+from server.observability.genai import record_draw, record_q_values, record_usage
 from server.observability.metered import MeteredPolicy
 from server.observability.metrics import Metrics
 from server.q_models.build import Models, ServedPolicy
-from server.q_models.registry import QModelLease
+from server.q_models.served import QModelLease
 from server.settings.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class GuidedStepRequest:
-    """A validated request for an action.
-
-    Attributes:
-        num_candidates: M.
-        n: number of candidates that the caller wants, best first.
-        unreadable: why Q models cannot read this history as it is (the policy can); None if they
-            can.
-        view: what Q models can read of such a history; None if they can read nothing of it.
-    """
-
-    policy: ServedPolicy
-    history: History
-    sampling: Sampling
-    num_candidates: int
-    options: StepOptions
-    n: int = 1
-    unreadable: MalformedHistoryError | None = None
-    view: ReadableView | None = None
-
-    @property
-    def blind(self) -> bool:
-        """True if no Q model can judge candidates for this history."""
-        return self.unreadable is not None and self.view is None
-
-
-@dataclass(frozen=True, slots=True)
-class GuidedStepResult:
-    """The decision of a guided step, its models, its duration and its episode.
-
-    Attributes:
-        judge: the Q model is a judge.
-    """
-
-    decision: Decision
-    policy: str
-    q_model: str
-    q_model_version: str
-    total_ms: float
-    episode_id: str | None = None
-    judge: bool = False
+from server.settings.thresholds import ThresholdSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +78,45 @@ class GuidedStepService:
 
         Raises:
             QGuideError: no action could be chosen; see `qnet.decision.guide.guide`.
+            BelowThresholdError: no candidate is good enough, and the operator stops such steps.
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
         wanted = asked.options.adaptive
         self.check_num_candidates(asked.num_candidates)
-        asked, warnings = self._with_a_choice(self._in_episode(asked))
+        asked = self._in_episode(asked)
         options = asked.options
         episode = await self.episodes.begin_step(options.episode_id)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
             asked = _comparable(asked, q_model, adaptive_wanted=bool(wanted))
+            asked = await self._fitting(asked, q_model)
+            asked, warnings = self._with_a_choice(asked)
+            threshold = self._threshold(asked, q_model)
             guidance = self._guidance(asked, episode, q_model.id)
+            guidance = replace(guidance, threshold=threshold_of(threshold))
             perturbation = self._perturbation(asked)
-            decision = await guide(
-                asked.history,
-                self._policy(asked),
-                _scorer_of(asked, q_model),
-                guidance,
-                perturbation=perturbation,
-                deadline=self.deadline,
+            record_draw(
+                self.metrics.tracing,
+                model=asked.policy.upstream_model or asked.policy.name,
+                num_candidates=guidance.num_candidates,
+                sampling=asked.sampling,
+                episode_id=options.episode_id,
             )
+            with self._reading(asked, q_model, guidance) as scorer:
+                decision = await guide(
+                    asked.history,
+                    self._policy(asked),
+                    scorer,
+                    guidance,
+                    perturbation=perturbation,
+                    escalation=self._escalation(asked, threshold),
+                    deadline=self.deadline,
+                )
             decision = replace(decision, warnings=(*warnings, *decision.warnings))
             self._measure(decision, q_model.id)
         total_ms = (perf_counter() - started) * 1e3
-        await self._remember(asked, decision, q_model, total_ms)
-        return GuidedStepResult(
+        taken = GuidedStepResult(
             decision,
             asked.policy.name,
             q_model.name,
@@ -133,7 +124,26 @@ class GuidedStepService:
             total_ms,
             episode_id=options.episode_id,
             judge=q_model.judge is not None,
+            action_policies=action_policies(decision, threshold, asked.policy.name),
         )
+        await self._remember(asked, taken, q_model)
+        require_not_stopped(decision, q_model)
+        return taken
+
+    def _reading(
+        self, asked: GuidedStepRequest, q_model: QModelLease, guidance: Guidance
+    ) -> AbstractContextManager[AsyncScorer]:
+        """The Q model as it reads this history, which it may begin to read during the block.
+
+        A policy in this process draws on the same device, so only an upstream leaves it idle.
+        """
+        scorer = self._scorer(asked, q_model)
+        draws_elsewhere = asked.policy.upstream_model is not None
+        scores = guidance.num_candidates > 1 or guidance.always_score
+        if not (self.settings.read_ahead and draws_elsewhere and scores) or asked.blind:
+            return nullcontext(scorer)
+        history = asked.view.history if asked.view else asked.history
+        return reading_ahead(q_model, history, scorer, self.metrics)
 
     def _in_episode(self, asked: GuidedStepRequest) -> GuidedStepRequest:
         """The request with its episode, and with adaptive M where the operator wants it there."""
@@ -144,6 +154,25 @@ class GuidedStepService:
             adaptive = self.settings.adaptive and episode_id is not None
         settled = {"episode_id": episode_id, "adaptive": adaptive}
         return replace(asked, options=options.model_copy(update=settled))
+
+    async def _fitting(self, asked: GuidedStepRequest, q_model: QModelLease) -> GuidedStepRequest:
+        """The request, blind if its history cannot be scored in any way that is allowed.
+
+        Raises:
+            HistoryTooLongError: such a history is an error; nothing was drawn yet.
+        """
+        if asked.blind:
+            return asked
+        mode = long_history_mode(asked.options, self.settings)
+        history = asked.view.history if asked.view else asked.history
+        error = await too_long_to_draw(history, q_model, mode)
+        if error and self._fallback(asked.options, mode) == "error":
+            raise error
+        return replace(asked, too_long=error)
+
+    def _fallback(self, options: StepOptions, mode: LongHistory) -> Fallback:
+        """The answer if a history is too long and no window of it is read."""
+        return options.fallback or self.settings.fallback if mode == "window" else mode
 
     def _with_a_choice(self, asked: GuidedStepRequest) -> tuple[GuidedStepRequest, tuple[str, ...]]:
         """The request so that its candidates can differ, and warnings of what was changed.
@@ -166,17 +195,48 @@ class GuidedStepService:
         sampling = replace(asked.sampling, temperature=warmer, first_greedy=True)
         return replace(asked, sampling=sampling), (*warnings, said)
 
-    def _policy(self, asked: GuidedStepRequest) -> Policy:
-        """The policy; an upstream's router gets its draws, and no judge's requests, by episode."""
+    def _policy(self, asked: GuidedStepRequest, served: ServedPolicy | None = None) -> Policy:
+        """The policy; an upstream's router gets its draws, and no judge's requests, by episode.
+
+        Args:
+            served: None takes the request's.
+        """
         session = upstream_session(asked.options.episode_id or "")
-        policy = SessionPolicy(asked.policy.model, session)
+        policy = SessionPolicy((served or asked.policy).model, session)
         return MeteredPolicy(policy, self.metrics, stage="sample")
+
+    def _threshold(
+        self, asked: GuidedStepRequest, q_model: QModelLease
+    ) -> ThresholdSettings | None:
+        """The threshold of this step; None if one candidate was asked for, or none can be scored.
+
+        Steps with one candidate are what guided ones are compared with.
+        """
+        if asked.blind or asked.num_candidates == 1:
+            return None
+        return threshold_settings(self.settings.thresholds, q_model)
+
+    def _escalation(
+        self, asked: GuidedStepRequest, threshold: ThresholdSettings | None
+    ) -> Policy | None:
+        if threshold is None or not threshold.policy:
+            return None
+        return self._policy(asked, self.models.find_policy(threshold.policy))
+
+    def _scorer(self, asked: GuidedStepRequest, q_model: QModelLease) -> AsyncScorer:
+        """The Q model as it reads this history."""
+        flaw = asked.too_long or asked.unreadable
+        if asked.blind and flaw is not None:
+            return UnreadableHistoryScorer(q_model.name, flaw)
+        scorer = LongHistoryScorer(q_model, long_history_mode(asked.options, self.settings), STEP)
+        return scorer if asked.view is None else ViewScorer(scorer, asked.view)
 
     def _guidance(
         self, asked: GuidedStepRequest, episode: Episode | None, q_model: str
     ) -> Guidance:
         options = asked.options
         blind = asked.blind
+        mode = long_history_mode(options, self.settings)
         previous_q = _previous_q(options, asked.history, episode, q_model)
         return Guidance(
             num_candidates=asked.n if blind else asked.num_candidates,
@@ -186,6 +246,7 @@ class GuidedStepService:
             at_least=asked.n,
             always_score=bool(options.adaptive) or blind,
             fallback="first" if blind else options.fallback or self.settings.fallback,
+            too_long="first" if blind else self._fallback(options, mode),
         )
 
     def _perturbation(self, asked: GuidedStepRequest) -> Perturbation | None:
@@ -205,12 +266,12 @@ class GuidedStepService:
         )
 
     async def _remember(
-        self,
-        asked: GuidedStepRequest,
-        decision: Decision,
-        q_model: QModelLease,
-        total_ms: float,
+        self, asked: GuidedStepRequest, taken: GuidedStepResult, q_model: QModelLease
     ) -> None:
+        if asked.options.episode_id is None:
+            return
+        decision = taken.decision
+        below = decision.below_threshold
         offer = Offer(
             at=len(asked.history),
             q_values={candidate.message.text: q for candidate, q in decision.scored_candidates},
@@ -221,9 +282,12 @@ class GuidedStepService:
             counts=Counter(candidate.message.text for candidate in decision.candidates),
             asked=asked.options.q_model or "",
             reason=decision.reason,
-            duration_ms=total_ms,
+            duration_ms=taken.total_ms,
             judge=q_model.judge is not None,
             ranked=q_model.ranks,
+            window=decision.window,
+            threshold=below.below if below else None,
+            actions=action_rows(decision, taken.action_policies),
         )
         await self.episodes.end_step(
             asked.options.episode_id,
@@ -238,22 +302,21 @@ class GuidedStepService:
         metrics.draws_saved.inc(decision.draws_saved)
         if decision.unguided is not None:
             metrics.unguided.labels(q_model).inc()
+        if decision.window is not None:
+            metrics.count_window(q_model, decision.window)
+        if decision.below_threshold is not None:
+            for action in decision.below_threshold.taken:
+                metrics.count_threshold_action(q_model, action)
         metrics.candidates.observe(decision.distinct_candidates)
-
-
-def _scorer_of(asked: GuidedStepRequest, q_model: QModelLease) -> AsyncScorer:
-    """The Q model as it reads this history."""
-    if asked.unreadable is None:
-        return q_model.scorer
-    if asked.view is None:
-        return UnreadableHistoryScorer(q_model.name, asked.unreadable)
-    return ViewScorer(q_model.scorer, asked.view)
+        record_usage(metrics.tracing, decision.usage)
+        q_values = decision.q_values or ()
+        record_q_values(metrics.tracing, q_values, chosen=decision.chosen, q_model=q_model)
 
 
 class UnreadableHistoryScorer:
     """Stand-in for a Q model when the history cannot be read; always raises."""
 
-    def __init__(self, name: str, flaw: MalformedHistoryError) -> None:
+    def __init__(self, name: str, flaw: InvalidRequestError) -> None:
         self.name = name
         self._flaw = flaw
 
@@ -261,7 +324,7 @@ class UnreadableHistoryScorer:
         """Raise the error of the history.
 
         Raises:
-            MalformedHistoryError: always.
+            InvalidRequestError: always.
         """
         raise self._flaw
 

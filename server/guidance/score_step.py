@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from qnet.decision.deadline import Deadline
+from qnet.decision.history_window import LongHistory
 from qnet.decision.selection import Distinct, Reason, distinct, select
-from qnet.types import History, Message, ScoreRequest
+from qnet.types import History, HistoryWindow, Message, ScoreRequest
 from qnet.usage import JudgeUsage
 from server.episodes.service import Episodes
 from server.episodes.state import Offer
+from server.guidance.long_history import SCORE, Choices, LongHistoryScorer
 from server.messages.history import (
     TriedCandidates,
     to_candidates,
@@ -19,9 +21,10 @@ from server.messages.history import (
     to_history,
 )
 from server.messages.schemas import CandidateMessage, ChatMessage
+from server.observability.genai import record_q_values
 from server.observability.metrics import Metrics
 from server.q_models.build import Models
-from server.q_models.registry import QModelLease
+from server.q_models.served import QModelLease
 from server.settings.settings import Settings
 
 
@@ -33,6 +36,7 @@ class Scored:
         q_values: one per candidate, including repeated ones.
         score_ms: time for scoring, including waits.
         judge: requests to the judge that scored; None for a trained Q model.
+        window: what was read in place of a history that is too long; None if it was read whole.
     """
 
     q_values: tuple[float, ...]
@@ -42,6 +46,7 @@ class Scored:
     cached_tokens: int
     score_ms: float
     judge: JudgeUsage | None = None
+    window: HistoryWindow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,12 @@ class ScoringService:
         *,
         q_model: str | None,
         episode_id: str | None,
+        long_history: LongHistory | None = None,
     ) -> tuple[QModelLease, Scored]:
         """Score a step of an episode; returns the Q model as well.
+
+        Args:
+            long_history: see `score`.
 
         Raises:
             EpisodeClosedError: the episode has ended.
@@ -127,16 +136,36 @@ class ScoringService:
         episode_id = self._episode(episode_id)
         await self.episodes.begin_step(episode_id)
         with self.hold(q_model, episode_id) as held:
-            scored = await self.score(history, candidates, held)
+            scored = await self.score(history, candidates, held, long_history=long_history)
+        record_q_values(
+            self.metrics.tracing,
+            scored.q_values,
+            chosen=scored.chosen,
+            q_model=held.id,
+            episode_id=episode_id,
+        )
         if episode_id is not None:
             offer = _offer(history, candidates.messages, scored, held, asked=q_model or "")
             await self.episodes.end_step(episode_id, history, offer, candidates=candidates.messages)
         return held, scored
 
+    def long_history(self, wanted: LongHistory | None) -> LongHistory:
+        """The answer to a history that is too long: the request's wish before the server's."""
+        return wanted or self.settings.long_history or "error"
+
     async def score(
-        self, history: History, candidates: TriedCandidates, q_model: QModelLease
+        self,
+        history: History,
+        candidates: TriedCandidates,
+        q_model: QModelLease,
+        *,
+        long_history: LongHistory | None = None,
     ) -> Scored:
         """Score each candidate; equal ones without observations are scored once.
+
+        Args:
+            long_history: "window" scores after a window of a history that is too long; None is an
+                error, for endpoints whose callers cannot choose.
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
@@ -149,11 +178,15 @@ class ScoringService:
         if observations:
             unique = Distinct(messages, tuple(range(len(messages))))
         request = ScoreRequest(history, unique.messages, observations=observations)
+        choices = SCORE if long_history else Choices()
+        scorer = LongHistoryScorer(q_model, long_history or "error", choices)
         asked = perf_counter()
         async with self.deadline.enforce():
-            result = await q_model.scorer.score(request)
+            result = await scorer.score(request)
         score_s = perf_counter() - asked
         self.metrics.candidates.observe(len(unique.messages))
+        if result.window is not None:
+            self.metrics.count_window(q_model.id, result.window)
         q_values = tuple(result.q_values[i] for i in unique.index)
         selection = select(messages, q_values)
         return Scored(
@@ -164,6 +197,7 @@ class ScoringService:
             cached_tokens=result.cached_tokens,
             score_ms=score_s * 1e3,
             judge=result.judge,
+            window=result.window,
         )
 
 
@@ -188,4 +222,5 @@ def _offer(
         duration_ms=scored.score_ms,
         judge=q_model.judge is not None,
         ranked=q_model.ranks,
+        window=scored.window,
     )

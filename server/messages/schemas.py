@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qnet.decision.decide import Fallback
+from qnet.decision.history_window import LongHistory
 from qnet.errors import MalformedHistoryError
 from qnet.openai_messages import (
     PART_END,
@@ -71,6 +72,14 @@ EpisodeArm = Annotated[
     ),
 ]
 
+
+LongHistoryToScore = Annotated[
+    Literal["error", "window"] | None,
+    Field(
+        description="answer if the history is longer than the Q model takes: `error`, or `window` "
+        "to score after the task and the newest turns that fit; null takes the server's setting"
+    ),
+]
 
 JudgeFlag = Annotated[
     bool,
@@ -181,6 +190,12 @@ class StepOptions(Body):
         description="answer if no Q is available: `error`, or `first` for the first candidate; "
         "null takes the server's setting",
     )
+    long_history: LongHistory | None = Field(
+        default=None,
+        description="answer if the history is longer than the Q model takes: `error`, `first` for "
+        "the first candidate, or `window` to score after the task and the newest turns that fit; "
+        "null takes the server's setting",
+    )
     episode_id: EpisodeId = None
     adaptive: bool | None = Field(
         default=None,
@@ -253,6 +268,7 @@ class ScoreRequestBody(ScoreItem):
     """One history with candidates, and the Q model to score them."""
 
     q_model: QModelName = None
+    long_history: LongHistoryToScore = None
     episode_id: EpisodeId = None
 
 
@@ -261,6 +277,7 @@ class ScoreBatchBody(Body):
 
     items: list[ScoreItem] = Field(json_schema_extra=NOT_EMPTY)
     q_model: QModelName = None
+    long_history: LongHistoryToScore = None
     episode_id: EpisodeArm = None
 
 

@@ -122,6 +122,7 @@ class Observe:
         status: int | None = None
         streams = False
         replica = request.app.state.settings.replica
+        names_request = speaks_anthropic(request.scope["path"])
 
         async def with_request_id(message: Message) -> None:
             nonlocal status, streams
@@ -130,7 +131,7 @@ class Observe:
                 headers = MutableHeaders(scope=message)
                 streams = headers.get("content-type", "").startswith("text/event-stream")
                 headers["X-Request-ID"] = request.state.request_id
-                if speaks_anthropic(request.url.path):
+                if names_request:
                     headers[REQUEST_ID_HEADER] = request.state.request_id
                 if replica:
                     headers["X-QGuide-Replica"] = replica

@@ -4,12 +4,15 @@ The series of a Q model are labelled with its `name@version` and removed with it
 is bounded by the versions served. Only episodes that end later can bring a series back.
 """
 
+from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from qnet.decision.threshold import ActionTaken
 from qnet.device.device_worker import BatchRun, Ending
 from qnet.judging.judge import CallOutcome
+from qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qnet.usage import TokenUsage
 from server.context.request_context import charge_tokens
 from server.observability.tracing import NoTracing, Tracing
@@ -18,10 +21,13 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
 _Q_MODEL: Final = ["q_model"]
 _TOKENS: Final = ("computed", "cached")
+_AHEAD: Final = ("used", "wasted")
 _SIGNS: Final = ("positive", "negative")
 _OUTCOMES: Final = ("agreed", "disagreed", "failed")
 _JUDGED: Final[tuple[CallOutcome, ...]] = get_args(CallOutcome)
 _JUDGE_TOKENS: Final = ("prompt", "completion")
+_ACTIONS: Final[tuple[ThresholdAction, ...]] = get_args(ThresholdAction)
+_ACTION_OUTCOMES: Final[tuple[ActionOutcome, ...]] = get_args(ActionOutcome)
 _ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 
 Outcome = Literal["agreed", "disagreed", "failed"]
@@ -87,6 +93,12 @@ class Metrics:
             "Tokens that scorers computed or found in the cache.",
             ["q_model", "kind"],
         )
+        self.read_ahead_tokens = self._counter(
+            "read_ahead_tokens",
+            "Tokens of histories that were read while an upstream drew; wasted if nothing was "
+            "scored after them. Included in the scorer's computed tokens.",
+            ["q_model", "outcome"],
+        )
         self.cache_evictions = self._counter(
             "cache_evictions", "Histories evicted because the cache was full.", _Q_MODEL
         )
@@ -95,6 +107,24 @@ class Metrics:
             "Keys and values kept between requests.",
             _Q_MODEL,
             registry=self.registry,
+        )
+        self.windows = self._counter(
+            "windows",
+            "Requests scored after a window of a history that is longer than the Q model takes.",
+            _Q_MODEL,
+        )
+        self.left_out_tokens = self._counter(
+            "left_out_tokens", "Tokens of histories that such windows left out.", _Q_MODEL
+        )
+        self.threshold_actions = self._counter(
+            "threshold_actions",
+            "Actions of steps whose best Q was below the threshold, by how they ended.",
+            ["q_model", "action", "outcome"],
+        )
+        self.threshold_tokens = self._counter(
+            "threshold_tokens",
+            "Tokens read and generated for such actions; included in prompt and completion tokens.",
+            ["q_model", "action"],
         )
         self.shadow_requests = self._counter(
             "shadow_requests", "Requests scored a second time by a shadow.", ["q_model", "outcome"]
@@ -147,6 +177,20 @@ class Metrics:
         for kind, number in zip(_TOKENS, (computed, cached), strict=True):
             self.scorer_tokens.labels(q_model, kind).inc(number)
 
+    def count_read_ahead(self, q_model: str, tokens: int, *, used: bool) -> None:
+        """Count the tokens that were read ahead in one step, without charging anyone."""
+        self.read_ahead_tokens.labels(q_model, "used" if used else "wasted").inc(tokens)
+
+    def count_window(self, q_model: str, window: HistoryWindow) -> None:
+        """Count one request that was scored after a window of its history."""
+        self.windows.labels(q_model).inc()
+        self.left_out_tokens.labels(q_model).inc(window.left_out_tokens)
+
+    def count_threshold_action(self, q_model: str, taken: ActionTaken) -> None:
+        """Count one action of a step whose best Q was below the threshold, and its tokens."""
+        self.threshold_actions.labels(q_model, taken.action, taken.outcome).inc()
+        self.threshold_tokens.labels(q_model, taken.action).inc(taken.spent.tokens)
+
     def count_judge_call(self, q_model: str, outcome: CallOutcome, spent: TokenUsage) -> None:
         """Count one request to a judge and its tokens."""
         self.judge_calls.labels(q_model, outcome).inc()
@@ -183,6 +227,33 @@ class Metrics:
         for sign, part in zip(_SIGNS, (max(reward, 0.0), max(-reward, 0.0)), strict=True):
             self.rewards.labels(q_model, sign).inc(part)
 
+    def watch_load(
+        self,
+        *,
+        waiting: Callable[[], int],
+        running: Callable[[], int],
+        cache_share: Callable[[], float],
+    ) -> None:
+        """Add the gauges by which a gateway picks a replica; they are read when they are scraped.
+
+        They have no labels, because endpoint pickers read one series of each.
+        """
+        for name, text, read in (
+            (
+                "requests_waiting",
+                "Requests that wait for the device; one with many scores is one.",
+                waiting,
+            ),
+            ("requests_running", "Requests that are being served and do not wait for it.", running),
+            (
+                "cache_share",
+                "Largest share of its cache's budget that a Q model uses.",
+                cache_share,
+            ),
+        ):
+            gauge = Gauge(f"qguide_{name}", text, registry=self.registry)
+            gauge.set_function(read)
+
     def redis_up(self) -> Gauge:
         """Gauge that is 1 while Redis answers; it exists only if Redis is configured."""
         return Gauge(
@@ -193,12 +264,19 @@ class Metrics:
 
     def start_series(self, q_model: str) -> None:
         """Start a Q model's rare counters at 0, because rate() misses a counter's first value."""
-        self.unguided.labels(q_model)
+        for counter in (self.unguided, self.windows, self.left_out_tokens):
+            counter.labels(q_model)
         for ended in _ENDINGS:
             self.queue_seconds.labels(q_model, ended)
         self.episodes.labels(q_model)
+        for outcome in _AHEAD:
+            self.read_ahead_tokens.labels(q_model, outcome)
         for sign in _SIGNS:
             self.rewards.labels(q_model, sign)
+        for action in _ACTIONS:
+            self.threshold_tokens.labels(q_model, action)
+            for ended_as in _ACTION_OUTCOMES:
+                self.threshold_actions.labels(q_model, action, ended_as)
 
     def upstream_up(self) -> Gauge:
         """Gauge that is 1 while an upstream answers; it exists only if there are upstreams."""
@@ -215,16 +293,23 @@ class Metrics:
             self.queue_seconds.remove(q_model, ended)
         for metric in (self.batch_requests, self.batch_seconds):
             metric.remove(q_model)
-        self.unguided.remove(q_model)
+        for counter in (self.unguided, self.windows, self.left_out_tokens):
+            counter.remove(q_model)
         self.cache_bytes.remove(q_model)
         self.cache_evictions.remove(q_model)
         for kind in _TOKENS:
             self.scorer_tokens.remove(q_model, kind)
+        for ahead in _AHEAD:
+            self.read_ahead_tokens.remove(q_model, ahead)
         self.episodes.remove(q_model)
         for sign in _SIGNS:
             self.rewards.remove(q_model, sign)
         for outcome in _OUTCOMES:
             self.shadow_requests.remove(q_model, outcome)
+        for action in _ACTIONS:
+            self.threshold_tokens.remove(q_model, action)
+            for ended_as in _ACTION_OUTCOMES:
+                self.threshold_actions.remove(q_model, action, ended_as)
 
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
         return Counter(f"qguide_{name}_total", text, labels or (), registry=self.registry)

@@ -15,12 +15,21 @@ from qnet.policies.trace_context import in_trace
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
 
+Attributes = dict[str, str | int | float]
+"""Attributes of a span or an event, by name."""
+
 Describe = Callable[[str, Mapping[str, str | int]], None]
 """Sets the name and attributes of a request's span, once they are known."""
 
 
 class Tracing(Protocol):
-    """Destination of spans."""
+    """Destination of spans.
+
+    Attributes:
+        records: False if spans go nowhere, so that nothing need be described.
+    """
+
+    records: bool
 
     def request(self, headers: Mapping[str, str]) -> AbstractContextManager[Describe]:
         """Open the span of a request, as part of the caller's trace if `headers` name one."""
@@ -30,6 +39,14 @@ class Tracing(Protocol):
         """Open the span of a stage of the current request."""
         ...
 
+    def annotate(self, attributes: Attributes) -> None:
+        """Set attributes of the current span: within a stage the stage's, else the request's."""
+        ...
+
+    def add_event(self, name: str, attributes: Attributes) -> None:
+        """Add an event to the current span."""
+        ...
+
     def close(self) -> None:
         """Send the remaining spans."""
         ...
@@ -37,6 +54,8 @@ class Tracing(Protocol):
 
 class NoTracing:
     """Tracing that is switched off; the caller's trace still reaches upstreams."""
+
+    records = False
 
     @contextmanager
     def request(self, headers: Mapping[str, str]) -> Iterator[Describe]:
@@ -48,12 +67,20 @@ class NoTracing:
         """Do nothing."""
         return nullcontext()
 
+    def annotate(self, attributes: Attributes) -> None:
+        """Do nothing."""
+
+    def add_event(self, name: str, attributes: Attributes) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 
 
 class OtelTracing:
     """Tracing through an OpenTelemetry span processor."""
+
+    records = True
 
     def __init__(self, processor: "SpanProcessor") -> None:
         from opentelemetry.sdk.resources import Resource
@@ -98,6 +125,18 @@ class OtelTracing:
             except BaseException as error:
                 span.set_attribute("error.type", type(error).__name__)
                 raise
+
+    def annotate(self, attributes: Attributes) -> None:
+        """Set attributes of the current span."""
+        from opentelemetry.trace import get_current_span
+
+        get_current_span().set_attributes(attributes)
+
+    def add_event(self, name: str, attributes: Attributes) -> None:
+        """Add an event to the current span."""
+        from opentelemetry.trace import get_current_span
+
+        get_current_span().add_event(name, attributes)
 
     def close(self) -> None:
         """Send the remaining spans."""

@@ -1,36 +1,49 @@
 /** Stepping through an episode with guidance. */
 
 import { showError } from "./alert.js";
+import { candidatesOf, isUnanimous, notesOf } from "./answer.js";
 import { barsOf, gapOf } from "./bars.js";
 import { chartIn } from "./chart.js";
-import { byId, el, show } from "./dom.js";
-import { actAsCurl, postAct } from "./server.js";
+import { Compare, comparisonOf } from "./compare.js";
+import { Copy } from "./copy.js";
+import { byId, show } from "./dom.js";
+import * as episodes from "./episode.js";
+import { keep } from "./link.js";
+import { plainTurn } from "./messages.js";
+import { Observations } from "./observations.js";
+import { postAct } from "./server.js";
+import { Tree } from "./tree.js";
 import { stagesOfAct, usageOf } from "./usage.js";
 
 /**
  * @typedef {import("./turns.js").Turns} Turns
- * @typedef {import("./turns.js").Turn} Turn
- * @typedef {import("./candidates.js").Candidate} Candidate
- * @typedef {{ candidates: Candidate[], taken: string }} Step
+ * @typedef {import("./messages.js").Turn} Turn
+ * @typedef {import("./episode.js").Episode} Episode
  */
 
 const PICK = "pick";
-const REASONS = {
-  highest_q: "it has the highest Q",
-  tied_highest_q: "it came first among those of the highest Q",
-  only_candidate: "there was no other",
-  unanimous: "all candidates are the same, so none was scored",
-  fallback: "no Q could be given and it came first",
-};
 
 export class Act {
-  /** @param {Turns} turns the history, which grows with the episode */
-  constructor(turns) {
+  /**
+   * @param {Turns} turns the history, as it stands in the page
+   * @param {Episode} episode to go on with
+   */
+  constructor(turns, episode) {
     this.turns = turns;
+    this.episode = episode;
     this.form = byId("act-form");
     this.draw = chartIn(byId("course-chart"));
+    this.compare = new Compare(this.form);
+    this.observations = new Observations(byId("observations"));
+    this.tree = new Tree(this);
     /** @type {AbortController | null} */
     this.asking = null;
+    this.listen();
+    this.showState();
+  }
+
+  listen() {
+    new Copy("act", "v1/act", () => (this.isUnreadable() ? null : this.request()));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.act();
@@ -39,37 +52,54 @@ export class Act {
       event.preventDefault();
       if (this.take() && event.submitter?.value === "act") this.act();
     });
-    byId("take-form").addEventListener("change", () => this.drawCourse());
-    byId("observation").addEventListener("keydown", (event) => {
+    byId("take-form").addEventListener("change", ({ target }) => {
+      if (target.name === PICK) this.showPicked();
+    });
+    byId("take-form").addEventListener("keydown", (event) => {
       const meant = event.key === "Enter" && (event.ctrlKey || event.metaKey);
       if (meant) byId("take-form").requestSubmit(byId("take-act"));
     });
     byId("act-stop").addEventListener("click", () => this.asking?.abort());
-    byId("act-curl").addEventListener("click", () => this.copyAsCurl());
-    byId("act-over").addEventListener("click", () => this.startOver());
-    this.begin();
+    byId("act-over").addEventListener("click", () => {
+      this.begin(this.episode.states[episodes.pathTo(this.episode)[0]].turns);
+      byId("act-status").textContent = "A new episode.";
+    });
+    for (const part of ["turns", "act-form"]) {
+      byId(part).addEventListener("input", () => this.save());
+    }
   }
 
-  /** A new episode; the history is whatever stands there. */
-  begin() {
+  /**
+   * Another beginning; what was there stays among the branches.
+   * @param {readonly Turn[]} turns
+   */
+  begin(turns) {
+    const { states } = this.episode;
+    const isUntouched = states.length === 1 && !states[0].answer;
+    this.change(
+      isUntouched ? episodes.newEpisode(turns, newId()) : episodes.begunAgain(this.episode, turns, newId()),
+    );
+  }
+
+  /**
+   * Shows another state, or an episode that has changed.
+   * @param {Episode} episode
+   */
+  change(episode) {
     this.forget();
-    this.episodeId = `playground-${randomId()}`;
-    /** @type {Step[]} */
-    this.steps = [];
-    /** @type {readonly Turn[] | null} */
-    this.start = null;
-    this.answer = null;
-    byId("answer").hidden = true;
-    byId("observation").value = "";
+    this.episode = episode;
+    this.observations.clear();
     byId("act-status").textContent = "";
     show(byId("act-error"));
-    this.drawCourse();
+    this.showState();
   }
 
-  startOver() {
-    if (this.start) this.turns.all = this.start;
-    this.begin();
-    byId("act-status").textContent = "A new episode.";
+  /** For a reload of the tab: the episode, and what was typed but not asked yet. */
+  save() {
+    const { elements } = this.form;
+    const fields = [...elements].filter(({ name }) => name);
+    const form = fields.map((field) => [field.name, field.type === "checkbox" ? field.checked : field.value]);
+    byId("act-unkept").hidden = keep({ episode: this.episode, turns: this.turns.all, form });
   }
 
   /** What is asked for: every field as it stands, for the server to judge. */
@@ -84,8 +114,9 @@ export class Act {
       policy: elements.policy.value || null,
       q_model: elements.q_model.value || null,
       adaptive: elements.adaptive.checked,
+      previous_q: episodes.previousQ(this.episode),
       perturb: elements.perturb.checked,
-      episode_id: this.episodeId,
+      episode_id: episodes.current(this.episode).episode,
     };
   }
 
@@ -102,15 +133,23 @@ export class Act {
 
   async act() {
     if (this.isUnreadable()) return;
-    const request = this.request();
     this.forget();
+    this.episode = episodes.asked(this.episode, this.turns.all, newId);
+    byId("answer").hidden = !episodes.current(this.episode).answer;
+    this.settleTree();
+    const request = this.request();
     const asking = new AbortController();
     this.asking = asking;
     this.settle();
     byId("act-status").textContent = "Drawing and scoring …";
     try {
       const answer = await postAct(request, asking.signal);
-      if (this.asking === asking) this.showAnswer(answer, request);
+      if (this.asking !== asking) return;
+      this.episode = episodes.answered(this.episode, answer);
+      this.showAnswer();
+      const replies = answer.candidates.map(({ message }) => plainTurn(message));
+      const second = await this.compare.scoreAlike(request.messages, replies, asking.signal);
+      if (second && this.asking === asking) this.showSecond(second);
     } catch (error) {
       if (this.asking !== asking) return; // something else was begun meanwhile
       byId("act-status").textContent = asking.signal.aborted ? "Stopped." : "";
@@ -134,28 +173,69 @@ export class Act {
     byId("act-stop").hidden = this.asking === null;
   }
 
-  showAnswer(answer, request) {
-    const candidates = answer.candidates.map(candidateOf);
-    this.start ??= request.messages;
-    const { messages } = request;
-    this.answer = { candidates, chosen: candidates[answer.chosen].text, messages };
-    const number = this.steps.length + 1;
+  /** The current state as it was left: its turns, and its answer if it has one. */
+  showState() {
+    const { answer } = episodes.current(this.episode);
+    this.turns.all = episodes.historyAt(this.episode);
+    byId("answer").hidden = !answer;
+    if (answer) this.fillAnswer(answer);
+    this.settleTree();
+  }
+
+  showAnswer() {
     byId("act-status").textContent = "";
-    byId("answer-title").textContent = `Step ${number}: ${candidates.length} candidates`;
-    byId("answer-facts").textContent = gapOf(candidates);
-    byId("answer-notes").replaceChildren(...notesOf(answer));
-    byId("answer-bars").replaceChildren(
-      barsOf(candidates, { chosen: this.answer.chosen, pick: PICK }),
-    );
-    byId("answer-usage").replaceChildren(usageOf(stagesOfAct(answer)));
+    this.fillAnswer(episodes.current(this.episode).answer);
     byId("answer").hidden = false;
-    this.drawCourse();
+    this.settleTree();
     byId("answer-title").focus();
+  }
+
+  /** @param {import("./episode.js").Second} second */
+  showSecond(second) {
+    const { picked } = this;
+    this.episode = episodes.compared(this.episode, second);
+    this.fillAnswer(episodes.current(this.episode).answer, picked);
+    this.save();
+  }
+
+  /** @param {string} [picked] the candidate to take, if it is not the chosen one */
+  fillAnswer(answer, picked) {
+    const { second } = episodes.current(this.episode);
+    const candidates = candidatesOf(answer);
+    const chosen = candidates[answer.chosen].text;
+    const number = episodes.pathTo(this.episode).length;
+    const tried = new Set(this.children.map((at) => this.episode.states[at].taken.text));
+    const model = `${answer.q_model}@${answer.q_model_version}`;
+    byId("answer-title").textContent = `Step ${number}: ${candidates.length} candidates`;
+    byId("answer-facts").textContent = isUnanimous(answer) ? "unanimous" : gapOf(candidates);
+    byId("answer-notes").replaceChildren(...notesOf(answer), ...comparisonOf(candidates, model, second));
+    byId("answer-bars").replaceChildren(barsOf(candidates, { chosen, tried, second, pick: PICK }));
+    byId("answer-usage").replaceChildren(usageOf(stagesOfAct(answer)));
+    const radios = [...byId("answer-bars").querySelectorAll("input")];
+    const radio = radios.find(({ value }) => value === (picked ?? chosen));
+    if (radio) radio.checked = true;
+    this.observations.show(this.pickedTurn);
+  }
+
+  get children() {
+    return episodes.childrenOf(this.episode, this.episode.at);
   }
 
   /** What shall be done; the chosen action, unless another was picked. */
   get picked() {
     return new FormData(byId("take-form")).get(PICK);
+  }
+
+  /** @returns {Turn} */
+  get pickedTurn() {
+    const { answer } = episodes.current(this.episode);
+    const index = candidatesOf(answer).findIndex(({ text }) => text === this.picked);
+    return plainTurn(answer.candidates[index].message);
+  }
+
+  showPicked() {
+    this.observations.show(this.pickedTurn);
+    this.drawCourse();
   }
 
   /**
@@ -164,92 +244,53 @@ export class Act {
    * @returns {boolean} whether it was
    */
   take() {
-    const { candidates, messages } = this.answer;
-    if (!sameTurns(messages, this.turns.all)) {
+    const { answer } = episodes.current(this.episode);
+    if (!episodes.sameTurns(episodes.historyAt(this.episode), this.turns.all)) {
       this.dropAnswer();
       byId("act-status").textContent =
         "Not taken: the turns are not those that the candidates were scored in. Act again.";
       return false;
     }
-    this.forget();
-    const taken = String(this.picked);
-    const field = byId("observation");
-    this.turns.add(
-      { role: "assistant", content: taken },
-      { role: "user", content: field.value },
-    );
-    this.steps.push({ candidates, taken });
-    field.value = "";
-    this.dropAnswer();
-    byId("act-status").textContent = `Step ${this.steps.length} is taken.`;
+    const turns = [this.pickedTurn, ...this.observations.turns];
+    const candidates = candidatesOf(answer);
+    const taken = { text: String(this.picked), ...pointOf({ candidates, taken: this.picked }) };
+    this.change(episodes.stepped(this.episode, taken, turns, newId));
+    byId("turns").scrollTop = byId("turns").scrollHeight;
+    byId("act-status").textContent = `Step ${episodes.pathTo(this.episode).length - 1} is taken.`;
+    if (!episodes.current(this.episode).answer) byId("act-button").focus();
     return true;
   }
 
   dropAnswer() {
-    this.answer = null;
     byId("answer").hidden = true;
     byId("act-button").focus();
     this.drawCourse();
   }
 
+  settleTree() {
+    this.tree.show(this.episode);
+    this.drawCourse();
+    this.save();
+  }
+
   drawCourse() {
-    const open = this.answer ? [{ candidates: this.answer.candidates, taken: this.picked }] : [];
-    const points = [...this.steps, ...open].map(pointOf);
+    const path = episodes.pathTo(this.episode).map((at) => this.episode.states[at]);
+    const { answer } = path.at(-1);
+    const isOpen = answer && !byId("answer").hidden;
+    const open = isOpen ? [pointOf({ candidates: candidatesOf(answer), taken: this.picked })] : [];
+    const points = [...path.slice(1).map(({ taken }) => taken), ...open];
     byId("course").hidden = points.length < 2;
     this.draw(points, open.length ? points.length - 1 : -1);
   }
-
-  async copyAsCurl() {
-    if (this.isUnreadable()) return;
-    const field = byId("curl");
-    field.value = actAsCurl(this.request());
-    byId("curl-box").hidden = false;
-    field.select();
-    try {
-      await navigator.clipboard.writeText(field.value);
-      byId("act-status").textContent = "Copied.";
-    } catch {
-      byId("act-status").textContent = "This browser does not let a page copy; the text is selected.";
-    }
-  }
-}
-
-/** @returns {Candidate} */
-function candidateOf({ message, q_value: q }) {
-  const calls = (message.tool_calls ?? []).map(
-    (call) => `Action: ${(call.function ?? call.custom).name}(${call.function?.arguments ?? call.custom.input})`,
-  );
-  return { text: [message.content, ...calls].filter(Boolean).join("\n"), q };
 }
 
 /**
- * @param {readonly Turn[]} before
- * @param {readonly Turn[]} now
+ * @param {{ candidates: import("./candidates.js").Candidate[], taken: string }} step
+ * @returns {import("./chart.js").Point}
  */
-function sameTurns(before, now) {
-  return JSON.stringify(before) === JSON.stringify(now);
-}
-
-/** @param {Step} step */
 export function pointOf({ candidates, taken }) {
   const qs = candidates.flatMap(({ q }) => (q === null ? [] : [q]));
   return { qs, q: candidates.find(({ text }) => text === taken)?.q ?? null };
-}
-
-function notesOf(answer) {
-  const model = `${answer.q_model}@${answer.q_model_version}`;
-  const guided = answer.guided
-    ? el("p", {}, el("strong", { className: "good", textContent: "Guided" }), ` by ${model}`)
-    : el("p", {}, el("strong", { className: answer.reason === "fallback" ? "bad" : "", textContent: "Not guided" }));
-  guided.append(`: chosen because ${REASONS[answer.reason] ?? answer.reason}.`);
-  const more = [
-    answer.unguided_reason,
-    answer.draws_saved ? `Adaptive M did without ${answer.draws_saved} draws.` : null,
-    answer.perturbed ? `${answer.perturbed} candidates were drawn under a paraphrase.` : null,
-    ...answer.warnings,
-  ];
-  const lines = more.filter(Boolean).map((textContent) => el("p", { className: "note", textContent }));
-  return [guided, ...lines];
 }
 
 /** @param {HTMLInputElement} field */
@@ -257,8 +298,8 @@ function numberIn(field) {
   return field.value === "" ? null : field.valueAsNumber;
 }
 
-/** 16 hex digits; `crypto.randomUUID` wants HTTPS, this does not. */
-function randomId() {
+/** An episode's id of 16 hex digits; `crypto.randomUUID` wants HTTPS, this does not. */
+export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(8));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return `playground-${Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }

@@ -1,4 +1,4 @@
-/** Candidates as bars of raw Q, the best on top. */
+/** Candidates as bars of raw Q, the best on top; a second model's Q below the first's. */
 
 import { axisOf, groupsOf, placeOn, splitReply, summaryOf, written } from "./candidates.js";
 import { el } from "./dom.js";
@@ -7,28 +7,30 @@ import { el } from "./dom.js";
  * @typedef {import("./candidates.js").Candidate} Candidate
  * @typedef {import("./candidates.js").Group} Group
  * @typedef {import("./candidates.js").Axis} Axis
+ * @typedef {{ name: string, qOf: (group: Group) => number | null, axis: Axis | null, mean: number,
+ *   best: number | null }} Scale one model's Q: `name` is "" where there is one model only
+ * @typedef {{ chosen?: string, taken?: string, tried?: Set<string>, pick?: string,
+ *   second?: import("./episode.js").Second | null }} Marks
  */
 
 /**
  * @param {Candidate[]} candidates
- * @param {{ chosen?: string, taken?: string, pick?: string }} [marks] texts of candidates;
- *   `pick` names the radio buttons by which one can be taken
+ * @param {Marks} [marks] texts of candidates; `pick` names the radio buttons by which one can be
+ *   taken, `second` is a second model's Q
  */
-export function barsOf(candidates, { chosen, taken, pick } = {}) {
+export function barsOf(candidates, marks = {}) {
   const groups = groupsOf(candidates);
-  const summary = summaryOf(groups);
-  const axis = summary && axisOf(groups.flatMap(({ q }) => (q === null ? [] : [q])));
+  const scales = scalesOf(groups, marks.second);
   const rows = groups.map((group) => {
-    const marks = marksOf(group, chosen, taken);
-    const parts = [...rowOf(group, marks), axis && summary && trackOf(group, axis, summary.mean)];
-    const radio = pick
-      ? el("input", { type: "radio", name: pick, value: group.text, checked: group.text === chosen })
+    const { text } = group;
+    const radio = marks.pick
+      ? el("input", { type: "radio", name: marks.pick, value: text, checked: text === marks.chosen })
       : null;
-    const body = el(pick ? "label" : "div", { className: "row" }, radio, ...parts);
-    const className = group.text === chosen ? "candidate chosen" : "candidate";
-    return el("li", { className }, body);
+    const row = el(marks.pick ? "label" : "div", { className: "row" }, radio, ...rowOf(group, scales, marks));
+    return el("li", { className: text === marks.chosen ? "candidate chosen" : "candidate" }, row);
   });
-  return el("div", { className: "bars" }, el("ol", {}, ...rows), axis && scaleOf(axis));
+  const legends = scales.filter(({ axis }) => axis).map(legendOf);
+  return el("div", { className: "bars" }, el("ol", {}, ...rows), ...legends);
 }
 
 /**
@@ -36,42 +38,79 @@ export function barsOf(candidates, { chosen, taken, pick } = {}) {
  * @param {Candidate[]} candidates
  */
 export function gapOf(candidates) {
-  const summary = summaryOf(groupsOf(candidates));
-  if (!summary) return "no Q was read";
+  const groups = groupsOf(candidates);
+  const summary = summaryOf(groups);
+  if (!summary) return groups.length === 1 ? "one reply: no choice, so no Q" : "no Q was read";
   const { best, mean, gap } = summary;
   return `best ${written(best)} · mean ${written(mean)} · gap ${written(gap)}`;
 }
 
-/** @param {Group} group */
-function marksOf({ text, count, note }, chosen, taken) {
-  const marks = [];
-  if (text === chosen) marks.push(el("span", { className: "mark", textContent: "chosen" }));
-  if (text === taken) marks.push(el("span", { className: "mark", textContent: "taken" }));
-  if (count > 1) marks.push(el("span", { className: "count", textContent: `× ${count}` }));
-  if (note) marks.push(el("span", { className: "count", textContent: note }));
-  return marks;
+/**
+ * @param {Group[]} groups
+ * @param {import("./episode.js").Second | null} [second]
+ * @returns {Scale[]}
+ */
+function scalesOf(groups, second) {
+  const first = scaleOf(second ? "A" : "", groups, ({ q }) => q);
+  if (!second) return [first];
+  const qs = new Map(second.qs);
+  return [first, scaleOf("B", groups, ({ text }) => qs.get(text) ?? null)];
+}
+
+/**
+ * @param {string} name
+ * @param {Group[]} groups
+ * @param {(group: Group) => number | null} qOf
+ * @returns {Scale}
+ */
+function scaleOf(name, groups, qOf) {
+  const summary = summaryOf(groups.map((group) => ({ ...group, q: qOf(group) })));
+  const qs = groups.map(qOf).filter((q) => q !== null);
+  const axis = summary ? axisOf(qs) : null;
+  return { name, qOf, axis, mean: summary?.mean ?? 0, best: summary?.best ?? null };
 }
 
 /**
  * @param {Group} group
- * @param {HTMLElement[]} marks
+ * @param {Scale[]} scales
+ * @param {Marks} marks
  */
-function rowOf({ text, q }, marks) {
-  const { thought, action } = splitReply(text);
+function rowOf(group, scales, marks) {
+  const { thought, action } = splitReply(group.text);
+  const preferred = scales[1] && scales[1].best !== null && scales[1].qOf(group) === scales[1].best;
+  const said = [
+    group.text === marks.chosen && "chosen",
+    group.text === marks.taken && "taken",
+    preferred && "best of B",
+  ].filter(Boolean);
+  const counts = [marks.tried?.has(group.text) && "tried", group.count > 1 && `× ${group.count}`, group.note];
+  const pills = [
+    ...said.map((textContent) => el("span", { className: "mark", textContent })),
+    ...counts.filter(Boolean).map((textContent) => el("span", { className: "count", textContent })),
+  ];
   return [
-    el("span", { className: "what" }, el("code", { textContent: action }), ...marks),
-    el("span", { className: "q", textContent: written(q) }),
+    el("span", { className: "what" }, el("code", { textContent: action }), ...pills),
+    el("span", { className: "qs" }, ...scales.map((scale) => qOf(scale, group))),
     thought ? el("span", { className: "thought", textContent: thought }) : null,
+    ...scales.filter(({ axis }) => axis).map((scale) => trackOf(scale.qOf(group), scale)),
   ];
 }
 
 /**
+ * @param {Scale} scale
  * @param {Group} group
- * @param {Axis} axis
- * @param {number} mean
  */
-function trackOf({ q }, axis, mean) {
-  const track = el("span", { className: "track", "aria-hidden": "true" });
+function qOf(scale, group) {
+  const value = el("span", { className: "q", textContent: written(scale.qOf(group)) });
+  return scale.name ? el("span", { className: "named" }, `${scale.name} `, value) : value;
+}
+
+/**
+ * @param {number | null} q
+ * @param {Scale} scale with an axis
+ */
+function trackOf(q, { name, axis, mean }) {
+  const track = el("span", { className: name === "B" ? "track b" : "track", "aria-hidden": "true" });
   if (q !== null) {
     const [from, to] = [placeOn(axis.origin, axis), placeOn(q, axis)].sort((a, b) => a - b);
     const bar = el("span", { className: q < axis.origin ? "bar below" : "bar" });
@@ -85,14 +124,15 @@ function trackOf({ q }, axis, mean) {
   return track;
 }
 
-/** @param {Axis} axis */
-function scaleOf({ low, high, origin }) {
+/** @param {Scale} scale with an axis */
+function legendOf({ name, axis: { low, high, origin } }) {
   const from = origin === 0 ? "bars from 0" : `bars from ${written(low)}, not from 0`;
+  const legend = `${name ? `${name}: ` : ""}raw Q · ${from} · tick: mean`;
   return el(
     "p",
     { className: "scale" },
     el("span", { textContent: written(low) }),
-    el("span", { className: "legend", textContent: `raw Q · ${from} · tick: mean` }),
+    el("span", { className: "legend", textContent: legend }),
     el("span", { textContent: written(high) }),
   );
 }

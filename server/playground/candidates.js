@@ -50,6 +50,27 @@ export function summaryOf(groups) {
 }
 
 /**
+ * How far two models agree about the same candidates: on the best one, and on the order of pairs
+ * that both tell apart. Null where one of them gave no Q.
+ * @param {Candidate[]} candidates with the first model's Q
+ * @param {Map<string, number | null>} second Q by text
+ * @returns {{ sameBest: boolean, agreed: number, pairs: number } | null}
+ */
+export function agreementOf(candidates, second) {
+  const both = groupsOf(candidates)
+    .map(({ text, q }) => [q, second.get(text) ?? null])
+    .filter(([a, b]) => a !== null && b !== null);
+  if (!both.length) return null;
+  const signs = both.flatMap(([a, b], index) =>
+    both.slice(index + 1).map(([c, d]) => Math.sign(a - c) * Math.sign(b - d)),
+  );
+  const told = signs.filter((sign) => sign !== 0);
+  const best = (which) => Math.max(...both.map((pair) => pair[which]));
+  const sameBest = both.some(([a, b]) => a === best(0) && b === best(1));
+  return { sameBest, agreed: told.filter((sign) => sign > 0).length, pairs: told.length };
+}
+
+/**
  * What a row of bars spans. It begins at 0 where 0 is as near as the values are to each other; else
  * a little below the lowest, because the bars would all look alike.
  * @param {number[]} values at least one

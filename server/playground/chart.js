@@ -45,7 +45,8 @@ function drawingOf(points, current, width) {
   const read = points.flatMap(({ qs, q }) => (q === null ? qs : [...qs, q]));
   const drawing = svg("svg", { ...attributes, "aria-label": inWords(points) });
   if (!read.length) {
-    drawing.append(svg("text", { x: width / 2, y: HEIGHT / 2, class: "none" }, "no Q was read"));
+    const said = "no Q was read: no step had different candidates to score";
+    drawing.append(svg("text", { x: width / 2, y: HEIGHT / 2, class: "none" }, said));
     return drawing;
   }
   const place = placesOf(points.length, axisOf(read), width);
@@ -77,7 +78,7 @@ function stepOf({ qs }, index, { x, y }, isCurrent) {
   const parts = [];
   const edge = { y: EDGE.top, width: 22, height: HEIGHT - EDGE.top - EDGE.bottom, rx: 4 };
   if (isCurrent) parts.push(svg("rect", { class: "current", x: x(index) - 11, ...edge }));
-  if (!qs.length) return parts;
+  if (!qs.length) return [...parts, svg("text", { class: "label", x: x(index), y: HEIGHT - EDGE.bottom - 4 }, "no Q")];
   const [low, high] = [Math.min(...qs), Math.max(...qs)];
   parts.push(svg("line", { class: "spread", x1: x(index), x2: x(index), y1: y(low), y2: y(high) }));
   parts.push(...qs.map((q) => svg("circle", { class: "offered", cx: x(index), cy: y(q), r: 2.5 })));

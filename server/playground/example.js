@@ -1,6 +1,6 @@
 /** A real state of ALFWorld, a few steps into a game that the embedded models know. */
 
-/** @typedef {{ role: string, content: string }} Turn */
+/** @typedef {import("./messages.js").Turn} Turn */
 
 /** @type {readonly Turn[]} */
 export const EXAMPLE = Object.freeze([

@@ -1,28 +1,22 @@
-/** The page: which of its three parts is open, who serves, and with which key. */
+/** The page: which of its parts is open, who serves, and with which key. */
 
-import { Act } from "./act.js";
+import { Act, newId } from "./act.js";
 import { showError } from "./alert.js";
 import { byId, offer } from "./dom.js";
+import { newEpisode } from "./episode.js";
 import { EXAMPLE, EXAMPLE_CANDIDATES } from "./example.js";
+import { kept } from "./link.js";
+import { Live } from "./live.js";
+import { plainTurn } from "./messages.js";
+import { Parts } from "./parts.js";
+import { Race } from "./race.js";
 import { Recorded } from "./recorded.js";
 import { Score } from "./score.js";
 import { getAbilities, getModels, key } from "./server.js";
 import { Turns } from "./turns.js";
 
-const PARTS = ["act", "score", "records"];
-
-/** Opens the part that the address names. */
-function openPart() {
-  const named = location.hash.slice(1);
-  const open = PARTS.includes(named) ? named : PARTS[0];
-  for (const part of PARTS) {
-    byId(part).hidden = part !== open;
-    const link = document.querySelector(`nav a[href="#${part}"]`);
-    if (part === open) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  byId("state").hidden = open === "records";
-}
+/** Parts that show the turns. */
+const WITH_STATE = ["act", "score"];
 
 /** Shows what this server can do. */
 async function showAbilities() {
@@ -30,7 +24,7 @@ async function showAbilities() {
   byId("key-form").hidden = !abilities.needs_key;
   byId("perturb").hidden = !abilities.perturb;
   const field = byId("act-form").elements.num_candidates;
-  field.value = String(Math.min(abilities.num_candidates, abilities.max_candidates));
+  field.value ||= String(Math.min(abilities.num_candidates, abilities.max_candidates));
   field.max = String(abilities.max_candidates);
   return abilities;
 }
@@ -42,6 +36,8 @@ function showModels(models) {
   const choices = [...names, ...qModels.map((card) => card.id)].filter((name) => name !== "default");
   for (const form of [byId("act-form"), byId("score-form")]) {
     offer(form.elements.q_model, [["", "the server's default"], ...choices.map(asChoice)]);
+    offer(byId("race-form").elements.q_model, [["", "the server's default"], ...choices.map(asChoice)]);
+    offer(form.elements.compare, [["", "nothing"], ...choices.map(asChoice)]);
   }
   const others = policies.map((card) => asChoice(card.id));
   offer(byId("act-form").elements.policy, [["", "the server's default"], ...others]);
@@ -74,26 +70,65 @@ async function tryModels() {
 function useKey(event) {
   event.preventDefault();
   key.set(byId("key").value.trim());
+  dispatchEvent(new Event("keychange"));
   tryModels();
 }
 
-async function main() {
+/**
+ * Fields as they were before a reload.
+ * @param {[name: string, value: string | boolean][]} form
+ */
+function restoreFields(form) {
+  const { elements } = byId("act-form");
+  for (const [name, value] of form) {
+    const field = elements.namedItem(name);
+    if (field?.type === "checkbox") field.checked = Boolean(value);
+    else if (field?.tagName === "SELECT") offer(field, [[String(value), String(value)]]);
+    else if (field) field.value = String(value);
+  }
+}
+
+/** The episode of before a reload, or the example; with the turns as they were typed. */
+function startEpisode() {
+  const before = kept();
   const turns = new Turns(byId("turns"));
-  turns.all = EXAMPLE;
-  const act = new Act(turns);
+  const act = new Act(turns, before?.episode ?? newEpisode(EXAMPLE, newId()));
+  if (!before) return { turns, act };
+  try {
+    turns.all = before.turns.map(plainTurn);
+    restoreFields(before.form);
+  } catch {
+    // written by another version of the page: the episode alone is there
+  }
+  act.save();
+  return { turns, act };
+}
+
+async function main() {
+  const { turns, act } = startEpisode();
   new Score(turns, EXAMPLE_CANDIDATES);
-  new Recorded();
-  byId("add-turn").addEventListener("click", () => turns.addEmpty());
-  byId("example").addEventListener("click", () => {
-    turns.all = EXAMPLE;
-    act.begin();
+  const race = new Race();
+  const recorded = new Recorded();
+  const live = new Live((file) => recorded.openRows(file));
+  const parts = new Parts((part) => {
+    byId("act-form").hidden = part !== "act";
+    byId("state").hidden = !WITH_STATE.includes(part);
+    live.askIn(0);
   });
+  byId("add-turn").addEventListener("click", () => turns.addEmpty());
+  byId("example").addEventListener("click", () => act.begin(EXAMPLE));
   byId("key").value = key.get();
   byId("key-form").addEventListener("submit", useKey);
-  addEventListener("hashchange", openPart);
-  openPart();
+  addEventListener("hashchange", () => {
+    act.tree.openLink();
+    parts.open();
+  });
+  await act.tree.openLink();
+  parts.open();
   try {
-    const { needs_key: needsKey } = await showAbilities();
+    const { needs_key: needsKey, recorded: lists, games } = await showAbilities();
+    if (lists) live.start();
+    if (games) race.offer(games);
     if (needsKey && !key.get()) byId("served").textContent = "This server wants a key.";
     else await tryModels();
   } catch (error) {

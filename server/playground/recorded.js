@@ -5,15 +5,18 @@ import { showError } from "./alert.js";
 import { barsOf, gapOf } from "./bars.js";
 import { chartIn } from "./chart.js";
 import { byId, el, offer, show } from "./dom.js";
+import { Forest } from "./forest.js";
 import { readRecords } from "./records.js";
 
 const BAD_LINES_SHOWN = 50;
+const MOST_BYTES = 256 * 1024 ** 2;
 
 export class Recorded {
   constructor() {
     /** @type {import("./records.js").Episode[]} */
     this.episodes = [];
     this.draw = chartIn(byId("episode-chart"));
+    this.forest = new Forest();
     this.slider = byId("step");
     /** @type {File[]} what was opened last; a slower read of others is not wanted any more */
     this.opened = [];
@@ -32,6 +35,12 @@ export class Recorded {
     this.opened = files;
     byId("opened").textContent = files.map(({ name }) => name).join(", ");
     show(byId("records-error"));
+    const large = files.find(({ size }) => size > MOST_BYTES);
+    if (large) {
+      const size = `${Math.ceil(large.size / 1024 ** 2)} MB`;
+      show(byId("records-error"), `${large.name} has ${size}; this page reads 256 MB: open a part of its lines.`);
+      return;
+    }
     try {
       const reading = files.map(async (file) => ({ name: file.name, text: await file.text() }));
       const read = await Promise.all(reading);
@@ -41,12 +50,25 @@ export class Recorded {
     }
   }
 
+  /**
+   * An episode of the server's own list.
+   * @param {{ name: string, text: string }} file
+   */
+  openRows(file) {
+    this.opened = [];
+    byId("opened").textContent = file.name;
+    show(byId("records-error"));
+    this.showRecords(readRecords([file]));
+    byId("episode").focus();
+    byId("recorded").scrollIntoView();
+  }
+
   /** @param {import("./records.js").Records} records */
   showRecords({ episodes, trees, bad }) {
     this.episodes = episodes;
-    const lonely = !episodes.length && trees;
-    const hint = lonely ? " Trees hold no candidates: open the offers file beside them." : "";
-    byId("records-status").textContent = `${counted(episodes.length, "episode")}.${hint}`;
+    const more = trees.length ? `, ${counted(trees.length, "tree")}` : "";
+    byId("records-status").textContent = `${counted(episodes.length, "episode")}${more}.`;
+    this.forest.show(trees);
     const lines = bad.slice(0, BAD_LINES_SHOWN).map(({ file, line, why }) => `${file}, line ${line}: ${why}`);
     if (bad.length > lines.length) lines.push(`and ${bad.length - lines.length} more`);
     byId("bad").hidden = bad.length === 0;

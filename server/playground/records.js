@@ -5,6 +5,9 @@
  *     trees-….jsonl    of the server: what was seen; joined to the offers of the same episode
  *     rows.jsonl       of `qguide choice-regret`: candidates, Q, and the steps that an expert needs after each
  *
+ * Rows that are drawn as trees are told apart here, too: trees of `qguide explore`, labels, decision
+ * groups (see trees.js).
+ *
  * A line that is none of these is told with its number and leaves the others alone.
  *
  * @typedef {import("./candidates.js").Candidate} Candidate
@@ -12,9 +15,11 @@
  *   by: string, seen: string | null, after: string | null }} RecordedStep
  * @typedef {{ task: string, reward: number, steps: RecordedStep[] }} Episode
  * @typedef {{ file: string, line: number, why: string }} BadLine
- * @typedef {{ episodes: Episode[], trees: number, bad: BadLine[] }} Records `trees` is how many
- *   rows said what was seen
+ * @typedef {{ episodes: Episode[], trees: import("./trees.js").Tree[], bad: BadLine[] }} Records
+ *   `trees` are those that are no recorded episode's
  */
+
+import { treesOf } from "./trees.js";
 
 /** Why a line is no record. */
 class BadRecord extends Error {}
@@ -27,11 +32,11 @@ export function readRecords(files) {
   const rows = files.flatMap(({ name, text }) => rowsOf(name, text));
   const bad = rows.filter(({ why }) => why).map(({ file, line, why }) => ({ file, line, why }));
   const ofKind = (kind) => rows.filter((row) => row.kind === kind).map(({ value }) => value);
-  const trees = ofKind("tree");
   const served = episodesOf(ofKind("offer"));
-  const unused = new Set(trees);
+  const unused = new Set(ofKind("tree"));
   served.forEach((episode) => joinTree(episode, unused));
-  return { episodes: [...served, ...ofKind("judged").map(judgedEpisode)], trees: trees.length, bad };
+  const trees = treesOf({ trees: [...unused], labels: ofKind("label"), groups: ofKind("group") });
+  return { episodes: [...served, ...ofKind("judged").map(judgedEpisode)], trees, bad };
 }
 
 function rowsOf(file, text) {
@@ -50,10 +55,16 @@ function rowsOf(file, text) {
 /** What a line is, once its fields are what they have to be. */
 function kindOf(value) {
   if (value === null || typeof value !== "object") throw new BadRecord("no object");
-  if ("decisions" in value) return { kind: "judged", value: checkedJudged(value) };
+  if ("node_ids" in value) return { kind: "label", value: checkedLabel(value) };
+  if ("decisions" in value) {
+    const isGroup = isList(value.decisions) && value.decisions.some((one) => one && "candidates" in one);
+    return isGroup
+      ? { kind: "group", value: checkedGroup(value) }
+      : { kind: "judged", value: checkedJudged(value) };
+  }
   if ("nodes" in value) return { kind: "tree", value: checkedTree(value) };
   if ("candidates" in value) return { kind: "offer", value: checkedOffer(value) };
-  throw new BadRecord("holds no candidates");
+  throw new BadRecord("is no offer, tree, label, decision group or row of choice-regret");
 }
 
 function checkedOffer(value) {
@@ -71,6 +82,28 @@ function checkedTree(value) {
   want("task_id", isText(value.task_id));
   want("first_observation", isText(value.first_observation));
   want("nodes", isList(value.nodes) && value.nodes.every(isNode));
+  const { values = [], judged = [], nodes } = value;
+  want("values", isList(values) && [0, nodes.length].includes(values.length) && values.every(isQ));
+  want("judged", isList(judged) && judged.every(isJudgement));
+  return value;
+}
+
+function checkedLabel(value) {
+  const { task_id, messages, q_values: labels, node_ids: ids, parent_ids: parents } = value;
+  want("task_id", isText(task_id));
+  want("messages", isList(messages) && messages.every(isMessage));
+  const actions = messages.filter(({ role }) => role === "assistant").length;
+  const lists = [labels, ids, parents];
+  want("q_values, node_ids or parent_ids", lists.every((list) => isList(list) && list.length === actions));
+  want("q_values", labels.every(isQ));
+  want("node_ids", ids.every((id, index) => Number.isInteger(id) && id > 0 && parents[index] === (ids[index - 1] ?? 0)));
+  return value;
+}
+
+function checkedGroup(value) {
+  want("task_id", isText(value.task_id));
+  want("first_observation", isText(value.first_observation));
+  want("decisions", isList(value.decisions) && value.decisions.every(isGroupDecision));
   return value;
 }
 
@@ -87,9 +120,31 @@ function want(field, isThere) {
 
 const isText = (value) => typeof value === "string";
 const isList = (value) => Array.isArray(value);
-const isCandidate = (value) =>
-  isText(value?.content) && (value.q_value === null || Number.isFinite(value.q_value));
-const isNode = (value) => isText(value?.action) && isText(value.observation);
+const isQ = (value) => value === null || Number.isFinite(value);
+const isCandidate = (value) => isText(value?.content) && isQ(value.q_value);
+const isCall = (value) => isText(value?.name) && isText(value.arguments);
+const isMessage = (value) =>
+  ["system", "developer", "user", "assistant", "tool"].includes(value?.role) &&
+  isText(value.content) &&
+  (value.tool_calls ?? []).every(isCall);
+/** An action, what it brought, and both as messages if they are more than texts. */
+const isAction = (value) => {
+  const { action, observation, reply, observed, reward = 0 } = value ?? {};
+  const messages = [...(reply ? [reply] : []), ...(observed ?? [])];
+  return isText(action) && isText(observation) && Number.isFinite(reward) && messages.every(isMessage);
+};
+const isNode = (value, index) =>
+  isAction(value) && Number.isInteger(value.parent) && value.parent >= 0 && value.parent <= index;
+const isJudgement = (value) =>
+  Number.isInteger(value?.parent) && isText(value.action) && Number.isFinite(value.q_value) && isText(value.judge);
+const isContinuation = (value) => [value?.outcome_reward, value?.steps].every(Number.isFinite);
+const isTried = (value) => {
+  const { continuations, count } = value ?? {};
+  const played = isList(continuations) && continuations.length > 0 && continuations.every(isContinuation);
+  return isAction(value) && Number.isInteger(count) && played;
+};
+const isGroupDecision = (value) =>
+  isList(value?.candidates) && value.candidates.every(isTried) && value.chosen in value.candidates;
 const isDecision = (value) => {
   const lists = [value?.replies, value?.q_values, value?.draws, value?.steps];
   return (

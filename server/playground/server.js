@@ -64,23 +64,40 @@ export const getModels = () => ask("GET", "v1/models");
  */
 export const postAct = (body, signal) => ask("POST", "v1/act", body, signal);
 
-/** @param {object} body */
-export const postScore = (body) => ask("POST", "v1/score", body);
+/**
+ * @param {object} body
+ * @param {AbortSignal} [signal]
+ */
+export const postScore = (body, signal) => ask("POST", "v1/score", body, signal);
 
 /**
- * A shell command that acts as the page does. The key is a variable in it, never itself.
- * @param {object} body
+ * Recorded episodes, newest first; needs an admin key.
+ * @param {URLSearchParams} query
  */
-export function actAsCurl(body) {
-  const quoted = JSON.stringify(body, null, 2).replaceAll("'", String.raw`'\''`);
-  const lines = [`curl -s ${addressOf("v1/act")}`, "-H 'content-type: application/json'"];
-  if (key.get()) lines.push('-H "Authorization: Bearer $QGUIDE_KEY"');
-  return `${[...lines, `-d '${quoted}'`].join(" \\\n  ")}\n`;
-}
+export const getRecorded = (query) => ask("GET", `v1/episodes?${query}`);
+
+/**
+ * The rows of a recorded episode; needs an admin key.
+ * @param {string} id
+ */
+export const getRecordedRows = (id) => ask("GET", `v1/episodes/${encodeURIComponent(id)}`);
+
+/**
+ * A game with all replies so far.
+ * @param {{ game: number, replies: string[] }} body
+ * @param {AbortSignal} [signal]
+ */
+export const postGame = (body, signal) => ask("POST", "v1/games/play", body, signal);
+
+/** @param {{ items: object[] }} body */
+export const postScoreBatch = (body) => ask("POST", "v1/score/batch", body);
+
+/** The server's address, which paths of its API are added to. */
+export const baseAddress = () => addressOf("");
 
 /** @param {string} path */
 function addressOf(path) {
-  return new URL(path, document.baseURI).href;
+  return new URL(path || ".", document.baseURI).href;
 }
 
 /**

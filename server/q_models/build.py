@@ -15,6 +15,7 @@ from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownM
 from qnet.models.hub import model_folder
 from qnet.models.loading import embedded_path
 from qnet.models.manifest import Manifest, content_sha256
+from qnet.native import DialectName
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qnet.scoring.scripted import ScriptedScorer
@@ -28,6 +29,7 @@ from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from server.q_models.remote_classifier import build_classify_source
 from server.q_models.score_cache import ScoreCache
 from server.q_models.served import ServedQModel, Source
+from server.q_models.thresholds import check_thresholds
 from server.q_models.vllm_trunk import build_vllm_scorer_source, check_servers, server_of
 from server.redis.client import RedisLink
 from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
@@ -56,6 +58,7 @@ class ServedPolicy:
         context: context length in tokens; None for a fake or an upstream.
         manifest: None for a fake, an upstream or a folder that is not a QGuide checkpoint.
         upstream_model: the model's name at its upstream; None if it runs in this process.
+        dialect: in which its upstream is asked.
     """
 
     name: str
@@ -64,6 +67,7 @@ class ServedPolicy:
     context: int | None = None
     manifest: Manifest | None = None
     upstream_model: str | None = None
+    dialect: DialectName = "chat"
 
     @property
     def task_markers(self) -> tuple[TaskMarker, ...]:
@@ -96,6 +100,16 @@ class Models:
     def healthy(self) -> bool:
         """True while every thread that answers requests is alive."""
         return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests with a score that waits for the device or a Q model's own thread."""
+        return len(self.runtime.thread.waiting.union(*(model.waiting for model in self.q_models)))
+
+    @property
+    def cached_bytes(self) -> int:
+        """Keys and values of the Q model that keeps most of them."""
+        return max((model.cached_bytes for model in self.q_models), default=0)
 
     @property
     def remote(self) -> list[OpenAICompatiblePolicy]:
@@ -181,13 +195,14 @@ def build_models(settings: Settings) -> Models:
 
     Raises:
         CheckpointError: a checkpoint does not match its manifest.
-        ConfigError: a policy's name is nothing's; a name in `vllm_trunks` or `classifiers` is no
-            folder's, or its server is unsuitable; or a judge has no upstream.
+        ConfigError: a name in `policy`, `vllm_trunks`, `classifiers` or `thresholds` is nothing's,
+            a server is unsuitable, or a judge or an escalation has no upstream.
         RoutingError: a name in the settings resolves to no Q model.
     """
     check_servers(settings)
     check_judges(settings.judges, settings.q_models)
     check_policies(settings)
+    check_thresholds(settings)
     runtime = build_runtime(settings)
     try:
         upstreams = _build_upstreams(settings)
@@ -336,6 +351,7 @@ def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
             build_upstream(settings, name, upstream),
             "upstream",
             upstream_model=upstream.model,
+            dialect=upstream.dialect,
         )
         for name, upstream in settings.upstreams.items()
     )

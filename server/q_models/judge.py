@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from qnet.decision.history_window import RequestSize
 from qnet.errors import ConfigError
 from qnet.judging.judge import Judge
 from qnet.judging.settings import JudgeSettings
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qnet.types import ScoreRequest
 from server.observability.metered import MeteredScorer
 from server.q_models.aliases import join, plain_name
 from server.q_models.registry import Runtime
@@ -29,6 +31,8 @@ class JudgeQModel(ServedQModel):
     def __init__(self, name: str, version: str, judge: Judge, runtime: Runtime) -> None:
         super().__init__(name, version, "judge", judge=judge.settings)
         self.model = judge.model
+        self.context = judge.context
+        self._judge = judge
         self.settings = judge.settings
         self._metrics = runtime.metrics
         self.shadow_scorer = judge
@@ -38,6 +42,10 @@ class JudgeQModel(ServedQModel):
         self.scorer = MeteredScorer(self.scorer, runtime.metrics, q_model=self.id)
         runtime.metrics.start_series(self.id)
         runtime.metrics.start_judge_series(self.id)
+
+    async def measure(self, request: ScoreRequest) -> RequestSize | None:
+        """Estimated tokens of a request; None without a `context` in the settings."""
+        return self._judge.size(request)
 
     def close(self) -> None:
         """Do nothing: it runs no thread."""

@@ -56,7 +56,7 @@ def build_local_source(settings: Settings, folder: Path, source: Source) -> Scor
         source,
         loaded.manifest,
         precision=settings.dtype,
-        encode=loaded.renderer.encode_history,
+        renderer=loaded.renderer,
     )
 
 

@@ -9,35 +9,37 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from structlog.contextvars import bound_contextvars
 
+from qnet.decision.history_window import RequestSize
 from qnet.device.device_thread import DeviceThread
 from qnet.device.device_worker import BatchRun
 from qnet.device.fair_thread import DEFAULT_MAX_WAITING
+from qnet.device.read_ahead import ReadAhead
 from qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ScoringWorker
 from qnet.errors import ScorerUnavailableError
-from qnet.judging.settings import JudgeSettings
 from qnet.models.manifest import Manifest
 from qnet.policies.usage_ledger import record_usage
 from qnet.types import (
-    AsyncScorer,
-    CacheUse,
     CachingScorer,
     History,
+    Message,
     ScoreRequest,
-    ScoreResult,
-    Slices,
 )
 from server.context.request_context import name_episode
 from server.observability.metered import MeteredScorer
 from server.observability.metrics import Metrics
 from server.q_models.aliases import DEFAULT, AliasTable, Shares
+from server.q_models.lazy_scorer import LazyScorer
 from server.q_models.score_cache import CachedScorer, ScoreCache
-from server.q_models.served import ServedQModel, Source
+from server.q_models.served import QModelLease, ServedQModel, Source
 from server.q_models.shadow import ShadowedScorer, ShadowScoring
 from server.redis.client import RedisLink
+
+if TYPE_CHECKING:
+    from qnet.rendering.renderer import Renderer
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class ScorerSource:
         precision: the dtype of its computations.
         own_thread: score on a separate thread, because it waits on a network and the device thread
             must not.
-        encode: tokens of a history as the Q model reads it; None for a fake.
+        renderer: makes tokens of messages as the Q model reads them; None for a fake.
     """
 
     build: Callable[[], CachingScorer]
@@ -82,7 +84,7 @@ class ScorerSource:
     manifest: Manifest | None = None
     own_thread: bool = False
     precision: str = ""
-    encode: Callable[[History], Sequence[int]] | None = None
+    renderer: "Renderer | None" = None
 
 
 class QModel(ServedQModel):
@@ -90,7 +92,7 @@ class QModel(ServedQModel):
 
     def __init__(self, name: str, version: str, origin: ScorerSource, runtime: Runtime) -> None:
         super().__init__(name, version, origin.source, manifest=origin.manifest)
-        self._encode = origin.encode
+        self._renderer = origin.renderer
         self._runtime = runtime
         self._own_thread = origin.own_thread
         self._thread = (
@@ -98,7 +100,8 @@ class QModel(ServedQModel):
         )
         self._resident = LazyScorer(name, origin.build)
         self._shadow_resident = LazyScorer(name, origin.build)
-        self.scorer = self._worker(self._resident, self._thread)
+        self._scoring = self._worker(self._resident, self._thread)
+        self.scorer = self._scoring
         if runtime.score_cache and origin.manifest:
             content = f"{origin.manifest.model_dump_json()} {origin.precision}"
             self.scorer = CachedScorer(self.scorer, runtime.score_cache, content=content)
@@ -110,6 +113,16 @@ class QModel(ServedQModel):
         """True while its scoring thread is alive."""
         return self._thread.healthy
 
+    @property
+    def waiting(self) -> frozenset[int]:
+        """Requests that wait for a thread of its own; none if it has none."""
+        return self._thread.waiting if self._own_thread else frozenset()
+
+    @property
+    def cached_bytes(self) -> int:
+        """Keys and values that it keeps between requests."""
+        return self._resident.cache.nbytes
+
     async def count_tokens(self, history: History) -> int | None:
         """Tokens of a history as it reads it, however many they are; None without a tokenizer.
 
@@ -117,11 +130,34 @@ class QModel(ServedQModel):
             RenderingError: the chat template does not take the history.
             ScorerUnavailableError: the scoring thread is dead.
         """
-        if self._encode is None:
+        if self._renderer is None:
             return None
-        encode = partial(self._encode, history)
-        characters = sum(len(turn.text) for turn in history)
-        return len(await self._thread.tokenize(encode, characters=characters))
+        encode = partial(self._renderer.encode_history, history)
+        return len(await self._thread.tokenize(encode, characters=_characters(history)))
+
+    async def measure(self, request: ScoreRequest) -> RequestSize | None:
+        """Number of tokens of a request, however many they are; None without a tokenizer.
+
+        Raises:
+            RenderingError: the chat template does not take the history.
+            ScorerUnavailableError: the scoring thread is dead.
+        """
+        if self._renderer is None or self.context is None:
+            return None
+        # With a tokenizer there is numpy, which a server without Q models of its own lacks.
+        from qnet.scoring.rendered_requests import request_size
+
+        work = partial(request_size, self._renderer, request, self.context)
+        characters = _characters((*request.history, *request.candidates))
+        return await self._thread.tokenize(work, characters=characters)
+
+    def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:
+        """Begin to read a history into the prefix cache; None if it has none in this process.
+
+        Raises:
+            ScorerUnavailableError: the scoring thread is dead.
+        """
+        return self._scoring.read_ahead(request) if self._resident.reads_ahead else None
 
     def open(self) -> None:
         """Build the scorer on the scoring thread; must be called from another thread.
@@ -164,7 +200,7 @@ class QModel(ServedQModel):
         # A late batch may have created series again.
         self._runtime.metrics.remove_series(self.id)
 
-    def _worker(self, resident: "LazyScorer", thread: DeviceThread) -> ScoringWorker:
+    def _worker(self, resident: LazyScorer, thread: DeviceThread) -> ScoringWorker:
         runtime = self._runtime
         return ScoringWorker(
             resident,
@@ -177,81 +213,10 @@ class QModel(ServedQModel):
             observe_unanswered=record_usage,
         )
 
-    def _observe(self, resident: "LazyScorer", batch: BatchRun) -> None:
+    def _observe(self, resident: LazyScorer, batch: BatchRun) -> None:
         evicted = resident.look()
         kept = self._resident.cache.nbytes + self._shadow_resident.cache.nbytes
         self._runtime.metrics.observe_batch(self.id, batch, cache_bytes=kept, evicted=evicted)
-
-
-class LazyScorer:
-    """A scorer that is built at its first use, and built, used and closed on one thread.
-
-    Attributes:
-        cache: cache statistics at the last `look`; readable from any thread.
-    """
-
-    def __init__(self, name: str, build: Callable[[], CachingScorer]) -> None:
-        self.name = name
-        self.cache = CacheUse()
-        self._build: Callable[[], CachingScorer] | None = build
-        self._scorer: CachingScorer | None = None
-
-    def open(self) -> int | None:
-        """Build the scorer if necessary; returns its context length."""
-        return self._opened().context
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Score requests; the first call builds the scorer."""
-        return self._opened().score(requests)
-
-    def prepare(self, request: ScoreRequest) -> Any:
-        """Prepare a request for `slices`; unchanged until the scorer is built."""
-        scorer = self._scorer
-        return request if scorer is None else scorer.prepare(request)
-
-    def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
-        """Score prepared requests in slices; the first call builds the scorer."""
-        scorer = self._opened()
-        return scorer.slices(
-            [scorer.prepare(one) if isinstance(one, ScoreRequest) else one for one in prepared]
-        )
-
-    def look(self) -> int:
-        """Update `cache`; returns the number of histories evicted since the last call."""
-        before, self.cache = self.cache.evictions, self._opened().cache
-        return self.cache.evictions - before
-
-    def close(self) -> None:
-        """Free cache and connections, and the weights unless they are shared."""
-        if self._scorer is not None:
-            self._scorer.close()
-        self._scorer = self._build = None
-
-    def _opened(self) -> CachingScorer:
-        if self._scorer is None:
-            assert self._build is not None, "scoring with a closed Q model"
-            self._scorer = self._build()
-        return self._scorer
-
-
-@dataclass(frozen=True, slots=True)
-class QModelLease:
-    """The version of a Q model that a request holds until its end.
-
-    Attributes:
-        judge: how a judge is asked; None for any other Q model.
-    """
-
-    id: str
-    name: str
-    version: str
-    scorer: AsyncScorer
-    judge: JudgeSettings | None = None
-
-    @property
-    def ranks(self) -> bool:
-        """True for a judge whose values mean nothing beyond their own step."""
-        return self.judge is not None and self.judge.mode == "rank"
 
 
 class QModels:
@@ -278,12 +243,12 @@ class QModels:
         if episode_id is not None:
             name_episode(episode_id)
         with (
-            bound_contextvars(**({} if episode_id is None else {"episode_id": episode_id})),
+            nullcontext() if episode_id is None else bound_contextvars(episode_id=episode_id),
             _held(model),
             nullcontext() if shadow is None else _held(shadow),
         ):
             scorer = ShadowedScorer(model, shadow, self._shadows) if shadow else model.scorer
-            yield QModelLease(model.id, model.name, model.version, scorer, model.judge)
+            yield QModelLease(model, scorer)
 
     async def count_tokens(self, name: str | None, history: History) -> tuple[str, int | None]:
         """Id of the Q model of that name, and the tokens of a history as it reads it.
@@ -353,6 +318,10 @@ class QModels:
         name = self.routes.shadows.get(model.name)
         shadow = self._models[self.routes.resolve(name, episode_id)] if name else None
         return None if shadow is model else shadow
+
+
+def _characters(messages: Sequence[Message]) -> int:
+    return sum(len(message.text) for message in messages)
 
 
 @contextmanager

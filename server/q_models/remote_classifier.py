@@ -40,5 +40,5 @@ def build_classify_source(settings: Settings, folder: Path, classifier: Classifi
         loaded.manifest,
         own_thread=True,
         precision=precision,
-        encode=loaded.renderer.encode_history,
+        renderer=loaded.renderer,
     )

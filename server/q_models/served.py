@@ -1,11 +1,14 @@
 """One version of a served Q model: its names, and how long requests keep it open."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Literal
 
+from qnet.decision.history_window import RequestSize
+from qnet.device.read_ahead import ReadAhead
 from qnet.judging.settings import JudgeSettings
 from qnet.models.manifest import Manifest
-from qnet.types import AsyncScorer, History
+from qnet.types import AsyncScorer, History, ScoreRequest
 from server.q_models.aliases import join
 
 Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstream"]
@@ -50,8 +53,30 @@ class ServedQModel(ABC):
         """True while it can answer."""
         return True
 
+    @property
+    def waiting(self) -> frozenset[int]:
+        """Requests that wait for a thread of its own; none if it has none."""
+        return frozenset()
+
+    @property
+    def cached_bytes(self) -> int:
+        """Keys and values that it keeps between requests."""
+        return 0
+
     async def count_tokens(self, history: History) -> int | None:
         """Tokens of a history as the Q model reads it; None if it has no tokenizer here."""
+        return None
+
+    def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:
+        """Begin to read a history before its candidates exist; None if it cannot.
+
+        Raises:
+            ScorerUnavailableError: its thread is dead.
+        """
+        return None
+
+    async def measure(self, request: ScoreRequest) -> RequestSize | None:
+        """Number of tokens of a request as the Q model reads it; None if it cannot be told here."""
         return None
 
     @abstractmethod
@@ -79,3 +104,40 @@ class ServedQModel(ABC):
     @abstractmethod
     def _close_retired(self) -> None:
         """Free what the version has; no request holds it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class QModelLease:
+    """The version of a Q model that a request holds until its end.
+
+    Attributes:
+        scorer: scores requests, with a shadow if there is one.
+    """
+
+    model: ServedQModel
+    scorer: AsyncScorer
+
+    @property
+    def id(self) -> str:
+        """`name@version`."""
+        return self.model.id
+
+    @property
+    def name(self) -> str:
+        """The name without the version."""
+        return self.model.name
+
+    @property
+    def version(self) -> str:
+        """The version alone."""
+        return self.model.version
+
+    @property
+    def judge(self) -> JudgeSettings | None:
+        """Settings of a judge; None for any other Q model."""
+        return self.model.judge
+
+    @property
+    def ranks(self) -> bool:
+        """True for a judge whose values mean nothing beyond their own step."""
+        return self.judge is not None and self.judge.mode == "rank"

@@ -75,5 +75,5 @@ def build_vllm_scorer_source(settings: Settings, folder: Path, trunk: VllmTrunk)
         loaded.manifest,
         own_thread=True,
         precision="vllm",
-        encode=loaded.renderer.encode_history,
+        renderer=loaded.renderer,
     )

@@ -31,7 +31,7 @@ def failure_events(response: Json, error: Json) -> Iterator[Json]:
 
 def _item_events(index: int, item: Json) -> Iterator[Json]:
     at = {"output_index": index}
-    place = at | {"item_id": item["id"]}
+    place = at | {"item_id": item.get("id", "")}
     kind = item["type"]
     begun = item | {"status": "in_progress"}
     if kind == "function_call":
@@ -40,10 +40,10 @@ def _item_events(index: int, item: Json) -> Iterator[Json]:
     elif kind == "custom_tool_call":
         inside = _text_events("custom_tool_call_input", "input", item["input"], place)
         begun["input"] = ""
-    else:
-        parts = enumerate(item["content"])
+    else:  # an upstream's own item of another type may have no content
+        parts = enumerate(item.get("content") or ())
         inside = (e for k, part in parts for e in _part_events(part, place | {"content_index": k}))
-        begun["content"] = []
+        begun |= {"content": []} if "content" in item else {}
     yield {"type": "response.output_item.added", "item": begun} | at
     yield from inside
     yield {"type": "response.output_item.done", "item": item} | at
@@ -63,7 +63,7 @@ def _part_events(part: Json, place: Json) -> Iterator[Json]:
     begun = part | {field: ""} | ({"logprobs": []} if "logprobs" in part else {})
     yield {"type": "response.content_part.added", "part": begun} | place
     if kind == "output_text":
-        yield from _output_text_events(text, part["logprobs"], place)
+        yield from _output_text_events(text, part.get("logprobs") or [], place)
     else:
         yield from _text_events(kind, field, text, place)
     yield {"type": "response.content_part.done", "part": part} | place

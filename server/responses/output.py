@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
 from server.responses.schemas import ResponsesRequest, Tool
@@ -58,24 +59,26 @@ def _tool(tool: Tool) -> Json:
     return needed | tool.model_dump(exclude_none=True)
 
 
-def finished(response: Json, completion: Json) -> Json:
+def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | None = None) -> Json:
     """The response with its output.
 
     Args:
         response: as it was opened.
         completion: the chat completion that answers the same request; its first choice is the
             output.
+        native: the response of an upstream of the same dialect, whose items are the output.
     """
     choice = completion["choices"][0]
     reason = _INCOMPLETE.get(choice["finish_reason"])
     status = "incomplete" if reason else "completed"
+    output = native and native["output"]
     tier = {name: completion[name] for name in ("service_tier",) if name in completion}
     return response | {
         **tier,
         "status": status,
         "completed_at": None if reason else int(time.time()),
         "incomplete_details": {"reason": reason} if reason else None,
-        "output": _output_of(choice, called_names(response["tools"]), status),
+        "output": output or _output_of(choice, called_names(response["tools"]), status),
         "usage": _usage(completion["usage"]),
         "qguide": completion["qguide"],
     }

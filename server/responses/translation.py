@@ -5,7 +5,7 @@ from typing import Any, Final
 from qnet.errors import UnsupportedParameterError
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from server.chat.translation import read_request as read_chat_request
-from server.guidance.guided_step import GuidedStepRequest
+from server.guidance.step_types import GuidedStepRequest
 from server.q_models.build import ServedPolicy
 from server.responses.history import to_turns
 from server.responses.schemas import ResponsesRequest, TextFormat

@@ -4,14 +4,16 @@ from fastapi import APIRouter
 
 from qnet.decision.decide import Decision
 from qnet.types import Sampling
-from server.guidance.guided_step import GuidedStepRequest, GuidedStepResult
+from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from server.messages.answers import (
     ActResponse,
     DrawnMessage,
     JudgeCalls,
     ScoredCandidate,
+    ThresholdResult,
     Timings,
     Usage,
+    Window,
 )
 from server.messages.history import to_history
 from server.messages.schemas import ActRequest
@@ -66,6 +68,8 @@ def _response(taken: GuidedStepResult) -> ActResponse:
         draws_saved=decision.draws_saved,
         perturbed=decision.perturbed,
         warnings=list(decision.warnings),
+        window=Window.of(decision.window),
+        threshold=ThresholdResult.of(decision.below_threshold, taken.action_policies),
         policy=taken.policy,
         q_model=taken.q_model,
         q_model_version=taken.q_model_version,
@@ -73,6 +77,7 @@ def _response(taken: GuidedStepResult) -> ActResponse:
         usage=Usage(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
+            threshold_tokens=usage.below_threshold.tokens,
             paraphrase_tokens=usage.paraphrasing.completion_tokens,
             scored_tokens=usage.scored_tokens,
             cached_tokens=usage.cached_tokens,

@@ -1,5 +1,6 @@
 """POST /v1/messages: Anthropic's API, answered with the best of M candidates."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,35 +16,26 @@ from server.chat.schemas import GuidanceOptions, options_of
 from server.chat.translation import read_request
 from server.errors.anthropic import OVERLOADED
 from server.errors.table import STATUSES
-from server.guidance.guided_step import GuidedStepRequest, GuidedStepService
+from server.guidance.guided_step import GuidedStepService
+from server.guidance.native import as_it_came
+from server.guidance.step_types import GuidedStepRequest
 from server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from server.streaming.event_stream import EventStream
 from server.streaming.events import Json
+from server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
 
-_EVENT: Final = {
-    "description": "One event; its `event` line has the same name as its data's `type`.",
-    "type": "object",
-    "properties": {
-        "event": {"type": "string"},
-        "data": {
-            "type": "string",
-            "contentMediaType": "application/json",
-            "contentSchema": {"$ref": f"#/components/schemas/{MessageEvent.__name__}"},
-        },
-    },
-    "required": ["event", "data"],
-}
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": AnthropicErrorBody} for status in (*STATUSES, OVERLOADED)
 }
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "description": "A message, or with `stream` its events.",
-        "model": AnthropicMessage,
-        "content": {"text/event-stream": {"schema": _EVENT}},
-    },
+    200: answer_or_events(
+        AnthropicMessage,
+        MessageEvent,
+        description="A message, or with `stream` its events.",
+        event_description="One event; its `event` line has the same name as its data's `type`.",
+    ),
     **_ERRORS,
 }
 
@@ -55,6 +47,9 @@ async def create_message(body: MessagesRequest, request: Request, stepper: Stepp
     asked = read_message(body)
     policy = stepper.models.find_policy(body.model)
     step = read_request(asked.chat, options, policy, stepper.settings, names=CALLED_HERE)
+    step = as_it_came(step, body, "messages", without=frozenset({"seed"}))
+    if step.sampling.native is not None:
+        asked = replace(asked, warnings=())  # of what an upstream of another dialect would not get
     complete = partial(_complete, step, asked, options, stepper)
     if not body.stream:
         return JSONResponse(await complete())

@@ -1,7 +1,7 @@
 """POST /v1/chat/completions: OpenAI's API, answered with the best of M candidates."""
 
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -16,31 +16,22 @@ from server.chat.schemas import (
 from server.chat.streaming import ChunkWriter
 from server.chat.translation import completion_of, read_request
 from server.errors.table import STATUSES
-from server.guidance.guided_step import GuidedStepRequest, GuidedStepService
+from server.guidance.guided_step import GuidedStepService
+from server.guidance.step_types import GuidedStepRequest
 from server.routes.dependencies import StepperDep
 from server.streaming.event_stream import EventStream
+from server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
-_EVENT: Final = {
-    "description": "One event: a chunk as JSON, the [DONE] at the end, or an error.",
-    "type": "object",
-    "properties": {
-        "data": {
-            "type": "string",
-            "contentMediaType": "application/json",
-            "contentSchema": {"$ref": f"#/components/schemas/{ChatChunk.__name__}"},
-        }
-    },
-    "required": ["data"],
-}
-
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "A completion, or with `stream` its chunks.",
-        "model": ChatCompletion,
-        "content": {"text/event-stream": {"schema": _EVENT}},
-    },
+    200: answer_or_events(
+        ChatCompletion,
+        ChatChunk,
+        description="A completion, or with `stream` its chunks.",
+        event_description="One event: a chunk as JSON, the [DONE] at the end, or an error.",
+        named=False,
+    ),
     **{status: {"model": OpenAIErrorBody} for status in STATUSES},
 }
 

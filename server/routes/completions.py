@@ -1,7 +1,7 @@
 """POST /v1/completions: OpenAI's API before chats, answered with the best of M candidates."""
 
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -12,32 +12,23 @@ from server.completions.schemas import CompletionRequest, TextCompletion
 from server.completions.streaming import TextWriter
 from server.completions.translation import text_completion_of, to_chat_request, with_best_of
 from server.errors.table import STATUSES
-from server.guidance.guided_step import GuidedStepRequest, GuidedStepService
+from server.guidance.guided_step import GuidedStepService
+from server.guidance.step_types import GuidedStepRequest
 from server.routes.dependencies import StepperDep
 from server.streaming.event_stream import EventStream
 from server.streaming.events import Json
+from server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
-_EVENT: Final = {
-    "description": "One event: a part as JSON, the [DONE] at the end, or an error.",
-    "type": "object",
-    "properties": {
-        "data": {
-            "type": "string",
-            "contentMediaType": "application/json",
-            "contentSchema": {"$ref": f"#/components/schemas/{TextCompletion.__name__}"},
-        }
-    },
-    "required": ["data"],
-}
-
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "A completion, or with `stream` its parts.",
-        "model": TextCompletion,
-        "content": {"text/event-stream": {"schema": _EVENT}},
-    },
+    200: answer_or_events(
+        TextCompletion,
+        TextCompletion,
+        description="A completion, or with `stream` its parts.",
+        event_description="One event: a part as JSON, the [DONE] at the end, or an error.",
+        named=False,
+    ),
     **{status: {"model": OpenAIErrorBody} for status in STATUSES},
 }
 

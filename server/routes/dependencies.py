@@ -76,7 +76,8 @@ def _deadline(settings: Settings, wanted_s: float | None) -> Deadline:
     return Deadline.after(min(settings.timeout_s, wanted_s or settings.timeout_s), remedy=remedy)
 
 
-async def _stepper(request: Request, wanted_s: WantedS = None) -> GuidedStepService:
+async def guided_steps(request: Request, wanted_s: WantedS = None) -> GuidedStepService:
+    """The service of one request for guided steps."""
     state = request.app.state
     deadline = _deadline(state.settings, wanted_s)
     return GuidedStepService(
@@ -90,7 +91,8 @@ async def _stepper(request: Request, wanted_s: WantedS = None) -> GuidedStepServ
     )
 
 
-async def _scoring(request: Request, wanted_s: WantedS = None) -> ScoringService:
+async def scorings(request: Request, wanted_s: WantedS = None) -> ScoringService:
+    """The service of one request for scores."""
     state = request.app.state
     deadline = _deadline(state.settings, wanted_s)
     return ScoringService(
@@ -108,5 +110,5 @@ def _session_id(request: Request) -> str | None:
     return getattr(request.state, "session_id", None)
 
 
-StepperDep = Annotated[GuidedStepService, Depends(_stepper)]
-ScoringDep = Annotated[ScoringService, Depends(_scoring)]
+StepperDep = Annotated[GuidedStepService, Depends(guided_steps)]
+ScoringDep = Annotated[ScoringService, Depends(scorings)]

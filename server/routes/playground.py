@@ -8,12 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, RedirectResponse
 from pydantic import Field
 
 from server.messages.schemas import Body
+from server.race.games import Games
 from server.routes.dependencies import ModelsDep, SettingsDep
+from server.routes.games import MOST_REPLIES
 
 router = APIRouter(tags=["playground"])
 
@@ -49,13 +51,23 @@ HEADERS: Final = {
 }
 
 
-class Abilities(Body):
+class OfferedGames(Body):
+    """Games that this server has for a race."""
+
+    name: str
+    count: int
+    most_replies: int
+
+
+class PageFeatures(Body):
     """Features of this server that the page needs to know before a key is entered."""
 
     needs_key: bool
     perturb: bool = Field(description="true if a paraphraser is configured")
     num_candidates: int = Field(description="default M of a chat completion")
     max_candidates: int
+    recorded: bool = Field(description="true if an admin key may list recorded episodes")
+    games: OfferedGames | None = Field(description="null if this server has no games")
 
 
 @router.get("/", include_in_schema=False)
@@ -77,13 +89,18 @@ async def page() -> FileResponse:
 
 
 @router.get("/playground/abilities")
-async def abilities(settings: SettingsDep, models: ModelsDep) -> Abilities:
+async def abilities(settings: SettingsDep, models: ModelsDep, request: Request) -> PageFeatures:
     """Describe the features of this server to the page."""
-    return Abilities(
+    games: Games | None = request.app.state.games
+    return PageFeatures(
         needs_key=settings.keys_file is not None,
         perturb=models.paraphraser is not None,
         num_candidates=settings.num_candidates,
         max_candidates=settings.max_candidates,
+        recorded=settings.admin and settings.episodes_dir is not None,
+        games=OfferedGames(name=games.name, count=games.count, most_replies=MOST_REPLIES)
+        if games
+        else None,
     )
 
 

@@ -13,7 +13,7 @@ from qnet.support.concurrency import all_of
 from qnet.types import History, Message
 from server.guidance.score_step import Scored, ScoringService
 from server.messages.history import TriedCandidates
-from server.q_models.registry import QModelLease
+from server.q_models.served import QModelLease
 from server.rerank.foreign import (
     AnyRerankRequest,
     TeiRank,

@@ -1,7 +1,7 @@
 """POST /v1/responses: OpenAI's Responses API, answered with the best of M candidates."""
 
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -9,7 +9,9 @@ from fastapi.responses import JSONResponse, Response
 from server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
 from server.chat.translation import completion_of
 from server.errors.table import STATUSES
-from server.guidance.guided_step import GuidedStepRequest, GuidedStepService
+from server.guidance.guided_step import GuidedStepService
+from server.guidance.native import as_it_came, native_answer
+from server.guidance.step_types import GuidedStepRequest
 from server.responses.answers import ResponseEvent, ResponseObject
 from server.responses.output import finished, opened
 from server.responses.schemas import ResponsesRequest
@@ -18,29 +20,17 @@ from server.responses.translation import read_request
 from server.routes.dependencies import StepperDep
 from server.streaming.event_stream import EventStream
 from server.streaming.events import Json
+from server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
-_EVENT: Final = {
-    "description": "One event: its type as its name, and the event as JSON.",
-    "type": "object",
-    "properties": {
-        "event": {"type": "string"},
-        "data": {
-            "type": "string",
-            "contentMediaType": "application/json",
-            "contentSchema": {"$ref": f"#/components/schemas/{ResponseEvent.__name__}"},
-        },
-    },
-    "required": ["event", "data"],
-}
-
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "A response, or with `stream` its events.",
-        "model": ResponseObject,
-        "content": {"text/event-stream": {"schema": _EVENT}},
-    },
+    200: answer_or_events(
+        ResponseObject,
+        ResponseEvent,
+        description="A response, or with `stream` its events.",
+        event_description="One event: its type as its name, and the event as JSON.",
+    ),
     **{status: {"model": OpenAIErrorBody} for status in STATUSES},
 }
 
@@ -57,6 +47,7 @@ async def create_response(
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
     asked = read_request(body, options, policy, settings)
+    asked = as_it_came(asked, body, "responses", without=frozenset())
     response = opened(body, model=policy.name)
     complete = partial(_complete, response, asked, options, stepper)
     if not body.stream:
@@ -68,4 +59,6 @@ async def create_response(
 async def _complete(
     response: Json, asked: GuidedStepRequest, options: GuidanceOptions, stepper: GuidedStepService
 ) -> Json:
-    return finished(response, completion_of(await stepper.take(asked), n=1, options=options))
+    taken = await stepper.take(asked)
+    completion = completion_of(taken, n=1, options=options)
+    return finished(response, completion, native=native_answer(taken, "responses"))

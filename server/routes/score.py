@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from qnet.decision.history_window import LongHistory
 from qnet.errors import InvalidRequestError
 from qnet.support.concurrency import all_of
 from server.guidance.score_step import Scored, ScoringService
@@ -19,9 +20,10 @@ from server.messages.answers import (
     ScoreResponse,
     ScoreTimings,
     ScoreUsage,
+    Window,
 )
 from server.messages.schemas import ScoreBatchBody, ScoreItem, ScoreRequestBody
-from server.q_models.registry import QModelLease
+from server.q_models.served import QModelLease
 from server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
 from server.routes.dependencies import ScoringDep
 from server.routes.rerank import score_pairs
@@ -50,7 +52,10 @@ async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchRe
     started = perf_counter()
     with scoring.hold(body.q_model, body.episode_id) as q_model:
         scored = await all_of(
-            [_score_item(index, item, q_model, scoring) for index, item in enumerate(body.items)],
+            [
+                _score_item(index, item, q_model, scoring, scoring.long_history(body.long_history))
+                for index, item in enumerate(body.items)
+            ],
             at_once=scoring.settings.max_batch,
         )
     known = perf_counter()
@@ -72,6 +77,7 @@ async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreRespon
         scoring.candidates(body.candidates),
         q_model=body.q_model,
         episode_id=body.episode_id,
+        long_history=scoring.long_history(body.long_history),
     )
     return ScoreResponse(
         **_shown(scored),
@@ -83,11 +89,16 @@ async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreRespon
 
 
 async def _score_item(
-    index: int, item: ScoreItem, q_model: QModelLease, scoring: ScoringService
+    index: int,
+    item: ScoreItem,
+    q_model: QModelLease,
+    scoring: ScoringService,
+    long_history: LongHistory,
 ) -> Scored:
     try:
         history = scoring.history(item.messages)
-        return await scoring.score(history, scoring.candidates(item.candidates), q_model)
+        candidates = scoring.candidates(item.candidates)
+        return await scoring.score(history, candidates, q_model, long_history=long_history)
     except InvalidRequestError as error:
         raise type(error)(f"items[{index}]: {error}") from error
 
@@ -97,6 +108,7 @@ def _shown(scored: Scored) -> dict[str, Any]:
         "scores": [Score(index=i, q_value=q) for i, q in enumerate(scored.q_values)],
         "chosen": scored.chosen,
         "reason": scored.reason,
+        "window": Window.of(scored.window),
         "usage": ScoreUsage(
             scored_tokens=scored.computed_tokens,
             cached_tokens=scored.cached_tokens,

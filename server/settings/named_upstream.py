@@ -1,4 +1,4 @@
-"""Upstreams named on the command line: `openai:MODEL`, or an address with "#" and a model."""
+"""Upstreams of the command line: `openai:MODEL`, `anthropic:MODEL`, or an address "#" a model."""
 
 import os
 import re
@@ -7,9 +7,14 @@ from typing import Any, Final
 from qnet.errors import ConfigError
 from qnet.support.addresses import without_secrets
 
-_OPENAI: Final = "openai:"
-_OPENAI_URL: Final = "https://api.openai.com/v1"
-_OPENAI_KEY: Final = "OPENAI_API_KEY"
+_PROVIDERS: Final = {
+    "openai": ("OPENAI_API_KEY", {"url": "https://api.openai.com/v1"}),
+    "anthropic": (
+        "ANTHROPIC_API_KEY",
+        {"url": "https://api.anthropic.com/v1", "dialect": "messages"},
+    ),
+}
+"""The variable that holds a provider's key, and settings of its upstreams."""
 _ADDRESS: Final = re.compile(r"(https?://[^#\s]+)#(\S+)")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
 
@@ -18,25 +23,27 @@ def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
     """Name and settings of an upstream; its name is that of its model.
 
     Raises:
-        ConfigError: the text is no upstream, its model cannot be a name, or OPENAI_API_KEY is not
-            set.
+        ConfigError: the text is no upstream, its model cannot be a name, or the variable of the
+            provider's key (OPENAI_API_KEY, ANTHROPIC_API_KEY) is not set.
     """
     shown = without_secrets(text)
-    if text.startswith(_OPENAI):
-        model = text.removeprefix(_OPENAI)
-        key = os.environ.get(_OPENAI_KEY, "")
+    provider, _, model = text.partition(":")
+    if provider in _PROVIDERS:
+        variable, settings = _PROVIDERS[provider]
+        key = os.environ.get(variable, "")
         if not key:
             raise ConfigError(
-                f"the upstream {shown!r} needs a key, but {_OPENAI_KEY} is not set; export it"
+                f"the upstream {shown!r} needs a key, but {variable} is not set; export it"
             )
-        fields = {"url": _OPENAI_URL, "model": model, "api_key": key}
+        fields = {**settings, "model": model, "api_key": key}
     elif found := _ADDRESS.fullmatch(text):
         model = found[2]
         fields = {"url": found[1], "model": model}
     else:
         raise ConfigError(
-            f"the upstream {shown!r} is neither {_OPENAI}MODEL nor an address such as "
-            "http://127.0.0.1:8001/v1#MODEL; write it as one of these, or set QGUIDE_UPSTREAMS"
+            f"the upstream {shown!r} is neither openai:MODEL or anthropic:MODEL nor an address "
+            "such as http://127.0.0.1:8001/v1#MODEL; write it as one of these, or set "
+            "QGUIDE_UPSTREAMS"
         )
     if not _NAME.fullmatch(model):
         raise ConfigError(

@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from qnet.decision.history_window import LongHistory
 from qnet.decision.perturbation import DEFAULT_MAX_TOKENS
 from qnet.judging.settings import JudgeSettings
 from qnet.policies.upstream_settings import (
@@ -26,6 +27,7 @@ from qnet.policies.upstream_settings import (
 )
 from qnet.records import MAX_REWARD
 from qnet.types import TaskMarker
+from server.settings.thresholds import ThresholdSettings
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
@@ -121,6 +123,8 @@ class Settings(BaseSettings):
             `q_models`, which needs no weights.
         judges: `name@version`, or `name` for all of its versions -> how this judge of `q_models`
             is asked, and its budget.
+        thresholds: `name@version`, or `name` for all of its versions -> what is done where the best
+            Q of a step is below a threshold.
         default_q_model: the Q model of requests that name none; "" is the first one listed.
         aliases: alias -> a Q model, or several with the share of episodes for each.
         shadows: Q model -> a second Q model that also scores its requests, without effect on the
@@ -149,12 +153,16 @@ class Settings(BaseSettings):
         episodes_ttl_s: an episode without a step for this long is dropped.
         min_reward: least reward of an outcome; `qguide label` has the same bounds.
         max_reward: greatest reward of an outcome.
-        admin: serve the routes that load, unload and rename Q models. With API keys they need an
-            admin key; without keys the server must be bound to loopback.
+        admin: serve the routes that load, unload and rename Q models, and those that list recorded
+            episodes. With API keys they need an admin key; without keys the server must be bound
+            to loopback.
         keys_file: file with hashes and limits of the API keys (`qguide keys create`); without it
             no key is needed.
         insecure: allow addresses other than loopback without API keys.
         playground: serve the page at /playground; the page needs no key, its requests do.
+        playground_games: the `[environment]` table of the games that the page's race plays, such as
+            `{"name": "alfworld"}`, for ALFWorld by default with generated games that no training of
+            the embedded models has played; without it there is no race. Needs the extra `train`.
         public_metrics: serve /metrics without an API key.
         public_docs: serve /docs and /openapi.json without an API key.
         cors_origins: origins whose web pages may call the server.
@@ -164,7 +172,7 @@ class Settings(BaseSettings):
         device: "cpu", "cuda", "cuda:1" and so on, for the models in this process.
         dtype: data type of weights and activations.
         full_sequences: run Q models whose architecture cannot be packed (hybrids with a memory
-            beside attention) on every full sequence, which costs the whole history per candidate;
+            beside attention) on full sequences, which costs the whole history at every step;
             false refuses them.
         threads: number of torch threads; 0 is torch's default.
         num_candidates: default M of a chat completion.
@@ -173,6 +181,9 @@ class Settings(BaseSettings):
         max_candidates: maximum number of candidates per request.
         max_score_items: maximum number of histories in one batch to score.
         fallback: answer if no Q is available: an error, or the first candidate.
+        long_history: answer if a history is longer than the Q model takes: "error", "first" for the
+            first candidate, or "window" to score after the task and the newest turns that fit;
+            null takes the value of `fallback`. Where no window fits, `fallback` decides.
         heartbeat_s: time between the keep-alive comments of a stream that is waiting.
         max_history_messages: maximum number of messages in a history; the model's context limits
             it too.
@@ -191,6 +202,8 @@ class Settings(BaseSettings):
         max_connections_per_address: maximum open connections per client address; behind a proxy
             all clients share the proxy's address.
         max_connections: maximum open connections in all.
+        read_ahead: let Q models in this process read a history while an upstream draws, whenever no
+            request waits for the device, so that only the candidates are left when they arrive.
         max_waiting: maximum queue length for the device; further requests are answered with 503.
         max_batch: maximum number of requests in one batch on the device.
         max_batch_tokens: maximum tokens of one forward pass, between which other keys get their
@@ -227,6 +240,7 @@ class Settings(BaseSettings):
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     classifiers: dict[str, Classifier] = Field(default_factory=dict)
     judges: dict[str, JudgeSettings] = Field(default_factory=dict)
+    thresholds: dict[str, ThresholdSettings] = Field(default_factory=dict)
     paraphraser: str = ""
     task_markers: tuple[TaskMarker, ...] = ()
     paraphrase_max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=0)
@@ -250,6 +264,7 @@ class Settings(BaseSettings):
     keys_file: Path | None = None
     insecure: bool = False
     playground: bool = True
+    playground_games: dict[str, str | int | bool] = Field(default_factory=dict)
     public_metrics: bool = False
     public_docs: bool = False
     cors_origins: tuple[str, ...] = ()
@@ -265,6 +280,7 @@ class Settings(BaseSettings):
     max_candidates: int = Field(default=64, ge=1)
     max_score_items: int = Field(default=64, ge=1)
     fallback: Literal["error", "first"] = "error"
+    long_history: LongHistory | None = None
     heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=1024, ge=1)
     max_text_bytes: int = Field(default=1_000_000, ge=1)
@@ -277,6 +293,7 @@ class Settings(BaseSettings):
     max_headers: int = Field(default=100, ge=1)
     max_connections_per_address: int = Field(default=512, ge=1)
     max_connections: int = Field(default=2048, ge=1)
+    read_ahead: bool = True
     max_waiting: int = Field(default=256, ge=1)
     max_batch: int = Field(default=16, ge=1)
     max_batch_tokens: int = Field(default=0, ge=0)

@@ -5,6 +5,7 @@ from typing import Final
 
 from qnet.errors import ConfigError
 from qnet.models.hub import is_hub_name
+from qnet.policies.dialects.build import build_dialect
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
 from server.settings.settings import EMBEDDED, SCRIPTED, Settings, Upstream
 
@@ -46,7 +47,7 @@ def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAIC
         model=upstream.model,
         api_key=upstream.api_key.get_secret_value() if upstream.api_key else None,
         takes_n=upstream.n == "one_request",
-        max_tokens_name=upstream.max_tokens_name,
+        dialect=build_dialect(upstream.dialect, upstream.max_tokens_name),
         takes_cache_salt=upstream.cache_salt,
         limits=limits,
     )

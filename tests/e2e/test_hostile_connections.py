@@ -152,14 +152,14 @@ def test_an_idle_connection_is_closed() -> None:
 def test_silent_connections_make_room_for_others() -> None:
     with serving(max_connections_per_address=8, head_timeout_s=600.0) as url, ExitStack() as stack:
         silent = [stack.enter_context(connect(url)) for _ in range(8)]
-        assert httpx.get(f"{url}/healthz").status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S).status_code == 200
         assert read_to_end(silent[0]) == b""  # the one that had been silent for longest
 
 
 def test_all_connections_together_have_a_limit() -> None:
     with serving(max_connections=8, head_timeout_s=600.0) as url, ExitStack() as stack:
         silent = [stack.enter_context(connect(url)) for _ in range(8)]
-        assert httpx.get(f"{url}/healthz").status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S).status_code == 200
         assert read_to_end(silent[0]) == b""
 
 
@@ -168,7 +168,7 @@ def test_slow_bodies_take_nobodys_turn() -> None:
         for _ in range(16):
             stack.enter_context(connect(url)).sendall(SLOW)
         body = {"messages": [{"role": "user", "content": "look"}], "candidates": ["go"]}
-        answers = [httpx.post(f"{url}/v1/score", json=body) for _ in range(8)]
+        answers = [httpx.post(f"{url}/v1/score", json=body, timeout=PATIENCE_S) for _ in range(8)]
         assert [answer.status_code for answer in answers] == [200] * 8
 
 

@@ -31,6 +31,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 from server.access.keys import create_key
 from server.app import create_app
@@ -132,8 +133,10 @@ def _settings(folder: Path, **more: Any) -> Settings:
     return Settings(**given | more)
 
 
-def _document(url: str) -> BaseSchema:
-    document: BaseSchema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+def _document(url: str) -> OpenApiSchema:
+    # Imported above, as `from_url` would import it deep in the call stack, where the parser of
+    # Python 3.11 may fail.
+    document: OpenApiSchema = schemathesis.openapi.from_url(f"{url}/openapi.json", timeout=120)
     return document
 
 

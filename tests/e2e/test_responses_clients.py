@@ -1,12 +1,15 @@
 """Clients whose default is the Responses API, unmodified; see tests/support/foreign_clients.py."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from tests.support.alfworld_upstream import AlfWorldUpstream
 from tests.support.documents import blocks_of
 from tests.support.foreign_clients import (
     BEST,
@@ -17,6 +20,9 @@ from tests.support.foreign_clients import (
     needs_python,
     serving,
 )
+from tests.support.serving import ROOT
+from training.environments.alfworld.engines.python import PythonEnvironment
+from training.environments.alfworld.game.generator import generate_game
 
 
 @pytest.fixture(scope="module")
@@ -172,20 +178,37 @@ sandbox_mode = "danger-full-access"
 """
 
 
+def configured(home: Path, url: str) -> dict[str, str]:
+    """Codex with the configuration that the page shows; its environment."""
+    [config] = [b.text for b in blocks_of(RESPONSES_PAGE) if "wire_api" in b.text]
+    given = config.replace("http://127.0.0.1:8000", url).replace('"gpt"', '"demo"')
+    home.mkdir()
+    (home / "config.toml").write_text(UNSUPERVISED + given)
+    return {"CODEX_HOME": str(home)}
+
+
+def run_codex(prompt: str, workplace: Path, env: dict[str, str]) -> list[dict[str, Any]]:
+    """The events of one turn."""
+    workplace.mkdir(exist_ok=True)
+    program = str(Path(NODE) / "node_modules" / ".bin" / "codex")
+    asked = [program, "exec", "--skip-git-repo-check", "--json", prompt]
+    return lines_of(*asked, cwd=str(workplace), env=env)
+
+
+def end(url: str) -> dict[str, Any]:
+    """Tell the outcome of the session that the page's configuration names."""
+    answer = httpx.post(f"{url}/v1/episodes/my-session/outcome", json={"reward": 1.0}).json()
+    assert isinstance(answer, dict)
+    return answer
+
+
 @needs_node
 def test_codex_runs_a_command_in_a_turn_and_the_episode_has_its_steps(tmp_path: Path) -> None:
     fake = FakeUpstream(calls=[("exec_command", {"cmd": f"echo mug {k}"}) for k in range(3)])
-    [config] = [b.text for b in blocks_of(RESPONSES_PAGE) if "wire_api" in b.text]
-    home, workplace = tmp_path / "codex", tmp_path / "workplace"
-    home.mkdir()
-    workplace.mkdir()
-    program = str(Path(NODE) / "node_modules" / ".bin" / "codex")
-    asked = [program, "exec", "--skip-git-repo-check", "--json", "find the mug"]
     with serving(fake) as url:
-        given = config.replace("http://127.0.0.1:8000", url).replace('"gpt"', '"demo"')
-        (home / "config.toml").write_text(UNSUPERVISED + given)
-        events = lines_of(*asked, cwd=str(workplace), env={"CODEX_HOME": str(home)})
-        outcome = httpx.post(f"{url}/v1/episodes/my-session/outcome", json={"reward": 1.0}).json()
+        env = configured(tmp_path / "codex", url)
+        events = run_codex("find the mug", tmp_path / "workplace", env)
+        outcome = end(url)
     done = [event["item"] for event in events if event["type"] == "item.completed"]
     [command] = [item for item in done if item["type"] == "command_execution"]
     assert command["exit_code"] == 0
@@ -194,3 +217,46 @@ def test_codex_runs_a_command_in_a_turn_and_the_episode_has_its_steps(tmp_path: 
     assert events[-1]["type"] == "turn.completed"
     assert outcome["steps"] == 2
     assert {turn["role"] for turn in fake.asked[1]["messages"]} >= {"developer", "tool"}
+
+
+SEED = 900_002
+ACT = """#!{python}
+import sys
+from pathlib import Path
+
+from training.environments.alfworld.engines.python import PythonEnvironment
+from training.environments.alfworld.game.generator import generate_game
+
+done = Path("actions.txt")
+before = done.read_text().splitlines() if done.exists() else []
+environment = PythonEnvironment(generate_game({seed}))
+environment.reset()
+for action in before:
+    environment.step(action)
+action = " ".join(sys.argv[1:])
+result = environment.step(action)
+done.write_text("\\n".join([*before, action]))
+print(result.observation, "{won}" if environment.won else "")
+"""
+
+
+@needs_node
+def test_codex_plays_a_game_of_alfworld_by_commands(tmp_path: Path) -> None:
+    upstream = AlfWorldUpstream("exec_command", "cmd", before="./act ", errs=False)
+    workplace, records = tmp_path / "workplace", tmp_path / "records"
+    workplace.mkdir()
+    program = workplace / "act"
+    program.write_text(ACT.format(python=sys.executable, seed=SEED, won=upstream.won))
+    program.chmod(0o755)
+    environment = PythonEnvironment(generate_game(SEED))
+    with serving(upstream, episodes_dir=records) as url:
+        env = configured(tmp_path / "codex", url) | {"PYTHONPATH": str(ROOT)}
+        events = run_codex(environment.reset(), workplace, env)
+        outcome = end(url)
+    taken = (workplace / "actions.txt").read_text().splitlines()
+    for action in taken:
+        environment.step(action)
+    assert environment.won
+    assert events[-1]["type"] == "turn.completed"
+    assert (outcome["steps"], outcome["recorded"]) == (len(taken) + 1, True), outcome
+    assert set(upstream.sessions) == {"my-session"}

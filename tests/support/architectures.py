@@ -68,215 +68,110 @@ WINDOWED: Final[dict[str, dict[str, Any]]] = {
     "qwen2": {"layer_types": _MIXED, "use_sliding_window": True},
 }
 """Architectures with windows shorter than the tests' histories, and what makes them so."""
-_HYBRID: Final[dict[str, dict[str, Any]]] = {
-    "lfm2": {"layer_types": ["full_attention", "conv", "full_attention"]},
+_GATED_DELTA: Final[dict[str, Any]] = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
 }
-"""Settings that make a tiny model as mixed as the large ones are."""
-
-PACKED: Final = (
-    "afmoe",
-    "apertus",
-    "arcee",
-    "aria_text",
-    "beam",
-    "biogpt",
-    "bitnet",
-    "cohere",
-    "cohere2",
-    "cohere2_moe",
-    "cwm",
-    "doge",
-    "ernie4_5",
-    "ernie4_5_moe",
-    "exaone4",
-    "exaone_moe",
-    "flex_olmo",
-    "flint",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "gemma4_text",
-    "gemma4_unified_text",
-    "glm",
-    "glm4",
-    "glm4_moe",
-    "gpt-sw3",
-    "gpt2",
-    "gpt_bigcode",
-    "gpt_neox",
-    "gpt_oss",
-    "granite",
-    "granite_swa",
-    "granitemoe",
-    "granitemoe_swa",
-    "granitemoeshared",
-    "helium",
-    "hunyuan_v1_dense",
-    "hunyuan_v1_moe",
-    "hy_v3",
-    "hyperclovax",
-    "internlm3",
-    "iquestcoder",
-    "jais2",
-    "jetmoe",
-    "kolibri1",
-    "laguna",
-    "llama",
-    "llama4_text",
-    "mellum",
-    "mimo_v2_flash",
-    "minimax_m2",
-    "minimax_m3_vl_text",
-    "ministral",
-    "ministral3",
-    "mistral",
-    "mixtral",
-    "modernbert-decoder",
-    "moshi",
-    "nanochat",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "olmoe",
-    "opt",
-    "persimmon",
-    "phi",
-    "phi3",
-    "phimoe",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "seed_oss",
-    "smollm3",
-    "solar_open",
-    "starcoder2",
-    "vaultgemma",
-)
-"""Architectures that the fast scorer takes."""
-
-PACKED_TREES: Final = frozenset(
-    {
-        *PACKED,
-        "diffllama",
-        "falcon",
-        "gpt_neox_japanese",
-        "hrm_text",
-        "nemotron",
-        "stablelm",
-        "xglm",
-    }
-)
-"""Architectures whose hidden states in a packed tree are those of each path, so that they train."""
-
-PADDED: Final = frozenset(
-    {
-        *PACKED_TREES,
-        "bloom",
-        "falcon_h1",
-        "falcon_mamba",
-        "lfm2",
-        "lfm3",
-        "mamba",
-        "minimax",
-        "mpt",
-        "olmo_hybrid",
-        "openai-gpt",
-        "recurrent_gemma",
-        "rwkv",
-        "xlm",
-    }
-)
-"""Architectures in which padding on the right changes nothing before it."""
-
-NOT_BUILT: Final = frozenset(
-    {
-        "axk1",
-        "axk2",
-        "bamba",
-        "bart",
-        "bigbird_pegasus",
-        "blenderbot",
-        "blenderbot-small",
-        "blt",
-        "cohere_compass_text",
-        "cpmant",
-        "ctrl",
-        "dbrx",
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "deepseek_v4",
-        "dots1",
-        "dots3_note",
-        "dots3_note_text",
-        "emu3",
-        "fuyu",
-        "gemma3",
-        "gemma3n",
-        "gemma3n_text",
-        "gemma4",
-        "gemma4_assistant",
-        "gemma4_unified",
-        "gemma4_unified_assistant",
-        "git",
-        "glm4_moe_lite",
-        "glm_moe_dsa",
-        "got_ocr2",
-        "gpt_neo",
-        "granitemoehybrid",
-        "hy_v4",
-        "inkling2_text",
-        "inkling_text",
-        "kimi_linear",
-        "lfm2_moe",
-        "llama4",
-        "longcat_flash",
-        "mamba2",
-        "marian",
-        "mbart",
-        "minicpm3",
-        "mllama",
-        "moss_transcribe_diarize",
-        "musicgen",
-        "musicgen_melody",
-        "mvp",
-        "nemotron_h",
-        "pegasus",
-        "phi4_multimodal",
-        "plbart",
-        "prophetnet",
-        "qwen2_moe",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_5_moe_text",
-        "qwen3_5_text",
-        "qwen3_next",
-        "qwen4_exp",
-        "qwen4_exp_text",
-        "reformer",
-        "roc_bert",
-        "trocr",
-        "whisper",
-        "youtu",
-        "zamba",
-        "zamba2",
-        "zaya",
-    }
-)
-"""Architectures without a tiny model: their configurations have rules or parts of their own."""
+_MAMBA2: Final[dict[str, Any]] = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 8,
+    "mamba_expand": 2,
+}
+_LATENT: Final[dict[str, Any]] = {
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "head_dim": 4,
+    "num_key_value_heads": 4,
+}
+"""Multi-head latent attention."""
+_ROUTED: Final[dict[str, Any]] = {
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+_PARTICULAR: Final[dict[str, dict[str, Any]]] = {
+    "codegen": {"rotary_dim": 4},
+    "deepseek_v2": _LATENT | _ROUTED,
+    "deepseek_v3": _LATENT | _ROUTED,
+    "dots1": _ROUTED,
+    "glm4_moe_lite": _LATENT | _ROUTED,
+    "gptj": {"rotary_dim": 4},
+    "longcat_flash": {
+        **_LATENT,
+        "ffn_hidden_size": 48,
+        "expert_ffn_hidden_size": 16,
+        "zero_expert_num": 1,
+        "moe_topk": 2,
+    },
+    "minicpm3": _LATENT,
+    "qwen2_moe": {"shared_expert_intermediate_size": 16},
+    "youtu": _LATENT,
+    "bamba": {"attn_layer_indices": [1], **_MAMBA2},
+    "falcon_h1": _MAMBA2 | {"mamba_d_ssm": 32, "mamba_d_head": 8, "mamba_chunk_size": 16},
+    "granitemoehybrid": {
+        "layer_types": ["mamba", "attention", "mamba"],
+        "shared_intermediate_size": 16,
+        **_MAMBA2,
+    },
+    "jamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "mamba_d_state": 8,
+    },
+    "lfm2": {"layer_types": ["full_attention", "conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["full_attention", "conv", "full_attention"]},
+    "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 2, "state_size": 8, "chunk_size": 16},
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "attention", "mlp"],
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "n_groups": 1,
+        "ssm_state_size": 8,
+        "chunk_size": 16,
+    },
+    "qwen3_5_moe_text": {**_GATED_DELTA, "shared_expert_intermediate_size": 16},
+    "qwen3_5_text": _GATED_DELTA,
+    "qwen3_next": {**_GATED_DELTA, "shared_expert_intermediate_size": 16},
+    "zamba2": {
+        "layers_block_type": ["mamba", "hybrid", "mamba"],
+        "n_mamba_heads": 4,
+        "mamba_headdim": 16,
+        "mamba_ngroups": 1,
+        "mamba_d_state": 8,
+        "chunk_size": 16,
+        "num_mem_blocks": 1,
+        "attention_head_dim": 16,
+    },
+}
+"""Settings that make a tiny model as mixed as the large ones are, or let it run at all."""
 
 
 def tiny_config(model_type: str) -> PretrainedConfig:
     """Three layers of the architecture, with windows where it is one of `WINDOWED`."""
+    config: PretrainedConfig = CONFIG_MAPPING[model_type](**tiny_shape(model_type))
+    return config
+
+
+def tiny_shape(model_type: str) -> dict[str, Any]:
+    """The settings of `tiny_config`."""
     config_class = CONFIG_MAPPING[model_type]
     known = {*vars(config_class()), *config_class.attribute_map}
     shape = {name: value for name, value in _SHAPE.items() if name in known}
     if model_type in WINDOWED:
         shape |= {"sliding_window": WINDOW, **WINDOWED[model_type]}
     shape["vocab_size"] = len(renderer().tokenizer)
-    shape |= _HYBRID.get(model_type, {})
-    config: PretrainedConfig = config_class(**shape)
-    return config
+    return shape | _PARTICULAR.get(model_type, {})
 
 
 def is_tiny(config: PretrainedConfig) -> bool:

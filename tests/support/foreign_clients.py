@@ -17,6 +17,7 @@ import pytest
 from server.app import create_app
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from server.settings.settings import SCRIPTED, Settings, Upstream
+from tests.support.alfworld_upstream import AlfWorldUpstream
 from tests.support.serving import serving_app
 
 PYTHON = os.environ.get("QGUIDE_CLIENTS_PYTHON", "")
@@ -29,11 +30,12 @@ needs_node = pytest.mark.skipif(not NODE, reason="QGUIDE_CLIENTS_NODE names no f
 
 
 @contextmanager
-def serving(fake: FakeUpstream) -> Iterator[str]:
+def serving(fake: FakeUpstream | AlfWorldUpstream, **changes: object) -> Iterator[str]:
     """Address of a server whose upstream is this fake."""
     with serving_app(fake.app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake", "retries": 0})
-        settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED})
+        values = {"policy": "demo", "upstreams": {"demo": demo}, "q_models": {"q": SCRIPTED}}
+        settings = Settings.model_validate(values | changes)
         with serving_app(create_app(settings)) as url:
             yield url
 

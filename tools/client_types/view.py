@@ -38,6 +38,7 @@ PARENTS: Final = {
     "SampleUsage": "ParaphraseUsage",
     "ActOptions": "ModelOptions",
     "RerankOptions": "ModelOptions",
+    "ScoreOptions": "ModelOptions",
 }
 """Types that extend another; the OpenAPI document repeats the inherited fields."""
 
@@ -68,7 +69,10 @@ OPTIONS: Final = {
     "ModelOptions": Options(
         "Options of a request that only scores.",
         "ScoreRequestBody",
-        frozenset(("messages", "candidates")),
+        frozenset(("messages", "candidates", "long_history")),
+    ),
+    "ScoreOptions": Options(
+        "Options of scoring candidates.", "ScoreRequestBody", frozenset(("messages", "candidates"))
     ),
     "ActOptions": Options(
         "Options of drawing candidates and scoring them.", "ActRequest", frozenset(("messages",))

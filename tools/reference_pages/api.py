@@ -9,8 +9,8 @@ from tools.reference_pages.markdown import code, page, table
 _INTRODUCTION: Final = (
     "All endpoints and the fields of their bodies. The machine-readable version is "
     "[openapi.json](openapi.json); a running server has it at `/openapi.json`, and an interactive "
-    "page at `/docs`. The admin routes (`/v1/models/load`, `drop`, `alias`, `shadow`) exist only "
-    "if `QGUIDE_ADMIN` is set."
+    "page at `/docs`. The admin routes (`/v1/models/load`, `drop`, `alias`, `shadow`, and "
+    "`GET /v1/episodes`) exist only if `QGUIDE_ADMIN` is set."
 )
 _METHODS: Final = ("get", "post")
 

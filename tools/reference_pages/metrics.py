@@ -17,6 +17,7 @@ def metrics_page() -> str:
     metrics = Metrics()
     metrics.redis_up()
     metrics.upstream_up()
+    metrics.watch_load(waiting=int, running=int, cache_share=float)
     rows = [_row(collector) for collector in _collectors(metrics)]
     return page("Metrics", _INTRODUCTION, table(("metric", "type", "labels", "meaning"), rows))
 

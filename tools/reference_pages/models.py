@@ -7,14 +7,16 @@ import transformers
 from transformers.models.auto import AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from tests.support.architectures import (
-    MODEL_TYPES,
+from tests.support.architecture_lists import (
+    HISTORY_ONCE,
     NOT_BUILT,
     PACKED,
     PACKED_TREES,
     PADDED,
-    WINDOWED,
+    READS_MORE,
+    WHOLE_PADDED,
 )
+from tests.support.architectures import MODEL_TYPES, WINDOWED
 from tests.support.tiny_models import ARCHITECTURES, config_of
 from tools.reference_pages.markdown import code, page, table
 from tools.reference_pages.vllm_models import listed_models
@@ -33,10 +35,18 @@ _WAYS: Final = (
     "its own sliding window, so a history may be longer than a window; *windows* says that this is "
     "tested too.\n"
     "- `full sequences`: refused from packed tokens with the reason, for example because a layer "
-    "remembers more than attention's keys and values. `QGUIDE_FULL_SEQUENCES` allows each "
-    "candidate's whole sequence.\n"
+    "remembers more than attention's keys and values. `QGUIDE_FULL_SEQUENCES` allows full "
+    "sequences, of which nothing is kept between steps. *history once*: a step computes the "
+    "history once and its candidates as a padded batch behind copies of the state that it left; "
+    "*padded*: each candidate's whole sequence, in padded batches; otherwise one sequence at a "
+    "time. A self-check at load takes the first of the three that gives the Q of sequences alone, "
+    "and the log says why not a better one; tested by "
+    "`tests/contract/scorers/test_full_sequences.py`.\n"
     "- `when loaded`: no tiny model could be built, so nothing is known before. A checkpoint whose "
-    "Q differs between packed and full sequences is refused with the reason when it is loaded."
+    "Q differs between packed and full sequences is refused with the reason when it is loaded.\n"
+    "- `as …`: the model reads images, too, and its text model is loaded alone, as a policy and as "
+    "a trunk (`tests/contract/scorers/test_models_that_read_more.py`). Others of that kind load in "
+    "the same way if transformers has a causal LM of their text model, and are refused if not."
 )
 _BY_VLLM: Final = (
     "*By vLLM* is vLLM's own list of version {vllm}: it may serve the trunk (`QGUIDE_VLLM_TRUNKS`) "
@@ -75,7 +85,10 @@ def models_page() -> str:
         _TRAINING,
         table(
             ("`model_type`", "in process", "by vLLM", "SFT", "QNet, DPO"),
-            [_every_row(name, set(listed["classes"])) for name in MODEL_TYPES],
+            [
+                _every_row(name, set(listed["classes"]))
+                for name in sorted({*MODEL_TYPES, *READS_MORE})
+            ],
         ),
         _OTHERS,
     )
@@ -83,10 +96,15 @@ def models_page() -> str:
 
 def _every_row(model_type: str, served: Set[str]) -> tuple[str, ...]:
     """Support of one architecture."""
+    if text := READS_MORE.get(model_type):
+        _, scored, by_vllm, *trained = _every_row(text, served)
+        return (code(model_type), f"as {code(text)}: {scored}", by_vllm, *trained)
     if model_type in PACKED:
         scored = "packed, windows" if model_type in WINDOWED else "packed"
+    elif model_type in NOT_BUILT:
+        scored = "when loaded"
     else:
-        scored = "when loaded" if model_type in NOT_BUILT else "full sequences"
+        scored = f"full sequences{_batches_of(model_type)}"
     by_vllm = "yes" if served & _classes_of(model_type) else ""
     return (
         code(model_type),
@@ -95,6 +113,13 @@ def _every_row(model_type: str, served: Set[str]) -> tuple[str, ...]:
         _trained(model_type, PADDED),
         _trained(model_type, PACKED_TREES),
     )
+
+
+def _batches_of(model_type: str) -> str:
+    """The manner in which full sequences share a forward pass."""
+    if model_type in HISTORY_ONCE:
+        return ", history once"
+    return ", padded" if model_type in WHOLE_PADDED else ""
 
 
 def _trained(model_type: str, supported: Set[str]) -> str:

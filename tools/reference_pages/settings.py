@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from qnet.judging.settings import JudgeSettings
 from server.settings.settings import Classifier, Settings, Upstream, VllmTrunk
+from server.settings.thresholds import ThresholdSettings
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
 
@@ -17,7 +18,7 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Policies": ("policy", "upstreams", "vllm", "num_candidates", "adaptive_batch", "paraphrase"),
     "Q models": (
         "q_models", "default_q_model", "aliases", "shadows", "models_dir", "vllm_trunks",
-        "classifiers", "judges",
+        "classifiers", "judges", "thresholds", "long_history",
         "score_cache", "fallback",
     ),
     "Device": ("device", "dtype", "full_seq", "threads", "cache_", "max_waiting", "max_batch"),
@@ -49,6 +50,7 @@ def settings_page() -> str:
         ("vLLM trunk", VllmTrunk, "QGUIDE_VLLM_TRUNKS"),
         ("Classifier", Classifier, "QGUIDE_CLASSIFIERS"),
         ("Judge", JudgeSettings, "QGUIDE_JUDGES"),
+        ("Threshold", ThresholdSettings, "QGUIDE_THRESHOLDS"),
     ):
         parts += [f"## {title}", f"One entry of `{place}`.", _rows_of(kind, [*kind.model_fields])]
     return page("Settings", *parts)

@@ -28,7 +28,7 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
     Raises:
         EmptyTreeError: the root has no children.
     """
-    _require_nodes(tree)
+    require_nodes(tree)
     q: dict[int, float] = {}
     for node in reversed(tree.nodes):
         best = max((q[child] for child in tree.children[node.id]), default=0.0)
@@ -55,7 +55,7 @@ def average_outcome(tree: Tree) -> dict[int, float]:
     Raises:
         EmptyTreeError: the root has no children.
     """
-    _require_nodes(tree)
+    require_nodes(tree)
     totals: dict[int, float] = {}
     counts: dict[int, int] = {}
     for node in reversed(tree.nodes):
@@ -69,7 +69,7 @@ def outcome_advantage(tree: Tree) -> dict[int, float]:
     """Progress of every action: A(s, a) = Q(s, a) - V(s) (AgentPRM; target `progress`).
 
     Q is the mean reward of the leaves at or below the node, V that of the leaves below its parent,
-    so neither is bootstrapped from a model, as in the paper's TD with GAE. What all candidates of
+    so neither is bootstrapped from a model; `temporal_difference` does that. What all candidates of
     a state share is left out; labels of different states are not comparable.
 
     Raises:
@@ -89,7 +89,7 @@ def branch_outcome(tree: Tree) -> dict[int, float]:
     Raises:
         EmptyTreeError: the root has no children.
     """
-    _require_nodes(tree)
+    require_nodes(tree)
     outcomes: dict[int, float] = {}
     for node in reversed(tree.nodes):
         below = tree.children[node.id]
@@ -97,7 +97,12 @@ def branch_outcome(tree: Tree) -> dict[int, float]:
     return outcomes
 
 
-def _require_nodes(tree: Tree) -> None:
+def require_nodes(tree: Tree) -> None:
+    """Refuse a tree without actions.
+
+    Raises:
+        EmptyTreeError: the root has no children.
+    """
     if not tree.nodes:
         raise EmptyTreeError(
             "the tree has no action below its root; explore its task again with more draws"

@@ -13,9 +13,14 @@ from training.algorithms.bellman import (
 )
 from training.algorithms.tree import Node, Tree
 
-Target = Literal["q", "avg", "reward", "progress", "mcts", "judge"]
+TreeTarget = Literal["q", "avg", "reward", "progress", "mcts", "judge"]
 """`mcts` is the value that a search found and `judge` a judge's score of a served candidate; both
 come with their trees."""
+
+BootstrappedTarget = Literal["td", "gae"]
+"""AgentPRM's promise and progress, for which a Q model values the tree's actions first."""
+
+Target = Literal[TreeTarget, BootstrappedTarget]
 
 BackedUpTarget = Literal["q", "avg", "reward", "progress"]
 """Targets that are computed from a tree's rewards alone."""

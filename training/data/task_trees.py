@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qnet.errors import ConfigError, RecordError
 from qnet.records import TreeRow
-from training.algorithms.labelling import Target, label_tree
+from training.algorithms.labelling import TreeTarget, label_tree
 from training.algorithms.tree import Tree, merge_trees
 from training.data.judged_trees import judged_tree, require_one_judge
 from training.data.openings import opening_hash_of_row, split_task_id, whole_task_id
@@ -35,7 +35,7 @@ class TaskTree:
     judged: Mapping[int, float] = field(default_factory=dict)
 
     def labels(
-        self, *, target: Target, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
+        self, *, target: TreeTarget, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
     ) -> dict[int, float]:
         """The label of every node; of a search or a judge, of every node that it has valued.
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from qnet.decision.perturbation import TaskPlace, draw_texts, find_task
-from qnet.errors import HistoryTooLongError, QGuideError
+from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, History, SampleRequest, TaskMarker
 from training.rollouts.episode import Agent, AgentStep, derived_seed
-from training.rollouts.rollout import ModelRequest, SampleRequests
+from training.rollouts.rollout import ModelRequest, SampleRequests, answered_by
 
 Redraw = Callable[[SampleRequest, TaskPlace, int], Sequence[SampleRequest]]
 """From (request, place of the task, candidates of this step so far) to the requests instead."""
@@ -66,24 +66,17 @@ def _redrawing(agent: Agent, markers: Sequence[TaskMarker], redraw: Redraw) -> A
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         place = find_task(history, markers=markers)
-        process = agent(history, step)
         drawn = 0
-        try:
-            request = next(process)
-            while True:
-                try:
-                    if isinstance(request, SampleRequest):
-                        answer: Any = yield from _draw(request, redraw(request, place, drawn))
-                        drawn += request.n
-                    else:
-                        answer = yield request
-                except QGuideError as error:
-                    request = process.throw(error)  # an agent may know what to do without
-                else:
-                    request = process.send(answer)
-        except StopIteration as end:
-            choice: AgentStep = end.value
-        return choice
+
+        def redrawn(request: ModelRequest) -> Generator[ModelRequest, Any, Any]:
+            nonlocal drawn
+            if not isinstance(request, SampleRequest):
+                return (yield request)
+            candidates = yield from _draw(request, redraw(request, place, drawn))
+            drawn += request.n
+            return candidates
+
+        return answered_by(agent(history, step), redrawn)
 
     return choose
 

@@ -21,6 +21,7 @@ MethodName = Literal[
     "verifier-best-of-n",
     "q-beam",
     "lats",
+    "reflexion",
     "best-of-n",
     "best-of-n-aug",
 ]
@@ -34,8 +35,10 @@ DEFAULT_METHODS: tuple[MethodName, ...] = (
     "best-of-n",
 )
 
-PEEKING: frozenset[str] = frozenset({"q-guided-n", "lats", "best-of-n", "best-of-n-aug"})
-"""Methods that choose by the true reward, which a server does not know."""
+PEEKING: frozenset[str] = frozenset(
+    {"q-guided-n", "lats", "reflexion", "best-of-n", "best-of-n-aug"}
+)
+"""Methods that choose or go on by the true reward, which a server does not know."""
 
 DETERMINISTIC: frozenset[str] = frozenset({"greedy"})
 """Methods that play each task once, because every seed would give the same episode."""
@@ -48,7 +51,7 @@ PARAPHRASED: frozenset[str] = frozenset({"q-guided-aug", "best-of-n-aug"})
 """Methods that draw under paraphrases of the task."""
 
 MANY_TRAJECTORIES: frozenset[str] = frozenset(
-    {"q-guided-n", "verifier-best-of-n", "lats", "best-of-n", "best-of-n-aug"}
+    {"q-guided-n", "verifier-best-of-n", "lats", "reflexion", "best-of-n", "best-of-n-aug"}
 )
 """Methods that play several whole trajectories and choose one of them."""
 
@@ -89,10 +92,11 @@ class EpisodeRow(_Row):
         distinct_candidates: number of distinct replies, summed over the decisions.
         invalid_actions: number of invalid actions, over all trajectories; for q-beam, in the
             chosen one.
-        completion_tokens: tokens of all candidates of all trajectories.
+        completion_tokens: tokens of all candidates of all trajectories, and of reflections.
         wall_time_s: the episode's share of the time of policy, scorer and environment.
         actions: the replies taken.
         trajectories: those between which the method chose; empty for other methods.
+        reflections: what the policy wrote between them; for reflexion only.
     """
 
     version: Literal[1] = 1
@@ -116,6 +120,7 @@ class EpisodeRow(_Row):
     environment_time_s: FiniteFloat
     actions: tuple[str, ...]
     trajectories: tuple[TrajectoryCost, ...] = ()
+    reflections: tuple[str, ...] = Field(default=(), exclude_if=lambda texts: not texts)
 
 
 class MethodRow(_Row):
@@ -126,7 +131,7 @@ class MethodRow(_Row):
         ci95: Wilson score interval of `success_rate` over tasks.
         completion_tokens: total over the episodes.
         wall_time_s: total of the episodes' shares; see `EpisodeRow`.
-        peeks: the method chooses by the true reward.
+        peeks: the method chooses or goes on by the true reward.
         deterministic: the rows of all seeds have the same episodes.
     """
 

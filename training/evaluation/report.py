@@ -26,6 +26,7 @@ _COLOURS = {
     "verifier-best-of-n": "#db2777",
     "q-beam": "#0ea5e9",
     "lats": "#0f766e",
+    "reflexion": "#9333ea",
     "best-of-n": "#b91c1c",
     "best-of-n-aug": "#e11d48",
 }
@@ -50,7 +51,9 @@ def print_results(results: Results, console: Console) -> None:
             f"{results.failures[0].error}",
             highlight=False,
         )
-    console.print("* chooses by the true reward, which a server does not know", highlight=False)
+    console.print(
+        "* chooses or goes on by the true reward, which a server does not know", highlight=False
+    )
 
 
 def _methods_table(results: Results) -> Table:

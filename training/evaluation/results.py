@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,9 @@ NOTES = {
     "candidate of every beam, and replays cost none",
     "lats": "peeks: a tree search that sees the true outcome of each trajectory and ends with the "
     "first that succeeds; its tokens are those of every candidate of every expansion",
+    "reflexion": "peeks: it sees whether a trial succeeded; a trial that failed is followed by a "
+    "note of the policy, which the next trial's prompt holds; the last trial counts, with the "
+    "tokens of all trials and notes",
     "random-distinct": "the null hypothesis of an argmax over the distinct candidates; "
     "random-of-m is twice as likely to take a reply that was drawn twice",
     "q-guided": "steps whose candidates are all the same are not scored",
@@ -121,40 +125,53 @@ def _summary(method: MethodName, played_by_seed: Sequence[Sequence[EpisodeRow]])
     )
 
 
+class Played(NamedTuple):
+    """A method, and the episodes of an evaluation that played it."""
+
+    method: MethodName
+    episodes: Mapping[Key, EpisodeRow]
+
+    def reward(self, seed: int, task_id: str) -> float | None:
+        """Outcome reward of one episode; None if it was not played."""
+        row = self.episodes.get(_key(self.method, seed, task_id))
+        return None if row is None else row.reward
+
+
 def compare(
     episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int], *, method: MethodName = "q-guided"
 ) -> list[Comparison]:
     """Compare `method` with every other one on the tasks that both played."""
-    comparisons = []
-    for other in _methods_of(episodes):
-        differences = _task_differences(episodes, seeds, method, other)
-        if other == method or not differences:
-            continue
-        comparisons.append(
-            Comparison(
-                method=method,
-                other=other,
-                difference=sum(differences) / len(differences),
-                ci95=bootstrap_interval(differences, _generator("difference", other)),
-                p_value=sign_flip_p_value(differences, _generator("flips", other)),
-                tasks=len(differences),
-                seeds=len(seeds),
-            )
-        )
-    return comparisons
+    pairs = (
+        compare_pair(Played(method, episodes), Played(other, episodes), seeds)
+        for other in _methods_of(episodes)
+        if other != method
+    )
+    return [comparison for comparison in pairs if comparison is not None]
 
 
-def _task_differences(
-    episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int], method: MethodName, other: MethodName
-) -> list[float]:
+def compare_pair(first: Played, second: Played, seeds: Sequence[int]) -> Comparison | None:
+    """Compare two methods on the tasks that both played; None if there are no such tasks."""
+    differences = _task_differences(first, second, seeds)
+    if not differences:
+        return None
+    other = second.method
+    return Comparison(
+        method=first.method,
+        other=other,
+        difference=sum(differences) / len(differences),
+        ci95=bootstrap_interval(differences, _generator("difference", other)),
+        p_value=sign_flip_p_value(differences, _generator("flips", other)),
+        tasks=len(differences),
+        seeds=len(seeds),
+    )
+
+
+def _task_differences(first: Played, second: Played, seeds: Sequence[int]) -> list[float]:
     """Difference in reward, averaged over seeds, of each task that both played under every seed."""
     differences = []
-    for task_id in sorted({row.task_id for row in episodes.values()}):
-        pairs = [
-            (episodes.get(_key(method, seed, task_id)), episodes.get(_key(other, seed, task_id)))
-            for seed in seeds
-        ]
-        rewards = [a.reward - b.reward for a, b in pairs if a is not None and b is not None]
+    for task_id in sorted({row.task_id for row in first.episodes.values()}):
+        pairs = [(first.reward(seed, task_id), second.reward(seed, task_id)) for seed in seeds]
+        rewards = [a - b for a, b in pairs if a is not None and b is not None]
         if len(rewards) == len(seeds):
             differences.append(sum(rewards) / len(rewards))
     return differences

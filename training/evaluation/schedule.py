@@ -36,6 +36,7 @@ from training.evaluation.records import (
     MethodName,
     TrajectoryCost,
 )
+from training.evaluation.reflexion import Reflecting, Reflexion
 from training.evaluation.search import (
     Searched,
     Verification,
@@ -77,6 +78,7 @@ class TaskTrials:
         trajectories: maximum number of trajectories of either best-of-n, beside that budget.
         guided_trajectories: N, the number of trajectories of q-guided-n.
         verification: options of the methods that try before they choose.
+        reflexion: options of reflexion.
         paraphrases: of the task; some if a method draws under them.
         on_row: called with each episode as soon as it is over.
         on_failure: called with each episode that could not be played.
@@ -91,6 +93,7 @@ class TaskTrials:
     trajectories: int
     guided_trajectories: int
     verification: Verification
+    reflexion: Reflexion
     paraphrases: Sequence[str]
     on_row: Callable[[EpisodeRow], None]
     on_failure: Callable[[Failure], None]
@@ -167,6 +170,14 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
                 is_success=environment.is_success,
             )
             return (yield from tree.search(iterations=shared.verification.iterations))
+        case "reflexion":
+            reflecting = Reflecting(
+                lambda agent: _play(shared, agent),
+                shared.play,
+                shared.reflexion,
+                is_success=shared.environment.is_success,
+            )
+            return (yield from reflecting.search(seed=seed, task_id=task_id))
     episode = yield from _play(shared, _agent(shared, trial))
     return Searched([episode], chosen=0)
 
@@ -278,7 +289,8 @@ def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Tim
         decisions=len(choices),
         distinct_candidates=sum(choice.distinct_candidates for choice in choices),
         invalid_actions=sum(episode.invalid_actions for episode in episodes),
-        completion_tokens=sum(choice.completion_tokens for choice in choices),
+        completion_tokens=sum(choice.completion_tokens for choice in choices)
+        + searched.reflection_tokens,
         scored_tokens=sum(choice.scored_tokens for choice in choices) + searched.scored_tokens,
         wall_time_s=spent.total_s,
         policy_time_s=spent.policy_s,
@@ -286,6 +298,7 @@ def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Tim
         environment_time_s=spent.environment_s,
         actions=tuple(step.action for step in best.steps),
         trajectories=tuple(trajectories) if trial.method in MANY_TRAJECTORIES else (),
+        reflections=searched.reflections,
     )
 
 

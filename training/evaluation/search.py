@@ -46,12 +46,16 @@ class Searched:
         values: Q of the states of each trajectory that were valued, in order; empty for a method
             that did not ask.
         scored_tokens: tokens that went through the Q model's trunk.
+        reflections: what the policy wrote between the trajectories.
+        reflection_tokens: tokens generated for them.
     """
 
     episodes: list[Episode]
     chosen: int
     values: tuple[tuple[float, ...], ...] = ()
     scored_tokens: int = 0
+    reflections: tuple[str, ...] = ()
+    reflection_tokens: int = 0
 
 
 def verifier_best_of_n(

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qnet.decision.selection import select
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
@@ -63,6 +63,9 @@ class Decisions(BaseModel):
             and the states of one episode are much alike.
         max_steps: actions after which the episode is cut off.
         horizon: maximum number of steps in a continuation, the candidate included.
+        total_steps: actions after which a continuation is cut off, those before the candidate
+            included; None leaves it to `horizon`. Step rewards are defined under the episode's own
+            limit (IPR 3.2), which a candidate must not outlive.
         max_tokens: maximum number of completion tokens in one reply.
     """
 
@@ -76,7 +79,23 @@ class Decisions(BaseModel):
     valued_share: float = Field(default=1.0, gt=0, le=1)
     max_steps: int = Field(default=40, ge=1)
     horizon: int = Field(default=50, ge=1)
+    # Not written if it is None, so that runs from before it can be resumed.
+    total_steps: int | None = Field(default=None, ge=1, exclude_if=lambda steps: steps is None)
     max_tokens: int = Field(default=128, ge=1)
+
+    @model_validator(mode="after")
+    def _an_episode_fits_into_its_total(self) -> Self:
+        if self.total_steps is not None and self.total_steps < self.max_steps:
+            raise ValueError(
+                f"total_steps is {self.total_steps}, but an episode has up to max_steps = "
+                f"{self.max_steps} actions; raise total_steps or lower max_steps"
+            )
+        return self
+
+    def last_step(self, step: int) -> int:
+        """Actions after which a continuation from the state after `step` actions is cut off."""
+        limit = step + self.horizon
+        return limit if self.total_steps is None else min(limit, self.total_steps)
 
     def sample_requests(self, history: History, *seed_parts: object) -> SampleRequests:
         """All draws of one state, each with a seed of its own.
@@ -163,7 +182,7 @@ def play_decisions(
     episode: Episode = yield from play_episode(make, agent, max_steps=settings.max_steps, chat=chat)
     if not made:
         raise HistoryTooLongError(f"{task_id} leaves no room for a reply; use a longer context")
-    valuation = _Valuation(make, continuing, repetitions, settings.horizon)
+    valuation = _Valuation(make, continuing, repetitions, settings)
     decisions: list[DecisionRow] = []
     for step, drawn in enumerate(made):
         if valued and _is_valued(drawn, settings, (seed, task_id, step)):
@@ -197,7 +216,7 @@ class _Valuation:
     make: Callable[[], Environment]
     continuing: Continuing
     repetitions: int
-    horizon: int
+    settings: Decisions
 
     def decision(self, episode: Episode, step: int, drawn: _Drawn) -> RolloutTask[DecisionRow]:
         rows: list[CandidateRow] = []
@@ -220,10 +239,11 @@ class _Valuation:
         """
         before = episode.steps[:step]
         prefix = [*(s.message for s in before), candidate.message]
+        max_steps = self.settings.last_step(step)
         episodes: list[Episode] = []
         for agent in agents:
             played = yield from play_episode(
-                self.make, agent, max_steps=step + self.horizon, prefix=prefix, chat=episode.chat
+                self.make, agent, max_steps=max_steps, prefix=prefix, chat=episode.chat
             )
             new_steps(played, episode.first_observation, before)
             episodes.append(played)

@@ -23,6 +23,7 @@ def agreement_of(columns: Columns) -> Agreement:
     return Agreement(
         steps=len(steps["depth"]),
         with_choice=int(decided.sum()),
+        windows=int((steps["left_out"] > 0).sum()),
         unanimous=mean_of((steps["distinct"] == 1)[several]),
         argmax_is_first=mean_of(steps["is_first"]),
         first_by_chance=mean_of(1 / steps["distinct"][decided]),

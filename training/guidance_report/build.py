@@ -13,6 +13,7 @@ from training.guidance_report.columns import CONTROL, Columns, read_columns
 from training.guidance_report.comparison import arms_of, comparisons_of, require_arm
 from training.guidance_report.offers import environment_labels, offer_files, read_episodes
 from training.guidance_report.schema import Environment, GuidanceReport
+from training.guidance_report.threshold_actions import actions_of
 
 _SHOWN_BAD_ROWS: Final = 20
 
@@ -75,6 +76,7 @@ def _report(
         comparisons=comparisons,
         reliability=reliability,
         agreement=agreement_of(columns),
+        actions=actions_of(columns),
         by_step=step_ranges(columns),
         environments=environments,
     )

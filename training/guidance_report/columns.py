@@ -4,12 +4,13 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qnet.records import OfferRow
+from qnet.records import OfferRow, ThresholdActionRow
+from qnet.types import ActionOutcome, ThresholdAction
 
 CONTROL: Final = "one candidate"
 """Arm of episodes in which one candidate was drawn at every step, and its Q was not even read."""
@@ -32,7 +33,20 @@ _STEP: Final = (
     "followed",
     "tokens",
     "ms",
+    "left_out",
 )
+_ACTION: Final = (
+    "episode",
+    "q_model",
+    "action",
+    "outcome",
+    "q_before",
+    "q_after",
+    "tokens",
+    "chosen",
+)
+ACTIONS: Final[tuple[ThresholdAction, ...]] = get_args(ThresholdAction)
+OUTCOMES: Final[tuple[ActionOutcome, ...]] = get_args(ActionOutcome)
 
 
 class Names:
@@ -62,7 +76,10 @@ class Columns:
         steps: columns `episode`, `depth`, `draws`, `distinct`, `q_model`, `q_taken` (of the action
             in the episode), `q_gain` (of the chosen candidate over the first), `is_first` and
             `is_most_frequent` (of the chosen candidate, NaN without a choice by Q), `followed`,
-            `tokens` and `ms`.
+            `tokens`, `ms`, and `left_out`, the tokens that a window of the history left out.
+        actions: columns of the actions below a threshold: `episode`, `q_model`, `action` and
+            `outcome` as indices of `ACTIONS` and `OUTCOMES`, `q_before`, `q_after`, `tokens`, and
+            `chosen`, whether the chosen candidate is one that the action drew.
     """
 
     arms: tuple[str, ...]
@@ -70,6 +87,7 @@ class Columns:
     q_models: tuple[str, ...]
     episodes: Mapping[str, Column]
     steps: Mapping[str, Column]
+    actions: Mapping[str, Column]
 
 
 def read_columns(
@@ -84,10 +102,14 @@ def read_columns(
     tasks, arms, places, q_models = Names(), Names(), Names(), Names()
     of_episodes = {name: array("d") for name in _EPISODE}
     of_steps = {name: array("d") for name in _STEP}
+    of_actions = {name: array("d") for name in _ACTION}
     for number, rows in enumerate(episodes):
         steps = [_step(row) for row in rows]
         for row, step in zip(rows, steps, strict=True):
-            _append(of_steps, step | {"episode": number, "q_model": q_models.number(row.q_model)})
+            place = {"episode": number, "q_model": q_models.number(row.q_model)}
+            _append(of_steps, step | place)
+            for taken in row.actions:
+                _append(of_actions, _action(taken, row) | place)
         _append(
             of_episodes,
             {
@@ -102,7 +124,12 @@ def read_columns(
             },
         )
     return Columns(
-        arms.names, places.names, q_models.names, _frozen(of_episodes), _frozen(of_steps)
+        arms.names,
+        places.names,
+        q_models.names,
+        _frozen(of_episodes),
+        _frozen(of_steps),
+        _frozen(of_actions),
     )
 
 
@@ -142,6 +169,18 @@ def _step(row: OfferRow) -> dict[str, float]:
         "followed": float(row.taken == row.chosen),
         "tokens": _number(row.completion_tokens),
         "ms": _number(row.duration_ms),
+        "left_out": row.left_out_tokens,
+    }
+
+
+def _action(taken: ThresholdActionRow, row: OfferRow) -> dict[str, float]:
+    return {
+        "action": ACTIONS.index(taken.action),
+        "outcome": OUTCOMES.index(taken.outcome),
+        "q_before": taken.q_before,
+        "q_after": taken.q_after,
+        "tokens": taken.prompt_tokens + taken.completion_tokens,
+        "chosen": float(row.chosen in taken.candidates),
     }
 
 

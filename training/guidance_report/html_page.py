@@ -9,6 +9,7 @@ from training.guidance_report.plots import arms_plot, reliability_plot
 from training.guidance_report.schema import Arm, Comparison, GuidanceReport, Reliability
 from training.guidance_report.tables import (
     ReportTable,
+    actions_table,
     agreement_table,
     arms_table,
     reliability_table,
@@ -50,6 +51,7 @@ def html_of(report: GuidanceReport) -> str:
         ),
         *map(_reliability, report.reliability),
         _table(agreement_table(report.agreement)),
+        _table(actions_table(report.actions)) if report.actions else "",
         _table(steps_table(report.by_step)),
         _bad_rows(report),
     ]

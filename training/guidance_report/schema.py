@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from qnet.types import ThresholdAction
+
 Interval = tuple[float, float]
 Finding = Literal["helps", "harms", "unclear", "too_few"]
 
@@ -103,6 +105,7 @@ class Agreement(Part):
 
     Attributes:
         with_choice: steps with at least two different candidates and their Q.
+        windows: steps at which the Q model read a window of the history.
         unanimous: share of the steps with several draws at which all of them were equal.
         argmax_is_first: share of `with_choice` at which Q chose the first candidate.
         first_by_chance: the share that a random choice would have.
@@ -115,6 +118,7 @@ class Agreement(Part):
 
     steps: int
     with_choice: int
+    windows: int
     unanimous: float | None
     argmax_is_first: float | None
     first_by_chance: float | None
@@ -125,6 +129,34 @@ class Agreement(Part):
     unchanged: int
     changed_outcome: float | None
     unchanged_outcome: float | None
+
+
+class ActionFigures(Part):
+    """One action that was taken where the best Q was below a threshold.
+
+    Attributes:
+        steps: at which it was taken.
+        episodes: with such a step.
+        raised: share after which the best Q was no longer below the threshold.
+        failed: share that brought no candidate.
+        chosen: share at which one of its candidates was chosen; None for `stop`.
+        q_before, q_after: mean of the best Q without and with its candidates.
+        tokens: mean that it cost, read and generated.
+        mean_outcome: of these episodes. Not comparable with that of the others: harder episodes
+            have more such steps.
+    """
+
+    q_model: str
+    action: ThresholdAction
+    steps: int
+    episodes: int
+    raised: float
+    failed: float
+    chosen: float | None
+    q_before: float
+    q_after: float
+    tokens: float
+    mean_outcome: float
 
 
 class StepRange(Part):
@@ -175,5 +207,6 @@ class GuidanceReport(Part):
     comparisons: tuple[Comparison, ...]
     reliability: tuple[Reliability, ...]
     agreement: Agreement
+    actions: tuple[ActionFigures, ...]
     by_step: tuple[StepRange, ...]
     environments: tuple[Environment, ...]

@@ -10,7 +10,7 @@ from training.guidance_report.numbers import (
     share_text,
     signed_text,
 )
-from training.guidance_report.schema import Agreement, Arm, Reliability, StepRange
+from training.guidance_report.schema import ActionFigures, Agreement, Arm, Reliability, StepRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ def agreement_table(found: Agreement) -> ReportTable:
     most_frequent = share_text(found.argmax_is_most_frequent)
     rows = (
         ("steps with a choice by Q", f"{found.with_choice:,} of {found.steps:,}"),
+        ("steps scored after a window of the history", f"{found.windows:,} of {found.steps:,}"),
         ("all draws equal, of steps with several", share_text(found.unanimous)),
         ("the highest Q is the first candidate's", share_text(found.argmax_is_first)),
         ("the same by chance", share_text(found.first_by_chance)),
@@ -74,6 +75,36 @@ def agreement_table(found: Agreement) -> ReportTable:
         ("outcome where Q changed none", unchanged),
     )
     return ReportTable("agreement", ("figure", "value"), rows)
+
+
+def actions_table(found: Sequence[ActionFigures]) -> ReportTable:
+    """One row for each Q model's action below its threshold."""
+    names = (
+        "action",
+        "steps",
+        "raised",
+        "failed",
+        "chosen",
+        "Q before",
+        "after",
+        "tokens",
+        "outcome",
+    )
+    rows = tuple(
+        (
+            f"{one.q_model}: {one.action}",
+            count_text(one.steps),
+            share_text(one.raised),
+            share_text(one.failed),
+            share_text(one.chosen),
+            number_text(one.q_before),
+            number_text(one.q_after),
+            number_text(one.tokens),
+            number_text(one.mean_outcome),
+        )
+        for one in found
+    )
+    return ReportTable("below the threshold", names, rows)
 
 
 def steps_table(parts: Sequence[StepRange]) -> ReportTable:

@@ -7,6 +7,7 @@ from rich.table import Table
 from training.guidance_report.schema import GuidanceReport
 from training.guidance_report.tables import (
     ReportTable,
+    actions_table,
     agreement_table,
     arms_table,
     reliability_table,
@@ -30,6 +31,7 @@ def print_report(report: GuidanceReport, console: Console) -> None:
         *(arms_table(environment.name, environment.arms) for environment in report.environments),
         *map(reliability_table, report.reliability),
         agreement_table(report.agreement),
+        *([actions_table(report.actions)] if report.actions else []),
         steps_table(report.by_step),
     ]
     for table in tables:

@@ -24,7 +24,7 @@ from qnet.decision.selection import TieBreak
 from qnet.errors import EnvironmentFailureError
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.paraphrases import Paraphrases, read_paraphrases
-from training.data.runs import RunFolder, read_rows, sha256_of_rows
+from training.data.runs import sha256_of_rows
 from training.evaluation.methods import Play
 from training.evaluation.records import (
     DEFAULT_METHODS,
@@ -36,16 +36,16 @@ from training.evaluation.records import (
     MethodName,
     Results,
 )
+from training.evaluation.reflexion import Reflexion
 from training.evaluation.report import plot_success, print_results
 from training.evaluation.results import (
     NOTES,
-    Key,
     compare,
     kinds_of,
-    latest,
     method_rows,
     summarise,
 )
+from training.evaluation.run_files import EPISODES, RESULTS, read_episodes
 from training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
 from training.evaluation.search import TrajectoryValue, Verification
 from training.evaluation.value_models import ValueModels
@@ -63,8 +63,6 @@ from training.rollouts.models import (
 from training.rollouts.rollout import RolloutTask
 from training.rollouts.usage import Usage
 
-EPISODES = "episodes.jsonl"
-RESULTS = "results.json"
 PLOT = "success_vs_tokens.png"
 PACKAGES = ("qguide", "torch", "transformers", "numpy")
 
@@ -86,6 +84,7 @@ class EvaluateConfig(RolloutConfig):
         beams: number of trajectories that q-beam keeps, each with `candidates` draws per step.
         lats_iterations: maximum number of trajectories of lats, which ends with the first success.
         guided_trajectories: N, the number of trajectories of q-guided-n.
+        reflexion: options of reflexion, whose policy has to be a model that follows instructions.
         paraphrases: run folder of `paraphrase`, for q-guided-aug and best-of-n-aug.
         candidates: M, the number of candidates per step; the most for adaptive.
         temperature: sampling temperature of all draws except greedy ones.
@@ -114,6 +113,10 @@ class EvaluateConfig(RolloutConfig):
     beams: int = Field(default=2, ge=1)
     lats_iterations: int = Field(default=5, ge=1)
     guided_trajectories: int = Field(default=3, ge=1)
+    # Not written at its defaults, so that evaluations from before it can be resumed.
+    reflexion: Reflexion = Field(
+        default=Reflexion(), exclude_if=lambda reflexion: reflexion == Reflexion()
+    )
     paraphrases: Path | None = None
     policy_sha256: str = ""
     qnet_sha256: str = ""
@@ -280,7 +283,7 @@ class _Evaluator:
             self._paraphrases = read_paraphrases(config.paraphrases, task_ids)
         self._rollouts = rollouts
         self.trials = plan_trials(config.methods, config.seeds)
-        self.played = _read_episodes(rollouts.folder)
+        self.played = read_episodes(rollouts.folder.path)
         self.failures: list[Failure] = []
         self._won = 0
         self._counted = 0
@@ -303,6 +306,7 @@ class _Evaluator:
             trajectories=config.most_trajectories,
             guided_trajectories=config.guided_trajectories,
             verification=self._verification,
+            reflexion=config.reflexion,
             paraphrases=self._paraphrases.get(task.id, ()),
             on_row=self._on_row,
             on_failure=self._on_failure,
@@ -320,11 +324,6 @@ class _Evaluator:
         self._rollouts.advance(f"{len(self.failures)} failed")
 
 
-def _read_episodes(run: RunFolder) -> dict[Key, EpisodeRow]:
-    path = run.path / EPISODES
-    return latest(read_rows(path, EpisodeRow)) if path.exists() else {}
-
-
 def _sum_up(
     config: EvaluateConfig,
     rollouts: Rollouts,
@@ -336,7 +335,7 @@ def _sum_up(
 ) -> Results:
     """Compute, write and show the results."""
     run, suite = rollouts.folder, rollouts.suite
-    episodes = _read_episodes(run)
+    episodes = read_episodes(run.path)
     if not episodes and failures:
         raise EnvironmentFailureError(
             f"no episode could be played; the first failure: {failures[0].error}"

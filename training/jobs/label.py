@@ -1,30 +1,41 @@
-"""Label exploration trees (QLASS algorithm 3 and its ablations).
+"""Label exploration trees (QLASS algorithm 3 and its ablations; AgentPRM).
 
     qguide label --config training/configs/alfworld/label.toml
 
 reads tree rows, writes label rows: one per root-to-leaf path, with one label per node. Trees of the
-same task are merged. It takes seconds, so a killed run starts over; its rows appear all at once
-when it is done.
+same task are merged. The targets `td` and `gae` also read a Q model, which scores every action.
+Other targets take seconds, so a killed run starts over; its rows appear all at once when it is
+done.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.progress import track
 
 from qnet.records import MAX_REWARD, TreeRow
-from qnet.types import Message
+from qnet.types import Message, Scorer
 from training.algorithms.labelling import Target, labelled_paths, sibling_groups
+from training.algorithms.temporal_difference import gae_advantages, lambda_returns
 from training.algorithms.tree import Tree, branching_fraction
 from training.data.records import LabelRow, after_leaf_fields, rows_of
 from training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
-from training.data.task_trees import read_task_trees
+from training.data.task_trees import TaskTree, read_task_trees
+from training.rollouts.models import (
+    INFERENCE_MAY_CHANGE,
+    Inference,
+    build_scorer,
+    sha256_of_q_model,
+)
+from training.rollouts.node_values import node_values
 from training.trajectory import step_messages
 
-MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"})
+MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"}) | INFERENCE_MAY_CHANGE
 HISTOGRAM_BINS = 10
+GAE_LAMBDA = 0.95
 
 
 class LabelConfig(BaseModel):
@@ -35,9 +46,16 @@ class LabelConfig(BaseModel):
         output: the run folder to write.
         target: `q` is the paper's; `avg` and `reward` are its ablations; `progress` is by how much
             an action changes `avg` (AgentPRM); `mcts` is the value that a search found (StepQ);
-            `judge` is a judge's score of each candidate of served episodes.
+            `judge` is a judge's score of each candidate of served episodes. `td` is the return
+            and `gae` the advantage that temporal differences of the values of `qnet` give
+            (AgentPRM's promise and progress).
         judge: for `judge`, the `name@version` of the judge; needed if the trees have several.
-        gamma: discount per step; for `q` only.
+        gamma: discount per step; for `q`, `td` and `gae`.
+        qnet: for `td` and `gae`, the Q model whose values they are made of: "embedded" or a folder.
+            "" for the first round of labels, before there is one; then gae_lambda has to be 1.
+        gae_lambda: for `td` and `gae`, weight of the outcomes against the values of `qnet`, from 0
+            to 1; the default is a common one of PPO.
+        inference: how `qnet` runs.
         normalize: scale each tree's labels to [0, 1], as the paper does; for `q` only.
         noop_cost_steps: number of steps that an action without effect counts as if it follows
             another one; the paper's is 1. For `q` only.
@@ -55,20 +73,54 @@ class LabelConfig(BaseModel):
     noop_cost_steps: float = Field(default=1.0, ge=1)
     min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
     max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)
+    # Not written at their defaults, so that runs from before them can be started over.
+    qnet: str = Field(default="", exclude_if=lambda name: not name)
+    gae_lambda: float = Field(
+        default=GAE_LAMBDA, ge=0, le=1, exclude_if=lambda value: value == GAE_LAMBDA
+    )
+    inference: Inference = Field(
+        default=Inference(), exclude_if=lambda inference: inference == Inference()
+    )
+
+    @model_validator(mode="after")
+    def _values_where_they_are_needed(self) -> Self:
+        bootstrapped = self.target in ("td", "gae")
+        if self.qnet and not bootstrapped:
+            raise ValueError(
+                f"qnet is {self.qnet!r}, but labels of the target {self.target!r} are not made of "
+                "a Q model's values; set qnet to '', or target to 'td' or 'gae'"
+            )
+        if bootstrapped and not self.qnet and self.gae_lambda < 1:
+            raise ValueError(
+                f"gae_lambda is {self.gae_lambda:g}, but there is no qnet whose values labels with "
+                "gae_lambda below 1 are made of; name one, or set gae_lambda to 1"
+            )
+        return self
 
 
-def run_label(config: LabelConfig) -> dict[str, object]:
+def run_label(config: LabelConfig, *, scorer: Scorer | None = None) -> dict[str, object]:
     """Write the label rows and return their statistics, as in `metrics.jsonl`.
 
+    Args:
+        config: trees and target.
+        scorer: used instead of the Q model that `config` names.
+
     Raises:
-        ConfigError: there is no tree with an action.
+        ConfigError: there is no tree with an action, or a tree has no values of a search, of a
+            judge or of the Q model.
         RecordError: a row is not a valid tree, or a reward in it is out of bounds.
     """
-    with open_run(config.output, config, may_change=MAY_CHANGE) as run:
-        return _label(config, run)
+    weights = {}
+    if config.qnet:
+        sha256 = "" if scorer else sha256_of_q_model(config.qnet, config.inference)
+        weights["qnet_sha256"] = sha256
+    with open_run(config.output, config, may_change=MAY_CHANGE, weights=weights) as run:
+        if config.qnet and scorer is None:
+            scorer = build_scorer(config.qnet, config.inference)
+        return _label(config, run, scorer)
 
 
-def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
+def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[str, object]:
     statistics = _Statistics()
     with rows_at_once(run.rows) as writer:
         tasks = read_task_trees(
@@ -78,12 +130,7 @@ def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
             judge=config.judge if config.target == "judge" else None,
         )
         for task in track(tasks, "label", total=len(tasks), transient=True):
-            labels = task.labels(
-                target=config.target,
-                gamma=config.gamma,
-                normalized=config.normalize,
-                noop_cost_steps=config.noop_cost_steps,
-            )
+            labels = _labels(task, config, scorer)
             statistics.add(task.tree, labels)
             for row in label_rows(task.row, task.tree, labels, target=config.target):
                 writer.write(row)
@@ -91,6 +138,20 @@ def _label(config: LabelConfig, run: RunFolder) -> dict[str, object]:
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"target": config.target, **summary})
     return summary
+
+
+def _labels(task: TaskTree, config: LabelConfig, scorer: Scorer | None) -> dict[int, float]:
+    """The labels of one tree's nodes."""
+    if config.target != "td" and config.target != "gae":
+        return task.labels(
+            target=config.target,
+            gamma=config.gamma,
+            normalized=config.normalize,
+            noop_cost_steps=config.noop_cost_steps,
+        )
+    values = node_values(scorer, task.row, task.tree) if scorer else {}
+    compute = lambda_returns if config.target == "td" else gae_advantages
+    return compute(task.tree, values, gamma=config.gamma, gae_lambda=config.gae_lambda)
 
 
 def label_rows(

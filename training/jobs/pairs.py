@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from qnet.errors import ConfigError
 from qnet.records import MAX_REWARD, ROOT_ID, TreeRow
 from qnet.types import History, Message
-from training.algorithms.labelling import Target
+from training.algorithms.labelling import TreeTarget
 from training.algorithms.preferences import best_path_pairs, value_pairs
 from training.algorithms.tree import Node
 from training.data.decision_groups import DecisionGroupsRow
@@ -66,7 +66,7 @@ class PairsConfig(BaseModel):
     trajectories: tuple[Path, ...] = ()
     output: Path
     group_labels: GroupLabels = GroupLabels()
-    target: Target = "q"
+    target: TreeTarget = "q"
     gamma: float = Field(default=0.9, ge=0, le=1)
     normalize: bool = True
     step_pairs: bool = True

@@ -14,7 +14,9 @@ changes a row, and the draws of the two rules begin alike.
 """
 
 from collections.abc import Iterable, Iterator
+from statistics import fmean
 
+from pydantic import Field
 from rich.console import Console
 
 from qnet.types import BatchPolicy
@@ -28,6 +30,7 @@ from training.rollouts.figures import RunFigures
 from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from training.rollouts.hosted import HostedPolicy
 from training.rollouts.models import EMBEDDED, sha256_of_policy
+from training.rollouts.policies import with_rollouts
 from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 
 
@@ -37,15 +40,19 @@ class RroConfig(RolloutConfig):
     Attributes:
         policy: the policy that draws and rolls out: "embedded", a folder, "upstream:NAME" or an
             address with "#" and a model.
+        scorer: the policy that rolls out in place of `policy`, named as it is, so that the step
+            rewards of several agents can be compared; "" for `policy` itself, the paper's.
         rising: the draws of a step.
         rewards: the roll-outs that give a step its reward, and the limits of every episode. The
             paper does not state their number (m); 5 is IPR's.
         seed: base seed of all draws.
     """
 
-    policy_fields = ("policy",)
+    policy_fields = ("policy", "scorer")
 
     policy: str = EMBEDDED
+    # Not written while it is "", so that runs from before it can be resumed.
+    scorer: str = Field(default="", exclude_if=lambda name: not name)
     rising: Rising = Rising()
     rewards: StepRewards = StepRewards()
     seed: int = 0
@@ -55,13 +62,14 @@ def run_rro(
     config: RroConfig,
     *,
     policy: BatchPolicy | HostedPolicy | None = None,
+    scorer: BatchPolicy | HostedPolicy | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
     """Explore the tasks that have no row yet, then write the pairs of all tasks.
 
     Args:
         config: tasks, policy and options.
-        policy: used instead of the policy that `config` names.
+        policy, scorer: used instead of the policies that `config` names.
         console: shows the progress; None is stderr.
 
     Returns:
@@ -72,11 +80,19 @@ def run_rro(
         EnvironmentFailureError: no task could be explored.
     """
     weights = {"policy_sha256": "" if policy else sha256_of_policy(config.policy)}
+    if config.scorer:
+        weights["scorer_sha256"] = "" if scorer else sha256_of_policy(config.scorer)
     with open_rollouts("rro", config, weights=weights, console=console) as rollouts:
         policy = policy or rollouts.build_policy(config.policy)
+        if scorer is None and config.scorer:
+            scorer = rollouts.build_policy(config.scorer)
         rollouts.require_branches()
         explorer = _Explorer(config, rollouts, source=policy.name)
-        rollouts.play(explorer.explore, policy=policy, rows=EXPLORED)
+        rollouts.play(
+            explorer.explore,
+            policy=with_rollouts(policy, scorer) if scorer else policy,
+            rows=EXPLORED,
+        )
         spent = explorer.figures.finish()
         figures = _write_pairs(config, rollouts.folder)
         rollouts.metrics.write({"pairs": figures})
@@ -181,7 +197,8 @@ def figures_of(rows: Iterable[DecisionGroupsRow]) -> dict[str, float]:
     """Cost and trend of explored trajectories.
 
     Returns:
-        `draws_per_step`: the paper's cost, candidates explored per step. `rising_initial`,
+        `draws_per_step`: the paper's cost, candidates explored per step. `step_reward`: mean reward
+        of the steps that the trajectories took. `rising_initial`,
         `rising_middle`, `rising_final`: share of the trajectories' steps whose reward rises, by
         third (table 2); a third without steps has no figure.
     """
@@ -191,6 +208,7 @@ def figures_of(rows: Iterable[DecisionGroupsRow]) -> dict[str, float]:
     figures: dict[str, float] = {"tasks": len(rows), "steps": len(decisions), "draws": draws}
     if decisions:
         figures["draws_per_step"] = draws / len(decisions)
+        figures["step_reward"] = fmean(decision.taken.outcome for decision in decisions)
     counts = [rising_shares(taken_rewards(row)) for row in rows]
     for number, name in enumerate(THIRDS):
         if steps := sum(count[number].steps for count in counts):

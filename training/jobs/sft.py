@@ -21,7 +21,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -31,6 +30,7 @@ from qnet.errors import ConfigError
 from qnet.models.checkpoint import save_checkpoint
 from qnet.models.hub import hub_name, model_folder
 from qnet.models.manifest import Manifest
+from qnet.models.text_model import load_causal_lm
 from qnet.rendering.renderer import Renderer
 from qnet.types import Message
 from training.data.augmentation import Augmentation, build_augmenter
@@ -154,14 +154,8 @@ def build_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model to train and its tokenizer: `config.base`, or a fresh Llama."""
     if config.base is not None:
-        model = AutoModelForCausalLM.from_pretrained(
-            config.base,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=torch.float32,
-        )
-        return model, AutoTokenizer.from_pretrained(config.base, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(config.base, local_files_only=True)
+        return load_causal_lm(config.base), tokenizer
     shape = config.architecture
     texts = (message.text for episode in episodes[:2000] for message in episode)
     tokenizer = train_tokenizer(

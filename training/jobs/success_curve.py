@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from qnet.errors import ConfigError, RecordError
+from qnet.errors import ConfigError
 from training.evaluation.records import METHODS, MethodName, MethodSummary, Results
 from training.evaluation.report import colour_of
-from training.jobs.evaluate import RESULTS
+from training.evaluation.run_files import read_results
 
 MAY_DIFFER = frozenset({"output", "candidates", "methods", "inference", "parallel"})
 
@@ -44,20 +43,12 @@ def run_success_curve(
         ConfigError: the evaluations differ in more than M and methods.
         RecordError: a folder has no results.
     """
-    results = [_read(run) for run in runs]
+    results = [read_results(run) for run in runs]
     _require_comparable(runs, results)
     curves = _curves(results)
     console.print(_table(curves))
     _plot(curves, output)
     return curves
-
-
-def _read(run: Path) -> Results:
-    path = run / RESULTS
-    try:
-        return Results.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise RecordError(f"{path} has no valid results; run `qguide evaluate` first") from error
 
 
 def _require_comparable(runs: Sequence[Path], results: Sequence[Results]) -> None:

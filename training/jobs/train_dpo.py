@@ -29,6 +29,7 @@ from training.data.runs import RunFolder, open_run, sha256_of_rows
 from training.environments.registry import task_markers_of
 from training.optimization.adapters import merged_lora
 from training.optimization.best_weights import BestWeights, Criterion
+from training.optimization.frozen_weights import hold_frozen
 from training.optimization.launch import in_processes
 from training.optimization.options import DpoOptimization
 from training.optimization.trainer import Loop, Loss, Training
@@ -177,6 +178,7 @@ def _packed_loop(
     """The loop of the policy, with both models ready for packed rows on its device."""
     policy = model.policy
     loop = Loop(policy, config.optimization, output=run.path, best=best)
+    hold_frozen(model.reference, config.optimization)  # rounded like the policy beside its adapters
     use_block_masks(model.reference, loop.device)
     prepare_for_packing(policy, loop.device)
     return loop
@@ -212,6 +214,7 @@ def _save(
     figures: dict[str, float],
 ) -> Manifest:
     model.policy = policy
+    model.reference.float()
     weights = config.policy / "model.safetensors"
     manifest = Manifest(
         kind="implicit-q",

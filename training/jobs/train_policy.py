@@ -28,6 +28,7 @@ from training.data.runs import RunFolder, open_run, sha256_of_rows
 from training.environments.registry import task_markers_of
 from training.optimization.adapters import merged_lora
 from training.optimization.best_weights import BestWeights, Criterion
+from training.optimization.frozen_weights import hold_frozen
 from training.optimization.launch import in_processes
 from training.optimization.options import PolicyOptimization
 from training.optimization.packed_replies import PackedReplies
@@ -166,7 +167,8 @@ def _before(
     old = kept_logprobs(policy, trees, run.path / "old_logprobs.pt")
     if config.reference is None or not config.kl:
         return _Logprobs(old, old)
-    reference = load_policy(model_folder(config.reference)).model
+    reference = load_policy(model_folder(config.reference)).model.requires_grad_(False)
+    hold_frozen(reference, config.optimization)
     nn.Module.to(reference, device)
     use_block_masks(reference, device)
     return _Logprobs(old, kept_logprobs(reference, trees, run.path / "reference_logprobs.pt"))

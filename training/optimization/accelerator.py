@@ -101,8 +101,15 @@ def _configure_fsdp(accelerator: Accelerator, optimization: Optimization) -> Non
             "optimizer is 'muon', which updates whole matrices, but FSDP shards them; set "
             "optimization.optimizer to 'adamw', or train without FSDP"
         )
+    if optimization.frozen_dtype != "float32":
+        raise ConfigError(
+            f"optimization.frozen_dtype is {optimization.frozen_dtype!r}, but FSDP shards weights "
+            "of one type together; set it to 'float32', or train without FSDP"
+        )
     plugin = accelerator.state.fsdp_plugin
-    # Sharded states are read with pickle; the full one is loaded as weights only.
+    # Sharded states are read with pickle; the full one is loaded as weights only. The plugin keeps
+    # the configurations of a sharded one that it has already, with which a full one does not load.
+    plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     if optimization.mixed_precision == "bf16":
         plugin.mixed_precision_policy = MixedPrecisionPolicy(

@@ -50,6 +50,9 @@ class Optimization(BaseModel):
             micro-batches. Leave it at 1 for GPUs, whose processes `accelerate launch` starts.
         mixed_precision: "bf16" computes matrix products in bfloat16; weights, sums of gradients
             and the optimizer stay in float32.
+        frozen_dtype: type of weights that are not trained: those beside LoRA's adapters, and a
+            QNet's frozen trunk. "bfloat16" takes half the memory, and rounds the weights of a model
+            that was not in bfloat16 before. What is trained stays in float32. Not with FSDP.
         gradient_checkpointing: keep each layer's input only and compute the layer again in the
             backward pass; takes about a third more time and far less memory.
         trackers: send the metrics to these as well; `metrics.jsonl` is always written.
@@ -73,6 +76,10 @@ class Optimization(BaseModel):
     threads: int = Field(default=0, ge=0, description="0 leaves torch's own choice")
     processes: int = Field(default=1, ge=1)
     mixed_precision: Literal["no", "bf16"] = "no"
+    # Left out like `lora`.
+    frozen_dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", exclude_if=lambda dtype: dtype == "float32"
+    )
     gradient_checkpointing: bool = False
     trackers: tuple[Tracker, ...] = ()
     save_every_s: float = Field(default=120.0, gt=0)

@@ -8,7 +8,7 @@ as for each path alone, and the cost is that of the distinct tokens.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -86,6 +86,7 @@ class PackedTree(TokenTrie):
         weight: (T,) weight of the squared error at each token.
         weighted: (T,) target times weight.
         pairs: pairs of siblings with different labels.
+        successions: pairs of an action and the one before it on its path, both labelled.
         groups: the candidates that a policy drew, state by state.
         features: the head's inputs besides the hidden state, by position where Q is read.
         observed: positions of the tokens that the environment wrote after actions.
@@ -96,6 +97,7 @@ class PackedTree(TokenTrie):
     weight: list[float] = field(default_factory=list)
     weighted: list[float] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
+    successions: list[tuple[Place, Place]] = field(default_factory=list)
     groups: list[tuple[Place, ...]] = field(default_factory=list)
     features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     observed: set[int] = field(default_factory=set)
@@ -198,7 +200,7 @@ def pack_tree(
         RecordError: a row lacks the observation after its leaf, which is needed.
     """
     packed: list[PackedTree] = []
-    places: list[list[tuple[int, Place]]] = []
+    places: list[list[_Labelled]] = []
     for row in rows:
         rendered = _render(renderer, row, whole=read_at == "observation" or framing is not None)
         if len(rendered.token_ids) > max_length:
@@ -211,7 +213,14 @@ def pack_tree(
             _add_features(packed[-1], rendered, indices, read_at)
         places[-1] += _labelled_places(row, _read_places(rendered, read_at), indices)
     for tree, mine in zip(packed, places, strict=True):
-        tree.pairs = sibling_pairs(mine, min_label_margin=min_label_margin)
+        siblings = [(labelled.parent_id, labelled.place) for labelled in mine]
+        tree.pairs = sibling_pairs(siblings, min_label_margin=min_label_margin)
+        place_of = {labelled.node_id: labelled.place for labelled in mine}
+        tree.successions = [
+            (labelled.place, place_of[labelled.parent_id])
+            for labelled in mine
+            if labelled.parent_id in place_of
+        ]
     return packed
 
 
@@ -230,19 +239,29 @@ def _add_path(
         indices = tree.add_labelled(token_ids, columns["weight"], columns["target"])
     else:
         indices = tree.add(token_ids)
-        for _, place in _labelled_places(row, _read_places(rendered, read_at), indices):
-            tree.label(place)
+        for labelled in _labelled_places(row, _read_places(rendered, read_at), indices):
+            tree.label(labelled.place)
     if framing is not None:
         _add_answers(tree, rendered, indices, framing)
     return indices
 
 
-def _labelled_places(
-    row: LabelRow, read: Sequence[int], indices: Sequence[int]
-) -> list[tuple[int, Place]]:
-    """(parent id, place) of each action whose label is in this path."""
-    labelled = zip(row.parent_ids, read, row.q_values, strict=True)
-    return [(parent, Place(indices[i], q)) for parent, i, q in labelled if q is not None]
+class _Labelled(NamedTuple):
+    """An action whose label is in a path, and where its Q is read."""
+
+    node_id: int
+    parent_id: int
+    place: Place
+
+
+def _labelled_places(row: LabelRow, read: Sequence[int], indices: Sequence[int]) -> list[_Labelled]:
+    """The actions whose label is in this path."""
+    labelled = zip(row.node_ids, row.parent_ids, read, row.q_values, strict=True)
+    return [
+        _Labelled(node, parent, Place(indices[i], q))
+        for node, parent, i, q in labelled
+        if q is not None
+    ]
 
 
 def _render(renderer: Renderer, row: LabelRow, *, whole: bool) -> RenderedEpisode:

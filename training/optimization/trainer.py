@@ -32,6 +32,7 @@ from training.optimization.accelerator import (
 from training.optimization.adapters import merged, with_adapters
 from training.optimization.all_reduce import all_reduce_sum, copy_weights_of_main, sum_gradients
 from training.optimization.best_weights import BestWeights
+from training.optimization.frozen_weights import hold_frozen
 from training.optimization.metrics import Metrics
 from training.optimization.optimizers import build_optimizers, cosine_with_warmup
 from training.optimization.options import Optimization
@@ -95,6 +96,7 @@ class Loop(Generic[Model]):
         self.step = 0
         if optimization.threads:
             torch.set_num_threads(optimization.threads)
+        hold_frozen(model, optimization)
         self._accelerator = build_accelerator(optimization, output)
         if not self._accelerator.is_fsdp2:
             model.to(self._accelerator.device)
@@ -166,11 +168,12 @@ class Loop(Generic[Model]):
         return True
 
     def write(self, save: Callable[[Model], Result]) -> Result:
-        """Call `save` with the whole model in the main process; its result in all.
+        """Call `save` with the whole model, in float32, in the main process; its result in all.
 
         Adapters are merged for good: the loop cannot run afterwards.
         """
-        model = self._whole_model()
+        # Adapters are added to matrices in float32: bfloat16 would round most of them away.
+        model = self._whole_model().float()
         results: list[Any] = [save(merged(model)) if self._accelerator.is_main_process else None]
         broadcast_object_list(results)
         result: Result = results[0]

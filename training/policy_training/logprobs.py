@@ -9,6 +9,7 @@ from rich.progress import track
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from qnet.engine.full_sequences import in_float32
 from qnet.engine.tree_masks import tree_inputs
 from qnet.models.implicit_q import token_logprobs
 from training.optimization.packed_replies import PackedReplies, ReplyPath
@@ -46,6 +47,11 @@ def require_packable(model: PreTrainedModel) -> None:
     Raises:
         ConfigError: the model has a memory beside the attention mask.
     """
+    with in_float32(model):
+        _compare_packed(model)
+
+
+def _compare_packed(model: PreTrainedModel) -> None:
     packed = PackedReplies()
     for path in two_branches(model.config):
         alone = PackedReplies()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from qnet.errors import ConfigError
 from qnet.models.qnet import QNet
+from qnet.models.text_model import load_causal_lm
 from training.optimization.packed_trees import PackedTree
 from training.optimization.trainer import Loss
 from training.q_training.objective import Objective, hl_gauss_error, tree_loss, world_loss
@@ -62,13 +62,7 @@ def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> Vocabula
         trunk: the policy's folder.
         device: where the QNet's hidden states are.
     """
-    policy = AutoModelForCausalLM.from_pretrained(
-        trunk,
-        local_files_only=True,
-        use_safetensors=True,
-        trust_remote_code=False,
-        dtype=torch.float32,
-    )
+    policy = load_causal_lm(trunk)
     layer = policy.get_output_embeddings()
     if layer.weight is policy.get_input_embeddings().weight:
         layer = _Tied(qnet.trunk.get_input_embeddings())

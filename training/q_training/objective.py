@@ -1,4 +1,4 @@
-"""Loss of a packed tree: regression or classification, ranking among siblings, a world model.
+"""Loss of a packed tree: regression or classification, ranking, progress, a world model.
 
 The regression is equation 11 of QLASS. An agent needs the right order of one state's candidates,
 whose Q-values differ far less than those of different states, so a term on the differences between
@@ -31,6 +31,9 @@ class Objective(BaseModel):
         ranking: weight of a pair, ((q(a) - q(a')) / ranking_scale) to the power of 0 ("order": all
             pairs count alike, so Q learns which action is better more often), 1 ("regret": a pair
             counts by its difference, so Q learns which is better on average) or 1/2 ("root").
+        progress_weight: weight of the squared error of Q(s_t, a_t) - Q(s_t-1, a_t-1) against the
+            same difference of the labels, in trees: AgentPRM's loss on progress beside that on
+            promise. 0 leaves it out.
         observation_weight: weight of -log p for each token of the observation after every action
             (0.05 is a start). It is ours; 0 gives the paper's loss. A labelled Q has weight 1.
         outcome_weight: weight of -log p for the observation's first token, predicted at the
@@ -43,6 +46,8 @@ class Objective(BaseModel):
     ranking_weight: float = Field(default=0.0, ge=0)
     ranking_scale: float = Field(default=0.1, gt=0)
     ranking: RankingLoss = "order"
+    # Not written while it is 0, so that trainings from before it can be resumed.
+    progress_weight: float = Field(default=0.0, ge=0, exclude_if=lambda weight: weight == 0)
     observation_weight: float = Field(default=0.0, ge=0)
     outcome_weight: float = Field(default=0.0, ge=0)
 
@@ -55,7 +60,7 @@ class Objective(BaseModel):
 def tree_loss(
     q_T: Tensor, tree: PackedTree, objective: Objective, *, error_T: Tensor | None = None
 ) -> Loss:
-    """Weighted error on every labelled position, plus the sibling ranking term.
+    """Weighted error on every labelled position, plus the terms on siblings and on progress.
 
     Args:
         q_T: Q at every token of the tree.
@@ -70,6 +75,10 @@ def tree_loss(
         gap_P = label_gaps(tree.pairs).to(q_T.device) / objective.ranking_scale
         counted_P = ranking_P * gap_P ** _POWER[objective.ranking]
         total = total + objective.ranking_weight * counted_P.sum()
+    if objective.progress_weight and tree.successions:
+        progress_S = margins(q_T, tree.successions)
+        error_S = (progress_S - label_gaps(tree.successions).to(q_T.device)) ** 2
+        total = total + objective.progress_weight * error_S.sum()
     return Loss(total, float(weight_T.sum()))
 
 
@@ -124,12 +133,12 @@ def world_loss(
 
 
 def label_gaps(pairs: Sequence[Pair]) -> Tensor:
-    """(P,) difference of the labels of each pair."""
+    """(P,) first label minus second of each pair."""
     return torch.tensor([better.q_value - worse.q_value for better, worse in pairs])
 
 
 def margins(q_T: Tensor, pairs: Sequence[Pair]) -> Tensor:
-    """(P,) Q of the better action minus Q of the worse one."""
+    """(P,) Q of the first action of each pair minus Q of the second, its better one first."""
     better = torch.tensor([a.position for a, _ in pairs])
     worse = torch.tensor([b.position for _, b in pairs])
     return q_T[better] - q_T[worse]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from qnet.engine.full_sequences import in_float32
 from qnet.engine.tree_masks import tree_inputs
 from qnet.errors import ConfigError
 from qnet.models.qnet import QNet
@@ -45,6 +46,11 @@ def require_packable(qnet: QNet) -> None:
         ConfigError: they differ, because the trunk's layers ignore the attention mask, or the trunk
             fails, because its layers take another mask.
     """
+    with in_float32(qnet):
+        _compare_packed(qnet)
+
+
+def _compare_packed(qnet: QNet) -> None:
     trunk = type(qnet.trunk).__name__
     tree = PackedTree()
     for path in two_branches(qnet.trunk.config):

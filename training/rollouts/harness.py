@@ -43,12 +43,20 @@ from training.rollouts.lockstep import run_rollouts
 from training.rollouts.models import EXPERT, INFERENCE_MAY_CHANGE, Inference, build_policy
 from training.rollouts.policies import HostedPolicies, JobPolicy
 from training.rollouts.prompting import prompted
+from training.rollouts.remote_policy import RemotePolicy
 from training.rollouts.rollout import RolloutTask
 from training.rollouts.usage import Usage
 from training.trajectory import ChatFormat
+from training.workers.base import WorkerLostError
+from training.workers.config import Workers
+from training.workers.suite import move_to_workers
 
-MAY_CHANGE = frozenset({"output", "parallel"}) | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
+MAY_CHANGE = (
+    frozenset({"output", "parallel", "workers"}) | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
+)
 """Fields that a resumed run may change, because no row depends on them."""
+MOST_ATTEMPTS = 3
+"""Times that a task is played which lost workers end."""
 
 
 class RolloutConfig(BaseModel):
@@ -59,6 +67,7 @@ class RolloutConfig(BaseModel):
         environment: the tasks to play.
         inference: how the models run.
         parallel: number of tasks played in parallel, and so the size of the models' batches.
+        workers: processes that hold the environments; the job's own by default.
         upstreams: name -> a hosted model, which `policy = "upstream:NAME"` draws from.
     """
 
@@ -69,6 +78,7 @@ class RolloutConfig(BaseModel):
     environment: AnyEnvironment = Field(default_factory=default_environment)
     inference: Inference = Inference()
     parallel: int = Field(default=64, ge=1)
+    workers: Workers = Workers()
     upstreams: Upstreams = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -119,6 +129,7 @@ class Rollouts:
     metrics: JsonlWriter
     console: Console | None
     failures: list[TaskFailure] = field(default_factory=list)
+    _lost: list[str] = field(default_factory=list)
     _hosted: HostedRun | None = None
     _branching: BranchingChoice | None = None
     _had_rows: bool = False
@@ -161,20 +172,26 @@ class Rollouts:
             rows_written = total - rows_per_task * len(waiting)
         bar = ProgressBar(self.job, total=total, done=rows_written, console=self.console)
         chat = self.suite.environment.chat if as_agent else ChatFormat()
-        tasks = ((task.id, prompted(rollout(self._playable(task)), chat)) for task in waiting)
         how: dict[str, Any] = {
             "scorer": scorer,
             "parallel": self.config.parallel,
-            "environment_threads": self.config.environment.threads,
+            "environment_threads": self._environment_threads,
             "on_done": lambda task_id, value, timings: None,
-            "on_failure": self._fail,
         }
         with JsonlWriter(path) as self._rows, bar as self._bar:
             if isinstance(policy, HostedPolicies):
                 self._hosted = HostedRun(self.folder, self.metrics)
-                self._hosted.play(tasks, policy=policy, **how)
-            else:
-                run_rollouts(tasks, policy=policy, **how)
+            for attempt in range(MOST_ATTEMPTS):
+                again = attempt + 1 < MOST_ATTEMPTS
+                how["on_failure"] = self._fail_or_repeat if again else self._fail
+                tasks = ((t.id, prompted(rollout(self._playable(t)), chat)) for t in waiting)
+                if isinstance(policy, HostedPolicies):
+                    assert self._hosted is not None
+                    self._hosted.play(tasks, policy=policy, **how)
+                else:
+                    run_rollouts(tasks, policy=policy, **how)
+                lost, self._lost = set(self._lost), []
+                waiting = [task for task in waiting if task.id in lost]
 
     def branch(self) -> Branching:
         """Let this job's episodes branch, in the way that the environment allows, and say which.
@@ -265,6 +282,8 @@ class Rollouts:
                 f"policy is {name!r}, which writes text, and the actions of {environment.name} are "
                 "tool calls; name a hosted policy, such as upstream:NAME"
             )
+        if config.workers.policies == "actors" and name != EXPERT:
+            return RemotePolicy(name, config.inference, config.environment, config.workers)
         return build_policy(name, config.inference, config.environment)
 
     def _choose_branching(self) -> BranchingChoice:
@@ -282,6 +301,20 @@ class Rollouts:
             make = SnapshotBranches(make)
         return PlayableTask(task, make, self.suite.environment)
 
+    @property
+    def _environment_threads(self) -> int:
+        """Calls of workers only wait, each of them in a thread of its own."""
+        if self.config.workers.executor == "inline":
+            return self.config.environment.threads
+        return self.config.parallel
+
+    def _fail_or_repeat(self, task_id: str, error: QGuideError) -> None:
+        """Note a task that a lost worker ended, to play it again as a whole."""
+        if isinstance(error, WorkerLostError):
+            self._lost.append(task_id)
+        else:
+            self._fail(task_id, error)
+
     def _fail(self, task_id: str, error: QGuideError) -> None:
         self.failures.append(TaskFailure(task_id, str(error)))
         self.metrics.write({"task_id": task_id, "error": str(error)})
@@ -295,6 +328,22 @@ def _failed_task_ids(metrics: Path) -> set[str]:
 
 def _rows_of(metrics: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+
+
+def _selected_suite(config: RolloutConfig) -> SelectedSuite:
+    """The tasks that a job plays, with their episodes where its workers are."""
+    selected = build_selected_suite(config.environment)
+    try:
+        selected.suite = move_to_workers(
+            selected.suite,
+            config.environment,
+            config.workers,
+            replays=selected.environment.branching == "replay",
+        )
+    except BaseException:
+        selected.close()
+        raise
+    return selected
 
 
 @contextmanager
@@ -320,7 +369,7 @@ def open_rollouts(
     """
     with (
         open_run(config.output, config, may_change=MAY_CHANGE, weights=weights) as folder,
-        closing(build_selected_suite(config.environment)) as suite,
+        closing(_selected_suite(config)) as suite,
         JsonlWriter(folder.metrics) as metrics,
     ):
         yield Rollouts(job, config, folder, suite, metrics, console)

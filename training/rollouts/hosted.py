@@ -29,8 +29,10 @@ from pydantic import (
 )
 
 from qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
+from qnet.policies.dialects.build import build_dialect
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
-from qnet.policies.session import in_session
+from qnet.policies.session import current_session, in_session
+from qnet.policies.token_budget import TokenBudget, tokens_of
 from qnet.policies.upstream_settings import ApiKey, UpstreamName, UpstreamSettings
 from qnet.policies.usage_ledger import collect_usage
 from qnet.support.addresses import without_secrets
@@ -71,13 +73,16 @@ class HostedModel(UpstreamSettings):
     Attributes:
         api_key_variable: environment variable that holds the key; "" sends none.
         max_in_flight: maximum number of requests at the same time; `parallel` has to be as large.
+        max_tokens_in_flight: maximum number of tokens at the same time at each replica, as large as
+            its KV cache; a request counts its prompt, estimated from the characters, and
+            `max_tokens` for each candidate. One that is longer goes alone. None: no bound.
         timeout_s: longest time without a byte from the upstream.
         patience_s: how long a request is retried while the upstream is unreachable, overloaded
             (429 with its `Retry-After`), failing (5xx) or silent. After that the task fails, and
             the run ends if the upstream does not answer a plain question either.
-        instructions: system message of every request, before the environment's own; rows do not
-            hold it. A model that was not trained on the environment needs one that says how to
-            reply, such as "Thought: …" and "Action: …" on lines of their own.
+        instructions: system message of every request for an action, before the environment's own;
+            rows do not hold it. A model that was not trained on the environment needs one that says
+            how to reply, such as "Thought: …" and "Action: …" on lines of their own.
         parameters: further parameters of every request, for example `reasoning_effort`.
         omit: parameters that the upstream refuses, so that they are not sent.
         prices: per million tokens, for the run's cost.
@@ -86,6 +91,7 @@ class HostedModel(UpstreamSettings):
     url: PlainUrl
     api_key_variable: str = Field(default="", pattern=r"^([A-Z_][A-Z0-9_]*)?$")
     max_in_flight: int = Field(default=64, ge=1)
+    max_tokens_in_flight: int | None = Field(default=None, ge=1)
     timeout_s: float = Field(default=600.0, gt=0)
     patience_s: float = Field(default=600.0, gt=0)
     instructions: str = ""
@@ -267,7 +273,7 @@ class HostedPolicy:
             model=hosted.model,
             api_key=self._api_key.get_secret_value() if self._api_key else None,
             takes_n=hosted.n == "one_request",
-            max_tokens_name=hosted.max_tokens_name,
+            dialect=build_dialect(hosted.dialect, hosted.max_tokens_name),
             limits=hosted.limits,
         )
         try:
@@ -283,6 +289,7 @@ class _Draws:
         self._policy = policy
         self._hosted = hosted
         self._answered = 0
+        self._budget = TokenBudget(hosted.max_tokens_in_flight or sys.maxsize)
 
     async def __call__(self, request: SampleRequest, tally: Tally) -> list[Candidate]:
         """Draw, waiting where the upstream has to be waited for.
@@ -293,11 +300,16 @@ class _Draws:
             UpstreamRefusedError: the upstream says that the request is wrong.
         """
         answered = self._answered
-        history = self._hosted.history(request.history)
+        # Instructions say how to act, and a reflection is no action.
+        reflects = request.role == "reflect"
+        history = request.history if reflects else self._hosted.history(request.history)
         sampling = self._hosted.sampling(request.sampling)
         with collect_usage() as spent:
             try:
-                drawn = await self._policy.sample(history, n=request.n, sampling=sampling)
+                async with self._budget.hold(current_session(), self._tokens_of(request, history)):
+                    drawn = await self._policy.sample(history, n=request.n, sampling=sampling)
+                    for answer in spent:
+                        self._budget.learn(current_session(), answer.replica)
             except UpstreamError as error:
                 if self._answered == answered and not await self._answers_plainly(error):
                     raise UpstreamLostError(str(error)) from error
@@ -306,6 +318,13 @@ class _Draws:
                 tally.usage += Usage.of(spent, self._hosted.prices)
         self._answered += 1
         return drawn
+
+    def _tokens_of(self, request: SampleRequest, history: History) -> int:
+        # The job's own limit, even where the upstream is not told; without one, all there is.
+        max_tokens = request.sampling.max_tokens
+        if max_tokens is None:
+            return self._hosted.max_tokens_in_flight or 0
+        return tokens_of(history, n=request.n, max_tokens=max_tokens)
 
     async def _answers_plainly(self, error: UpstreamError) -> bool:
         """True if the upstream answers a short question of no task's.

@@ -11,6 +11,7 @@ from qnet.judging.blocking import BlockingJudge
 from qnet.judging.judge import Judge
 from qnet.judging.prompt import read_prompt
 from qnet.judging.settings import JudgeSettings
+from qnet.policies.dialects.build import build_dialect
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.upstream_settings import UpstreamSettings
 from qnet.types import Candidate, History, Sampling
@@ -83,7 +84,7 @@ class _Upstream:
             url=str(served.url),
             model=served.model,
             api_key=self._key.get_secret_value() if self._key else None,
-            max_tokens_name=served.max_tokens_name,
+            dialect=build_dialect(served.dialect, served.max_tokens_name),
             limits=patient_limits(
                 served,
                 timeout_s=served.timeout_s,

@@ -29,8 +29,8 @@ class Inference(BaseModel):
         cache_bytes: memory for the histories kept between steps. If it cannot hold those of all
             episodes played in parallel, histories are computed again at each step.
         threads: number of torch's threads; 0 leaves the choice to torch.
-        full_sequences: run Q models whose architecture cannot be packed on every full sequence,
-            which costs the whole history per candidate; false refuses them.
+        full_sequences: run Q models whose architecture cannot be packed on full sequences, which
+            costs the whole history at every step; false refuses them.
         classifiers: servers of the Q models that are named `classify:NAME`, by that name.
         judges: chat models of the Q models that are named `judge:NAME`, by that name.
     """

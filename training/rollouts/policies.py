@@ -1,15 +1,13 @@
 """Policies composed of other policies, for trees that no single policy would grow."""
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from qnet.decision.decide import Decision, Guidance, decide
-from qnet.errors import QGuideError
 from qnet.types import BatchPolicy, Candidate, SampleRequest
 from training.rollouts.hosted import HostedPolicy
-from training.rollouts.rollout import Answer, RolloutTask, resume
+from training.rollouts.rollout import RolloutRequest, RolloutTask, answered_by
 
 T = TypeVar("T")
 
@@ -77,23 +75,14 @@ def guide_actions(task: RolloutTask[T], *, num_candidates: int) -> RolloutTask[T
         task: a rollout task whose draws for the role "act" are of one candidate.
         num_candidates: number of candidates per action.
     """
-    answer = Answer()
-    with closing(task):
-        while True:
-            try:
-                request = resume(task, answer)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            try:
-                if isinstance(request, SampleRequest) and request.role == "act":
-                    guidance = Guidance(num_candidates, request.sampling)
-                    decision = yield from decide(request.history, guidance)
-                    answer = Answer([_best(decision)])
-                else:
-                    answer = Answer((yield request))
-            except QGuideError as error:
-                answer = Answer(error=error)
+
+    def guided(request: RolloutRequest) -> Generator[RolloutRequest, Any, Any]:
+        if not (isinstance(request, SampleRequest) and request.role == "act"):
+            return (yield request)
+        guidance = Guidance(num_candidates, request.sampling)
+        return [_best((yield from decide(request.history, guidance)))]
+
+    return answered_by(task, guided)
 
 
 def _best(decision: Decision) -> Candidate:

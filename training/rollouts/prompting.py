@@ -4,18 +4,16 @@ Agents and Q models see the history alone, and so do rows. The driver of a job a
 draw, so that no agent has to know of it.
 """
 
-from contextlib import closing
+from collections.abc import Generator
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from qnet.errors import QGuideError
 from qnet.types import SampleRequest
 from training.rollouts.rollout import (
-    Answer,
     RolloutRequest,
     RolloutTask,
     SampleRequests,
-    resume,
+    answered_by,
 )
 from training.trajectory import ChatFormat
 
@@ -24,22 +22,13 @@ T = TypeVar("T")
 
 def prompted(task: RolloutTask[T], chat: ChatFormat) -> RolloutTask[T]:
     """The same task, whose draws have the tools and the few-shot turns of a chat format."""
-    return _prompted(task, chat) if chat.tools or chat.examples else task
+    if not (chat.tools or chat.examples):
+        return task
 
+    def with_chat(request: RolloutRequest) -> Generator[RolloutRequest, Any, Any]:
+        return (yield _with_chat(request, chat))
 
-def _prompted(task: RolloutTask[T], chat: ChatFormat) -> RolloutTask[T]:
-    answer = Answer()
-    with closing(task):
-        while True:
-            try:
-                request = resume(task, answer)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            try:
-                answer = Answer((yield _with_chat(request, chat)))
-            except QGuideError as error:
-                answer = Answer(error=error)
+    return answered_by(task, with_chat)
 
 
 def _with_chat(request: RolloutRequest, chat: ChatFormat) -> RolloutRequest:
@@ -53,7 +42,12 @@ def _with_chat(request: RolloutRequest, chat: ChatFormat) -> RolloutRequest:
 
 
 def prompt_draw(request: SampleRequest, chat: ChatFormat) -> SampleRequest:
-    """A draw with the tools, and the few-shot turns behind the system message."""
+    """A draw with the tools, and the few-shot turns behind the system message.
+
+    A reflection gets neither: it is about the task, and no action.
+    """
+    if request.role == "reflect":
+        return request
     history, sampling = request.history, request.sampling
     first = next((i for i, message in enumerate(history) if message.role != "system"), 0)
     history = (*history[:first], *chat.examples, *history[first:])

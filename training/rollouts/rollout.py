@@ -14,6 +14,7 @@ request is raised inside the task that made it, where it can be caught.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
@@ -49,6 +50,7 @@ class SampleRequests:
 ModelRequest = SampleRequest | SampleRequests | ScoreRequest
 RolloutRequest = ModelRequest | EnvironmentCall | TimingsRequest
 RolloutTask = Generator[RolloutRequest, Any, T]
+Y = TypeVar("Y", bound=RolloutRequest)
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ class Answer:
     error: QGuideError | None = None
 
 
-def resume(task: RolloutTask[T], answer: Answer) -> RolloutRequest:
+def resume(task: Generator[Y, Any, T], answer: Answer) -> Y:
     """Hand a task the answer to its last request and run it to the next one.
 
     Raises:
@@ -95,6 +97,30 @@ def resume(task: RolloutTask[T], answer: Answer) -> RolloutRequest:
         QGuideError: raised by the task.
     """
     return task.send(answer.value) if answer.error is None else task.throw(answer.error)
+
+
+def answered_by(
+    task: Generator[Y, Any, T], answer_to: Callable[[Y], Generator[Y, Any, Any]]
+) -> Generator[Y, Any, T]:
+    """The same task, each of whose requests is answered by a generator of other requests.
+
+    Args:
+        task: a rollout task.
+        answer_to: yields what is asked in place of a request, and returns its answer; a QGuideError
+            that it raises is raised in the task, which may know what to do without.
+    """
+    answer = Answer()
+    with closing(task):
+        while True:
+            try:
+                request = resume(task, answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            try:
+                answer = Answer((yield from answer_to(request)))
+            except QGuideError as error:
+                answer = Answer(error=error)
 
 
 def call(request: EnvironmentCall) -> tuple[Answer, float]:

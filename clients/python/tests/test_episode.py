@@ -54,6 +54,22 @@ def test_every_step_bears_the_episodes_id_and_options() -> None:
     assert bodies == [common | {"num_candidates": 3}, common | {"candidates": ["a", "b"]}]
 
 
+def test_a_router_finds_the_episode_in_a_header() -> None:
+    sent: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers.get("X-Session-ID"))
+        return httpx.Response(418)
+
+    with client_of(answer) as client:
+        for episode_id in ("tasks/apple 7", None):
+            with pytest.raises(errors.RefusedError):
+                client.act([{"role": "user", "content": "task"}], episode_id=episode_id)
+        with pytest.raises(errors.RefusedError):
+            client.models()
+    assert sent == ["tasks%2Fapple%207", None, None]
+
+
 def test_a_chosen_tool_call_and_its_result_become_turns(client: QGuide) -> None:
     def call(name: str, number: int) -> dict[str, Any]:
         function = {"name": name, "arguments": "{}"}

@@ -12,7 +12,7 @@ import type {
   Decision,
   Messages,
   ModelList,
-  ModelOptions,
+  ScoreOptions,
   Outcome,
   OutcomeOptions,
   Ranking,
@@ -47,12 +47,12 @@ export function act(messages: Messages, options: ActOptions): Call<Decision> {
 export function score(
   messages: Messages,
   candidates: readonly Candidate[],
-  options: ModelOptions,
+  options: ScoreOptions,
 ): Call<Scores> {
   return post("/v1/score", ["scores", "chosen"], { messages, candidates, ...options });
 }
 
-export function scoreBatch(items: readonly ScoreItem[], options: ModelOptions): Call<ScoreBatch> {
+export function scoreBatch(items: readonly ScoreItem[], options: ScoreOptions): Call<ScoreBatch> {
   return post("/v1/score/batch", ["items"], { items, ...options });
 }
 

@@ -18,7 +18,7 @@ import type {
   Decision,
   Messages,
   ModelList,
-  ModelOptions,
+  ScoreOptions,
   Outcome,
   OutcomeOptions,
   Ranking,
@@ -98,7 +98,7 @@ export class QGuide {
   score(
     messages: Messages,
     candidates: readonly Candidate[],
-    options: ModelOptions = {},
+    options: ScoreOptions = {},
     request: RequestOptions = {},
   ): Promise<Scores> {
     return this.#ask(calls.score(messages, candidates, options), request);
@@ -107,7 +107,7 @@ export class QGuide {
   /** Score the candidates of several histories; if one item fails, all do. */
   scoreBatch(
     items: readonly ScoreItem[],
-    options: ModelOptions = {},
+    options: ScoreOptions = {},
     request: RequestOptions = {},
   ): Promise<ScoreBatch> {
     return this.#ask(calls.scoreBatch(items, options), request);
@@ -258,6 +258,9 @@ export class QGuide {
       cache: "no-store",
     };
     if (call.body === undefined) return init;
+    const { episode_id: episode }: { episode_id?: unknown } = call.body;
+    // For routers, which read no bodies.
+    if (typeof episode === "string") headers["X-Session-ID"] = encodeURIComponent(episode);
     headers["Content-Type"] = "application/json";
     return { ...init, body: JSON.stringify(call.body) };
   }

@@ -9,7 +9,7 @@ import type {
   Decision,
   Message,
   Messages,
-  ModelOptions,
+  ScoreOptions,
   Outcome,
   OutcomeOptions,
   Scores,
@@ -81,13 +81,15 @@ export class Episode {
   choose<C extends Candidate>(
     observation: Observation,
     candidates: readonly C[],
-    options: ModelOptions = {},
+    options: ScoreOptions = {},
     request: RequestOptions = {},
   ): Promise<C> {
     return this.#step(async () => {
-      const { q_model } = this.#options;
+      const { q_model, long_history } = this.#options;
+      const scoring: ScoreOptions = { q_model };
+      if (long_history === "window") scoring.long_history = long_history;
       const asked = {
-        ...withDefaults<ModelOptions>({ q_model }, options),
+        ...withDefaults(scoring, options),
         episode_id: this.episodeId,
       };
       const history = this.#after(observation);

@@ -8,6 +8,8 @@
 export type ActOptions = ModelOptions & {
     /** @description answer if no Q is available: `error`, or `first` for the first candidate; null takes the server's setting */
     fallback?: ("error" | "first") | null;
+    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the first candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
+    long_history?: ("error" | "first" | "window") | null;
     /** @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs an episode or previous_q; null takes the server's setting for steps of an episode */
     adaptive?: boolean | null;
     /** @description for adaptive: Q of the previous action; null takes it from the episode */
@@ -174,6 +176,10 @@ export interface ChatGuidance {
     perturbed: number;
     /** @description options that could not be applied, and why */
     warnings: readonly string[];
+    /** @description present if the Q model read a window of a history that is longer than it takes (`long_history`) */
+    window?: Window;
+    /** @description present if the best Q was below the operator's threshold */
+    threshold?: ThresholdResult;
     usage: StageUsage;
     timings_ms: Timings;
     /** @description present if the request belongs to one */
@@ -266,6 +272,10 @@ export interface Decision {
     perturbed: number;
     /** @description options that could not be applied, and why */
     warnings: readonly string[];
+    /** @description present if the Q model read a window of a history that is longer than it takes (`long_history`) */
+    window?: Window | null;
+    /** @description present if the best Q was below the operator's threshold */
+    threshold?: ThresholdResult | null;
     policy: string;
     q_model: string;
     q_model_version: string;
@@ -300,6 +310,8 @@ export interface GuidanceOptions {
     q_model?: string | null;
     /** @description answer if no Q is available: `error`, or `first` for the first candidate; null takes the server's setting */
     fallback?: ("error" | "first") | null;
+    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the first candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
+    long_history?: ("error" | "first" | "window") | null;
     /** @description identifies the episode that this step belongs to; with a split alias all its steps use the same Q model */
     episode_id?: string | null;
     /** @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs an episode or previous_q; null takes the server's setting for steps of an episode */
@@ -551,6 +563,12 @@ export interface ScoreItem {
     candidates: readonly (string | CandidateMessage)[];
 }
 
+/** @description Options of scoring candidates. */
+export type ScoreOptions = ModelOptions & {
+    /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
+    long_history?: ("error" | "window") | null;
+};
+
 /** @description Milliseconds per stage, including waits. */
 export interface ScoreTimings {
     score: number;
@@ -578,6 +596,8 @@ export interface ScoredItem {
     chosen: number;
     /** @enum {string} */
     reason: "highest_q" | "tied_highest_q" | "only_candidate" | "unanimous" | "fallback";
+    /** @description present if the Q model read a window of a history that is longer than it takes (`long_history`) */
+    window?: Window | null;
     usage: ScoreUsage;
 }
 
@@ -597,7 +617,37 @@ export type Scores = ScoredItem & {
 export interface StageUsage {
     paraphrase: ParaphraseUsage;
     sample: SampleUsage;
+    /** @description of actions below the operator's threshold; included in `sample` */
+    threshold: ParaphraseUsage;
     score: ScoreUsage;
+}
+
+/** @description An action that was taken because the best Q was below the operator's threshold. */
+export interface TakenAction {
+    /** @enum {string} */
+    action: "refine" | "escalate" | "stop";
+    /**
+     * @description `raised` if the best Q is no longer below the threshold; `failed` if nothing could be drawn or scored
+     * @enum {string}
+     */
+    outcome: "raised" | "still_below" | "failed" | "stopped";
+    /** @description the policy that drew; empty for `stop` */
+    policy: string;
+    /** @description indices of the candidates that it drew */
+    candidates: readonly number[];
+    /** @description best Q after it */
+    best_q: number;
+    prompt_tokens: number;
+    completion_tokens: number;
+}
+
+/** @description Actions of a step whose best Q was below the operator's threshold. */
+export interface ThresholdResult {
+    /** @description the threshold */
+    below: number;
+    /** @description best Q before any action */
+    best_q: number;
+    actions: readonly TakenAction[];
 }
 
 /** @description Milliseconds per stage of one step, including waits. */
@@ -631,8 +681,23 @@ export interface ToolCallPiece {
 export type Usage = ScoreUsage & {
     prompt_tokens: number;
     completion_tokens: number;
+    /**
+     * @description read and generated by actions below the operator's threshold; included in prompt and completion tokens
+     * @default 0
+     */
+    threshold_tokens?: number;
     /** @description generated for paraphrases; 0 if they were cached */
     paraphrase_tokens: number;
     /** @description tokens of the prompt that an upstream had cached */
     cached_prompt_tokens: number;
 };
+
+/** @description Window of a history that is longer than the Q model takes. */
+export interface Window {
+    /** @description messages of the task, and the newest ones */
+    read_messages: number;
+    /** @description messages between them */
+    left_out_messages: number;
+    /** @description tokens of the messages that were left out, as the Q model's tokenizer counts them; of a judge an estimate */
+    left_out_tokens: number;
+}

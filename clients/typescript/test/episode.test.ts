@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { EpisodeError, InvalidRequestError, NotFoundError, type QGuide } from "qguide-client";
-import { bodyOf, clientOf } from "./answering.js";
+import { bodyOf, clientOf, TASK } from "./answering.js";
 
 interface Sent {
   path: string;
@@ -31,6 +31,17 @@ function answered(path: string): Response {
   if (path === "/v1/score") return Response.json({ scores: [], chosen: 1 });
   return Response.json({ episode_id: "a/b", recorded: true });
 }
+
+test("a router finds the episode in a header", async () => {
+  const sent: (string | undefined)[] = [];
+  const client = clientOf((_, init) => {
+    sent.push((init.headers as Record<string, string>)["X-Session-ID"]);
+    return answered("/v1/act");
+  });
+  await client.act(TASK, { episode_id: "tasks/apple 7" });
+  await client.act(TASK);
+  assert.deepEqual(sent, ["tasks%2Fapple%207", undefined]);
+});
 
 test("steps make a history, and every one bears the episode's id and options", async () => {
   const { client, sent } = recording();

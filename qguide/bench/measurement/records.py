@@ -260,6 +260,9 @@ class LoadRow(_Row):
         client_cpu_share: CPU share of the clients' core; near 1 the clients are the bottleneck.
         client_ms: median round trip of the same clients to an idle server, a part of
             `overhead_ms`.
+        server_cpu_ms: CPU time of the server per request; None if its process is unknown. Other
+            work on the machine changes it far less than it changes latencies.
+        idle_cpu_ms: the same of the idle server.
     """
 
     models: str
@@ -275,6 +278,15 @@ class LoadRow(_Row):
     score_ms: float | None
     client_cpu_share: float
     client_ms: float | None = None
+    server_cpu_ms: float | None = None
+    idle_cpu_ms: float | None = None
+
+    @property
+    def own_ms(self) -> float | None:
+        """Median latency over that of the idle server; drawing and scoring are part of it."""
+        if self.latency_ms is None or self.client_ms is None:
+            return None
+        return self.latency_ms.p50 - self.client_ms
 
 
 class ServeRun(_Row):

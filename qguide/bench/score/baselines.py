@@ -5,15 +5,16 @@
     naive          each full sequence alone, stock kernels, no cache: the reference
     naive-packed   the same with our kernels, which separates the algorithm from the kernels
     padded         all full sequences as one right-padded batch
+    full-sequences what serves trunks that cannot be packed: the history once per step, no cache
     dynamic-cache  transformers' DynamicCache, with candidates packed behind it by a 4D mask
     vllm           vLLM's pooling runner with prefix caching and its default block size
     vllm-block32   the same with blocks of 32 tokens
     http           a `/v1/score` call of `qguide serve` with one client
     vllm-http      the same sequences as texts to `/pooling` of a vLLM server
 
-`ours` and those over HTTP get messages or texts and pay for rendering; all others get token ids.
-All share one set of weights and apply the value head only at the candidates' last tokens. The last
-four run in separate processes (`remote`), whose CPU time is measured.
+`ours`, `full-sequences` and those over HTTP get messages or texts and pay for rendering; all others
+get token ids. All share one set of weights and apply the value head only at the candidates' last
+tokens. The last four run in separate processes (`remote`), whose CPU time is measured.
 """
 
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ from qnet.models.checkpoint import LoadedQNet
 from qnet.models.qnet import QNet, ValueHead
 from qnet.models.qnet_config import MATCH_WIDTH
 from qnet.rendering.renderer import Renderer
+from qnet.scoring.full_sequences import FullSequenceScorer
 from qnet.scoring.value_head import SharedPrefixScorer
 
 
@@ -87,6 +89,8 @@ def build_baselines(
                 return NaivePacked(packed)
             case "padded":
                 return Padded(stock)
+            case "full-sequences":
+                return FullSequences(replace(loaded, model=stock))
             case "dynamic-cache":
                 return DynamicCached(stock)
 
@@ -198,6 +202,26 @@ class Padded:
     def clock(self) -> Timing:
         """This process's."""
         return clock_here(str(self._model.device))
+
+
+class FullSequences:
+    """The server's scorer of trunks that cannot be packed, on this one."""
+
+    def __init__(self, loaded: LoadedQNet) -> None:
+        self._device = str(loaded.model.device)
+        self._scorer = FullSequenceScorer(loaded, tokens_per_forward=DEFAULT_TOKENS_PER_FORWARD)
+
+    def prepare(self, step: Step) -> None:
+        """Nothing is kept."""
+
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+        [result] = self._scorer.score([step.request])
+        return list(result.q_values)
+
+    def clock(self) -> Timing:
+        """This process's."""
+        return clock_here(self._device)
 
 
 class DynamicCached:

@@ -13,6 +13,7 @@ COLOURS = {
     "naive": "#b91c1c",
     "naive-packed": "#d97706",
     "padded": "#6b7280",
+    "full-sequences": "#57534e",
     "dynamic-cache": "#0d9488",
     "vllm": "#7c3aed",
     "vllm-block32": "#c026d3",

@@ -20,8 +20,8 @@ _Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @contextmanager
-def idle_server(answer: bytes, folder: Path) -> Iterator[str]:
-    """Run the idle server in a separate process during the block; yields its root URL.
+def idle_server(answer: bytes, folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Run the idle server during the block; yields its root URL and its process ids.
 
     Args:
         answer: JSON of the same size as the answers of the measured server.
@@ -36,7 +36,7 @@ def idle_server(answer: bytes, folder: Path) -> Iterator[str]:
     with child("the idle server", command, log=folder / "idle.log", environment={}) as process:
         with httpx.Client(base_url=url) as http:
             wait_until_ready(process, http, "/")
-        yield url
+        yield url, tuple(process.family())
 
 
 def _serve(port: int, answer: bytes) -> None:

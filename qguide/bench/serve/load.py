@@ -6,6 +6,7 @@ answer. Handling the answer is not timed.
 
 import asyncio
 import gc
+import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,13 +15,12 @@ from math import ceil
 from statistics import median
 from typing import Any, Final
 
-import httpx
-
+from qguide.bench.measurement.measure import clock_of
 from qguide.bench.measurement.records import Endpoint, LoadRow, Percentiles
 from qguide.bench.serve.agents import Agent
+from qguide.bench.serve.connection import Connection
 
 PATHS: Final[dict[Endpoint, str]] = {"act": "/v1/act", "score": "/v1/score"}
-_TIMEOUT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Load:
     Attributes:
         models: name of the server's models in the results.
         candidates: M.
+        pids: processes of the server, whose CPU time is measured; none if they are unknown.
         warm_up_s: seconds before the measurement starts.
     """
 
@@ -41,6 +42,7 @@ class Load:
     warm_up_s: float
     candidates: int
     seed: int
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +82,26 @@ def measure_load(load: Load) -> LoadRow:
 
 
 def summarize(
-    load: Load, timings: Sequence[RequestTiming], *, from_s: float, cpu_share: float
+    load: Load,
+    timings: Sequence[RequestTiming],
+    *,
+    from_s: float,
+    cpu_share: float,
+    server_cpu_s: float | None = None,
 ) -> LoadRow:
     """Figures of one load.
 
     Latencies are those of requests that began during the measurement, however long they took; the
     rate counts the answers that arrived during it, whenever they were requested.
+
+    Args:
+        server_cpu_s: CPU time of the server from the first request to the last.
     """
     to_s = from_s + load.seconds
     began = [one for one in timings if from_s <= one.began_s < to_s]
     good = [one for one in began if not one.error]
     answered = sum(not one.error and from_s <= one.ended_s < to_s for one in timings)
+    spent_ms = None if server_cpu_s is None else server_cpu_s * 1e3 / max(1, len(timings))
     return LoadRow(
         models=load.models,
         endpoint=load.endpoint,
@@ -104,6 +115,7 @@ def summarize(
         sample_ms=median(one.sample_ms for one in good) if good else None,
         score_ms=median(one.score_ms for one in good) if good else None,
         client_cpu_share=cpu_share,
+        server_cpu_ms=spent_ms,
     )
 
 
@@ -112,13 +124,9 @@ async def _measure(load: Load) -> LoadRow:
     agents = [
         Agent(candidates=load.candidates, seed=load.seed + client) for client in range(load.clients)
     ]
-    # With one pool for 64 tasks, finding a connection takes longer than the server's answer.
-    verify = httpx.create_ssl_context()
-    clients = [
-        httpx.AsyncClient(base_url=load.url, timeout=_TIMEOUT_S, verify=verify) for _ in agents
-    ]
+    clients = [Connection(load.url) for _ in agents]
     path = PATHS[load.endpoint]
-    cpu_s, began_s = time.process_time(), time.perf_counter()
+    cpu_s, began_s, server_cpu_s = time.process_time(), time.perf_counter(), _cpu_s(load)
     until_s = began_s + load.warm_up_s + load.seconds
     try:
         each = await asyncio.gather(
@@ -126,28 +134,39 @@ async def _measure(load: Load) -> LoadRow:
         )
     finally:
         cpu_s, whole_s = time.process_time() - cpu_s, time.perf_counter() - began_s
-        await asyncio.gather(*(client.aclose() for client in clients))
-    timings = [one for client_timings in each for one in client_timings]
-    return summarize(load, timings, from_s=began_s + load.warm_up_s, cpu_share=cpu_s / whole_s)
+        for client in clients:
+            client.close()
+    ended_s = _cpu_s(load)
+    known = server_cpu_s is not None and ended_s is not None
+    return summarize(
+        load,
+        [one for client_timings in each for one in client_timings],
+        from_s=began_s + load.warm_up_s,
+        cpu_share=cpu_s / whole_s,
+        server_cpu_s=(ended_s or 0.0) - (server_cpu_s or 0.0) if known else None,
+    )
 
 
-async def _play(
-    http: httpx.AsyncClient, agent: Agent, path: str, until_s: float
-) -> list[RequestTiming]:
+def _cpu_s(load: Load) -> float | None:
+    """CPU time of the server so far; None if its process is unknown."""
+    return clock_of(load.pids).cpu_s if load.pids else None
+
+
+async def _play(http: Connection, agent: Agent, path: str, until_s: float) -> list[RequestTiming]:
     timings: list[RequestTiming] = []
     while time.perf_counter() < until_s:
-        question = agent.question(path)
+        question = json.dumps(agent.question(path)).encode()
         began_s = time.perf_counter()
         try:
-            response = await http.post(path, json=question)
-        except httpx.HTTPError as error:
+            status, body = await http.post(path, question)
+        except OSError as error:
             timings.append(RequestTiming(began_s, time.perf_counter(), type(error).__name__))
             continue
         ended_s = time.perf_counter()
-        if response.status_code != 200:
-            timings.append(RequestTiming(began_s, ended_s, str(response.status_code)))
+        if status != 200:
+            timings.append(RequestTiming(began_s, ended_s, str(status)))
             continue
-        answer: dict[str, Any] = response.json()
+        answer: dict[str, Any] = json.loads(body)
         agent.take(answer)
         stages = answer["timings_ms"]
         sample_ms, score_ms = stages.get("sample", 0.0), stages["score"]

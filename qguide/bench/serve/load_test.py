@@ -101,17 +101,19 @@ def serve_bench(config: ServeBench, *, advance: Advance = lambda _: None) -> Ser
 
 
 def _measured(load: Load, idle: Load) -> LoadRow:
-    """Measure a load, and the latency of the same clients with the idle server."""
-    alone = measure_load(idle).latency_ms
-    return measure_load(load).model_copy(update={"client_ms": alone.p50 if alone else None})
+    """Measure a load, and the same clients with the idle server."""
+    alone = measure_load(idle)
+    client_ms = alone.latency_ms.p50 if alone.latency_ms else None
+    of_idle = {"client_ms": client_ms, "idle_cpu_ms": alone.server_cpu_ms}
+    return measure_load(load).model_copy(update=of_idle)
 
 
 def _loads(config: ServeBench, models: str, advance: Advance) -> Iterator[tuple[Load, Load]]:
     """Each load of one server while it runs, and the same load of the idle server."""
-    with TemporaryDirectory() as name, _server(config, models, Path(name)) as url:
+    with TemporaryDirectory() as name, _server(config, models, Path(name)) as (url, pids):
         for endpoint, path in PATHS.items():
             answer = _probe(url, path, config)
-            with idle_server(answer, Path(name)) as idle_url:
+            with idle_server(answer, Path(name)) as (idle_url, idle_pids):
                 for clients in config.clients:
                     advance(f"{models}: {path}, {clients} clients")
                     load = Load(
@@ -123,15 +125,17 @@ def _loads(config: ServeBench, models: str, advance: Advance) -> Iterator[tuple[
                         warm_up_s=config.warm_up_s,
                         candidates=config.candidates,
                         seed=config.seed,
+                        pids=pids,
                     )
-                    yield load, replace(load, url=idle_url, seconds=min(config.seconds, _IDLE_S))
+                    idle_s = min(config.seconds, _IDLE_S)
+                    yield load, replace(load, url=idle_url, seconds=idle_s, pids=idle_pids)
 
 
 @contextmanager
-def _server(config: ServeBench, models: str, folder: Path) -> Iterator[str]:
-    """Yield the server's root URL; a server that is started runs during the block."""
+def _server(config: ServeBench, models: str, folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield root URL and process ids of the server; one that is started runs during the block."""
     if config.url:
-        yield config.url.rstrip("/")
+        yield config.url.rstrip("/"), ()
         return
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -148,7 +152,7 @@ def _server(config: ServeBench, models: str, folder: Path) -> Iterator[str]:
     ) as process:
         with httpx.Client(base_url=url) as http:
             wait_until_ready(process, http, "/readyz")
-        yield url
+        yield url, tuple(process.family())
         if not process.running:
             raise process.failure("exited")
 

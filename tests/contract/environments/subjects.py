@@ -34,6 +34,14 @@ def real_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:
     return InterCodeSqlConfig(tasks=tasks, databases=databases, limit=2)
 
 
+def questions_in_mariadb(request: pytest.FixtureRequest) -> EnvironmentConfig:
+    """The same tasks in MariaDB, where that is installed."""
+    request.getfixturevalue("mariadb_installed")
+    tasks, _ = request.getfixturevalue("intercode_sql_data")
+    dump = tasks.with_name("ic_spider_dbs.sql")
+    return InterCodeSqlConfig(tasks=tasks, databases=dump, engine="mariadb", limit=2)
+
+
 def hotpotqa_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:
     """Two of HotPotQA's questions, if they are available."""
     return HotPotQaConfig(questions=request.getfixturevalue("hotpotqa_questions"), limit=2)
@@ -54,6 +62,7 @@ SUBJECTS: dict[str, Subject] = {
     "hotpotqa": hotpotqa_questions,
     "intercode-sql-generated": InterCodeSqlConfig(count=2),
     "intercode-sql": real_questions,
+    "intercode-sql-mariadb": questions_in_mariadb,
     "intercode-sql-tools": InterCodeSqlToolsConfig(count=2),
     "sciworld": science_world,
     "webshop-generated": WebShopConfig(count=2),

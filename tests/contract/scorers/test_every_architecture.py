@@ -2,14 +2,8 @@
 
 import pytest
 
-from tests.support.architectures import (
-    MODEL_TYPES,
-    NOT_BUILT,
-    PACKED,
-    is_tiny,
-    refusal_of,
-    tiny_config,
-)
+from tests.support.architecture_lists import NOT_BUILT, PACKED
+from tests.support.architectures import MODEL_TYPES, is_tiny, refusal_of, tiny_config
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)

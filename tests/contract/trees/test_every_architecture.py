@@ -6,15 +6,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from qnet.errors import ConfigError
-from tests.support.architectures import (
-    MODEL_TYPES,
-    NOT_BUILT,
-    PACKED_TREES,
-    PADDED,
-    enliven,
-    tiny_config,
-    tiny_pair,
-)
+from tests.support.architecture_lists import NOT_BUILT, PACKED_TREES, PADDED
+from tests.support.architectures import MODEL_TYPES, enliven, tiny_config, tiny_pair
 from training.q_training.validation import require_packable, two_branches
 
 BUILT = [name for name in MODEL_TYPES if name not in NOT_BUILT]

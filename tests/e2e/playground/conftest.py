@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -68,13 +69,19 @@ class Page:
         return list(self.driver.find_elements(By.CSS_SELECTOR, selector))
 
     def texts(self, selector: str) -> list[str]:
-        return [one.text for one in self.all(selector)]
+        # One script and not one call per element, which the page may redraw in between.
+        script = "return [...document.querySelectorAll(arguments[0])].map(one => one.innerText)"
+        return [str(text) for text in self.driver.execute_script(script, selector)]
 
     def text(self, element_id: str) -> str:
         return str(self[element_id].text)
 
     def until(self, happens: Any) -> Any:
-        return WebDriverWait(self.driver, WAIT_S).until(lambda _: happens())
+        # An element that the page has redrawn is looked up again.
+        wait = WebDriverWait(
+            self.driver, WAIT_S, ignored_exceptions=(StaleElementReferenceException,)
+        )
+        return wait.until(lambda _: happens())
 
     def field(self, name: str, value: str, form: str = "act-form") -> WebElement:
         field = self[form].find_element(By.NAME, name)
@@ -94,11 +101,15 @@ class Page:
     def picked(self) -> str:
         return str(self.all("#answer input:checked")[0].get_property("value"))
 
+    def code(self, language: str, part: str = "act") -> str:
+        """The code that "Copy as" makes from the fields."""
+        self[f"{part}-{language}"].click()
+        self.until(lambda: self[f"{part}-code-box"].is_displayed())
+        return str(self[f"{part}-code"].get_property("value"))
+
     def curl(self) -> str:
         """The command that "Copy as curl" makes from the fields."""
-        self["act-curl"].click()
-        self.until(lambda: self["curl"].is_displayed())
-        return str(self["curl"].get_property("value"))
+        return self.code("curl")
 
     def copied(self) -> dict[str, Any]:
         """The body in it."""
@@ -149,6 +160,8 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def page(driver: Any, url: str) -> Page:
+    driver.get(f"{url}/playground/icon.svg")
+    driver.execute_script("sessionStorage.clear()")  # the episode of the test before
     page = Page(driver, url).open()
-    page.console()  # of the test before
+    page.console()
     return page

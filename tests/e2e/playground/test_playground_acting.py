@@ -57,6 +57,7 @@ def test_an_episode_step_by_step(page: Page) -> None:
 
 def test_the_steps_of_an_episode_are_one_to_the_server(page: Page) -> None:
     """Adaptive M stops at a Q above the previous step's, which the episode alone knows."""
+    page.all("#act-form summary")[0].click()
     page["act-form"].find_element(By.NAME, "adaptive").click()
     page.field("num_candidates", "1")
     page.act()
@@ -127,7 +128,7 @@ def test_a_number_that_is_none_is_told_and_not_sent(page: Page) -> None:
         assert page.text("act-error") == "Seed is no number; correct or empty it."
         assert page.driver.switch_to.active_element.get_attribute("name") == "seed"
     assert page.text("act-status") == ""
-    assert not page["curl-box"].is_displayed()
+    assert not page["act-code-box"].is_displayed()
     assert page.run("performance.getEntriesByType('resource').length") == asked
     page.field("seed", "7")
     page.act()

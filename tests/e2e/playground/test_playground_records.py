@@ -30,7 +30,10 @@ def offer(depth: int, **other: Any) -> dict[str, Any]:
 
 
 def tree(*observations: str) -> dict[str, Any]:
-    nodes = [{"action": "Action: look", "observation": seen} for seen in observations[1:]]
+    nodes = [
+        {"id": number + 1, "parent": number, "action": "Action: look", "observation": seen}
+        for number, seen in enumerate(observations[1:])
+    ]
     return {"task_id": "served:1", "first_observation": observations[0], "nodes": nodes}
 
 
@@ -85,7 +88,7 @@ def test_recorded_episodes_are_read_here_and_broken_lines_are_told(
     page["bad-count"].click()
     assert page.texts("#bad-lines li") == [
         "offers.jsonl, line 2: no JSON",
-        "offers.jsonl, line 4: holds no candidates",
+        "offers.jsonl, line 4: is no offer, tree, label, decision group or row of choice-regret",
         "offers.jsonl, line 5: candidates is missing or not what it should be",
         "offers.jsonl, line 8: decisions is missing or not what it should be",
     ]
@@ -114,7 +117,8 @@ def test_recorded_episodes_are_read_here_and_broken_lines_are_told(
 
     page["files"].clear()
     page["files"].send_keys(files[1])
-    page.until(lambda: page.text("records-status").startswith("0 episodes. Trees hold no"))
+    page.until(lambda: page.text("records-status") == "0 episodes, 1 tree.")
+    assert page.texts("#tree-list code") == ["look", "look", "look"]
 
 
 def test_the_files_opened_last_are_shown_and_can_be_opened_again(

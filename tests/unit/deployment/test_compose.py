@@ -1,10 +1,17 @@
-"""The compose file: whole, safe by default, and in keeping with the server's settings.
+"""The compose files: whole, safe by default, and in keeping with the server's settings.
 
-No engine runs here, so what one would refuse at start is checked on the parsed file.
+Where no engine runs, what one would refuse at start is checked on the parsed files.
 """
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import tomllib
+from collections import defaultdict
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +19,26 @@ import pytest
 import yaml
 
 from server.settings.settings import Settings
+from training.jobs.explore import ExploreConfig
+from training.rollouts.hosted import find_upstream
 
-DOCKER = Path(__file__).parents[3] / "docker"
+ROOT = Path(__file__).parents[3]
+DOCKER = ROOT / "docker"
 TEXT = (DOCKER / "compose.yaml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SERVERS = ("server", "server-gpu")
 PUBLISHED = {*SERVERS, "grafana"}
+CLUSTER_TEXT = (DOCKER / "cluster" / "compose.yaml").read_text()
+CLUSTER: dict[str, Any] = yaml.safe_load(CLUSTER_TEXT)
+BOTH = pytest.mark.parametrize(
+    ("folder", "compose"),
+    [(DOCKER, COMPOSE), (DOCKER / "cluster", CLUSTER)],
+    ids=["one", "cluster"],
+)
+REPLICAS = [name for name in CLUSTER["services"] if name.startswith("replica-")]
+OPERATORS = re.compile(r"\$\{\w+:-\./\w+\}")
+"""A folder of the operator's, which need not be there."""
 VARIABLE = re.compile(r"\$\{(\w+)")
 SECRET = re.compile("PASSWORD|TOKEN$|SECRET|API_KEY")
 
@@ -56,36 +76,47 @@ def test_whatever_is_waited_for_starts_too_and_says_that_it_is_healthy(profile: 
         assert all("healthcheck" in SERVICES[other] for other in waits_for), name
 
 
-def test_every_service_has_a_health_check() -> None:
+@BOTH
+def test_every_service_has_a_health_check(folder: Path, compose: Mapping[str, Any]) -> None:
     image = (DOCKER / "Dockerfile").read_text()
     assert "\nHEALTHCHECK " in image
-    ours = {name for name in SERVICES if "build" in SERVICES[name]}
-    assert ours == set(SERVERS)
-    assert [
-        name for name in SERVICES if name not in ours and "healthcheck" not in SERVICES[name]
-    ] == []
+    without = {name for name, each in compose["services"].items() if "healthcheck" not in each}
+    assert without == (set(SERVERS) if folder == DOCKER else {"server"})
+    assert all(compose["services"][name]["image"].startswith("qguide:c") for name in without)
 
 
 def test_only_the_server_and_grafana_can_be_reached_and_by_default_from_here_alone() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert set(published) == PUBLISHED
+    published |= {
+        name: each["ports"] for name, each in CLUSTER["services"].items() if "ports" in each
+    }
+    assert set(published) == PUBLISHED
     for ports in published.values():
         assert all(port.startswith("${BIND:-127.0.0.1}:") for port in ports)
 
 
-def test_our_processes_can_gain_no_rights_and_write_only_where_they_must() -> None:
-    for name in set(SERVICES) - {"vllm"}:  # its image runs as root and compiles for itself
-        service = SERVICES[name]
+@BOTH
+def test_our_processes_can_gain_no_rights_and_write_only_where_they_must(
+    folder: Path, compose: Mapping[str, Any]
+) -> None:
+    for name, service in compose["services"].items():
+        if service["image"].startswith("vllm/"):  # runs as root and compiles for itself
+            continue
         assert service["cap_drop"] == ["ALL"], name
         assert service["read_only"] is True, name
         assert service["security_opt"] == ["no-new-privileges:true"], name
 
 
-def test_no_secret_stands_in_the_file_and_the_password_has_no_default() -> None:
-    for service in SERVICES.values():
+@BOTH
+def test_no_secret_stands_in_a_file(folder: Path, compose: Mapping[str, Any]) -> None:
+    for service in compose["services"].values():
         for name, value in service.get("environment", {}).items():
             if SECRET.search(name):
                 assert value is None or value.startswith("${"), name
+
+
+def test_the_password_has_no_default() -> None:
     password = SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"]
     assert password.startswith("${GRAFANA_PASSWORD:?")
     assert re.search(r"^GRAFANA_PASSWORD=$", (DOCKER / ".env.example").read_text(), re.MULTILINE)
@@ -103,27 +134,32 @@ def test_the_example_names_every_variable_that_is_read_and_no_other() -> None:
     assert named == {*VARIABLE.findall(TEXT), *passed_on, "COMPOSE_PROFILES"}
 
 
-def test_every_image_has_a_version() -> None:
-    for service in SERVICES.values():
-        _, _, version = service["image"].partition(":")
-        assert version not in ("", "latest")
+def test_every_image_has_a_version_which_is_the_same_in_both_files() -> None:
+    versions: dict[str, set[str]] = defaultdict(set)
+    for service in (*SERVICES.values(), *CLUSTER["services"].values()):
+        name, _, version = service["image"].partition(":")
+        versions[name].add(version)
+    assert versions.pop("qguide") == {"cpu", "cuda", "cluster"}
+    assert all(len(each) == 1 for each in versions.values())
+    assert not {"", "latest"} & set().union(*versions.values())
 
 
-def test_every_mounted_file_is_there() -> None:
-    for name, service in SERVICES.items():
+@BOTH
+def test_every_mounted_file_is_there(folder: Path, compose: Mapping[str, Any]) -> None:
+    for name, service in compose["services"].items():
         for volume in service.get("volumes", ()):
-            if volume.startswith(("${MODELS:-./models}:", "${HOOKS:-./hooks}:")):
-                continue  # a folder of the operator's
+            if OPERATORS.match(volume):
+                continue
             source = volume.partition(":")[0]
             if source.startswith("./"):
-                assert (DOCKER / source).exists(), f"{name} mounts {source}"
+                assert (folder / source).exists(), f"{name} mounts {source}"
             else:
-                assert source in COMPOSE["volumes"], f"{name} mounts {source}"
+                assert source in compose["volumes"], f"{name} mounts {source}"
 
 
 def test_every_setting_of_the_server_exists() -> None:
-    for name in SERVERS:
-        given = {key for key in SERVICES[name]["environment"] if key.startswith("QGUIDE_")}
+    for service in (*(SERVICES[name] for name in SERVERS), CLUSTER["services"]["server"]):
+        given = {key for key in service["environment"] if key.startswith("QGUIDE_")}
         assert {key.removeprefix("QGUIDE_").lower() for key in given} <= set(Settings.model_fields)
 
 
@@ -151,5 +187,111 @@ def test_the_redaction_is_found_in_a_folder_of_its_own() -> None:
 def test_the_end_of_the_server_is_waited_for() -> None:
     fields = Settings.model_fields
     drain_s = fields["drain_delay_s"].default + fields["shutdown_timeout_s"].default
-    for name in SERVERS:
-        assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) > drain_s
+    for service in (*(SERVICES[name] for name in SERVERS), CLUSTER["services"]["server"]):
+        assert int(service["stop_grace_period"].removesuffix("s")) > drain_s
+
+
+def test_the_cluster_s_services_wait_for_those_that_say_that_they_are_healthy() -> None:
+    services = CLUSTER["services"]
+    waiting = {
+        name: set(each["depends_on"]) for name, each in services.items() if "depends_on" in each
+    }
+    assert waiting == {
+        "worker": {"head"},
+        "router": set(REPLICAS),
+        "server": {"redis", "router"},
+    }
+    for others in waiting.values():
+        assert all("healthcheck" in services[other] for other in others)
+
+
+def test_the_router_s_replicas_are_the_cluster_s_each_with_a_gpu_and_an_address_of_its_own() -> (
+    None
+):
+    router = (DOCKER / "cluster" / "router.conf").read_text()
+    assert re.findall(r"^ *server (replica-\d):8000 ", router, re.MULTILINE) == REPLICAS
+    services = CLUSTER["services"]
+    reserved = [services[name]["deploy"]["resources"]["reservations"] for name in REPLICAS]
+    ids = [device["device_ids"] for each in reserved for device in each["devices"]]
+    assert ids == [[str(number)] for number in range(len(REPLICAS))]
+    # nginx asks for a name's address once: with a new one a restarted replica would stay away.
+    addresses = {services[name]["networks"]["default"]["ipv4_address"] for name in REPLICAS}
+    assert len(addresses) == len(REPLICAS)
+    [network] = CLUSTER["networks"]["default"]["ipam"]["config"]
+    assert all(address in ip_network(network["subnet"]) for address in map(ip_address, addresses))
+    assert "listen 8000;" in router
+    mounted = services["router"]["volumes"][0].split(":")[1]
+    assert mounted in services["router"]["entrypoint"]
+
+
+def test_the_cluster_s_server_and_jobs_draw_through_the_router() -> None:
+    environment = CLUSTER["services"]["server"]["environment"]
+    upstream = json.loads(environment["QGUIDE_UPSTREAMS"])[environment["QGUIDE_POLICY"]]
+    assert upstream["url"] == "http://router:8000/v1"
+    for name in REPLICAS:
+        command = CLUSTER["services"][name]["command"]
+        assert f"--served-model-name={upstream['model']}" in command
+        assert "--enable-prefix-caching" in command
+    given = dict(re.findall(r"--set (\S+?)=(\S+)", CLUSTER_TEXT))
+    workers = {k.removeprefix("workers."): v for k, v in given.items() if k.startswith("workers.")}
+    job = ExploreConfig.model_validate(
+        {
+            "output": "runs",
+            "policy": given["policy"],
+            "parallel": given["parallel"],
+            "workers": workers,
+        }
+    )
+    assert (job.workers.executor, job.workers.address) == ("ray", "auto")
+    assert job.parallel > job.workers.count
+    _, hosted = find_upstream(job.policy, {})
+    assert (str(hosted.url), hosted.model) == (upstream["url"], upstream["model"])
+
+
+def test_ray_s_machines_have_one_image_one_token_and_the_same_files() -> None:
+    head, worker = (CLUSTER["services"][name] for name in ("head", "worker"))
+    for name in ("image", "environment", "volumes"):
+        assert head[name] == worker[name]
+    assert head["environment"]["RAY_AUTH_MODE"] == "token"
+    assert head["environment"]["RAY_AUTH_TOKEN"].startswith("${RAY_AUTH_TOKEN:?")
+    [port] = [word for word in head["entrypoint"] if word.startswith("--port=")]
+    assert f"--address=head:{port.removeprefix('--port=')}" in worker["entrypoint"]
+    # An actor reserves a CPU, so that none of them starts beside the job.
+    assert "--num-cpus=0" in head["entrypoint"]
+    build = head["build"]["dockerfile_inline"]
+    [version] = re.findall(r"ray==(\S+)", build)
+    assert f"ray=={version}\n" in (ROOT / "constraints.txt").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extras["optional-dependencies"]["ray"] == ["ray>=2.50"]
+    assert build.strip().endswith("USER 10001:10001")
+
+
+def test_the_options_of_ray_exist() -> None:
+    ray = shutil.which("ray")
+    if ray is None:
+        pytest.skip("the extra ray is not installed")
+    done = subprocess.run([ray, "start", "--help"], capture_output=True, text=True, check=True)
+    for name in ("head", "worker"):
+        options = [word.split("=")[0] for word in CLUSTER["services"][name]["entrypoint"][2:]]
+        assert all(option in done.stdout for option in options)
+
+
+@BOTH
+def test_compose_itself_accepts_the_file(folder: Path, compose: Mapping[str, Any]) -> None:
+    if not has_compose():
+        pytest.skip("no docker compose")
+    variables = {"RAY_AUTH_TOKEN": "0" * 64, "GRAFANA_PASSWORD": "p", "COMPOSE_PROFILES": "cpu"}
+    command = ["docker", "compose", "--file", str(folder / "compose.yaml"), "config", "--quiet"]
+    done = subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def has_compose() -> bool:
+    """True if docker is installed with its compose plugin; no engine has to run."""
+    docker = shutil.which("docker")
+    if docker is None:
+        return False
+    command = [docker, "compose", "version"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -32,6 +32,12 @@ NAMED = re.compile(
 )
 PLACEHOLDERS = ("NAME", "/lamps", "docker/.env")
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
+INLINE = re.compile(r"`(qguide [^`\n]*training/configs/[^`\n]*)`")
+COMMANDS_IN_TEXT = [
+    Block(page, "sh", command)
+    for page in pages()
+    for command in INLINE.findall((ROOT / page).read_text(encoding="utf-8"))
+]
 
 
 def named(block: Block) -> str:
@@ -136,7 +142,9 @@ def test_python_parses_and_imports_what_there_is(block: Block) -> None:
             assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
-@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "sh"], ids=named)
+@pytest.mark.parametrize(
+    "block", [b for b in BLOCKS if b.language == "sh"] + COMMANDS_IN_TEXT, ids=named
+)
 def test_commands_and_their_options_exist(block: Block, tmp_path: Path) -> None:
     commands = list(commands_of(block, tmp_path))
     assert commands

@@ -4,6 +4,7 @@
 name = "intercode-sql"
 tasks = "data/tasks.json"            # the benchmark's; without both: a generated library
 databases = "data/sqlite"            # a folder of SQLite files
+# engine = "mariadb"                 # a private MariaDB server; databases is then the MySQL dump
 task_ids = "training/environments/intercode_sql/folds/1.txt"
 
 The name "intercode-sql-tools" has the same tasks with tool calls in the place of text.
@@ -19,7 +20,12 @@ from qnet.types import ToolCall
 from training.environment import EnvironmentBundle, EnvironmentConfig
 from training.environments.intercode_sql.actions import parse_sql
 from training.environments.intercode_sql.episode import EXECUTE_SQL, SQL_TOOL, EpisodeOptions
-from training.environments.intercode_sql.suite import SqlSuite, file_suite, generated_suite
+from training.environments.intercode_sql.suite import (
+    SqlSuite,
+    file_suite,
+    generated_suite,
+    mariadb_suite,
+)
 from training.trajectory import ChatFormat
 
 SYSTEM: Final = (
@@ -39,7 +45,10 @@ class SqlConfig(EnvironmentConfig):
 
     Attributes:
         tasks: the benchmark's file of tasks; without it tasks are generated.
-        databases: folder of the SQLite files, named after the databases in lower case.
+        engine: "sqlite" needs nothing but Python; "mariadb", the benchmark's own dialect, starts a
+            private server where it is installed.
+        databases: folder of the SQLite files, named after the databases in lower case; for
+            "mariadb" the benchmark's MySQL dump.
         first_seed: the first generated task.
         count: how many generated tasks.
         show_schema: the first observation lists tables and columns.
@@ -49,6 +58,7 @@ class SqlConfig(EnvironmentConfig):
     """
 
     tasks: Path | None = None
+    engine: Literal["sqlite", "mariadb"] = "sqlite"
     databases: Path | None = None
     first_seed: int = Field(default=0, ge=0)
     count: int = Field(default=100, ge=1)
@@ -70,6 +80,11 @@ class SqlConfig(EnvironmentConfig):
             raise ValueError(
                 f"tasks is {self.tasks} and databases {self.databases}; name both, or neither "
                 "for generated tasks"
+            )
+        if self.engine == "mariadb" and self.databases is None:
+            raise ValueError(
+                "engine is 'mariadb', but generated tasks are SQLite's; name tasks and databases, "
+                "or set engine to 'sqlite'"
             )
         return self
 
@@ -95,10 +110,11 @@ def build_suite(config: SqlConfig) -> SqlSuite:
     """The tasks that `config` describes.
 
     Raises:
-        ConfigError: the file of tasks or a database is missing.
+        ConfigError: the file of tasks, a database or its server is missing.
     """
     if config.tasks is not None and config.databases is not None:
-        return file_suite(config.tasks, config.databases, config.options)
+        build = mariadb_suite if config.engine == "mariadb" else file_suite
+        return build(config.tasks, config.databases, config.options)
     return generated_suite(config.first_seed, config.count, config.options)
 
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from qnet.errors import ConfigError, EnvironmentFailureError
 from training.environments.intercode_sql.schema_statements import answer_schema_statement
@@ -51,8 +51,27 @@ class QueryResult:
         return ERROR + self.error if self.records is None else str(self.records)
 
 
+class ReadOnlyDatabase(Protocol):
+    """A connection to one task's database, by which nothing can be changed."""
+
+    def execute(self, statement: str) -> QueryResult:
+        """Run one statement."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection; safe to call twice."""
+        ...
+
+
+def too_many_records(records: Records) -> QueryResult | None:
+    """The error of a result above the limit; None for any other."""
+    if len(records) <= MOST_RECORDS:
+        return None
+    return QueryResult(None, f"the result has more than {MOST_RECORDS:,} records")
+
+
 class Database:
-    """One connection, which nothing that it executes can change."""
+    """One SQLite connection, which nothing that it executes can change."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         """Lock the connection.
@@ -78,9 +97,7 @@ class Database:
                 records = cursor.fetchmany(MOST_RECORDS + 1)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
             return QueryResult(None, self._message(error))
-        if len(records) > MOST_RECORDS:
-            return QueryResult(None, f"the result has more than {MOST_RECORDS:,} records")
-        return QueryResult(records)
+        return too_many_records(records) or QueryResult(records)
 
     def close(self) -> None:
         """Close the connection; safe to call twice."""
@@ -155,5 +172,5 @@ def _year(value: object) -> int | None:
     return int(found.group()) if found else None
 
 
-OpenDatabase = Callable[[], Database]
+OpenDatabase = Callable[[], ReadOnlyDatabase]
 """Opens a fresh connection to one task's database."""

@@ -6,7 +6,7 @@ from typing import Final
 from qnet.errors import EnvironmentFailureError
 from qnet.types import ToolCall
 from training.environment import StepResult
-from training.environments.intercode_sql.database import Database, OpenDatabase, Records
+from training.environments.intercode_sql.database import OpenDatabase, ReadOnlyDatabase, Records
 from training.environments.intercode_sql.result_text import shortened, with_shape
 from training.environments.intercode_sql.reward import execution_reward
 from training.environments.intercode_sql.tasks import SqlTask, describe_task
@@ -80,7 +80,7 @@ class SqlEpisode:
         """
         self._task, self._gold, self._open = task, gold, open_database
         self._options = options
-        self._database: Database | None = None
+        self._database: ReadOnlyDatabase | None = None
         self._reward = 0.0
         self._taken = 0
 
@@ -125,7 +125,7 @@ class SqlEpisode:
             self.close()
         return StepResult(observation, self._reward, terminated=over, valid=valid)
 
-    def _running(self, action: str) -> Database:
+    def _running(self, action: str) -> ReadOnlyDatabase:
         if self._database is None:
             raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
         return self._database

@@ -22,6 +22,7 @@ from training.environments.intercode_sql.generated import (
     generated_task,
     library_script,
 )
+from training.environments.intercode_sql.mariadb import MariaDbServer
 from training.environments.intercode_sql.tasks import SqlTask, read_tasks
 
 CACHED_ANSWERS = 2_048
@@ -36,6 +37,8 @@ class SqlSuite:
         tasks: Sequence[SqlTask],
         opener: Callable[[SqlTask], OpenDatabase],
         options: EpisodeOptions,
+        *,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         """Open nothing yet.
 
@@ -44,6 +47,7 @@ class SqlSuite:
             tasks: with distinct ids.
             opener: to each task, what opens its database.
             options: of every episode.
+            on_close: gives back what all episodes share.
         """
         self.name = name
         self.tasks: Sequence[Task] = [task.task for task in tasks]
@@ -51,6 +55,7 @@ class SqlSuite:
         self._opener = opener
         self._gold = lru_cache(CACHED_ANSWERS)(self._run_gold)
         self._options = options
+        self._on_close = on_close
 
     def make(self, task: Task) -> SqlEpisode:
         """A fresh, single-use episode of `task`."""
@@ -59,7 +64,9 @@ class SqlSuite:
         return episode(sql_task, self._gold(task.id), self._opener(sql_task), self._options)
 
     def close(self) -> None:
-        """Nothing to give back: episodes own their connections."""
+        """Give back what all episodes share; they own their connections."""
+        if self._on_close is not None:
+            self._on_close()
 
     def _run_gold(self, task_id: str) -> Records | None:
         task = self._by_id[task_id]
@@ -88,6 +95,21 @@ def file_suite(tasks: Path, databases: Path, options: EpisodeOptions) -> SqlSuit
         return partial(open_file, paths[task.database], task.database)
 
     return SqlSuite(tasks.stem, read, opener, options)
+
+
+def mariadb_suite(tasks: Path, dump: Path, options: EpisodeOptions) -> SqlSuite:
+    """The tasks of a file of the benchmark, over a MariaDB server that holds its dump.
+
+    Raises:
+        ConfigError: the file of tasks, the dump or the server is missing.
+    """
+    read = read_tasks(tasks)
+    server = MariaDbServer(dump, [task.database for task in read])
+
+    def opener(task: SqlTask) -> OpenDatabase:
+        return server.opener(task.database)
+
+    return SqlSuite(tasks.stem, read, opener, options, on_close=server.close)
 
 
 def generated_suite(first_seed: int, count: int, options: EpisodeOptions) -> SqlSuite:

@@ -7,13 +7,13 @@ split = "train"        # or "validation", "test", "smoke"
 
 from typing import Final, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from qnet.types import TaskMarker
 from training.environment import EnvironmentBundle, EnvironmentConfig
 from training.environments.sciworld.episode import NOT_UNDERSTOOD
 from training.environments.sciworld.simulator import SimulatorPool, find_simulator
-from training.environments.sciworld.suite import SciWorldSuite, Split
+from training.environments.sciworld.suite import SciWorldSuite, Split, step_limits
 from training.trajectory import ChatFormat
 
 TASK_OPENING: Final = "Your task is to"
@@ -35,6 +35,7 @@ class SciWorldConfig(EnvironmentConfig):
 
     Attributes:
         split: the papers' train, validation or test tasks, or a few short ones of the train split.
+        kinds: names of the kinds of tasks that are played, such as "find-plant"; () for all.
         turns: actions after which every episode ends; None for the papers' limit of each task.
         processes: number of simulators, and so of steps taken at the same time.
         heap_mb: memory of each simulator's heap; an open episode takes about 12 MB of it. If there
@@ -44,10 +45,22 @@ class SciWorldConfig(EnvironmentConfig):
 
     name: Literal["sciworld"] = "sciworld"
     split: Split = "smoke"
+    kinds: tuple[str, ...] = ()
     turns: int | None = Field(default=None, ge=1)
     processes: int = Field(default=2, ge=1)
     heap_mb: int = Field(default=512, ge=128)
     episodes_per_process: int = Field(default=500, ge=1)
+
+    @field_validator("kinds")
+    @classmethod
+    def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        known = step_limits()
+        unknown = sorted(set(kinds).difference(known))
+        if unknown:
+            raise ValueError(
+                f"there is no kind {', '.join(unknown)}; the kinds are {', '.join(sorted(known))}"
+            )
+        return kinds
 
     @property
     def threads(self) -> int:
@@ -67,7 +80,7 @@ def build_suite(config: SciWorldConfig) -> SciWorldSuite:
         heap_mb=config.heap_mb,
         episodes_per_process=config.episodes_per_process,
     )
-    return SciWorldSuite(config.split, pool, turns=config.turns)
+    return SciWorldSuite(config.split, pool, kinds=config.kinds, turns=config.turns)
 
 
 SCIWORLD = EnvironmentBundle(

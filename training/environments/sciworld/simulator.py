@@ -21,6 +21,17 @@ SIMPLIFICATIONS: Final = "easy"
 EPISODE_MB: Final = 16
 """Memory of an episode's world, with some to spare."""
 
+JAVA_OPTIONS: Final = (
+    # A world is small and short-lived; more threads of the collector gain nothing.
+    "-XX:+UseSerialGC",
+    # Rooms list their objects in the order of a hash set. By default Java draws objects' hashes,
+    # so the same actions would be answered in another order each time; with the constant ones of 2
+    # the order is that of insertion, and an episode can be replayed.
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UnlockExperimentalVMOptions",
+    "-XX:hashCode=2",
+)
+
 T = TypeVar("T")
 
 
@@ -96,8 +107,7 @@ class Simulator:
                 classpath=str(archive),
                 cwd=str(archive.parent),
                 java_path=java,
-                # A world is small and short-lived; more threads of the collector gain nothing.
-                javaopts=[f"-Xmx{heap_mb}m", "-XX:+UseSerialGC"],
+                javaopts=[f"-Xmx{heap_mb}m", *JAVA_OPTIONS],
                 die_on_exit=True,
                 return_proc=True,
             )

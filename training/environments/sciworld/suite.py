@@ -1,7 +1,7 @@
 """ScienceWorld's tasks: variations listed in files, as the papers divide them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
 from typing import Final, Literal
 
@@ -17,16 +17,26 @@ _FOLDER: Final = files("training.environments.sciworld")
 class SciWorldSuite:
     """See `training.environment.GoldSuite`."""
 
-    def __init__(self, split: Split, pool: SimulatorPool, *, turns: int | None) -> None:
+    def __init__(
+        self,
+        split: Split,
+        pool: SimulatorPool,
+        *,
+        kinds: Collection[str] = (),
+        turns: int | None,
+    ) -> None:
         """List the tasks; simulators are started when they are needed.
 
         Args:
             split: name of a file of tasks.
             pool: simulators that play them.
+            kinds: the tasks' kinds; () for all.
             turns: actions after which every episode ends; None for the papers' limit of each task.
         """
         self.name = f"sciworld-{split}"
-        self.tasks: Sequence[Task] = split_tasks(split)
+        self.tasks: Sequence[Task] = [
+            task for task in split_tasks(split) if not kinds or task.kind in kinds
+        ]
         self._pool = pool
         self._turns = turns
         self._limits = step_limits()

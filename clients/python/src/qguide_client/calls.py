@@ -15,7 +15,6 @@ from qguide_client.types import (
     Decision,
     Messages,
     ModelList,
-    ModelOptions,
     Outcome,
     OutcomeOptions,
     Ranking,
@@ -23,6 +22,7 @@ from qguide_client.types import (
     RerankOptions,
     ScoreBatch,
     ScoreItem,
+    ScoreOptions,
     Scores,
 )
 
@@ -77,14 +77,14 @@ def act(messages: Messages, options: ActOptions) -> Call[Decision]:
 
 
 def score(
-    messages: Messages, candidates: Sequence[Candidate], options: ModelOptions
+    messages: Messages, candidates: Sequence[Candidate], options: ScoreOptions
 ) -> Call[Scores]:
     """POST /v1/score."""
     body = {"messages": messages, "candidates": candidates, **options}
     return _post("/v1/score", Scores, body)
 
 
-def score_batch(items: Sequence[ScoreItem], options: ModelOptions) -> Call[ScoreBatch]:
+def score_batch(items: Sequence[ScoreItem], options: ScoreOptions) -> Call[ScoreBatch]:
     """POST /v1/score/batch."""
     return _post("/v1/score/batch", ScoreBatch, {"items": items, **options})
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, closing
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
+from urllib.parse import quote
 
 import httpx
 
@@ -22,7 +23,6 @@ from qguide_client.types import (
     Decision,
     Messages,
     ModelList,
-    ModelOptions,
     Outcome,
     OutcomeOptions,
     Ranking,
@@ -30,6 +30,7 @@ from qguide_client.types import (
     RerankOptions,
     ScoreBatch,
     ScoreItem,
+    ScoreOptions,
     Scores,
 )
 from qguide_client.version import VERSION
@@ -71,13 +72,13 @@ class QGuide:
         return self.ask(calls.act(messages, options))
 
     def score(
-        self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ModelOptions]
+        self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ScoreOptions]
     ) -> Scores:
         """Score your own candidates, texts or tool calls; no two may be equal."""
         return self.ask(calls.score(messages, candidates, options))
 
     def score_batch(
-        self, items: Sequence[ScoreItem], **options: Unpack[ModelOptions]
+        self, items: Sequence[ScoreItem], **options: Unpack[ScoreOptions]
     ) -> ScoreBatch:
         """Score the candidates of several histories; if one item fails, all do."""
         return self.ask(calls.score_batch(items, options))
@@ -212,13 +213,13 @@ class AsyncQGuide:
         return await self.ask(calls.act(messages, options))
 
     async def score(
-        self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ModelOptions]
+        self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ScoreOptions]
     ) -> Scores:
         """See `QGuide.score`."""
         return await self.ask(calls.score(messages, candidates, options))
 
     async def score_batch(
-        self, items: Sequence[ScoreItem], **options: Unpack[ModelOptions]
+        self, items: Sequence[ScoreItem], **options: Unpack[ScoreOptions]
     ) -> ScoreBatch:
         """See `QGuide.score_batch`."""
         return await self.ask(calls.score_batch(items, options))
@@ -328,6 +329,8 @@ def _request(
         "json": call.body,
         "headers": {"X-Request-ID": request_id},
     }
+    if episode_id := (call.body or {}).get("episode_id"):  # for routers, which read no bodies
+        request["headers"]["X-Session-ID"] = quote(str(episode_id), safe="")
     if call.deadline_s is None:
         return request
     left_s = max(_SHORTEST_S, call.deadline_s - elapsed_s)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, Unpack
 
 from qguide_client.calls import Call, T
 from qguide_client.trajectory import C, Observation, Trajectory
-from qguide_client.types import ActOptions, Decision, ModelOptions, Outcome, OutcomeOptions, Scores
+from qguide_client.types import ActOptions, Decision, Outcome, OutcomeOptions, ScoreOptions, Scores
 
 
 class _Asks(Protocol):
@@ -54,7 +54,7 @@ class Episode(_Episode):
         return self._trajectory.add(observation, decision.action, decision)
 
     def choose(
-        self, observation: Observation, candidates: Sequence[C], **options: Unpack[ModelOptions]
+        self, observation: Observation, candidates: Sequence[C], **options: Unpack[ScoreOptions]
     ) -> C:
         """Choose the best of your own agent's candidates after an observation.
 
@@ -106,7 +106,7 @@ class AsyncEpisode(_Episode):
         return self._trajectory.add(observation, decision.action, decision)
 
     async def choose(
-        self, observation: Observation, candidates: Sequence[C], **options: Unpack[ModelOptions]
+        self, observation: Observation, candidates: Sequence[C], **options: Unpack[ScoreOptions]
     ) -> C:
         """See `Episode.choose`."""
         scores = await self._client.ask(self._trajectory.score(observation, candidates, options))

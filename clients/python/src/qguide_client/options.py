@@ -16,6 +16,12 @@ class GuidanceOptions(TypedDict, total=False):
     answer if no Q is available: `error`, or `first` for the first candidate; null takes the
     server's setting
     """
+    long_history: Literal["error", "first", "window"] | None
+    """
+    answer if the history is longer than the Q model takes: `error`, `first` for the first
+    candidate, or `window` to score after the task and the newest turns that fit; null takes the
+    server's setting
+    """
     episode_id: str | None
     """
     identifies the episode that this step belongs to; with a split alias all its steps use the
@@ -83,12 +89,28 @@ class RerankOptions(ModelOptions, total=False):
     """vLLM's: false is raw_scores"""
 
 
+class ScoreOptions(ModelOptions, total=False):
+    """Options of scoring candidates."""
+
+    long_history: Literal["error", "window"] | None
+    """
+    answer if the history is longer than the Q model takes: `error`, or `window` to score after
+    the task and the newest turns that fit; null takes the server's setting
+    """
+
+
 class ActOptions(ModelOptions, total=False):
     """Options of drawing candidates and scoring them."""
 
     fallback: Literal["error", "first"] | None
     """
     answer if no Q is available: `error`, or `first` for the first candidate; null takes the
+    server's setting
+    """
+    long_history: Literal["error", "first", "window"] | None
+    """
+    answer if the history is longer than the Q model takes: `error`, `first` for the first
+    candidate, or `window` to score after the task and the newest turns that fit; null takes the
     server's setting
     """
     adaptive: bool | None

@@ -12,9 +12,9 @@ from qguide_client.types import (
     Candidate,
     Decision,
     Messages,
-    ModelOptions,
     Outcome,
     OutcomeOptions,
+    ScoreOptions,
     Scores,
 )
 
@@ -48,10 +48,10 @@ class Trajectory:
         return calls.act(self._after(observation), chosen)
 
     def score(
-        self, observation: Observation, candidates: Sequence[Candidate], options: ModelOptions
+        self, observation: Observation, candidates: Sequence[Candidate], options: ScoreOptions
     ) -> Call[Scores]:
         """The request for a choice among the caller's own candidates."""
-        chosen: ModelOptions = {**_of_scoring(self._options), **options}
+        chosen: ScoreOptions = {**_of_scoring(self._options), **options}
         chosen["episode_id"] = self.episode_id
         return calls.score(self._after(observation), candidates, chosen)
 
@@ -82,11 +82,13 @@ class Trajectory:
             raise EpisodeError(f"episode {self.episode_id} has ended; begin another one")
 
 
-def _of_scoring(options: ActOptions) -> ModelOptions:
+def _of_scoring(options: ActOptions) -> ScoreOptions:
     """The options that a request which only scores has, too."""
-    scoring: ModelOptions = {}
+    scoring: ScoreOptions = {}
     if "q_model" in options:
         scoring["q_model"] = options["q_model"]
     if "deadline_s" in options:
         scoring["deadline_s"] = options["deadline_s"]
+    if options.get("long_history") == "window":
+        scoring["long_history"] = "window"
     return scoring

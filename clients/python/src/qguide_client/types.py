@@ -32,7 +32,7 @@ from qguide_client.answers import (
     ToolCall,
     Usage,
 )
-from qguide_client.options import ActOptions, ModelOptions, OutcomeOptions, RerankOptions
+from qguide_client.options import ActOptions, OutcomeOptions, RerankOptions, ScoreOptions
 
 Messages = Sequence[Mapping[str, Any]]
 """A history in OpenAI's shape; its last turn is not the assistant's."""
@@ -80,7 +80,6 @@ __all__ = [
     "Messages",
     "ModelCard",
     "ModelList",
-    "ModelOptions",
     "Outcome",
     "OutcomeOptions",
     "RankedDocument",
@@ -91,6 +90,7 @@ __all__ = [
     "Score",
     "ScoreBatch",
     "ScoreItem",
+    "ScoreOptions",
     "ScoreTimings",
     "ScoreUsage",
     "ScoredCandidate",

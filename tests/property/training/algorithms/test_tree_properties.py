@@ -13,8 +13,10 @@ from training.algorithms.bellman import (
     bellman_backup,
     branch_outcome,
     normalize,
+    outcome_advantage,
 )
 from training.algorithms.labelling import labelled_paths
+from training.algorithms.temporal_difference import gae_advantages, lambda_returns
 from training.algorithms.tree import Tree, merge_branch, tree_of
 from training.data.records import node_row, tree_from_row
 from training.trajectory import Step
@@ -115,6 +117,35 @@ def test_the_branch_outcome_is_the_reward_of_a_leaf_below(tree: Tree) -> None:
     for node in tree.nodes:
         if below := tree.children[node.id]:
             assert outcome[node.id] in {outcome[child] for child in below}
+
+
+@given(trees())
+def test_returns_without_discount_and_values_are_average_outcomes(tree: Tree) -> None:
+    returns = lambda_returns(tree, {}, gamma=1.0, gae_lambda=1.0)
+    assert returns == pytest.approx(average_outcome(tree))
+    advantages = gae_advantages(tree, {}, gamma=1.0, gae_lambda=1.0)
+    assert advantages == pytest.approx(outcome_advantage(tree), abs=1e-12)
+
+
+@given(trees(), gammas)
+def test_a_model_that_knows_the_outcomes_is_told_nothing_else(
+    tree: Tree, gae_lambda: float
+) -> None:
+    known = average_outcome(tree)
+    assert lambda_returns(tree, known, gamma=1.0, gae_lambda=gae_lambda) == pytest.approx(known)
+
+
+@given(trees(), gammas, st.data())
+def test_lambda_zero_reads_one_step_ahead(tree: Tree, gamma: float, data: st.DataObject) -> None:
+    values = {node.id: data.draw(outcomes) for node in tree.nodes}
+    returns = lambda_returns(tree, values, gamma=gamma, gae_lambda=0.0)
+    for node in tree.nodes:
+        below = tree.children[node.id]
+        if len(below) == 1:
+            expected = node.step.reward + gamma * values[below[0]]
+            assert returns[node.id] == pytest.approx(expected)
+        if not below:
+            assert returns[node.id] == node.step.reward
 
 
 @given(trees(), branches())

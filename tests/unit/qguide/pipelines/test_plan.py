@@ -15,10 +15,10 @@ from tests.support.serving import ROOT
 
 EMBEDDED = ROOT / "training/configs/alfworld/embedded/pipeline.toml"
 NO_MODELS = {
-    "api_key_variable", "classifiers", "device", "environment", "groups", "instructions", "judge",
-    "judges", "model", "name", "parameters", "paraphrases_sha256", "phrases", "policy_sha256",
-    "qnet_sha256", "reward_key", "runs", "slice", "target_modules", "task_key", "upstreams",
-    "verifier_sha256",
+    "address", "api_key_variable", "classifiers", "device", "environment", "groups", "instructions",
+    "judge", "judges", "model", "name", "parameters", "paraphrases_sha256", "phrases",
+    "policy_sha256", "qnet_sha256", "reward_key", "runs", "slice", "target_modules", "task_key",
+    "upstreams", "verifier_sha256",
 }  # fmt: skip
 """Fields of text, in any job, that name neither a file nor a model."""
 
@@ -179,6 +179,41 @@ def test_each_iteration_of_ipr_needs_the_agent_of_the_one_before(
     assert needs["agent_1"] == {"sft", "pairs_1"}
     assert needs["pairs_3"] == {"expert", "sft", "agent_2", "pairs_1", "pairs_2"}
     assert needs["agent_4"] == {"sft", "pairs_4", "agent_3"}
+
+
+def test_each_round_of_agentprm_needs_the_values_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/alfworld/train").mkdir(parents=True)
+    plan = build_plan(load_pipeline(ROOT / "training/configs/alfworld/pipeline_agentprm.toml"))
+    needs = {name: set(stage.needs) for name, stage in plan.stages.items()}
+    assert needs["labels_1"] == {"trees"}
+    assert needs["qnet_1"] == {"sft", "labels_1"}
+    assert needs["labels_2"] == {"trees", "qnet_1"}
+    assert needs["labels_3"] == {"trees", "qnet_2"}
+    assert needs["qnet_3"] == {"sft", "labels_3"}
+
+
+def test_the_table_of_methods_plays_what_each_method_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for games in ("train", "valid_seen"):
+        (tmp_path / "data/alfworld" / games).mkdir(parents=True)
+    pipeline = load_pipeline(ROOT / "training/configs/alfworld/low/pipeline_methods.toml")
+    plan = build_plan(pipeline)
+    needs = {name: set(stage.needs) for name, stage in plan.stages.items()}
+    assert needs["rft"] == {"expert", "sft", "samples"}
+    assert needs["state_value"] == {"sft", "searches_labels", "groups_held_back"}
+    assert needs["labels_gae"] == {"trees", "qnet_td_1"}
+    assert needs["qnet_td_2"] == {"sft", "labels_td_2", "groups_held_back"}
+    assert needs["ipr_pairs_2"] == {"expert", "sft", "ipr", "ipr_pairs"}
+    assert needs["ipr_2"] == {"sft", "ipr", "ipr_pairs_2"}
+    trained = {name for name, stage in pipeline.stages.items() if stage.job.startswith("train-")}
+    played = {name for name, stage in pipeline.stages.items() if stage.job == "evaluate"}
+    not_played = trained - {need for name in played for need in needs[name]}
+    assert not_played == {"qnet_td_1"}  # the values of the second round
 
 
 def texts_in(kind: type[BaseModel]) -> Iterator[str]:

@@ -2,14 +2,25 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from time import perf_counter
+from typing import NamedTuple
 
 import pytest
 
 from qnet.device.device_thread import DeviceThread
 from qnet.device.device_worker import BatchRun, DeviceWorker, Ending
-from qnet.errors import ScorerUnavailableError
+from qnet.errors import OverloadedError, ScorerUnavailableError
 from tests.support.device_work import Gated
+
+
+class Waiting(NamedTuple):
+    """A request that waits for its preparation."""
+
+    request: asyncio.Task[int]
+    prepared: Future[int]
 
 
 async def test_a_batch_is_observed_before_its_callers_have_their_results(
@@ -92,3 +103,52 @@ async def test_observers_that_fail_cost_no_answer_and_say_so_once(
         assert [await worker.submit(n) for n in (1, 2, 3)] == [2, 4, 6]
     assert thread.healthy
     assert [r.message for r in caplog.records] == ["what observes the device failed"] * 2
+
+
+@asynccontextmanager
+async def never_queued(thread: DeviceThread, gated: Gated) -> AsyncIterator[Waiting]:
+    """A request whose preparation has not ended; afterwards, nothing must have run or waited."""
+    waits: list[Ending] = []
+    worker = DeviceWorker(thread, gated, observe_wait=lambda _, ended: waits.append(ended))
+    prepared: Future[int] = Future()
+    request = asyncio.create_task(worker.submit(0, after=prepared))
+    await asyncio.sleep(0)
+    yield Waiting(request, prepared)
+    assert (waits, gated.batches) == ([], [])
+
+
+async def test_a_request_whose_preparation_fails_is_never_queued(
+    thread: DeviceThread, gated: Gated
+) -> None:
+    async with never_queued(thread, gated) as waiting:
+        waiting.prepared.set_exception(LookupError("no such token"))
+        with pytest.raises(LookupError, match="no such token"):
+            await waiting.request
+
+
+async def test_a_request_given_up_while_it_is_prepared_is_never_queued(
+    thread: DeviceThread, gated: Gated
+) -> None:
+    async with never_queued(thread, gated) as waiting:
+        waiting.request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting.request
+        assert waiting.prepared.cancelled()
+
+
+async def test_a_full_queue_refuses_a_request_once_it_is_prepared(gated: Gated) -> None:
+    thread = DeviceThread(max_waiting=1)
+    worker = DeviceWorker(thread, gated, max_batch=1)
+    running = asyncio.create_task(worker.submit(0))
+    await gated.is_busy()
+    queued = asyncio.create_task(worker.submit(1))
+    await asyncio.sleep(0)
+    prepared: Future[int] = Future()
+    refused = asyncio.create_task(worker.submit(2, after=prepared))
+    await asyncio.sleep(0)
+    prepared.set_result(0)
+    with pytest.raises(OverloadedError, match="1 requests wait"):
+        await refused
+    gated.gate.set()
+    await asyncio.gather(running, queued)
+    thread.close()

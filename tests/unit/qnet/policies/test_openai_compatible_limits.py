@@ -11,7 +11,7 @@ import pytest
 from qnet.errors import (
     UpstreamError,
 )
-from qnet.policies.openai_schema import Completion, read_completion
+from qnet.policies.dialects.chat import Completion, read_completion
 from qnet.types import Sampling
 from tests.support.upstream_policy import HISTORY, MIB, Body, answering
 
@@ -69,7 +69,7 @@ async def test_a_large_answer_is_parsed_on_another_thread(monkeypatch: pytest.Mo
         threads.append(threading.get_ident())
         return read_completion(answer)
 
-    monkeypatch.setattr("qnet.policies.openai_compatible.read_completion", read)
+    monkeypatch.setattr("qnet.policies.dialects.chat.read_completion", read)
     for padding in (0, MIB // 2):
         policy = answering(Body([b" " * padding, b'{"choices": [{"message": {"content": "go"}}]}']))
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())

@@ -13,7 +13,7 @@ from server.anthropic.events import events_of
 from server.anthropic.schemas import MessagesRequest
 from server.anthropic.translation import Asked, message_of, read_message
 from server.chat.schemas import GuidanceOptions
-from server.guidance.guided_step import GuidedStepResult
+from server.guidance.step_types import GuidedStepResult
 
 TOOL = {"name": "go", "description": "Go.", "input_schema": {"type": "object"}}
 WIRED = {"name": "go", "description": "Go.", "parameters": {"type": "object"}}

@@ -70,6 +70,9 @@ def test_every_arm_begins_at_0_so_that_a_rate_sees_its_first_episode(serve: Serv
     client = serve(SPLIT)
     for metric in ("qguide_episodes_total", "qguide_unguided_total"):
         assert told(client, metric) == {f'q_model="{arm}"': 0.0 for arm in ARMS}
+    actions = told(client, "qguide_threshold_actions_total")
+    assert actions['action="stop",outcome="stopped",q_model="shop@a"'] == 0
+    assert set(actions.values()) == {0.0}
 
 
 @pytest.mark.parametrize("perturb", [True, False])

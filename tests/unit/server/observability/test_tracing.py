@@ -8,26 +8,15 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-import server.q_models.build
 from qnet.errors import ConfigError
 from server.chat.fake_openai import FakeUpstream
-from server.observability.tracing import OtelTracing, build_tracing
+from server.observability.tracing import build_tracing
 from server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, settings_of
 
 BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 2}
-
-
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Exporter of the spans of all servers that are started afterwards."""
-    exporter = InMemorySpanExporter()
-    tracing = OtelTracing(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(server.q_models.build, "build_tracing", lambda _: tracing)
-    return exporter
 
 
 def named(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:

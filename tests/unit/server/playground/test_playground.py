@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from qguide.commands.playground_games import build_games
 from server.access.keys import create_key
 from server.app import create_app
 from server.settings.settings import SCRIPTED, Settings
@@ -137,6 +138,8 @@ def test_abilities_say_what_the_page_may_offer(serve: Serve, tmp_path: Path) -> 
         "perturb": False,
         "num_candidates": 5,
         "max_candidates": 8,
+        "recorded": False,
+        "games": None,
     }
     keys_file = tmp_path / "keys.json"
     create_key(keys_file, "ada")
@@ -161,8 +164,10 @@ def test_everything_comes_from_this_server_and_is_there() -> None:
     assert "@import" not in style
     addresses = set(re.findall(r"https?://[^\s\"')]+", SCRIPT + style))
     assert addresses == {"http://www.w3.org/2000/svg"}, "a name, which nobody fetches"
-    for imported in re.findall(r'(?:from|import\() ?"(.+?)"', SCRIPT):
-        assert imported.removeprefix("./") in names
+    imports = re.findall(r'^(?:import|\}).* from "(.+?)"|\bimport\("(.+?)"', SCRIPT, re.MULTILINE)
+    assert imports
+    for static, dynamic in imports:
+        assert (static or dynamic).removeprefix("./") in names
 
 
 def test_no_text_is_ever_made_markup_or_code() -> None:
@@ -191,15 +196,18 @@ def test_every_element_that_a_module_asks_for_is_in_the_page() -> None:
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     """The server's OpenAPI document."""
-    document: dict[str, Any] = create_app(Settings(policy=SCRIPTED)).openapi()
+    document: dict[str, Any] = create_app(
+        Settings(policy=SCRIPTED, admin=True), games=build_games({"name": "fake"})
+    ).openapi()
     return document
 
 
 def test_every_route_that_a_module_calls_is_served(document: dict[str, Any]) -> None:
-    calls = re.findall(r'ask\("(GET|POST)", "(.+?)"', SCRIPT)
-    assert len(calls) == len(re.findall(r"\bask\((?!method)", SCRIPT)) == 4
+    calls = re.findall(r'\bask\("(GET|POST)", ["`](.+?)[?"`]', SCRIPT)
+    assert len(calls) == len(re.findall(r"(?<!\.)(?<!async )\bask\((?!method)", SCRIPT))
     for method, path in calls:
-        assert method.lower() in document["paths"][f"/{path}"], path
+        named = re.sub(r"\$\{.+?\}", "{episode}", path)
+        assert method.lower() in document["paths"][f"/{named}"], path
     assert len(re.findall(r"\bfetch\(", SCRIPT)) == 1
 
 
@@ -229,7 +237,7 @@ def test_what_is_sent_has_the_servers_names(document: dict[str, Any]) -> None:
         ("answer", ("ActResponse", "ScoreResponse", "ErrorBody")),
         ("usage", ("Usage",)),
         ("timings", ("Timings",)),
-        ("abilities", ("Abilities",)),
+        ("abilities", ("PageFeatures",)),
         ("models", ("ModelList",)),
         ("card", ("ModelCard",)),
     ],

@@ -175,7 +175,7 @@ async def test_as_a_shadow_it_scores_again_and_its_own_client_is_closed_on_drop(
         assert (await client.post("/v1/score", json=body("demo"))).status_code == 200
         await until(lambda: not models.q_models._shadows._tasks)
         metrics = (await client.get("/metrics")).text
-        assert 'outcome="failed"' not in metrics
+        assert 'qguide_shadow_requests_total{outcome="failed"' not in metrics
         assert vllm.asked[-1]["input"]
         again = on_threads(big)._shadow_resident._scorer
         assert isinstance(again, VllmScorer)

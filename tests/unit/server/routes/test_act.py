@@ -51,6 +51,7 @@ def test_every_stage_says_what_it_cost(client: TestClient) -> None:
         "scored_tokens": prompt_words + completion_words,
         "cached_tokens": 0,
         "paraphrase_tokens": 0,
+        "threshold_tokens": 0,
         "cached_prompt_tokens": 0,
     }
     timings = answer["timings_ms"]

@@ -17,6 +17,14 @@ def test_a_model_of_openais_needs_only_its_key(monkeypatch: pytest.MonkeyPatch) 
     assert upstream.api_key.get_secret_value() == "secret"
 
 
+def test_a_model_of_anthropics_is_asked_in_its_own_dialect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    name, fields = named_upstream("anthropic:claude-haiku-4-5")
+    upstream = Upstream.model_validate(fields)
+    assert (name, upstream.dialect) == ("claude-haiku-4-5", "messages")
+    assert str(upstream.url) == "https://api.anthropic.com/v1"
+
+
 def test_an_address_gets_no_key_of_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     name, fields = named_upstream("http://127.0.0.1:8001/v1#Qwen/Qwen3-8B")
@@ -28,8 +36,9 @@ def test_an_address_gets_no_key_of_another_server(monkeypatch: pytest.MonkeyPatc
     ("text", "reason"),
     [
         ("openai:gpt-4.1-mini", "OPENAI_API_KEY is not set"),
-        ("gpt-4.1-mini", "is neither openai:MODEL nor an address"),
-        ("http://127.0.0.1:8001/v1", "is neither openai:MODEL nor an address"),
+        ("anthropic:claude-haiku-4-5", "ANTHROPIC_API_KEY is not set"),
+        ("gpt-4.1-mini", "is neither openai:MODEL or anthropic:MODEL nor an address"),
+        ("http://127.0.0.1:8001/v1", "is neither openai:MODEL or anthropic:MODEL nor an address"),
         ("http://127.0.0.1:8001/v1#a:b", "'a:b' .* cannot be its name"),
     ],
 )
@@ -37,6 +46,7 @@ def test_what_names_no_upstream_is_refused(
     text: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError, match=reason):
         named_upstream(text)
 

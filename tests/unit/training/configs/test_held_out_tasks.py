@@ -2,6 +2,7 @@
 
 import pytest
 
+from qguide.pipelines.config import load_pipeline
 from tests.support.serving import ROOT
 from training.configs.job_files import load_config
 from training.environment import EnvironmentConfig
@@ -26,8 +27,8 @@ def environment_of(folder: str, job: str) -> EnvironmentConfig:
     return environment
 
 
-def start_pages(folder: str, job: str) -> set[str]:
-    suite = build_selected_suite(environment_of(folder, job))
+def start_pages(environment: EnvironmentConfig) -> set[str]:
+    suite = build_selected_suite(environment)
     pages = set()
     for task in suite.tasks:
         episode = suite.make(task)
@@ -38,17 +39,23 @@ def start_pages(folder: str, job: str) -> set[str]:
 
 @pytest.mark.parametrize("folder", ["hotpotqa", "webshop"])
 def test_no_two_jobs_start_from_the_same_page(folder: str) -> None:
-    pages = {job: start_pages(folder, job) for job in KINDS}
+    pages: dict[str, set[str]] = {job: set() for job in KINDS}
+    for stage in load_pipeline(CONFIGS / folder / "pipeline.toml").stages.values():
+        if stage.job in KINDS:
+            config = load_config(KINDS[stage.job], stage.config, stage.set)
+            pages[stage.job] |= start_pages(config.environment)
+    assert len(pages["collect"]) > 1000
     assert len(pages["evaluate"]) > 100
     assert pages["collect"].isdisjoint(pages["evaluate"])
     assert pages["groups"].isdisjoint(pages["evaluate"])
     assert pages["collect"].isdisjoint(pages["groups"])
 
 
-def test_scienceworld_is_evaluated_on_another_list() -> None:
+@pytest.mark.parametrize("folder", ["sciworld", "sciworld/short"])
+def test_scienceworld_is_evaluated_on_another_list(folder: str) -> None:
     tasks = {}
     for job in KINDS:
-        environment = environment_of("sciworld", job)
+        environment = environment_of(folder, job)
         assert isinstance(environment, SciWorldConfig)
         tasks[job] = {task.id for task in split_tasks(environment.split)}
     assert (tasks["collect"] | tasks["groups"]).isdisjoint(tasks["evaluate"])

@@ -7,11 +7,13 @@ from random import Random
 import pytest
 
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError, UpstreamUnavailableError
+from qnet.policies.local import LocalPolicy
 from qnet.types import Candidate, Message, SampleRequest
+from tests.support.tiny_models import policy_model, renderer
 from training.environment import StepResult
 from training.exploration.step_rewards import StepReward, StepRewards, step_reward
 from training.rollouts.lockstep import run_together
-from training.trajectory import Step
+from training.trajectory import Step, path_history
 
 
 @dataclass
@@ -27,6 +29,25 @@ class Coin:
         self.word += action
         ended = len(self.word) == 2
         return StepResult(self.word, self.word.count("a") / 2 if ended else 0.0, ended)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@dataclass
+class Replay:
+    """Answers as it did in the steps before, and then anything without an end."""
+
+    steps: Sequence[Step]
+    taken: int = 0
+
+    def reset(self) -> str:
+        return "Toss."
+
+    def step(self, action: str) -> StepResult:
+        self.taken += 1
+        known = self.taken <= len(self.steps)
+        return StepResult(self.steps[self.taken - 1].observation if known else "?", 0.0, False)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -122,3 +143,23 @@ def test_steps_that_replay_differently_are_refused() -> None:
     task = step_reward(Coin, "Toss.", before, options=StepRewards(), seed_parts=(0,))
     with pytest.raises(EnvironmentFailureError, match="differs after 1 actions"):
         run_together([task], policy=Tosser())
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 2**24])
+def test_five_roll_outs_from_a_state_read_its_tokens_once(cache_bytes: int) -> None:
+    before = [Step("Action: a", "a"), Step("Action: b", "ab " * 20)]
+    computed = []
+    for rollouts in (1, 5):
+        policy = LocalPolicy(policy_model(), cache_bytes=cache_bytes)
+        task = step_reward(
+            lambda: Replay(before),
+            "Toss.",
+            before,
+            options=StepRewards(rollouts=rollouts, max_steps=3, max_tokens=6),
+            seed_parts=(0, rollouts),
+        )
+        [found] = run_together([task], policy=policy)
+        assert len(found.rollouts) == rollouts
+        computed.append(policy.prefill_tokens)
+    history = path_history("Toss.", before)
+    assert computed == [len(renderer().encode_history(history))] * 2

@@ -88,6 +88,35 @@ def test_each_candidate_is_played_on_as_often_as_asked_or_until_it_ends_the_epis
     assert any(len({k.steps for k in c.continuations}) == 2 for c in candidates)
 
 
+def test_no_continuation_outlives_the_limit_of_the_episode(tmp_path: Path) -> None:
+    decisions = Decisions(max_steps=8, horizon=12, total_steps=10)
+    rows = play(configure(tmp_path, decisions=decisions))
+    cut_off = set()
+    for row in rows:
+        for step, decision in enumerate(row.decisions):
+            for candidate in decision.candidates if len(decision.candidates) > 1 else ():
+                for continuation in candidate.continuations:
+                    assert step + continuation.steps <= 10
+                    if not continuation.terminated:
+                        cut_off.add(step + continuation.steps)
+    assert cut_off == {10}
+
+
+def test_a_run_without_a_total_limit_can_be_resumed_as_before_there_was_one(
+    tmp_path: Path,
+) -> None:
+    assert "total_steps" not in Decisions().model_dump()
+    assert Decisions(total_steps=40).model_dump()["total_steps"] == 40
+    play(configure(tmp_path))
+    with pytest.raises(ConfigError, match=r"decisions\.total_steps was None and is 9"):
+        play(configure(tmp_path, decisions=Decisions(max_steps=8, horizon=12, total_steps=9)))
+
+
+def test_a_total_limit_below_the_episodes_own_is_refused() -> None:
+    with pytest.raises(ValidationError, match="total_steps is 9, but an episode has up to"):
+        Decisions(max_steps=10, total_steps=9)
+
+
 def test_outside_the_valued_share_the_taken_candidate_is_kept_with_the_episode_itself(
     tmp_path: Path,
 ) -> None:

@@ -1,12 +1,15 @@
 """The label job: from trees to labelled paths."""
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from qnet.errors import ConfigError, RecordError
 from qnet.records import TreeRow
+from qnet.types import ScoreRequest, ScoreResult
 from training.data.records import LabelRow, SearchRow
 from training.data.runs import JsonlWriter, read_rows
 from training.jobs.label import LabelConfig, run_label
@@ -50,6 +53,94 @@ def test_the_values_of_a_search_are_labels_and_unvisited_nodes_have_none(tmp_pat
     assert [row.q_values for row in rows] == [(0.6, None), (None, 0.5, 1.0), (-1.0,)]
     again = config.model_copy(update={"target": "q", "output": tmp_path / "q"})
     assert label(tmp_path, again)[0].q_values == (0.9, 1.0)
+
+
+class Sees:
+    """Fixed values of the golden actions, or of what they were answered."""
+
+    name = "sees"
+
+    def __init__(self, *, reads_observation: bool = False, ranks: bool = False) -> None:
+        self.reads_observation = reads_observation
+        self.ranks = ranks
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        return [ScoreResult(tuple(self._q(request)), 1) for request in requests]
+
+    def _q(self, request: ScoreRequest) -> Iterator[float]:
+        for number, candidate in enumerate(request.candidates):
+            if self.reads_observation:
+                yield 0.9 if request.observations[number][0].content == "two" else 0.1
+            else:
+                yield {"a": 0.5, "b": 0.8, "c": 0.4, "d": 0.9, "e": 0.2}[candidate.content[-1]]
+
+
+def bootstrapped(trees: Path, output: Path, **changes: object) -> LabelConfig:
+    values = {"trees": [trees], "output": output, "target": "td", "qnet": "any"}
+    return LabelConfig.model_validate(values | {"gamma": 0.9, "gae_lambda": 0.5} | changes)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("td", [(0.687375, 1.0), (None, 0.855, 1.0), (0.0,)]),
+        ("gae", [(0.287375, 0.4), (None, 0.255, 0.1), (-0.4,)]),
+    ],
+)
+def test_labels_are_made_of_a_models_values(
+    tmp_path: Path, target: str, expected: list[tuple[float | None, ...]]
+) -> None:
+    trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
+    config = bootstrapped(trees, tmp_path / "labels", target=target)
+    run_label(config, scorer=Sees())
+    rows = list(read_rows(config.output / "rows.jsonl", LabelRow))
+    for row, labels in zip(rows, expected, strict=True):
+        assert row.target == target
+        assert row.q_values == tuple(q if q is None else pytest.approx(q) for q in labels)
+
+
+def test_a_model_may_value_the_states_that_actions_led_to(tmp_path: Path) -> None:
+    trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
+    config = bootstrapped(trees, tmp_path / "labels", gae_lambda=0.0)
+    run_label(config, scorer=Sees(reads_observation=True))
+    rows = list(read_rows(config.output / "rows.jsonl", LabelRow))
+    # The state after node 3 is "two"; its sibling, node 2, and node 4 were answered "won".
+    values = (pytest.approx(0.9 * 0.5), 1.0)
+    assert [row.q_values for row in rows] == [values, (None, pytest.approx(0.09), 1.0), (0.0,)]
+
+
+def test_ranks_and_unknown_observations_are_no_values(tmp_path: Path) -> None:
+    tree = golden_tree("two_ways_home")
+    trees = write_trees(tmp_path / "trees", tree)
+    with pytest.raises(ConfigError, match="ranks are no values"):
+        run_label(bootstrapped(trees, tmp_path / "ranks"), scorer=Sees(ranks=True))
+    last = tree.nodes[-1].model_copy(update={"observation": ""})
+    unseen = tree.model_copy(update={"nodes": (*tree.nodes[:-1], last)})
+    trees = write_trees(tmp_path / "unseen", unseen)
+    with pytest.raises(ConfigError, match="node 5: what the action was answered was not recorded"):
+        run_label(bootstrapped(trees, tmp_path / "no"), scorer=Sees(reads_observation=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"qnet": ""}, "gae_lambda is 0.5, but there is no qnet"),
+        ({"target": "avg"}, "labels of the target 'avg' are not made of a Q model's values"),
+    ],
+)
+def test_a_model_is_named_where_its_values_are_read(
+    tmp_path: Path, changes: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        bootstrapped(tmp_path, tmp_path / "labels", **changes)
+
+
+def test_runs_from_before_there_were_such_targets_have_the_same_configuration(
+    tmp_path: Path,
+) -> None:
+    written = LabelConfig(trees=(tmp_path,), output=tmp_path).model_dump()
+    assert not {"qnet", "gae_lambda", "inference"} & written.keys()
+    assert bootstrapped(tmp_path, tmp_path).model_dump()["gae_lambda"] == 0.5
 
 
 def test_values_of_a_search_are_not_made_up(tmp_path: Path) -> None:

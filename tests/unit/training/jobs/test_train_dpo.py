@@ -83,6 +83,17 @@ def test_adapters_learn_the_pairs_and_are_merged(config: TrainDpoConfig) -> None
     assert changed == {name for name in start if "_proj" in name}
 
 
+def test_policy_and_reference_are_rounded_alike_beside_adapters(config: TrainDpoConfig) -> None:
+    options = {"lora": Lora(rank=8), "epochs": 1, "frozen_dtype": "bfloat16"}
+    optimization = config.optimization.model_copy(update=options)
+    run_train_dpo(config.model_copy(update={"optimization": optimization}))
+    model = loaded(config.output / "checkpoint").model
+    embedded = (part.get_input_embeddings().weight for part in (model.policy, model.reference))
+    assert torch.equal(*embedded)
+    weight = model.reference.get_input_embeddings().weight
+    assert torch.equal(weight, weight.bfloat16().float())
+
+
 def test_the_first_loss_is_that_of_a_coin(config: TrainDpoConfig) -> None:
     run_train_dpo(config)
     assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)

@@ -285,6 +285,18 @@ def test_a_qnet_learns_what_an_observation_says(tmp_path: Path, policy: Path) ->
     assert false.q_values[1] > true.q_values[1]
 
 
+def test_a_head_on_a_trunk_held_in_bfloat16_is_written_in_float32(
+    tmp_path: Path, policy: Path
+) -> None:
+    optimization = {"epochs": 1, "batch_tokens": 300, "frozen_dtype": "bfloat16"}
+    config = small_config(tmp_path, policy, freeze_trunk=True, optimization=optimization)
+    assert "spearman" in run_train_qnet(config).metrics
+    written = load_file(tmp_path / "qnet" / "checkpoint" / "model.safetensors")
+    assert {weight.dtype for weight in written.values()} == {torch.float32}
+    trunk = load_file(policy / "model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(written["trunk.embed_tokens.weight"], trunk.bfloat16().float())
+
+
 def test_labels_without_a_last_observation_cannot_train_a_reader_of_observations(
     tmp_path: Path, policy: Path, labels: Path
 ) -> None:
@@ -475,6 +487,46 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
     assert float(tree_loss(told(0.0, 1.0), tree, Objective()).total) == 2.0
     assert sibling_accuracy([told(0.3, 0.2)], [tree]) == (1.0, 1.0)
     assert sibling_accuracy([told(0.2, 0.2)], [tree]) == (0.5, 0.5)
+
+
+def test_progress_is_the_difference_to_the_action_before(
+    tmp_path: Path, trajectories: Path
+) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1)))
+    renderer = load_policy(tmp_path / "sft" / "checkpoint").renderer
+    ask, red = episode("red")[:2]
+    rows = [
+        LabelRow(
+            task_id="t",
+            kind="say",
+            environment="echo",
+            target="td",
+            messages=rows_of((ask, red, ask, episode(said)[1])),
+            q_values=q_values,
+            node_ids=(1, node),
+            parent_ids=(0, 1),
+        )
+        for said, node, q_values in (("red", 2, (0.5, 1.0)), ("blue", 3, (None, 0.25)))
+    ]
+    [tree] = pack_tree(
+        renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64
+    )
+    # The label of node 1 is in the first path alone, but it comes before both of its children.
+    [(win, before), (lose, same)] = tree.successions
+    assert before == same
+    assert [place.q_value for place in (before, win, lose)] == [0.5, 1.0, 0.25]
+    q_T = torch.zeros(len(tree))
+    q_T[[before.position, win.position, lose.position]] = torch.tensor([0.4, 0.6, 0.3])
+    promise = 0.1**2 + 0.4**2 + 0.05**2
+    progress = (0.2 - 0.5) ** 2 + (-0.1 + 0.25) ** 2
+    assert float(tree_loss(q_T, tree, Objective()).total) == pytest.approx(promise)
+    total = tree_loss(q_T, tree, Objective(progress_weight=2.0)).total
+    assert float(total) == pytest.approx(promise + 2 * progress)
+
+
+def test_trainings_from_before_progress_have_the_same_configuration() -> None:
+    assert "progress_weight" not in Objective().model_dump()
+    assert Objective(progress_weight=1.0).model_dump()["progress_weight"] == 1.0
 
 
 def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:

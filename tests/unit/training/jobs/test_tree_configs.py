@@ -17,6 +17,7 @@ from training.exploration.step_rewards import StepRewards
 from training.exploration.tree_expansion import Exploration
 from training.jobs.choice_regret import ChoiceRegretConfig
 from training.jobs.collect import CollectConfig
+from training.jobs.evaluate import EvaluateConfig
 from training.jobs.explore import ExploreConfig
 from training.jobs.groups import GroupsConfig
 from training.jobs.ipr import IprConfig
@@ -46,6 +47,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "train_dpo": TrainDpoConfig,
     "train_policy": TrainPolicyConfig,
     "paraphrase": ParaphraseConfig,
+    "evaluate": EvaluateConfig,
 }
 JOB_FILES = sorted(p for p in CONFIGS.rglob("*.toml") if not p.stem.startswith("pipeline"))
 """A pipeline's file is no job's; the tests of pipelines plan it."""

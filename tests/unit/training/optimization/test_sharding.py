@@ -98,6 +98,34 @@ def test_sharded_weights_end_as_whole_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_fsdp2")
+def test_stopped_and_resumed_uneven_shards_end_bit_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Loop._save
+
+    def stop_after_three(loop: Loop[QNet]) -> None:
+        save(loop)
+        if loop.step == 3:
+            raise ConfigError("stopped")
+
+    def end_of(folder: Path) -> dict[str, torch.Tensor]:
+        _clear_sharding_prop_cache()
+        torch.manual_seed(0)
+        return train(folder, 2)[0]
+
+    whole = end_of(tmp_path / "whole")
+    assert len(whole["trunk.embed_tokens.weight"]) % 2 == len(whole["head.out.weight"]) % 2 == 1
+    with monkeypatch.context() as stopping:
+        stopping.setattr(Loop, "_save", stop_after_three)
+        with pytest.raises(ConfigError, match="stopped"):
+            end_of(tmp_path / "broken")
+    assert [path.name for path in (tmp_path / "broken").glob("state-*")] == ["state-000003"]
+    ended = end_of(tmp_path / "broken")
+    assert ended.keys() == whole.keys()
+    assert all(torch.equal(ended[name], weight) for name, weight in whole.items())
+
+
+@pytest.mark.usefixtures("_fsdp2")
 def test_sharded_adapters_are_merged_as_whole_ones(tmp_path: Path) -> None:
     ends = []
     for processes in (1, 2):
@@ -113,6 +141,12 @@ def test_sharded_adapters_are_merged_as_whole_ones(tmp_path: Path) -> None:
 def test_muon_does_not_update_shards(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"set optimization\.optimizer to 'adamw'"):
         train(tmp_path, 2, optimizer="muon")
+
+
+@pytest.mark.usefixtures("_fsdp2")
+def test_frozen_weights_of_another_type_are_not_sharded(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"frozen_dtype is 'bfloat16'.*set it to 'float32'"):
+        train(tmp_path, 2, lora={"rank": 2}, frozen_dtype="bfloat16")
 
 
 @pytest.mark.usefixtures("_fsdp2")

@@ -116,7 +116,7 @@ def test_more_clients_than_the_server_lets_one_caller_have_are_told_as_429() -> 
 
 def test_a_server_that_is_gone_is_told_as_what_broke() -> None:
     row = measure_load(Load("http://127.0.0.1:9", "url", "act", 1, 2.0, 0.0, candidates=3, seed=0))
-    assert set(row.errors) == {"ConnectError"}
+    assert set(row.errors) == {"ConnectionRefusedError"}
 
 
 def test_the_command_starts_a_server_prints_writes_and_draws(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_command_starts_a_server_prints_writes_and_draws(tmp_path: Path) -> 
     )
     assert done.exit_code == 0, done.output
     assert "scripted act" in done.output
-    assert "over drawing and scoring at 1 client" in " ".join(done.output.split())
+    assert "over an idle server at 1 client, goal 1:" in " ".join(done.output.split())
     run = ServeRun.model_validate_json(output.read_text())
     assert run.complete
     assert [(row.endpoint, row.clients) for row in run.rows] == [
@@ -139,6 +139,7 @@ def test_the_command_starts_a_server_prints_writes_and_draws(tmp_path: Path) -> 
     assert all(row.requests_per_s > 0 and not row.errors for row in run.rows)
     assert all(row.latency_ms and row.latency_ms.p50 > 0 for row in run.rows)
     assert all(row.client_ms is not None and row.client_ms > 0 for row in run.rows)
+    assert all((row.server_cpu_ms or 0) > (row.idle_cpu_ms or 0) > 0 for row in run.rows)
     assert "an idle server" in " ".join(done.output.split())
     assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 

@@ -1,13 +1,13 @@
 """Episodes over generated and real tasks: rewards, endings, and the folds."""
 
 import json
-import lzma
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from qnet.errors import ConfigError
+from tests.support.recorded_sql import share_of_equal_rewards
 from training.environments.intercode_sql.actions import parse_sql
 from training.environments.intercode_sql.bundle import (
     INTERCODE_SQL,
@@ -121,22 +121,5 @@ def test_recorded_submissions_earn_here_what_they_earned_in_mysql(
     tasks, databases = intercode_sql_data
     config = InterCodeSqlConfig(tasks=tasks, databases=databases, turns=1_000)
     suite = build_suite(config)
-    by_number = {int(task.id.rpartition("/")[2]): task for task in suite.tasks}
-    recorded: dict[tuple[int, str], float] = {}
-    for line in lzma.decompress(recorded_sql_episodes.read_bytes()).splitlines():
-        episode = json.loads(line)
-        if "react" not in episode["run"]:
-            recorded |= {
-                (episode["task_id"], turn["action"]): max(0.0, turn["reward"])
-                for turn in episode["turns"]
-                if turn["valid"] and turn["action"].lower().startswith("select")
-            }
-    some = sorted(recorded.items())[::4]
-    same = 0
-    for (number, action), reward in some:
-        playing = suite.make(by_number[number])
-        playing.reset()
-        same += abs(playing.step(action).reward - reward) < 0.006
-        playing.close()
-    assert len(some) >= 1_000
-    assert same / len(some) >= 0.93
+    share = share_of_equal_rewards(suite, recorded_sql_episodes)
+    assert share >= 0.93

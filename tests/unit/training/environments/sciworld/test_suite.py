@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from qnet.errors import ConfigError, EnvironmentFailureError
 from training.environment import Task
@@ -50,6 +51,32 @@ def test_every_kind_of_task_has_a_limit() -> None:
     assert len(kinds) == 24
     assert step_limits().keys() == kinds
     assert (step_limits()["boil"], step_limits()["lifespan-longest-lived"]) == (100, 10)
+
+
+@pytest.mark.usefixtures("sciworld_installed")
+def test_only_the_named_kinds_are_played() -> None:
+    kinds = ("find-plant", "lifespan-longest-lived")
+    suite = build_suite(SciWorldConfig(split="validation", kinds=kinds))
+    assert {task.kind for task in suite.tasks} == set(kinds)
+    assert len(suite.tasks) == 20
+
+
+def test_a_kind_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValidationError, match="no kind find-ghost; the kinds are boil"):
+        SciWorldConfig(kinds=("find-ghost",))
+
+
+def test_every_simulator_lists_objects_in_the_same_order(sciworld_installed: None) -> None:
+    """By Java's default hashes, the starts of this task differ."""
+    seen = set()
+    for _ in range(2):
+        pool = SimulatorPool(processes=1)
+        for _ in range(2):
+            episode = SciWorldEpisode(pool, "find-animal", 1, turns=15)
+            seen.add(episode.reset() + episode.step("teleport to art studio").observation)
+            episode.close()
+        pool.close()
+    assert len(seen) == 1
 
 
 def test_the_splits_are_the_papers(sciworld_indices: Path) -> None:

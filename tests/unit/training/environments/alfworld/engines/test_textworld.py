@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qnet.errors import EnvironmentFailureError
+from training.environments.alfworld.engines import textworld
 from training.environments.alfworld.engines.textworld import (
     BANNER,
     EnginePool,
@@ -110,8 +111,9 @@ def test_an_answer_that_does_not_come_in_time_kills_the_worker(games: list[Path]
 
 
 def test_games_that_follow_each_other_in_one_library_are_as_new_and_end_well(
-    games: list[Path],
+    games: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(textworld, "_EXIT_TIMEOUT_S", 120.0)  # the machine may be busy
     pool = EnginePool(processes=1)
     worker = pool.acquire(str(games[0]))
     said: list[list[str]] = []

@@ -7,7 +7,7 @@ import pytest
 
 from qnet.decision.selection import distinct
 from qnet.openai_messages import reworded, text_of, wire_message
-from qnet.policies.openai_schema import read_completion
+from qnet.policies.dialects.chat import read_completion
 from qnet.types import spent_on
 from qnet.usage import NOTHING, TokenUsage
 

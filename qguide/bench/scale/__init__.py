@@ -1,0 +1,1 @@
+"""Scale benchmark: a simulation of many replicas from the measured cost of one step."""

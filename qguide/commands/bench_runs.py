@@ -1,0 +1,122 @@
+"""Benchmarks run with a progress bar, then reported."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from qguide.bench.fairness.fairness import FairnessBench
+    from qguide.bench.gpu.config import GpuCheck
+    from qguide.bench.read_ahead.read_ahead import ReadAheadBench
+    from qguide.bench.rollouts.rollouts import RolloutsBench
+    from qguide.bench.scale.config import ScaleBench
+    from qguide.bench.score.config import ScoreBench
+    from qguide.bench.serve.load_test import ServeBench
+
+
+def run_score(config: "ScoreBench") -> None:
+    """Measure scoring; write the plot."""
+    from qguide.bench.score.report import plot_run, print_run
+    from qguide.bench.score.run import count_turns, score_bench
+
+    with _steps(count_turns(config)) as advance:
+        run = score_bench(config, advance=advance)
+    print_run(run, Console())
+    plot_run(run, config.plot)
+
+
+def run_gpu(config: "GpuCheck") -> bool:
+    """Check a GPU; True if it passed."""
+    from qguide.bench.gpu.parts import parts_of
+    from qguide.bench.gpu.report import print_gpu
+    from qguide.bench.gpu.run import gpu_check
+
+    with _steps(len(parts_of(config, config.output.parent))) as advance:
+        run = gpu_check(config, advance=advance)
+    print_gpu(run, Console())
+    return run.passed
+
+
+def run_fairness(config: "FairnessBench") -> None:
+    """Measure fairness between keys."""
+    from qguide.bench.fairness.fairness import fairness_bench, scenes
+    from qguide.bench.fairness.report import print_fairness
+
+    with _steps(len(scenes())) as advance:
+        run = fairness_bench(config, advance=advance)
+    print_fairness(run, Console())
+
+
+def run_read_ahead(config: "ReadAheadBench") -> None:
+    """Measure reading ahead."""
+    from qguide.bench.read_ahead.read_ahead import read_ahead_bench
+    from qguide.bench.read_ahead.report import print_read_ahead
+
+    with _steps(config.repeats + 1) as advance:
+        run = read_ahead_bench(config, advance=advance)
+    print_read_ahead(run, Console())
+
+
+def run_rollouts(config: "RolloutsBench") -> None:
+    """Measure episodes of a hosted policy."""
+    from qguide.bench.rollouts.report import print_rollouts
+    from qguide.bench.rollouts.rollouts import rollouts_bench
+
+    with _steps(len(config.parallel)) as advance:
+        run = rollouts_bench(config, advance=advance)
+    print_rollouts(run, Console())
+
+
+def run_scale(config: "ScaleBench") -> None:
+    """Simulate many replicas; write the plot."""
+    from qguide.bench.scale.report import plot_scale, print_scale
+    from qguide.bench.scale.scale import scale_bench, sizes
+
+    with _steps(1 + len(sizes(config))) as advance:
+        run = scale_bench(config, advance=advance)
+    print_scale(run, Console())
+    plot_scale(run, config.plot)
+
+
+def run_serve(config: "ServeBench") -> None:
+    """Measure the server; write the plot."""
+    from qguide.bench.serve.load_test import count_loads, serve_bench
+    from qguide.bench.serve.report import plot_serve, print_serve
+
+    with _steps(count_loads(config)) as advance:
+        run = serve_bench(config, advance=advance)
+    print_serve(run, Console())
+    plot_serve(run, config.output.with_suffix(".png"))
+
+
+@contextmanager
+def _steps(count: int) -> Iterator[Callable[[str], None]]:
+    """Show a progress bar; yields a function to call with a description before each step."""
+    with progress_bar() as progress:
+        steps = progress.add_task("", total=count)
+        started = 0
+
+        def advance(what: str) -> None:
+            nonlocal started
+            progress.update(steps, completed=started, description=what)
+            progress.refresh()
+            started += 1
+
+        yield advance
+        progress.update(steps, completed=started)
+        progress.refresh()
+
+
+def progress_bar() -> Progress:
+    """A progress bar without a refresh thread, which would be measured too."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+    )

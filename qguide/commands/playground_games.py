@@ -1,0 +1,67 @@
+"""Games of an environment for the playground's race; here server and training meet."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from server.race.games import Games, Played
+
+if TYPE_CHECKING:
+    from training.environments.task_selection import SelectedSuite
+
+HELD_OUT: Final[Mapping[str, Mapping[str, Any]]] = {"alfworld": {"first_seed": 900_000}}
+"""Generated games that no training of the embedded models has played, by environment."""
+
+
+def build_games(table: Mapping[str, Any]) -> Games | None:
+    """The games of an `[environment]` table; None for an empty one.
+
+    Raises:
+        ConfigError: there is no such environment, no such task, or its actions are tool calls.
+        ValidationError: a field of the table is unknown or wrong.
+    """
+    if not table:
+        return None
+    from qnet.errors import ConfigError
+    from training.environments.registry import environment_config
+    from training.environments.task_selection import build_selected_suite
+
+    own = "games" in table or "first_seed" in table
+    values = dict(table) if own else {**HELD_OUT.get(str(table.get("name")), {}), **table}
+    suite = build_selected_suite(environment_config(values))
+    if suite.environment.chat.tools:
+        suite.close()
+        raise ConfigError(
+            f"the actions of {suite.environment.name} are tool calls, which the race does not "
+            "make; set QGUIDE_PLAYGROUND_GAMES to an environment whose actions are text"
+        )
+    return SuiteGames(suite)
+
+
+class SuiteGames:
+    """The tasks of a suite as games; see `server.race.games.Games`."""
+
+    def __init__(self, suite: "SelectedSuite") -> None:
+        self._suite = suite
+        self.name = suite.environment.name
+        self.count = len(suite.tasks)
+
+    def play(self, game: int, replies: Sequence[str]) -> Played:
+        """Play a game from its start."""
+        bundle = self._suite.environment
+        observation, reward, terminated, ended = "", 0.0, False, False
+        with closing(self._suite.make(self._suite.tasks[game])) as environment:
+            first = environment.reset()
+            for reply in replies:
+                result = environment.step(bundle.chat.parse_action(reply))
+                observation, reward = result.observation, result.reward
+                terminated, ended = result.terminated, result.ended
+                if ended:
+                    break
+        return Played(
+            opening=bundle.chat.history(first, ()),
+            observation=observation,
+            reward=reward,
+            ended=ended,
+            won=ended and bundle.is_success(reward, terminated),
+        )

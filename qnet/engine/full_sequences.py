@@ -1,0 +1,337 @@
+"""Runs a model on whole sequences, for trunks that packed tokens do not suit; nothing is kept.
+
+There are three ways to run them. At load each is checked against sequences that run alone, and the
+first that gives the same outputs is taken:
+
+    shared_history  a history once, then its continuations in padded batches behind copies of the
+                    state (transformers' own cache) that the history left, one for each row: as
+                    many rows as 1 GiB has room for copies, at least one
+    padded          whole sequences of similar length in padded batches
+    alone           one sequence at a time
+
+Padding is on the right, where causal layers never look: attention, convolutions, recurrences. So no
+mask is given, which would cost attention its causal kernel.
+"""
+
+import copy
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import psutil
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from qnet.engine.context_length import context_length
+from qnet.engine.shifting_positions import shifting_rope
+from qnet.support.slices import finish
+from qnet.types import Slices
+from qnet.usage import TokenUsage
+
+Found = TypeVar("Found")
+
+Digest = Callable[[Tensor, list[int]], Found]
+"""Function of a continuation's outputs (A + 1, …), at the history's last token and its own, and of
+its tokens (A); without a history, the outputs are (A, …)."""
+
+Way = Literal["shared_history", "padded", "alone"]
+
+_WAYS: Final[tuple[Way, ...]] = ("shared_history", "padded")
+_PROBED_HISTORY: Final = 36
+_PROBE_ROOM: Final[dict[Way, int]] = {"alone": 0, "shared_history": 24, "padded": 120}
+"""Tokens of one forward pass of the self-check: two for a history, or three sequences at once."""
+_TOLERANCE: Final = 1e-3
+_COPIES_BYTES: Final = 2**30
+"""Copies of a history's state at once, which a long history or a wide recurrence makes large."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Continuations:
+    """A history, and the token sequences that continue it, none of them empty."""
+
+    history: list[int]
+    tails: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One continuation: its request's index, its own, and its tokens."""
+
+    owner: int
+    number: int
+    history: list[int]
+    tail: list[int]
+
+    def __len__(self) -> int:
+        return len(self.history) + len(self.tail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Limits of the forward passes of one call, with what they spend and find.
+
+    Attributes:
+        room: tokens of one pass; 0 runs each sequence by itself.
+        spent: tokens by request.
+        digest: applied to each continuation.
+        found: by request, the digests by continuation.
+    """
+
+    room: int
+    spent: Counter[int]
+    digest: Digest[Any]
+    found: list[dict[int, Any]]
+
+    def spend(self, tokens: dict[int, int]) -> dict[int, TokenUsage]:
+        """Count a pass's tokens by request; what all of them have cost by its end."""
+        self.spent.update(tokens)
+        return {owner: TokenUsage(total, 0) for owner, total in self.spent.items()}
+
+    def keep(self, row: _Row, outputs_AX: Tensor) -> None:
+        """Digest the outputs of one continuation."""
+        self.found[row.owner][row.number] = self.digest(outputs_AX, row.tail)
+
+
+class FullSequenceModel(Generic[Found]):
+    """A model that computes each request's whole sequences.
+
+    Args:
+        model: a trunk, or with `logits` a causal LM.
+        digest: applied to each continuation at once, so that its outputs are not kept.
+        tokens_per_forward: maximum number of tokens of one forward pass, padding included; a
+            sequence that cannot be cut is one pass, however long.
+        logits: read logits instead of last hidden states.
+
+    Attributes:
+        way: how it runs; see the module.
+        reason: why not in a better way; empty for the best.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        digest: Digest[Found],
+        *,
+        tokens_per_forward: int,
+        logits: bool = False,
+    ) -> None:
+        self._model = model.eval()
+        self._digest = digest
+        self._tokens_per_forward = tokens_per_forward
+        self._logits = logits
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.way, self.reason = self._find_way()
+        _log.info("%s runs on full sequences: %s %s", type(model).__name__, self.way, self.reason)
+
+    @torch.inference_mode()
+    def run(
+        self, requests: Sequence[Continuations], spent: Counter[int]
+    ) -> Slices[list[list[Found]]]:
+        """The digests of each request's continuations; a slice is one forward pass.
+
+        Args:
+            spent: tokens by request, to which those of each pass are added, without padding.
+        """
+        room = 0 if self.way == "alone" else self._tokens_per_forward
+        return (yield from self._run(self.way, requests, spent, self._digest, room=room))
+
+    def _run(
+        self,
+        way: Way,
+        requests: Sequence[Continuations],
+        spent: Counter[int],
+        digest: Digest[Any],
+        *,
+        room: int,
+    ) -> Slices[list[list[Any]]]:
+        passes = _Passes(room, spent, digest, [{} for _ in requests])
+        rows = [
+            [
+                _Row(owner, number, request.history, tail)
+                for number, tail in enumerate(request.tails)
+            ]
+            for owner, request in enumerate(requests)
+        ]
+        if way == "shared_history":
+            for of_request in rows:
+                run = self._behind_history if of_request[0].history else self._whole
+                yield from run(of_request, passes)
+        else:
+            yield from self._whole(list(chain(*rows)), passes)
+        return [[values[number] for number in sorted(values)] for values in passes.found]
+
+    def _behind_history(self, rows: Sequence[_Row], passes: _Passes) -> Slices[None]:
+        """The continuations of one request, behind copies of the state that its history left."""
+        history, owner = rows[0].history, rows[0].owner
+        state: Any = None
+        for start in range(0, len(history), passes.room):
+            piece = history[start : start + passes.room]
+            yield passes.spend({owner: len(piece)})
+            last_1KX, state = self._forward([piece], 1, state, keeps_state=True)
+        most = max(1, _COPIES_BYTES // max(1, _copied_bytes(state)))
+        for batch in _batches(rows, lambda row: len(row.tail), passes.room, most=most):
+            yield passes.spend({owner: sum(len(row.tail) for row in batch)})
+            tails = [row.tail for row in batch]
+            longest = max(map(len, tails))
+            copies = copy.deepcopy(state)
+            copies.reorder_cache(torch.zeros(len(batch), dtype=torch.long, device=last_1KX.device))
+            outputs_BAX, _ = self._forward(tails, longest, copies, keeps_state=True)
+            for row, outputs_AX in zip(batch, outputs_BAX, strict=True):
+                own = outputs_AX[: len(row.tail)]
+                passes.keep(row, torch.cat([last_1KX[0], own]))
+
+    def _whole(self, rows: Sequence[_Row], passes: _Passes) -> Slices[None]:
+        """Whole sequences in padded batches of up to so many tokens."""
+        for batch in _batches(rows, len, passes.room):
+            costs = Counter[int]()
+            for row in batch:
+                costs[row.owner] += len(row)
+            yield passes.spend(costs)
+            longest = max(map(len, batch))
+            # Logits are the largest tensor: none before the last token of the shortest history.
+            first = max(0, min(len(row.history) for row in batch) - 1)
+            sequences = [row.history + row.tail for row in batch]
+            outputs_BKX, _ = self._forward(sequences, longest - first, None)
+            for row, outputs_KX in zip(batch, outputs_BKX, strict=True):
+                begin = max(0, len(row.history) - 1)
+                passes.keep(row, outputs_KX[begin - first : len(row) - first])
+
+    def _forward(
+        self, rows: Sequence[list[int]], keep: int, state: Any, *, keeps_state: bool = False
+    ) -> tuple[Tensor, Any]:
+        """Outputs (B, K, …) at the last `keep` columns of a padded batch, and the state after it.
+
+        Args:
+            state: that of the tokens before, in as many rows; None if there are none.
+        """
+        tensors = [torch.tensor(row, device=self._model.device) for row in rows]
+        options: dict[str, Any] = {}
+        if self._logits and self._keeps_logits:
+            options["logits_to_keep"] = keep
+        if state is not None:
+            options[_name_of_state(self._model)] = state
+        output = self._model(
+            input_ids=pad_sequence(tensors, batch_first=True), use_cache=keeps_state, **options
+        )
+        outputs_BTX: Tensor = output.logits if self._logits else output.last_hidden_state
+        after = getattr(output, _name_of_state(self._model), None) if keeps_state else None
+        return outputs_BTX[:, -keep:], after
+
+    def _find_way(self) -> tuple[Way, str]:
+        """The first way that gives what sequences alone give, and why not one before it."""
+        if rope := shifting_rope(self._model.config):
+            return "alone", f"rope_type is {rope!r}, whose angles change with the length"
+        reasons = []
+        for way in _WAYS:
+            try:
+                with in_float32(self._model):
+                    error = self._probe(way)
+            except Exception as failure:  # a foreign architecture can fail in any way
+                reasons.append(f"{way}: {type(failure).__name__}: {failure}")
+                continue
+            if error <= _TOLERANCE:
+                return way, "; ".join(reasons)
+            reasons.append(f"{way}: outputs differ by {error:.2g}")
+        return "alone", "; ".join(reasons)
+
+    @torch.inference_mode()
+    def _probe(self, way: Way) -> float:
+        """Distance of this way's outputs from those of sequences alone.
+
+        It is relative to what the history changes in them, because a short one may change little.
+        """
+        vocabulary = self._model.config.get_text_config().vocab_size
+        tails = [[(5 * i + j + 2) % vocabulary for i in range(j)] for j in (4, 1, 3, 2)]
+        length = min(_PROBED_HISTORY, context_length(self._model.config) - 4)
+        tokens = [(7 * i + 1) % vocabulary for i in range(length)]
+        # A pass over one token takes a path of its own in many architectures.
+        short = tokens[: _PROBE_ROOM["shared_history"] + 1]
+        requests = [Continuations(tokens, tails), Continuations(short, tails[1:2])]
+        without = [Continuations([], request.tails) for request in requests]
+        expected, blind = self._outputs("alone", requests), self._outputs("alone", without)
+        found = self._outputs(way, requests)
+        effect = float((expected - blind).norm())
+        return float((expected - found).norm()) / max(effect, 1e-30)
+
+    def _outputs(self, way: Way, requests: Sequence[Continuations]) -> Tensor:
+        """(N, X) outputs at all tokens of all continuations, in short passes."""
+        own = self._run(
+            way,
+            requests,
+            Counter(),
+            lambda outputs, tail: outputs[-len(tail) :],
+            room=_PROBE_ROOM[way],
+        )
+        return torch.cat(list(chain(*finish(own)))).float()
+
+
+@contextmanager
+def in_float32(model: PreTrainedModel) -> Iterator[None]:
+    """Within this, a model of half precision has float32 weights, of the same values.
+
+    Half precision rounds by as much as a state that is lost may change on a short history.
+
+    Raises:
+        MemoryError: they would not fit.
+    """
+    tensors = chain(model.parameters(), model.buffers())
+    halves = [(t, t.dtype) for t in tensors if t.dtype in (torch.bfloat16, torch.float16)]
+    more = sum(2 * tensor.numel() for tensor, _ in halves)
+    if more > (free := _free_bytes(model.device)):
+        raise MemoryError(
+            f"the check in float32 takes {more:,} bytes more, and {free:,} are free; load a "
+            "smaller model, or with dtype float32"
+        )
+    try:
+        for tensor, _ in halves:
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, dtype in halves:
+            tensor.data = tensor.data.to(dtype)
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
+
+
+def _name_of_state(model: PreTrainedModel) -> str:
+    """The argument, and the field of the output, that holds what a model remembers."""
+    named = inspect.signature(model.forward).parameters
+    return "cache_params" if "cache_params" in named else "past_key_values"
+
+
+def _copied_bytes(state: Any) -> int:
+    """Size of a copy of a state; architectures keep its tensors in caches of their own."""
+    copied: dict[int, Any] = {}
+    copy.deepcopy(state, copied)
+    return sum(value.nbytes for value in copied.values() if isinstance(value, Tensor))
+
+
+def _batches(
+    rows: Sequence[_Row], length: Callable[[_Row], int], room: int, *, most: int | None = None
+) -> Iterator[list[_Row]]:
+    """Rows of similar length together, at least one, and up to so many tokens with padding.
+
+    Args:
+        most: rows of a batch; None is no limit of its own.
+    """
+    batch: list[_Row] = []
+    for row in sorted(rows, key=length):
+        if batch and (len(batch) == most or length(row) * (len(batch) + 1) > room):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch

@@ -1,0 +1,124 @@
+"""Causal LMs from Hugging Face folders; of a model that reads images too, its text model.
+
+The configuration of such a checkpoint holds one for text beside others: Gemma 3 and 4, Llama 4,
+Mistral 3, Qwen 3.5. transformers takes the text model out of some of them by itself. Others are
+loaded whole, and the text model and the output layer are kept.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from qnet.errors import CheckpointError
+from qnet.models.hub import model_folder
+
+_FLOAT32: Any = {
+    "dtype": torch.float32,
+    "local_files_only": True,
+    "use_safetensors": True,
+    "trust_remote_code": False,
+}
+
+
+def load_causal_lm(folder: Path) -> PreTrainedModel:
+    """The causal LM of a folder, in float32.
+
+    Raises:
+        CheckpointError: see `CausalLM.from_pretrained`.
+    """
+    model: PreTrainedModel = CausalLM.from_pretrained(model_folder(folder), **_FLOAT32)
+    return model
+
+
+def load_trunk(folder: Path) -> PreTrainedModel:
+    """The causal LM of a folder without its output layer, in float32.
+
+    Raises:
+        CheckpointError: see `CausalLM.from_pretrained`.
+    """
+    folder = model_folder(folder)
+    text = _text_config(_read_config(folder))
+    if text is None:
+        trunk: PreTrainedModel = AutoModel.from_pretrained(folder, **_FLOAT32)
+        return trunk
+    # Not `base_model`, which is the whole where a class names its trunk otherwise than it says.
+    trunk_class: Any = AutoModel._model_mapping[type(text)]
+    parts = load_causal_lm(folder).modules()
+    found: PreTrainedModel = next(part for part in parts if isinstance(part, trunk_class))
+    return found
+
+
+def text_trunk(trunk: PreTrainedModel) -> PreTrainedModel:
+    """The trunk itself, or the text model in it."""
+    if _text_config(trunk.config) is None:
+        return trunk
+    text: PreTrainedModel = trunk.get_decoder()
+    return text
+
+
+class CausalLM:
+    """transformers' `AutoModelForCausalLM` for models of text and those that read more."""
+
+    @staticmethod
+    def from_pretrained(folder: Path, **options: Any) -> Any:
+        """The model, or with `output_loading_info` a pair of the model and transformers' report.
+
+        Raises:
+            CheckpointError: the model reads more than text, and transformers has no class for its
+                text model alone.
+        """
+        config = _read_config(folder)
+        text = _text_config(config)
+        if text is None or _loads_as_text(config):
+            return AutoModelForCausalLM.from_pretrained(folder, **options)
+        if type(text) not in AutoModelForCausalLM._model_mapping:
+            raise CheckpointError(
+                f"{folder}: {config.model_type} reads more than text, and transformers has no "
+                f"class for its text model, {text.model_type}; serve it with vLLM and name it as "
+                "an upstream, or take another model"
+            )
+        loaded = AutoModelForMultimodalLM.from_pretrained(folder, **options)
+        if isinstance(loaded, tuple):
+            return _text_model(loaded[0], text), loaded[1]
+        return _text_model(loaded, text)
+
+
+def _read_config(folder: Path) -> PretrainedConfig:
+    config: PretrainedConfig = AutoConfig.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
+    return config
+
+
+def _text_config(config: PretrainedConfig) -> PretrainedConfig | None:
+    """The text model's part of a configuration; None if there is nothing else."""
+    text: PretrainedConfig = config.get_text_config(decoder=True)
+    return None if text is config else text
+
+
+def _loads_as_text(config: PretrainedConfig) -> bool:
+    """True if transformers takes the text model out of the checkpoint."""
+    mapping: Any = AutoModelForCausalLM._model_mapping
+    if type(config) not in mapping:
+        return False
+    return mapping[type(config)].config_class is config.sub_configs.get("text_config")
+
+
+def _text_model(whole: PreTrainedModel, config: PretrainedConfig) -> PreTrainedModel:
+    """A causal LM that has the text model and the output layer of a larger model."""
+    config.tie_word_embeddings = whole.config.tie_word_embeddings
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    setattr(model, model.base_model_prefix, whole.get_decoder())
+    model.set_output_embeddings(whole.get_output_embeddings())
+    model.generation_config = whole.generation_config
+    return model

@@ -1,0 +1,1 @@
+"""Forms of requests to upstreams: chat completions, Responses, Messages."""

@@ -1,0 +1,247 @@
+"""Index of the recorded episodes of a folder, for listing and searching them.
+
+Files are read once; after that only what was appended to them. Rows stay in the files: the index
+holds where they are, the Q of each step, and the beginning of the texts. Several processes may
+write to the folder (see `server.episodes.rotated_file`); lines that are no rows are skipped.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from qnet.errors import UnknownEpisodeError
+from qnet.records import OfferRow, TreeRow
+from server.episodes.recorder import OFFERS, TREES
+
+MOST_EPISODES: Final = 5_000
+"""Episodes that are listed: the newest; also paths of a task that wait for their offers."""
+SEARCHED_CHARACTERS: Final = 4_000
+"""Of the texts of an episode."""
+_TITLE_CHARACTERS: Final = 300
+
+R = TypeVar("R", OfferRow, TreeRow)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One line of a file."""
+
+    path: Path
+    start: int
+    length: int
+
+    def read(self) -> bytes:
+        """The line.
+
+        Raises:
+            OSError: the file has been removed.
+        """
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedStep:
+    """Q of one step: of the action taken, and of all its candidates; None if not scored."""
+
+    depth: int
+    taken: float | None
+    lowest: float | None
+    highest: float | None
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A recorded episode.
+
+    Attributes:
+        id: the id that was made up when it was recorded.
+        task: end of the first observation, where the task usually is.
+        actions: those that were taken, with their depths.
+        searched: beginning of its texts in lower case: title, actions, first observation.
+    """
+
+    id: str
+    task_id: str
+    reward: float
+    policy: str
+    q_model: str
+    judge: bool
+    steps: list[OfferedStep] = field(default_factory=list)
+    actions: list[tuple[int, str]] = field(default_factory=list)
+    offers: list[Span] = field(default_factory=list)
+    tree: Span | None = None
+    task: str = ""
+    searched: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A recorded path: its actions, and what is shown of it."""
+
+    span: Span
+    actions: tuple[str, ...]
+    reward: float
+    first_observation: str
+
+
+class _Lines(Generic[R]):
+    """Rows of a folder's files of one kind, each of which is read once."""
+
+    def __init__(self, folder: Path, kind: str, row: type[R]) -> None:
+        self._folder = folder
+        self._kind = kind
+        self._row: type[R] = row
+        self._read: dict[Path, int] = {}
+
+    def new(self) -> Iterator[tuple[Span, R]]:
+        """Rows that were appended since the last call, oldest first."""
+        for path in sorted(self._folder.glob(f"{self._kind}-*.jsonl")):
+            known = self._read.get(path, 0)
+            try:
+                with path.open("rb") as file:
+                    file.seek(known)
+                    for line in file:
+                        if not line.endswith(b"\n"):
+                            break  # still being written
+                        span = Span(path, known, len(line))
+                        known += len(line)
+                        self._read[path] = known
+                        try:
+                            yield span, self._row.model_validate_json(line)
+                        except ValidationError:
+                            continue
+            except OSError:
+                continue  # removed meanwhile
+
+
+class EpisodeArchive:
+    """The newest episodes of a folder; threads may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._offers = _Lines(folder, OFFERS, OfferRow)
+        self._trees = _Lines(folder, TREES, TreeRow)
+        self._episodes: dict[str, Recorded] = {}
+        self._paths: dict[str, deque[_Path]] = {}
+
+    def newest(
+        self, *, search: str = "", rewarded: bool | None = None, limit: int
+    ) -> tuple[list[Recorded], int]:
+        """The newest matching episodes, newest first, and how many match.
+
+        Args:
+            search: words that all occur in the task or an action.
+            rewarded: only episodes with a reward above 0, or only the others.
+        """
+        words = search.lower().split()
+        with self._lock:
+            self._update()
+            found = [
+                episode
+                for episode in reversed(self._episodes.values())
+                if rewarded in (None, episode.reward > 0)
+                and all(word in episode.searched for word in words)
+            ]
+        return found[:limit], len(found)
+
+    def rows(self, episode_id: str) -> tuple[list[OfferRow], TreeRow | None]:
+        """The rows of an episode: the candidates of its steps, and what was seen.
+
+        Raises:
+            UnknownEpisodeError: it is not listed, or its file has been removed.
+        """
+        with self._lock:
+            self._update()
+            found = self._episodes.get(episode_id)
+        try:
+            if found is not None:
+                offers = [OfferRow.model_validate_json(span.read()) for span in found.offers]
+                tree = TreeRow.model_validate_json(found.tree.read()) if found.tree else None
+                return offers, tree
+        except (OSError, ValidationError):
+            pass
+        raise UnknownEpisodeError(
+            f"no recorded episode is {episode_id[:80]!r}; GET /v1/episodes lists them, and the "
+            "oldest are removed with their files (QGUIDE_EPISODES_MAX_FILES)"
+        )
+
+    def _update(self) -> None:
+        for span, tree in self._trees.new():
+            actions = tuple(node.action for node in tree.nodes)
+            reward = tree.nodes[-1].reward if tree.nodes else 0.0
+            path = _Path(span, actions, reward, tree.first_observation)
+            self._paths.setdefault(tree.task_id, deque(maxlen=MOST_EPISODES)).append(path)
+        changed: dict[str, Recorded] = {}
+        for span, offer in self._offers.new():
+            if not offer.episode:
+                continue  # a row of before, which names no episode
+            episode = self._episodes.setdefault(offer.episode, _begun(offer))
+            _add(episode, span, offer)
+            changed[offer.episode] = episode
+        for episode in changed.values():
+            _describe(episode, _take_path(episode, self._paths))
+        self._forget()
+
+    def _forget(self) -> None:
+        surplus = len(self._episodes) - MOST_EPISODES
+        for oldest in list(self._episodes)[: max(0, surplus)]:
+            del self._episodes[oldest]
+        while len(self._paths) > MOST_EPISODES:  # of episodes whose offers never came
+            del self._paths[next(iter(self._paths))]
+
+
+def _begun(offer: OfferRow) -> Recorded:
+    return Recorded(
+        id=offer.episode,
+        task_id=offer.task_id,
+        reward=offer.outcome_reward,
+        policy=offer.policy,
+        q_model=offer.q_model,
+        judge=offer.judge,
+    )
+
+
+def _add(episode: Recorded, span: Span, offer: OfferRow) -> None:
+    q_values = {one.content: one.q_value for one in offer.candidates}
+    read = [q for q in q_values.values() if q is not None]
+    step = OfferedStep(
+        offer.depth, q_values.get(offer.taken), min(read, default=None), max(read, default=None)
+    )
+    episode.steps.append(step)
+    if offer.taken:  # not a step that was stopped
+        episode.actions.append((offer.depth, offer.taken))
+    episode.offers.append(span)
+
+
+def _take_path(episode: Recorded, paths: dict[str, deque[_Path]]) -> _Path | None:
+    """The path with the episode's actions, which belongs to no other episode then."""
+    of_task = paths.get(episode.task_id, deque())
+    for path in of_task:
+        fits = all(
+            depth <= len(path.actions) and path.actions[depth - 1] == action
+            for depth, action in episode.actions
+        )
+        if fits and path.reward == episode.reward:
+            of_task.remove(path)
+            if not of_task:
+                del paths[episode.task_id]
+            return path
+    return None
+
+
+def _describe(episode: Recorded, path: _Path | None) -> None:
+    actions = [action for _, action in episode.actions]
+    task = path.first_observation if path else ""
+    if path:
+        episode.tree = path.span
+        episode.task = task[-_TITLE_CHARACTERS:]
+    text = "\n".join([episode.task, episode.task_id, *actions, task]).lower()
+    episode.searched = text[:SEARCHED_CHARACTERS]

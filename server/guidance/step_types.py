@@ -1,0 +1,58 @@
+"""The request of a guided step, and its result."""
+
+from dataclasses import dataclass
+
+from qnet.decision.decide import Decision
+from qnet.errors import HistoryTooLongError, MalformedHistoryError
+from qnet.types import History, Sampling
+from server.guidance.readable_view import ReadableView
+from server.messages.schemas import StepOptions
+from server.q_models.build import ServedPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedStepRequest:
+    """A validated request for an action.
+
+    Attributes:
+        num_candidates: M.
+        n: number of candidates that the caller wants, best first.
+        unreadable: why Q models cannot read this history as it is (the policy can); None if they
+            can.
+        view: what Q models can read of such a history; None if they can read nothing of it.
+        too_long: the history is too long for the Q model, and so is every window that may be read.
+    """
+
+    policy: ServedPolicy
+    history: History
+    sampling: Sampling
+    num_candidates: int
+    options: StepOptions
+    n: int = 1
+    unreadable: MalformedHistoryError | None = None
+    view: ReadableView | None = None
+    too_long: HistoryTooLongError | None = None
+
+    @property
+    def blind(self) -> bool:
+        """True if the Q model cannot judge candidates for this history."""
+        return self.too_long is not None or (self.unreadable is not None and self.view is None)
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedStepResult:
+    """The decision of a guided step, its models, its duration and its episode.
+
+    Attributes:
+        judge: the Q model is a judge.
+        action_policies: the policy of each action below the threshold.
+    """
+
+    decision: Decision
+    policy: str
+    q_model: str
+    q_model_version: str
+    total_ms: float
+    episode_id: str | None = None
+    judge: bool = False
+    action_policies: tuple[str, ...] = ()

@@ -1,0 +1,47 @@
+/** The answer of /v1/act in words. */
+
+import { el } from "./dom.js";
+import { textOf } from "./messages.js";
+
+/** @typedef {import("./candidates.js").Candidate} Candidate */
+
+const REASONS = {
+  highest_q: "it has the highest Q",
+  tied_highest_q: "it came first among those of the highest Q",
+  only_candidate: "there was no other",
+  unanimous: "all candidates are the same, so none was scored",
+  fallback: "no Q could be given and it came first",
+};
+
+/** @returns {Candidate[]} */
+export function candidatesOf(answer) {
+  return answer.candidates.map(({ message, q_value: q }) => ({ text: textOf(message), q }));
+}
+
+/** @returns {HTMLElement[]} */
+export function notesOf(answer) {
+  const model = `${answer.q_model}@${answer.q_model_version}`;
+  const guided = answer.guided
+    ? el("p", {}, el("strong", { className: "good", textContent: "Guided" }), ` by ${model}`)
+    : el("p", {}, el("strong", { className: answer.reason === "fallback" ? "bad" : "", textContent: "Not guided" }));
+  guided.append(`: chosen because ${REASONS[answer.reason] ?? answer.reason}.`);
+  const more = [
+    isUnanimous(answer) ? unanimity(answer.candidates.length) : null,
+    answer.unguided_reason,
+    answer.draws_saved ? `Adaptive M did without ${answer.draws_saved} draws.` : null,
+    answer.perturbed ? `${answer.perturbed} candidates were drawn under a paraphrase.` : null,
+    ...answer.warnings,
+  ];
+  const lines = more.filter(Boolean).map((textContent) => el("p", { className: "note", textContent }));
+  return [guided, ...lines];
+}
+
+/** Whether there was nothing to choose between. */
+export function isUnanimous(answer) {
+  return answer.reason === "unanimous";
+}
+
+/** @param {number} draws */
+function unanimity(draws) {
+  return `All ${draws} draws are the same reply: there is nothing to choose, and no bar to draw.`;
+}

@@ -1,0 +1,38 @@
+"""Checks of the thresholds in the settings against the Q models and upstreams there."""
+
+from qnet.errors import ConfigError
+from server.q_models.aliases import plain_name
+from server.q_models.judge import is_judge
+from server.settings.settings import Settings
+
+
+def check_thresholds(settings: Settings) -> None:
+    """Check that each threshold belongs to a Q model, and each escalation to an upstream.
+
+    Raises:
+        ConfigError: a name is unknown, or the Q model is a judge that ranks.
+    """
+    known = {name for q in settings.q_models for name in (q, plain_name(q))}
+    for name, threshold in settings.thresholds.items():
+        if name not in known and settings.models_dir is None:
+            raise ConfigError(
+                f"QGUIDE_THRESHOLDS names {name!r}, which is not a Q model; name an entry of "
+                f"QGUIDE_Q_MODELS: {', '.join(sorted(known))}"
+            )
+        if _ranks(name, settings):
+            raise ConfigError(
+                f"QGUIDE_THRESHOLDS names {name!r}, a judge that ranks the candidates of a step, "
+                "whose values cannot be compared with a threshold; use the mode 'score'"
+            )
+        if threshold.policy and threshold.policy not in settings.upstreams:
+            served = ", ".join(settings.upstreams) or "none"
+            raise ConfigError(
+                f"the threshold of {name!r} escalates to {threshold.policy!r}, which is no "
+                f"upstream ({served}); name an entry of QGUIDE_UPSTREAMS"
+            )
+
+
+def _ranks(name: str, settings: Settings) -> bool:
+    sources = [s for q, s in settings.q_models.items() if name in (q, plain_name(q))]
+    judge = settings.judges.get(name) or settings.judges.get(plain_name(name))
+    return any(map(is_judge, sources)) and judge is not None and judge.mode == "rank"

@@ -1,0 +1,1 @@
+"""Games for the race of the playground."""

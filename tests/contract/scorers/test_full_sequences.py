@@ -1,0 +1,218 @@
+"""Full sequences in batches: Q is that of each sequence alone, on every architecture."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from qnet.engine.full_sequences import (
+    Continuations,
+    FullSequenceModel,
+    Way,
+    _copied_bytes,
+    in_float32,
+)
+from qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
+from qnet.models.implicit_q import ImplicitQ, ImplicitQConfig
+from qnet.models.manifest import Manifest
+from qnet.models.qnet import QNet
+from qnet.models.qnet_config import QNetConfig
+from qnet.scoring.full_sequences import FullSequenceScorer, _ValueReader
+from qnet.scoring.implicit_q import NaiveImplicitScorer
+from qnet.scoring.value_head import NaiveScorer
+from qnet.support.slices import finish
+from qnet.types import ScoreRequest, ScoreResult
+from tests.support.architecture_lists import (
+    HISTORY_ONCE,
+    NOT_BUILT,
+    PACKED,
+    WHOLE_PADDED,
+    WITHOUT_FORWARD,
+)
+from tests.support.architectures import (
+    MODEL_TYPES,
+    enliven,
+    steps,
+    tiny_config,
+    tiny_pair,
+)
+from tests.support.tiny_models import renderer
+
+UNPACKED = [n for n in MODEL_TYPES if n not in {*NOT_BUILT, *PACKED, *WITHOUT_FORWARD}]
+ROOM = 256
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def way_of(model_type: str) -> Way:
+    if model_type in HISTORY_ONCE:
+        return "shared_history"
+    return "padded" if model_type in WHOLE_PADDED else "alone"
+
+
+def last_row(outputs_AD: Tensor, _: list[int]) -> Tensor:
+    return outputs_AD[-1]
+
+
+def assert_same_q(found: Sequence[ScoreResult], expected: Sequence[ScoreResult]) -> None:
+    """Within 1e-5: recurrences add up in another order where a history is cut."""
+    for one, other in zip(found, expected, strict=True):
+        assert one.q_values == pytest.approx(other.q_values, abs=1e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("model_type", UNPACKED)
+def test_q_of_batches_is_that_of_sequences_alone(model_type: str) -> None:
+    naive, served = tiny_pair(tiny_config(model_type))
+    scorer = FullSequenceScorer(served, tokens_per_forward=ROOM)
+    trunk = FullSequenceModel(served.model.trunk, last_row, tokens_per_forward=ROOM)
+    assert trunk.way == way_of(model_type), trunk.reason
+    batch = steps()
+    assert_same_q(scorer.score(batch), NaiveScorer(naive).score(batch))
+
+
+@pytest.mark.parametrize("model_type", ["lfm2", "mamba", "qwen3_next"])
+def test_an_implicit_q_reads_the_same_log_probabilities(model_type: str) -> None:
+    fields = tiny_config(model_type).to_dict()
+    model = ImplicitQ(ImplicitQConfig(policy=fields, reference=fields)).float().eval()
+    enliven(model.policy)
+    loaded = LoadedImplicitQ("tiny", model, renderer(), Manifest(kind="implicit-q", name="tiny"))
+    scorer = FullSequenceScorer(loaded, tokens_per_forward=ROOM)
+    assert_same_q(scorer.score(steps()), NaiveImplicitScorer(loaded).score(steps()))
+
+
+def test_a_value_head_reads_match_features_of_its_candidates() -> None:
+    trunk = tiny_config("lfm2").to_dict()
+    config = QNetConfig(trunk=trunk, head_width=16, head_features="match-1")
+    model = QNet(config).float().eval()
+    enliven(model)
+    loaded = LoadedQNet("tiny", model, renderer(), Manifest(kind="qnet", name="tiny"))
+    scorer = FullSequenceScorer(loaded, tokens_per_forward=ROOM)
+    assert_same_q(scorer.score(steps()), NaiveScorer(loaded).score(steps()))
+
+
+def test_equal_candidates_and_a_history_cost_their_tokens_once() -> None:
+    loaded, _ = tiny_pair(tiny_config("lfm2"))
+    request = steps()[0]
+    twice = replace(request, candidates=request.candidates * 2)
+    scorer = FullSequenceScorer(loaded, tokens_per_forward=ROOM)
+    [result] = scorer.score([twice])
+    rendered = scorer.prepare(request)
+    assert result.computed_tokens == len(rendered.history) + sum(map(len, rendered.candidates))
+    assert result.q_values[: len(request.candidates)] == result.q_values[len(request.candidates) :]
+
+
+@pytest.mark.parametrize(("model_type", "room"), [("lfm2", 16), ("mamba", 128)])
+def test_a_pass_has_no_more_tokens_than_a_turn_at_the_device(model_type: str, room: int) -> None:
+    loaded, _ = tiny_pair(tiny_config(model_type))
+    scorer = FullSequenceScorer(loaded, tokens_per_forward=room)
+    prepared = [scorer.prepare(request) for request in steps()]
+    before, passes = 0, []
+    work = scorer.slices(prepared)
+    try:
+        while True:
+            so_far = sum(usage.prompt_tokens for usage in next(work).values())
+            passes.append(so_far - before)
+            before = so_far
+    except StopIteration as end:
+        results: list[ScoreResult] = end.value
+    assert before == sum(result.computed_tokens for result in results)
+    longest = max(len(p.history) + max(map(len, p.candidates)) for p in prepared)
+    # What cannot be cut is one pass: a candidate, or where nothing is shared its whole sequence.
+    candidate = max(len(c) for p in prepared for c in p.candidates)
+    assert max(passes) <= max(room, candidate if model_type == "lfm2" else longest)
+    assert len(passes) > len(prepared)
+
+
+def test_a_state_that_is_lost_shows_in_half_precision_too() -> None:
+    trunk = tiny_pair(tiny_config("mamba"))[0].model.trunk.to(torch.bfloat16)
+    before = {name: weight.clone() for name, weight in trunk.state_dict().items()}
+    found = FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM)
+    assert (found.way, "shared_history: outputs differ" in found.reason) == ("padded", True)
+    assert all(torch.equal(before[name], weight) for name, weight in trunk.state_dict().items())
+    assert {weight.dtype for weight in trunk.parameters()} == {torch.bfloat16}
+
+
+def test_a_model_that_does_not_fit_in_float32_is_not_taken_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk.to(torch.bfloat16)
+    monkeypatch.setattr("qnet.engine.full_sequences._free_bytes", lambda device: 1000)
+    with pytest.raises(MemoryError, match=r"bytes more, and 1,000 are free"), in_float32(trunk):
+        pass
+    assert FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM).way == "alone"
+
+
+def test_angles_that_change_with_the_length_keep_sequences_alone() -> None:
+    config = tiny_config("llama")
+    config.rope_parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    trunk = tiny_pair(config)[0].model.trunk
+    found = FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM)
+    assert (found.way, "'dynamic'" in found.reason) == ("alone", True)
+
+
+def test_logits_are_made_from_the_shortest_history_on() -> None:
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(tiny_config("mamba")).float()
+    made: list[int] = []
+    model.get_output_embeddings().register_forward_hook(
+        lambda _, args, output: made.append(output.shape[1])
+    )
+    runs = FullSequenceModel(model, last_row, tokens_per_forward=ROOM, logits=True)
+    made.clear()
+    requests = [Continuations(list(range(1, 41)), [[5, 6, 7], [8]])]
+    finish(runs.run(requests, Counter()))
+    assert made == [4]
+
+
+def test_a_request_without_a_history_is_scored_alone() -> None:
+    trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk
+    runs = FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM)
+    [found] = finish(runs.run([Continuations([], [[3, 4], [5]])], Counter()))
+    with torch.inference_mode():
+        expected = trunk(input_ids=torch.tensor([[3, 4]]), use_cache=False).last_hidden_state[0, -1]
+    assert torch.allclose(found[0], expected, atol=1e-5)
+
+
+def test_copies_of_a_long_historys_state_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk
+    runs = FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM)
+    rows: list[int] = []
+    trunk.register_forward_pre_hook(
+        lambda _, args, given: rows.append(given["input_ids"].shape[0]), with_kwargs=True
+    )
+    short, long = [3, 4], list(range(1, 41)) * 5
+    tails = [[5 + number, 6] for number in range(8)]
+    requests = [Continuations(short, tails), Continuations(long, tails)]
+    expected = finish(runs.run(requests, Counter()))
+    assert rows == [1, 8, 1, 8]
+    with torch.inference_mode():
+        state = trunk(input_ids=torch.tensor([long])).past_key_values
+    monkeypatch.setattr("qnet.engine.full_sequences._COPIES_BYTES", 3 * _copied_bytes(state))
+    rows.clear()
+    found = finish(runs.run(requests, Counter()))
+    assert rows == [1, 8, 1, 3, 3, 2]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(torch.stack(one), torch.stack(other), atol=1e-5)
+    monkeypatch.setattr("qnet.engine.full_sequences._COPIES_BYTES", 1)
+    rows.clear()
+    finish(runs.run(requests, Counter()))
+    assert rows == [1] * 18, "a history that is longer than all room runs, too"
+
+
+def test_what_is_kept_of_a_continuation_is_not_the_whole_batch() -> None:
+    loaded, _ = tiny_pair(tiny_config("mamba"))
+    reader = FullSequenceScorer(loaded, tokens_per_forward=4096)._reader
+    assert isinstance(reader, _ValueReader)
+    request = Continuations(list(range(1, 100)), [[1, 2], [3] * 40])
+    [hidden] = finish(reader._trunk.run([request], Counter()))
+    assert [one.untyped_storage().nbytes() for one in hidden] == [one.nbytes for one in hidden]
+
+
+def test_no_request_is_scored_from_another_ones_history() -> None:
+    naive, served = tiny_pair(tiny_config("mamba"))
+    one = steps()[0]
+    others = [ScoreRequest(step.history, one.candidates) for step in steps()]
+    scorer = FullSequenceScorer(served, tokens_per_forward=4096)
+    assert_same_q(scorer.score([one, *others]), NaiveScorer(naive).score([one, *others]))

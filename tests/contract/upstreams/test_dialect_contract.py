@@ -1,0 +1,178 @@
+"""One contract for the dialects in which an upstream is asked, against the fake that speaks all."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, get_args
+
+import pytest
+
+from qnet.errors import (
+    HistoryTooLongError,
+    UnsupportedParameterError,
+    UpstreamBusyError,
+    UpstreamError,
+    UpstreamRefusedError,
+    UpstreamTimeoutError,
+)
+from qnet.native import DialectName
+from qnet.policies.dialects.build import build_dialect
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qnet.types import History, Message, Sampling, ToolCall
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from tests.support.serving import serving_app
+from tests.support.upstream_policy import HISTORY, QUICK, TOOL, said
+
+DIALECTS: Final = get_args(DialectName)
+NATIVE: Final = [name for name in DIALECTS if name != "chat"]
+WORDS: Final = sum(len(reply.split()) for reply in DEFAULT_REPLIES)
+CALLED: History = (
+    *HISTORY,
+    Message("assistant", "I go.", (ToolCall("go", '{"to": "desk"}', "call-1"),)),
+    Message("tool", "a mug", tool_call_id="call-1"),
+)
+IMAGE = Message(
+    "user",
+    "what is it",
+    wire={
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "what is it"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        ],
+    },
+)
+
+
+@pytest.fixture
+def upstream() -> FakeUpstream:
+    return FakeUpstream()
+
+
+@pytest.fixture
+def url(upstream: FakeUpstream) -> Iterator[str]:
+    with serving_app(upstream.app()) as address:
+        yield f"{address}/v1"
+
+
+@asynccontextmanager
+async def asking(url: str, name: DialectName) -> AsyncIterator[OpenAICompatiblePolicy]:
+    policy = OpenAICompatiblePolicy(
+        "demo", url=url, model="fake", api_key="secret", dialect=build_dialect(name), limits=QUICK
+    )
+    try:
+        yield policy
+    finally:
+        await policy.close()
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_candidates_are_drawn_with_their_usage(
+    upstream: FakeUpstream, url: str, name: DialectName
+) -> None:
+    async with asking(url, name) as policy:
+        drawn = await policy.sample(HISTORY, n=3, sampling=Sampling(max_tokens=9))
+    assert sorted(said(drawn)) == sorted(DEFAULT_REPLIES)
+    assert {key.removeprefix("Bearer ") for key in upstream.keys if key} == {"secret"}
+    spent = [candidate.spent for candidate in drawn if candidate.spent]
+    assert sum(one.completion_tokens for one in spent) == WORDS
+    assert {(one.prompt_tokens, one.cached_tokens) for one in spent} == {(5, 2)}
+    assert {candidate.finish_reason for candidate in drawn} == {"stop"}
+    assert all(candidate.finished for candidate in drawn)
+    assert len(upstream.asked) == (1 if name == "chat" else 3)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_tools_are_called_and_their_results_sent(
+    upstream: FakeUpstream, url: str, name: DialectName
+) -> None:
+    sampling = Sampling(parameters={"tools": [TOOL], "tool_choice": "auto"})
+    async with asking(url, name) as policy:
+        [called] = await policy.sample(HISTORY, n=1, sampling=sampling)
+        [answered] = await policy.sample(CALLED, n=1, sampling=sampling)
+    assert called.message.tool_calls == (ToolCall("go", '{"to": "desk"}'),)
+    assert called.message.tool_calls[0].id
+    assert called.finish_reason == "tool_calls"
+    assert answered.message.content in DEFAULT_REPLIES
+    sent = json.dumps(upstream.asked[-1])
+    assert "a mug" in sent
+    assert sent.count("call-1") == 2
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_a_schema_is_kept(upstream: FakeUpstream, url: str, name: DialectName) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    async with asking(url, name) as policy:
+        sampling = Sampling(parameters={"response_format": form})
+        [drawn] = await policy.sample(HISTORY, n=1, sampling=sampling)
+    assert json.loads(drawn.message.content) == {"x": 0}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_an_image_is_sent(upstream: FakeUpstream, url: str, name: DialectName) -> None:
+    async with asking(url, name) as policy:
+        await policy.sample((IMAGE,), n=1, sampling=Sampling())
+    assert "AAAA" in json.dumps(upstream.asked)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize(
+    ("fault", "kind", "message"),
+    [
+        ("429", UpstreamBusyError, "takes no more requests now"),
+        ("503", UpstreamError, "answered with 5(03|29)"),
+        ("500", UpstreamError, "answered with 500"),
+        ("401", UpstreamError, "refused this server's key with 401"),
+        ("policy", UpstreamRefusedError, "this is not allowed"),
+        ("context", HistoryTooLongError, "upstream demo refused"),
+        ("garbage", UpstreamError, "did not answer with a "),
+        ("empty", UpstreamError, "did not answer with a "),
+        ("hang", UpstreamTimeoutError, "was silent for 2 s"),
+    ],
+)
+async def test_failures_mean_the_same(
+    upstream: FakeUpstream, url: str, name: DialectName, fault: Any, kind: Any, message: str
+) -> None:
+    upstream.fault = fault
+    async with asking(url, name) as policy:
+        with pytest.raises(kind, match=message) as raised:
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
+    assert type(raised.value) is kind
+    assert "a secret of the upstream" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_an_overloaded_upstream_is_asked_again(
+    upstream: FakeUpstream, url: str, name: DialectName
+) -> None:
+    upstream.fault, upstream.faults_left = "503", 1
+    async with asking(url, name) as policy:
+        [drawn] = await policy.sample(HISTORY, n=1, sampling=Sampling())
+    assert drawn.message.content in DEFAULT_REPLIES
+    assert len(upstream.asked) == 2
+
+
+@pytest.mark.parametrize("name", NATIVE)
+async def test_a_parameter_that_only_chats_have_is_refused_unless_it_says_nothing(
+    upstream: FakeUpstream, url: str, name: DialectName
+) -> None:
+    async with asking(url, name) as policy:
+        neutral = {"logit_bias": {}, "frequency_penalty": 0, "seed": 3, "logprobs": False}
+        await policy.sample(HISTORY, n=1, sampling=Sampling(seed=4, parameters=neutral))
+        sampling = Sampling(parameters={"logit_bias": {"5": 1}})
+        with pytest.raises(UnsupportedParameterError, match="has no 'logit_bias'"):
+            await policy.sample(HISTORY, n=1, sampling=sampling)
+    [asked] = upstream.asked
+    assert not {"logit_bias", "frequency_penalty", "seed", "logprobs", "n"} & asked.keys()
+
+
+@pytest.mark.parametrize("name", NATIVE)
+async def test_other_parameters_are_passed_on(
+    upstream: FakeUpstream, url: str, name: DialectName
+) -> None:
+    async with asking(url, name) as policy:
+        sampling = Sampling(temperature=None, parameters={"top_k": 5, "top_p": 0.5})
+        await policy.sample(HISTORY, n=1, sampling=sampling)
+    [asked] = upstream.asked
+    assert (asked["top_k"], asked["top_p"], "temperature" in asked) == (5, 0.5, False)

@@ -1,0 +1,179 @@
+"""Exploration trees, labels and decision groups, drawn in the playground from rows of the jobs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from selenium.webdriver.support.ui import Select
+
+from qnet.records import MessageRow, NodeRow
+from tests.e2e.playground.conftest import EVIL, Page
+from training.data.decision_groups import (
+    CandidateRow,
+    ContinuationRow,
+    DecisionGroupsRow,
+    DecisionRow,
+)
+from training.data.records import LabelRow, SearchRow
+
+TASK = {"task_id": "game-7", "kind": "heat", "environment": "fake"}
+FIRST = "A room. Your task is to: find the mug."
+
+
+def node(number: int, parent: int, depth: int, action: str, **more: Any) -> NodeRow:
+    fields = {"observation": f"After {number}.", "source": "policy", **more}
+    return NodeRow(id=number, parent=parent, depth=depth, action=f"Action: {action}", **fields)
+
+
+TREE = SearchRow(
+    **TASK,
+    first_observation=FIRST,
+    nodes=(
+        node(1, 0, 1, "go to desk 1", source="expert"),
+        node(2, 0, 1, EVIL, valid=False),
+        node(3, 1, 2, "take mug 1", reward=1.0, terminated=True),
+        node(4, 1, 2, "look"),
+    ),
+    draws=3,
+    visit_counts=(3, 1, 2, 0),
+    values=(0.75, 0.25, 1.0, None),
+)
+
+
+def path(*ids: int, labels: Sequence[float | None]) -> LabelRow:
+    nodes = [TREE.nodes[number - 1] for number in ids]
+    messages = [MessageRow(role="user", content=FIRST)]
+    for one in nodes:
+        messages.append(MessageRow(role="assistant", content=one.action))
+        messages.append(MessageRow(role="user", content=one.observation))
+    return LabelRow(
+        **TASK,
+        target="q",
+        messages=tuple(messages[:-1]),
+        last_observation=nodes[-1].observation,
+        q_values=tuple(labels),
+        node_ids=ids,
+        parent_ids=tuple(one.parent for one in nodes),
+    )
+
+
+LABELS = [
+    path(1, 3, labels=(0.81, 0.9)),
+    path(1, 4, labels=(None, 0.1)),
+    path(2, labels=(0.05,)),
+]
+
+
+def candidate(action: str, outcome: float, steps: int, **more: Any) -> CandidateRow:
+    ended = ContinuationRow(outcome_reward=outcome, steps=steps, terminated=True)
+    fields: dict[str, Any] = {"count": 1, "observation": "Seen.", "continuations": (ended,)} | more
+    return CandidateRow(action=f"Action: {action}", **fields)
+
+
+GROUPS = DecisionGroupsRow(
+    **TASK,
+    first_observation=FIRST,
+    decisions=(
+        DecisionRow(candidates=(candidate("wait", 0.0, 9), candidate("go", 1.0, 3)), chosen=1),
+        DecisionRow(candidates=(candidate("take", 1.0, 1, reward=1.0, terminated=True),), chosen=0),
+    ),
+    source="policy",
+    continuation="expert",
+    seed=0,
+)
+
+
+def written(file: Path, *rows: BaseModel | str) -> str:
+    lines = [row if isinstance(row, str) else row.model_dump_json() for row in rows]
+    file.write_text("\n".join(lines) + "\n")
+    return str(file)
+
+
+def opened(page: Page, *files: str, status: str) -> None:
+    page["tab-records"].click()
+    page["files"].send_keys("\n".join(files))
+    page.until(lambda: page.text("records-status") == status)
+
+
+def rows(page: Page) -> list[str]:
+    return [text.replace("\n", " ") for text in page.texts("#tree-list .node")]
+
+
+def test_a_tree_is_drawn_with_the_searchs_values_and_its_labels(page: Page, tmp_path: Path) -> None:
+    asked = page.run("performance.getEntriesByType('resource').length")
+    trees, labels = tmp_path / "trees.jsonl", tmp_path / "labels.jsonl"
+    opened(page, written(trees, TREE), written(labels, *LABELS), status="0 episodes, 1 tree.")
+    assert rows(page) == [
+        "go to desk 1 expert label 0.810 Q 0.750",
+        "take mug 1 ends, reward 1.00 label 0.900 Q 1.000",
+        "look label 0.100",
+        f"{EVIL} not understood label 0.050 Q 0.250",
+    ]
+    assert page["tree-first"].get_attribute("textContent") == FIRST
+    assert page.text("tree-scale") == (
+        "label (q): bars from 0 to 0.900 · Q (the search's mean outcome): bars from 0 to 1.000"
+    )
+    assert len(page.all("#tree-drawing circle.action")) == 4
+    assert len(page.all("#tree-drawing path.edge")) == 4
+    titles = [one.get_attribute("textContent") for one in page.all("#tree-drawing title")]
+    assert titles[0] == "go to desk 1: 0.810"
+    forks = page.all("#tree-list .forks")
+    assert len(forks) == 2, "the tree branches at the root and after its first action"
+    assert page.all("main img, main script") == []
+    assert page.run("performance.getEntriesByType('resource').length") == asked, "sent nowhere"
+    assert page.console() == []
+
+
+def test_labels_alone_are_a_tree(page: Page, tmp_path: Path) -> None:
+    opened(page, written(tmp_path / "rows.jsonl", *LABELS), status="0 episodes, 1 tree.")
+    assert rows(page)[:2] == ["go to desk 1 label 0.810", "take mug 1 label 0.900"]
+    assert page["tree-first"].get_attribute("textContent") == FIRST
+
+
+def test_decision_groups_are_a_path_with_its_other_candidates(page: Page, tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", GROUPS, TREE)
+    opened(page, file, status="0 episodes, 2 trees.")
+    Select(page["tree-choice"]).select_by_index(1)
+    assert rows(page) == [
+        "wait 9.0 steps to the end label 0.000",
+        "go taken 3.0 steps to the end label 1.000",
+        "take taken ends, reward 1.00 1.0 steps to the end label 1.000",
+    ]
+    assert "mean outcome of the continuations" in page.text("tree-scale")
+
+
+def test_q_of_the_servers_model_is_asked_for_by_a_button_only(page: Page, tmp_path: Path) -> None:
+    opened(page, written(tmp_path / "rows.jsonl", *LABELS), status="0 episodes, 1 tree.")
+    page["tree-score"].click()
+    page.until(lambda: "scripted@0" in page.text("tree-scale"))
+    assert [row.rpartition(" Q ")[2] for row in rows(page)] == ["0.750", "0.000", "0.250", "0.500"]
+    assert page.console() == []
+
+
+def test_rows_that_are_none_are_told_with_their_line(page: Page, tmp_path: Path) -> None:
+    orphan = json.loads(TREE.model_dump_json())
+    orphan["nodes"][0]["parent"] = 7
+    label = json.loads(LABELS[0].model_dump_json()) | {"node_ids": [1]}
+    group = json.loads(GROUPS.model_dump_json())
+    group["decisions"][0]["chosen"] = 5
+    valued = json.loads(TREE.model_dump_json()) | {"values": [1.0]}
+    bad = [json.dumps(row) for row in (orphan, label, group, valued)]
+    file = written(tmp_path / "rows.jsonl", *bad, "[]", "null", TREE)
+    opened(page, file, status="0 episodes, 1 tree.")
+    page["bad-count"].click()
+    is_wrong = "is missing or not what it should be"
+    assert page.texts("#bad-lines li") == [
+        f"rows.jsonl, line 1: nodes {is_wrong}",
+        f"rows.jsonl, line 2: q_values, node_ids or parent_ids {is_wrong}",
+        f"rows.jsonl, line 3: decisions {is_wrong}",
+        f"rows.jsonl, line 4: values {is_wrong}",
+        "rows.jsonl, line 5: is no offer, tree, label, decision group or row of choice-regret",
+        "rows.jsonl, line 6: no object",
+    ]
+    binary = tmp_path / "picture.jsonl"
+    binary.write_bytes(bytes(range(256)))
+    opened(page, str(binary), status="0 episodes.")
+    assert page.text("bad-count") == "2 lines left out"
+    assert not page["forest"].is_displayed()

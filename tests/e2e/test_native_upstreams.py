@@ -1,0 +1,207 @@
+"""Upstreams that speak a caller's dialect are asked in it, by SDKs that nobody changed."""
+
+from collections.abc import Iterator
+from typing import Any, Final, get_args
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from qnet.native import DialectName
+from server.app import create_app
+from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from server.settings.settings import SCRIPTED, Settings, Upstream
+from tests.support.serving import serving_app
+
+DIALECTS: Final = get_args(DialectName)
+M: Final = {"qguide": {"num_candidates": 3}}
+ONE: Final = {"qguide": {"num_candidates": 1}}
+BEST: Final = DEFAULT_REPLIES[2]
+"""The scripted Q model likes a desk."""
+SCHEMA: Final = {"type": "object", "properties": {"place": {"enum": ["desk", "shelf"]}}}
+ASKED: Final[Any] = [{"role": "user", "content": "find the mug"}]
+
+
+@pytest.fixture(scope="module")
+def fake() -> FakeUpstream:
+    return FakeUpstream()
+
+
+@pytest.fixture(scope="module")
+def behind(fake: FakeUpstream) -> Iterator[str]:
+    with serving_app(fake.app()) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def url(behind: str) -> Iterator[str]:
+    """A server with an upstream of each dialect, named as its dialect."""
+    table = {"url": f"{behind}/v1", "model": "fake", "retries": 0}
+    upstreams = {name: Upstream.model_validate(table | {"dialect": name}) for name in DIALECTS}
+    settings = Settings(policy="chat", upstreams=upstreams, q_models={"q": SCRIPTED})
+    with serving_app(create_app(settings)) as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def forgotten(fake: FakeUpstream) -> None:
+    fake.asked.clear()
+    fake.repeated.clear()
+
+
+def claude(url: str) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=url, api_key="unused", max_retries=0)
+
+
+def gpt(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0)
+
+
+def test_the_sdks_read_what_the_fake_itself_says(behind: str) -> None:
+    with claude(behind) as client:
+        message = client.messages.create(model="fake", max_tokens=9, messages=ASKED)
+    with gpt(behind) as client:
+        response = client.responses.create(model="fake", input=ASKED)
+    [text] = message.content
+    assert text.type == "text"
+    assert (text.text, response.output_text) == (DEFAULT_REPLIES[0], DEFAULT_REPLIES[0])
+    assert (message.stop_reason, response.status) == ("end_turn", "completed")
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_client_is_guided_on_every_upstream(url: str, name: DialectName) -> None:
+    with claude(url) as client:
+        message = client.messages.create(model=name, max_tokens=9, messages=ASKED, extra_body={**M})
+    with gpt(url) as client:
+        response = client.responses.create(model=name, input=ASKED, extra_body={**M})
+        chat = client.chat.completions.create(model=name, messages=ASKED, extra_body={**M})
+    [text] = message.content
+    assert text.type == "text"
+    assert [text.text, response.output_text, chat.choices[0].message.content] == [BEST] * 3
+    for answer in (message, response, chat):
+        assert answer.model_extra is not None
+        guidance = answer.model_extra["qguide"]
+        assert (guidance["guided"], guidance["distinct_candidates"]) == (True, 3)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_an_agent_on_messages_calls_a_tool_and_sends_its_result(
+    url: str, fake: FakeUpstream, name: DialectName
+) -> None:
+    tools: Any = [{"name": "look", "input_schema": SCHEMA}]
+    with claude(url) as client:
+        message = client.messages.create(
+            model=name, max_tokens=9, messages=ASKED, tools=tools, extra_body={**M}
+        )
+        call = message.content[-1]
+        assert call.type == "tool_use"
+        assert call.input["place"] in ("desk", "shelf")
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "a mug"}
+        turns: Any = [*ASKED, message.to_param(), {"role": "user", "content": [result]}]
+        with client.messages.stream(
+            model=name, max_tokens=9, messages=turns, tools=tools
+        ) as stream:
+            done = stream.get_final_message()
+    [said] = done.content
+    assert said.type == "text"
+    assert said.text in DEFAULT_REPLIES
+    assert call.id in str(fake.asked[-1])
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_an_agent_on_responses_calls_a_tool_and_sends_its_result(
+    url: str, fake: FakeUpstream, name: DialectName
+) -> None:
+    tools: Any = [{"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}]
+    with gpt(url) as client:
+        response = client.responses.create(model=name, input=ASKED, tools=tools, extra_body={**M})
+        call = response.output[-1]
+        assert call.type == "function_call"
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "a mug"}
+        items: Any = [*ASKED, *response.output, result]
+        with client.responses.stream(model=name, input=items, tools=tools) as stream:
+            done = stream.get_final_response()
+    assert done.output_text in DEFAULT_REPLIES
+    assert call.call_id in str(fake.asked[-1])
+
+
+def test_signed_thoughts_come_back_and_go_on_as_they_are(url: str, fake: FakeUpstream) -> None:
+    thinking: Any = {"type": "enabled", "budget_tokens": 1024}
+    given = {"model": "messages", "max_tokens": 2048, "thinking": thinking}
+    with claude(url) as client:
+        message = client.messages.create(**given, messages=ASKED, extra_body={**M})
+        [thought, text] = message.content
+        assert (thought.type, text.type) == ("thinking", "text")
+        turns: Any = [*ASKED, message.to_param(), {"role": "user", "content": "go on"}]
+        with client.messages.stream(**given, messages=turns, extra_body={**ONE}) as stream:
+            done = stream.get_final_message()
+    [sent] = fake.asked[3:]
+    assert sent["messages"][1]["content"][0] == {
+        "type": "thinking",
+        "thinking": "Let me see.",
+        "signature": "fake",
+    }
+    assert [block.type for block in done.content] == ["thinking", "text"]
+    assert done.content[0] == thought
+
+
+def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(url: str, fake: FakeUpstream) -> None:
+    with gpt(url) as client:
+        response = client.responses.create(model="responses", input=ASKED, extra_body={**M})
+        items: Any = [*ASKED, *response.output, {"role": "user", "content": "go on"}]
+        with client.responses.stream(model="responses", input=items, extra_body={**ONE}) as stream:
+            done = stream.get_final_response()
+    [sent] = fake.asked[3:]
+    assert sent["input"][1]["type"] == "reasoning"
+    assert sent["input"][1]["encrypted_content"] == "fake"
+    assert [item.type for item in done.output] == ["reasoning", "message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            "messages",
+            {
+                "max_tokens": 9,
+                "system": [
+                    {"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}
+                ],
+                "messages": ASKED,
+                "service_tier": "auto",
+                "context_management": {"edits": []},
+            },
+        ),
+        (
+            "responses",
+            {
+                "instructions": "be brief",
+                "input": ASKED,
+                "max_output_tokens": 99,
+                "include": ["reasoning.encrypted_content"],
+                "store": False,
+                "truncation": "auto",
+                "prompt_cache_key": "k",
+            },
+        ),
+    ],
+)
+def test_a_request_in_the_upstreams_dialect_goes_on_as_it_came(
+    url: str, fake: FakeUpstream, path: str, body: dict[str, Any]
+) -> None:
+    asked = {"model": path, **body, **ONE}
+    answer = httpx.post(f"{url}/v1/{path}", json=asked).raise_for_status().json()
+    assert fake.asked == [body | {"model": "fake"}]
+    assert (answer["qguide"]["guided"], answer["qguide"]["warnings"]) == (False, [])
+
+
+def test_errors_of_a_native_upstream_are_the_callers(url: str, fake: FakeUpstream) -> None:
+    fake.fault, fake.faults_left = "context", 1
+    with claude(url) as client, pytest.raises(anthropic.BadRequestError, match="too long"):
+        client.messages.create(model="messages", max_tokens=9, messages=ASKED, extra_body={**ONE})
+    fake.fault, fake.faults_left = "429", 1
+    with gpt(url) as client, pytest.raises(openai.RateLimitError) as raised:
+        client.responses.create(model="responses", input=ASKED, extra_body={**ONE})
+    assert raised.value.response.headers["retry-after"] == "1"
+    fake.fault = ""

@@ -1,0 +1,126 @@
+"""The Step-PPO example: the server's Q as the reward, a training by TRL, verl's configuration."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+
+from qnet.models.checkpoint import load_policy
+from qnet.models.loading import embedded_path
+from qnet.types import Message
+from tests.support.serving import ROOT, serving
+from training.environments.alfworld.bundle import AlfWorldConfig, build_suite
+
+EXAMPLE = ROOT / "clients/python/examples/step_ppo"
+START_S = 180.0
+ACTIONS = ("Action: look", "Action: inventory")
+
+
+def module(name: str) -> ModuleType:
+    """A file of the example as a module."""
+    spec = importlib.util.spec_from_file_location(f"step_ppo_{name}", EXAMPLE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("server") / "stderr.log"
+    with serving(env={}, log=log, start_s=START_S) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def states() -> list[list[dict[str, str]]]:
+    suite = build_suite(AlfWorldConfig(first_seed=900_000, count=3))
+    return [[{"role": "user", "content": suite.make(task).reset()}] for task in suite.tasks]
+
+
+def test_the_reward_is_the_q_of_the_server(
+    url: str, states: list[list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QGUIDE_URL", url)
+    reward = module("reward")
+    prompts = [state for state in states for _ in ACTIONS]
+    completions = [[{"role": "assistant", "content": action}] for _ in states for action in ACTIONS]
+    rewards = reward.q_rewards(prompts=prompts, completions=completions, step=0)
+    expected: list[float] = []
+    for state in states:
+        body = {"messages": state, "candidates": ACTIONS}
+        answer = httpx.post(f"{url}/v1/score", json=body, timeout=60).raise_for_status().json()
+        expected += [scored["q_value"] for scored in answer["scores"]]
+    assert rewards == pytest.approx(expected, abs=1e-4)
+    assert len(set(rewards)) > 1
+    assert rewards[0] == reward.compute_score("qguide", ACTIONS[0], "", {"state": states[0]})
+
+
+def test_a_refused_conversation_is_no_reward(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QGUIDE_URL", url)
+    with pytest.raises(httpx.HTTPStatusError):
+        module("reward").compute_score("qguide", "look", "", {"state": []})
+
+
+def test_trl_trains_a_policy_that_our_jobs_read(
+    url: str, states: list[list[dict[str, str]]], tmp_path: Path
+) -> None:
+    file = tmp_path / "states.jsonl"
+    file.write_text("".join(json.dumps({"prompt": state}) + "\n" for state in states))
+    options: dict[str, object] = {
+        "--states": file,
+        "--policy": embedded_path("policy"),
+        "--output": tmp_path,
+        "--steps": 2,
+        "--draws": 4,
+        "--states-per-step": 2,
+        "--max-tokens": 32,
+        "--learning-rate": 1e-3,
+    }
+    arguments = [str(part) for pair in options.items() for part in pair]
+    command = [sys.executable, str(EXAMPLE / "train_trl.py"), *arguments, "--cpu"]
+    environment = os.environ | {"QGUIDE_URL": url, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rewards/q_rewards/mean" in done.stdout
+    before, after = load_policy(embedded_path("policy")), load_policy(tmp_path / "policy")
+    history = (Message("user", states[0][0]["content"]),)
+    ids = before.renderer.encode_history(history)
+    assert after.renderer.encode_history(history) == ids
+    with torch.inference_mode():
+        logits = [policy.model(torch.tensor([ids])).logits for policy in (before, after)]
+    assert logits[0].shape == logits[1].shape
+    assert not torch.equal(logits[0], logits[1])
+
+
+def test_states_are_the_distinct_prompts_of_exported_pairs(tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    prompts = [[{"role": "user", "content": text}] for text in ("a", "b", "a")]
+    lines = [{"prompt": prompt, "chosen": [], "rejected": []} for prompt in prompts]
+    pairs.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    states = module("states")
+    assert states.write_states(pairs, tmp_path / "states.jsonl") == 2
+    written = (tmp_path / "states.jsonl").read_text().splitlines()
+    assert [json.loads(line)["prompt"] for line in written] == prompts[:2]
+    assert states.write_states(pairs, tmp_path / "states.parquet") == 2
+    rows = pq.read_table(tmp_path / "states.parquet").to_pylist()
+    assert [row["extra_info"]["state"] for row in rows] == prompts[:2]
+    assert {"data_source", "prompt", "extra_info", "reward_model"} == rows[0].keys()
+
+
+def test_verls_configuration_names_the_reward_function() -> None:
+    config = yaml.safe_load((EXAMPLE / "verl.yaml").read_text())
+    named = config["reward"]["custom_reward_function"]
+    assert callable(getattr(module(Path(named["path"]).stem), named["name"]))
+    assert config["algorithm"]["adv_estimator"] == "gae"

@@ -1,0 +1,155 @@
+"""Anthropic's dialect, from chat turns and back."""
+
+import json
+from typing import Any
+
+import pytest
+
+from qnet.errors import InvalidRequestError
+from qnet.native import NativeRequest
+from qnet.policies.dialects.messages import MAX_TOKENS, MessagesDialect
+from qnet.types import Candidate, History, Message, Sampling, ToolCall
+from qnet.usage import TokenUsage
+
+DIALECT = MessagesDialect()
+
+
+def body(*history: Message, **sampling: Any) -> dict[str, Any]:
+    given = {"temperature": None, "max_tokens": None} | sampling
+    return DIALECT.request_body("m", history, n=1, sampling=Sampling(**given))
+
+
+def drawn(*blocks: dict[str, Any], **more: Any) -> Candidate:
+    answer = {"type": "message", "content": list(blocks), **more}
+    [candidate] = DIALECT.read_answer(json.dumps(answer).encode()).candidates
+    return candidate
+
+
+def text(said: str) -> dict[str, str]:
+    return {"type": "text", "text": said}
+
+
+def test_system_messages_go_before_and_a_role_never_follows_itself() -> None:
+    asked = body(
+        Message("system", "be brief"),
+        Message("developer", "be kind"),
+        Message("user", "find the mug"),
+        Message("assistant", "", (ToolCall("a", "{}", "1"), ToolCall("b", "{}", "2"))),
+        Message("tool", "x", tool_call_id="1"),
+        Message("tool", "", tool_call_id="2"),
+        Message("system", "hurry"),
+    )
+    assert asked["system"] == "be brief\n\nbe kind"
+    assert [turn["role"] for turn in asked["messages"]] == ["user", "assistant", "user"]
+    first, second, said = asked["messages"][-1]["content"]
+    assert (first["tool_use_id"], first["content"]) == ("1", [text("x")])
+    assert (second["tool_use_id"], second["content"]) == ("2", [])
+    assert said == text("hurry")
+    assert asked["max_tokens"] == MAX_TOKENS
+
+
+def test_system_messages_alone_leave_a_turn_to_answer() -> None:
+    asked = body(Message("system", "be brief"), Message("system", "find the mug"))
+    assert asked["system"] == "be brief"
+    assert asked["messages"] == [{"role": "user", "content": [text("find the mug")]}]
+
+
+def test_arguments_that_are_no_object_come_and_go_as_they_were() -> None:
+    call = {"type": "tool_use", "id": "1", "name": "go", "input": {"INVALID_JSON": '{"to'}}
+    said = drawn(call, stop_reason="max_tokens")
+    assert said.message.tool_calls[0].arguments == '{"to'
+    assert (said.finish_reason, said.finished) == ("length", False)
+    asked = body(Message("user", "go"), said.message)
+    assert asked["messages"][1]["content"] == [call]
+
+
+def test_tools_and_the_choice_between_them() -> None:
+    tool = {"type": "function", "function": {"name": "look", "strict": True}}
+    chosen = {"type": "function", "function": {"name": "look"}}
+    given = {"tools": [tool], "tool_choice": chosen, "parallel_tool_calls": False}
+    asked = body(Message("user", "go"), parameters=given)
+    empty = {"type": "object", "properties": {}}
+    assert asked["tools"] == [{"name": "look", "strict": True, "input_schema": empty}]
+    one = {"type": "tool", "name": "look", "disable_parallel_tool_use": True}
+    assert asked["tool_choice"] == one
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"), [("required", "any"), ("auto", "auto"), ("none", "none")]
+)
+def test_modes_of_choice(choice: str, expected: str) -> None:
+    tool = {"type": "function", "function": {"name": "look"}}
+    asked = body(Message("user", "go"), parameters={"tools": [tool], "tool_choice": choice})
+    assert asked["tool_choice"] == {"type": expected}
+
+
+def test_other_parameters_have_anthropics_names() -> None:
+    given = {
+        "stop": "END",
+        "user": "me",
+        "reasoning_effort": "low",
+        "max_completion_tokens": 7,
+        "response_format": {"type": "text"},
+        "top_k": 3,
+    }
+    asked = body(Message("user", "go"), parameters=given)
+    assert {name: asked[name] for name in asked if name not in ("model", "messages")} == {
+        "stop_sequences": ["END"],
+        "metadata": {"user_id": "me"},
+        "output_config": {"effort": "low"},
+        "max_tokens": 7,
+        "top_k": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"tools": [{"type": "custom", "custom": {"name": "x"}}]},
+    ],
+)
+def test_a_parameter_without_a_counterpart_is_refused(parameters: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="dialect 'messages'"):
+        body(Message("user", "go"), parameters=parameters)
+
+
+def test_cached_tokens_are_part_of_the_prompt() -> None:
+    usage = {
+        "input_tokens": 2,
+        "cache_read_input_tokens": 5,
+        "cache_creation_input_tokens": 3,
+        "output_tokens": 4,
+    }
+    assert drawn(text("go"), usage=usage).spent == TokenUsage(10, 4, 5)
+
+
+def test_the_stop_sequence_is_named() -> None:
+    said = drawn(text("go"), stop_reason="stop_sequence", stop_sequence="END")
+    assert (said.finish_reason, said.extra) == ("stop", {"stop_reason": "END"})
+
+
+def test_thoughts_are_kept_for_the_next_request() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    said = drawn(thought, text("go"))
+    assert said.message.content == "go"
+    assert said.message.wire is not None
+    assert said.message.wire["reasoning_content"] == "hm"
+    asked = body(Message("user", "go"), said.message)
+    assert asked["messages"][1]["content"] == [thought, text("go")]
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[]", b'{"content": "text"}', b"{}"])
+def test_anything_else_is_no_message(answer: bytes) -> None:
+    assert DIALECT.read_answer(answer).candidates == []
+
+
+def test_the_callers_own_request_stands_only_for_its_own_history() -> None:
+    history: History = (Message("user", "find the mug"),)
+    native = NativeRequest("messages", {"messages": "as they came", "max_tokens": 5}, history)
+    sampling = Sampling(temperature=0.5, max_tokens=9, native=native)
+    own = DIALECT.request_body("m", history, n=1, sampling=sampling)
+    assert own == {"messages": "as they came", "max_tokens": 9, "model": "m", "temperature": 0.5}
+    reworded: History = (Message("user", "find the mug"),)
+    other = DIALECT.request_body("m", reworded, n=1, sampling=sampling)
+    assert other["messages"] == [{"role": "user", "content": [text("find the mug")]}]

@@ -1,0 +1,17 @@
+"""The spans of servers, as an exporter in memory gets them."""
+
+import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import server.q_models.build
+from server.observability.tracing import OtelTracing
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Exporter of the spans of all servers that are started afterwards."""
+    exporter = InMemorySpanExporter()
+    tracing = OtelTracing(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(server.q_models.build, "build_tracing", lambda _: tracing)
+    return exporter

@@ -1,0 +1,410 @@
+"""Jobs whose environments run in workers: the rows of one process, whatever is killed."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from io import StringIO
+from itertools import chain
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import psutil
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from qnet.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailureError,
+    HistoryTooLongError,
+)
+from qnet.policies.scripted import ScriptedPolicy
+from qnet.types import Message, SampleRequest, Sampling, ToolCall
+from training.environment import SnapshotEnvironment, ToolEnvironment
+from training.environments.corridor import Corridor, CorridorConfig
+from training.environments.intercode_sql.bundle import InterCodeSqlToolsConfig, build_suite
+from training.environments.registry import build_suite as build_any_suite
+from training.environments.registry import environment_config
+from training.jobs.collect import CollectConfig, run_collect
+from training.jobs.evaluate import EvaluateConfig, run_evaluate
+from training.jobs.explore import ExploreConfig, run_explore
+from training.jobs.groups import GroupsConfig, run_groups
+from training.rollouts.models import EMBEDDED, Inference
+from training.rollouts.remote_policy import RemotePolicy
+from training.workers.base import WorkerLostError
+from training.workers.config import Workers
+from training.workers.suite import move_to_workers
+
+EXECUTORS = ["processes", "ray"]
+REPLIES = [f"Action: {a}" for a in ("go right", "take key", "go left", "open door", "look")]
+POLICY = ScriptedPolicy(REPLIES)
+HERE = Workers()
+SUPPORT = "tests.support.worker_environments"
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[None]:
+    """A Ray of two CPUs, whose object store is small and is not relieved to disk."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    failure = ""
+    try:
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=80 * 1024**2,
+            _system_config={"automatic_object_spilling_enabled": False},
+        )
+    except Exception as error:  # Ray itself waits for no more than 30 s
+        failure = str(error)
+    if failure:
+        _leave(ray)
+        pytest.skip(f"Ray does not start on this machine now: {failure}")
+    yield
+    _leave(ray)
+
+
+def _leave(ray: Any) -> None:
+    """End Ray, which lets go of its processes without waiting for them."""
+    with catch_warnings():
+        simplefilter("ignore", ResourceWarning)
+        ray.shutdown()
+        gc.collect()
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor(request: pytest.FixtureRequest) -> str:
+    """Each executor, with what it needs."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    return str(request.param)
+
+
+def explore(output: Path, *, environment: Any, workers: Workers = HERE) -> ExploreConfig:
+    return ExploreConfig.model_validate(
+        {
+            "output": output,
+            "environment": environment,
+            "exploration": {"max_steps": 4, "max_draws": 4, "depth": 2},
+            "parallel": 16,
+            "workers": workers,
+        }
+    )
+
+
+def lines(output: Path, name: str = "rows.jsonl") -> list[str]:
+    path = output / name
+    return sorted(path.read_text().splitlines()) if path.exists() else []
+
+
+def run(config: ExploreConfig) -> list[str]:
+    run_explore(config, policy=POLICY, console=Console(file=StringIO()))
+    return lines(config.output)
+
+
+def worker_processes(actor: str = "HostActor") -> list[psutil.Process]:
+    """Processes of workers of either executor, below this one; of Ray's with this class."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            line = " ".join(child.cmdline())
+        except psutil.Error:
+            continue
+        if "training.workers.process_main" in line or actor in line:
+            found.append(child)
+    return found
+
+
+@contextmanager
+def killing(rows: Path, at: list[int]) -> Iterator[list[int]]:
+    """Kill a worker each time that the rows have reached one of these numbers."""
+    over, killed = Event(), list[int]()
+
+    def watch() -> None:
+        for number in at:
+            while not over.is_set() and (
+                not rows.exists() or rows.read_bytes().count(b"\n") < number
+            ):
+                time.sleep(0.01)
+            for victim in worker_processes()[:1]:
+                victim.kill()
+                killed.append(victim.pid)
+
+    thread = Thread(target=watch)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_thousand_trees_are_those_of_one_process_though_a_worker_dies_twice(
+    tmp_path: Path, executor: str
+) -> None:
+    environment = CorridorConfig(count=1_000)
+    alone = run(explore(tmp_path / "alone", environment=environment))
+    workers = Workers.model_validate({"executor": executor, "count": 2})
+    with killing(tmp_path / "workers/rows.jsonl", [200, 600]) as killed:
+        config = explore(tmp_path / "workers", environment=environment, workers=workers)
+        spread = run(config)
+    assert len(killed) == 2
+    assert len(alone) == 1_000
+    assert spread == alone
+    assert not any("error" in line for line in lines(config.output, "metrics.jsonl"))
+
+
+def test_every_job_plays_in_workers(tmp_path: Path, executor: str) -> None:
+    common = {"environment": CorridorConfig(count=6), "parallel": 4}
+    jobs: dict[str, Callable[[Path, Workers], list[str]]] = {
+        "collect": lambda output, workers: _collect(output, workers, common),
+        "groups": lambda output, workers: _groups(output, workers, common),
+        "evaluate": lambda output, workers: _evaluate(output, workers, common),
+    }
+    for name, job in jobs.items():
+        alone = job(tmp_path / f"{name}-alone", Workers())
+        workers = Workers.model_validate({"executor": executor, "count": 2})
+        assert job(tmp_path / f"{name}-workers", workers) == alone != [], name
+
+
+def _collect(output: Path, workers: Workers, common: dict[str, Any]) -> list[str]:
+    config = CollectConfig(
+        output=output, workers=workers, player="policy", policy="embedded", only_won=False, **common
+    )
+    run_collect(config, policy=POLICY, console=Console(file=StringIO()))
+    return lines(output)
+
+
+def _groups(output: Path, workers: Workers, common: dict[str, Any]) -> list[str]:
+    config = GroupsConfig.model_validate(
+        {"output": output, "workers": workers, "continuation": {"by": "policy"}, **common}
+    )
+    run_groups(config, policy=POLICY, console=Console(file=StringIO()))
+    return lines(output)
+
+
+def _evaluate(output: Path, workers: Workers, common: dict[str, Any]) -> list[str]:
+    config = EvaluateConfig.model_validate(
+        {"output": output, "workers": workers, "methods": ["greedy", "sample"], **common}
+    )
+    run_evaluate(config, policy=POLICY, console=Console(file=StringIO()))
+    rows = [json.loads(line) for line in lines(output, "episodes.jsonl")]
+    untimed = [{k: v for k, v in row.items() if not k.endswith("_s")} for row in rows]
+    return [json.dumps(row) for row in untimed]
+
+
+def test_a_killed_job_leaves_no_worker_and_is_resumed(tmp_path: Path) -> None:
+    environment = {"name": f"{SUPPORT}:SLOW", "count": 12}
+    config = explore(
+        tmp_path / "run", environment=environment, workers=Workers(executor="processes")
+    )
+    job = f"""
+from qnet.policies.scripted import ScriptedPolicy
+from training.jobs.explore import ExploreConfig, run_explore
+config = ExploreConfig.model_validate_json({config.model_dump_json()!r})
+run_explore(config, policy=ScriptedPolicy({REPLIES!r}))
+"""
+    with subprocess.Popen([sys.executable, "-c", job], stderr=subprocess.DEVNULL) as process:
+        while len(lines(config.output)) < 3:
+            time.sleep(0.05)
+            assert process.poll() is None
+        workers = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert len(workers) >= 2
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    some = len(lines(config.output))
+    assert 3 <= some < 12
+    resumed = run(config)
+    assert resumed == run(explore(tmp_path / "alone", environment=environment))
+
+
+def test_a_full_object_store_loses_nothing(tmp_path: Path, ray_cluster: None) -> None:
+    import numpy as np
+    import ray
+
+    held = [ray.put(np.ones(1024**2)) for _ in range(30)]  # three times what it holds
+    workers = Workers(executor="ray", count=2)
+    environment = CorridorConfig(count=20)
+    full = run(explore(tmp_path / "full", environment=environment, workers=workers))
+    assert full == run(explore(tmp_path / "alone", environment=environment))
+    del held
+
+
+def test_two_workers_step_at_once(executor: str) -> None:
+    """Told by the steps themselves, whose 50 ms overlap however busy the machine is."""
+    config = environment_config({"name": f"{SUPPORT}:TIMED", "count": 4})
+    workers = Workers.model_validate({"executor": executor, "count": 2, "cpus": 0.5})
+    suite = build_any_suite(config)
+    with closing(move_to_workers(suite, config, workers, replays=True)) as moved:
+        episodes = [moved.make(task) for task in moved.tasks]
+        for episode in episodes:
+            episode.reset()
+        with ThreadPoolExecutor(4) as threads:
+            told = threads.map(
+                lambda one: [one.step("look").observation for _ in range(10)], episodes
+            )
+            steps = [json.loads(observation) for observation in chain(*told)]
+    assert len({step["process"] for step in steps}) == 2
+    at_once = [
+        step
+        for step in steps
+        if any(
+            other["process"] != step["process"]
+            and other["began"] < step["ended"]
+            and step["began"] < other["ended"]
+            for other in steps
+        )
+    ]
+    assert len(at_once) >= len(steps) / 4
+
+
+def test_what_kills_every_worker_fails_its_own_task_alone(tmp_path: Path) -> None:
+    environment = {"name": f"{SUPPORT}:DEADLY", "count": 8}
+    workers = Workers(executor="processes", count=2)
+    config = explore(tmp_path / "run", environment=environment, workers=workers)
+    trees = run(config)
+    failed = [
+        row for row in map(json.loads, lines(config.output, "metrics.jsonl")) if "error" in row
+    ]
+    assert {row["task_id"] for row in failed} <= {"corridor:3", "corridor:7"}
+    assert failed
+    assert all("3 workers were lost at action" in row["error"] for row in failed)
+    assert len(trees) == 8 - len(failed)
+
+
+def test_a_task_that_cannot_be_replayed_is_played_again(tmp_path: Path) -> None:
+    environment = {"name": f"{SUPPORT}:UNREPEATABLE", "count": 60}
+    workers = Workers(executor="processes", count=2)
+    config = explore(tmp_path / "run", environment=environment, workers=workers)
+    with killing(config.output / "rows.jsonl", [10]) as killed:
+        trees = run(config)
+    assert len(killed) == 1
+    assert len(trees) == 60
+    assert len({json.loads(tree)["task_id"] for tree in trees}) == 60
+
+
+def test_a_silent_worker_is_replaced() -> None:
+    config = environment_config({"name": f"{SUPPORT}:SLOW", "count": 1})
+    suite = build_any_suite(config)
+    workers = Workers(executor="processes", count=1, timeout_s=5)
+    moved = move_to_workers(suite, config, workers, replays=True)
+    episode = moved.make(moved.tasks[0])
+    first = episode.reset()
+    before = worker_processes()
+    for process in before:
+        process.send_signal(signal.SIGSTOP)
+    assert "room" in episode.step("go right").observation
+    assert first
+    episode.close()
+    moved.close()
+    assert psutil.wait_procs(before, timeout=60)[1] == []
+
+
+def test_tools_are_called_in_workers(executor: str) -> None:
+    config = InterCodeSqlToolsConfig(count=2)
+    workers = Workers.model_validate({"executor": executor, "count": 1})
+    moved = move_to_workers(build_suite(config), config, workers, replays=True)
+    episode = moved.make(moved.tasks[0])
+    assert isinstance(episode, ToolEnvironment)
+    assert not isinstance(episode, SnapshotEnvironment)
+    episode.reset()
+    answer = episode.call(ToolCall("execute_sql", '{"query": "SHOW TABLES"}'))
+    assert "author" in answer.observation
+    moved.close()
+    moved.close()
+
+
+def test_errors_of_environments_stay_what_they_are(executor: str) -> None:
+    config = CorridorConfig(count=1)
+    workers = Workers.model_validate({"executor": executor, "count": 1})
+    moved = move_to_workers(build_any_suite(config), config, workers, replays=True)
+    episode = moved.make(moved.tasks[0])
+    with pytest.raises(EnvironmentFailureError, match="reset first"):
+        episode.step("look")
+    episode.reset()
+    for action in Corridor.of_seed(0).solution():
+        assert episode.step(action).valid
+    with pytest.raises(EnvironmentFailureError, match="no episode is running") as raised:
+        episode.step("look")
+    assert not isinstance(raised.value, WorkerLostError)
+    episode.close()
+    moved.close()
+
+
+def test_a_worker_that_cannot_build_the_suite_says_why(tmp_path: Path, executor: str) -> None:
+    (tmp_path / "tasks.json").write_text("[]")
+    values = {"name": "intercode-sql", "tasks": tmp_path / "none.json", "databases": tmp_path}
+    workers = Workers.model_validate({"executor": executor, "count": 1})
+    good = build_any_suite(CorridorConfig(count=1))
+    with pytest.raises(ConfigError, match="name a file of tasks"):
+        move_to_workers(good, environment_config(values), workers, replays=True)
+
+
+def remote_policy(name: str = EMBEDDED, **changes: Any) -> RemotePolicy:
+    workers = Workers(executor="ray", policies="actors", **{"policy_gpus": 0} | changes)
+    return RemotePolicy(name, Inference(threads=1), CorridorConfig(count=1), workers)
+
+
+def test_trees_of_a_policy_in_an_actor_are_those_of_one_here(
+    tmp_path: Path, ray_cluster: None
+) -> None:
+    corridors = CorridorConfig(count=3)
+    actors = Workers(executor="ray", count=1, cpus=0, policies="actors", policy_gpus=0)
+    rows = []
+    for workers in (HERE, actors):
+        config = explore(tmp_path / workers.policies, environment=corridors, workers=workers)
+        # One tree at a time, because batches are put together as episodes come to need them.
+        config = config.model_copy(update={"parallel": 1, "inference": Inference(threads=1)})
+        run_explore(config, console=Console(file=StringIO()))
+        rows.append(lines(config.output))
+    assert len(rows[0]) == 3
+    assert rows[0] == rows[1]
+
+
+def test_a_policy_whose_actor_is_killed_draws_the_same_in_a_new_one(ray_cluster: None) -> None:
+    policy = remote_policy()
+    history = (Message("user", "You are in the middle of a room."),)
+    requests = [SampleRequest(history, 3, Sampling(seed=seed)) for seed in range(2)]
+    drawn = policy.sample_batch(requests)
+    assert [len(candidates) for candidates in drawn] == [3, 3]
+    victims = worker_processes("PolicyActor")
+    assert victims
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):  # an earlier test's, which Ray has ended
+            victim.kill()
+            victim.wait(60)
+    assert policy.sample_batch(requests) == drawn
+    assert policy.name == remote_policy().name
+
+
+def test_errors_of_a_policy_in_an_actor_keep_their_class(ray_cluster: None) -> None:
+    policy = remote_policy()
+    with pytest.raises(HistoryTooLongError):
+        policy.sample_batch([SampleRequest((Message("user", "go " * 50_000),), 1)])
+    with pytest.raises(CheckpointError):
+        remote_policy(SUPPORT)
+    with pytest.raises(ConfigError, match="the Ray cluster has 0 GPUs"):
+        remote_policy(policy_gpus=1)
+
+
+def test_actors_of_policies_are_rays() -> None:
+    with pytest.raises(ValidationError, match="actors are Ray's"):
+        Workers(executor="processes", policies="actors")
+
+
+def test_only_ray_has_an_address() -> None:
+    with pytest.raises(ValidationError, match="set executor to 'ray'"):
+        Workers(executor="processes", address="auto")

@@ -1,0 +1,138 @@
+"""Compare step rewards with longer roll-outs, and agents by their step rewards (IPR figures 3, 4).
+
+    qguide step-rewards runs/alfworld/accuracy_groups --rollouts 1,3,5,7 --output rewards.json
+    qguide step-rewards runs/alfworld/rewards_sft runs/alfworld/rewards_ipr --output rewards.json
+
+reads decision groups of `groups`, or what `rro` explored; plays nothing. The accuracy needs more
+roll-outs of each action than the estimates are made of. The reward at each step is that of the
+actions that the trajectories took.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+from rich.table import Table
+
+from qnet.errors import ConfigError
+from training.algorithms.step_reward_accuracy import (
+    RewardAccuracy,
+    RolledOut,
+    StepMean,
+    mean_by_step,
+    reward_accuracy,
+)
+from training.data.decision_groups import CandidateRow, DecisionGroupsRow
+from training.data.runs import EXPLORED, read_rows, rows_path
+
+
+@dataclass(frozen=True, slots=True)
+class RunRewards:
+    """Step rewards of one run folder.
+
+    Attributes:
+        steps: number of steps that its trajectories took.
+        mean_reward: mean reward over those steps.
+        accuracy: of estimates by different numbers of roll-outs; empty if there are too few.
+        by_step: mean reward of each step.
+    """
+
+    run: str
+    steps: int
+    mean_reward: float
+    accuracy: tuple[RewardAccuracy, ...]
+    by_step: tuple[StepMean, ...]
+
+
+def run_step_rewards(
+    runs: Sequence[Path],
+    output: Path,
+    *,
+    rollouts: Sequence[int],
+    min_gap: float,
+    console: Console,
+) -> list[RunRewards]:
+    """Show and write the figures of each run.
+
+    Args:
+        runs: run folders of `groups` or `rro`.
+        output: JSON file.
+        rollouts: numbers of roll-outs whose means are judged.
+        min_gap: smallest difference of two rewards that counts as one.
+        console: shows the tables.
+
+    Raises:
+        ConfigError: a number of roll-outs is below 1, `min_gap` is not above 0, or a run has no
+            trajectory.
+        RecordError: a row is not a decision group.
+    """
+    if min(rollouts, default=1) < 1 or min_gap <= 0:
+        raise ConfigError(
+            f"rollouts are {list(rollouts)} and min_gap {min_gap:g}; each number of roll-outs has "
+            "to be 1 or more, and min_gap above 0"
+        )
+    found = [_rewards_of(run, rollouts, min_gap) for run in runs]
+    console.print(_accuracy_table(found))
+    console.print(_steps_table(found))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunRewards:
+    explored = run / EXPLORED
+    rows = list(read_rows(explored if explored.exists() else rows_path(run), DecisionGroupsRow))
+    if not rows:
+        raise ConfigError(f"{run} has no trajectory; run `qguide groups` or `qguide rro` first")
+    states = [
+        [_rolled_out(candidate) for candidate in decision.candidates]
+        for row in rows
+        for decision in row.decisions
+    ]
+    taken = [[decision.taken.outcome for decision in row.decisions] for row in rows]
+    judged = [reward_accuracy(states, rollouts=n, min_gap=min_gap) for n in rollouts]
+    return RunRewards(
+        str(run),
+        sum(map(len, taken)),
+        fmean(reward for rewards in taken for reward in rewards),
+        tuple(one for one in judged if one.pairs),
+        tuple(mean_by_step(taken)),
+    )
+
+
+def _rolled_out(candidate: CandidateRow) -> RolledOut:
+    outcomes = [continuation.outcome_reward for continuation in candidate.continuations]
+    return RolledOut(outcomes, exact=candidate.terminated)
+
+
+def _accuracy_table(found: Sequence[RunRewards]) -> Table:
+    table = Table(title="accuracy of step rewards against the other roll-outs")
+    for name in ("run", "roll-outs", "pairs", "accuracy", "mean error"):
+        table.add_column(name, justify="left" if name == "run" else "right")
+    for one in found:
+        for judged in one.accuracy:
+            assert judged.accuracy is not None, "there are pairs"
+            table.add_row(
+                one.run,
+                str(judged.rollouts),
+                f"{judged.pairs:,}",
+                f"{judged.accuracy:.1%}",
+                f"{judged.error:.3f}",
+            )
+    return table
+
+
+def _steps_table(found: Sequence[RunRewards]) -> Table:
+    table = Table(title="mean reward of the actions taken")
+    table.add_column("step", justify="right")
+    for one in found:
+        table.add_column(one.run, justify="right")
+    means = [{mean.step: mean.mean for mean in one.by_step} for one in found]
+    for step in range(1, max(len(one.by_step) for one in found) + 1):
+        cells = [f"{of[step]:.3f}" if step in of else "" for of in means]
+        table.add_row(str(step), *cells)
+    table.add_row("all", *(f"{one.mean_reward:.3f}" for one in found))
+    return table

@@ -1,0 +1,157 @@
+"""Compare evaluations of different models on the same tasks, paired by task and seed.
+
+    qguide compare runs/played/sft runs/played/rft runs/played/qnet --output table.json
+
+reads `results.json` and `episodes.jsonl` of each evaluation. Every method of every evaluation is a
+row of the table, and is compared with one method of the first evaluation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from qnet.errors import ConfigError
+from training.evaluation.records import Comparison, EpisodeRow, MethodName, MethodSummary, Results
+from training.evaluation.results import Key, Played, compare_pair
+from training.evaluation.run_files import read_episodes, read_results
+
+SAME = ("environment", "seeds", "max_steps")
+"""Fields of the configuration that make the episodes of two evaluations comparable."""
+
+
+class ComparedRow(BaseModel):
+    """One method of one evaluation.
+
+    Attributes:
+        run: the evaluation's folder.
+        against: the comparison with the baseline; None for the baseline itself.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str
+    summary: MethodSummary
+    against: Comparison | None
+
+
+class ComparedEvaluations(BaseModel):
+    """The table of `qguide compare`.
+
+    Attributes:
+        baseline: folder of the first evaluation.
+        method: the method of it that every row is compared with.
+        conditions: the configuration that all evaluations share.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    baseline: str
+    method: MethodName
+    conditions: dict[str, object]
+    rows: tuple[ComparedRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    run: Path
+    results: Results
+    episodes: dict[Key, EpisodeRow]
+
+
+def run_compare(
+    runs: Sequence[Path], against: str, output: Path | None, *, console: Console
+) -> ComparedEvaluations:
+    """Show the table, write it to `output` if that is a path, and return it.
+
+    Raises:
+        ConfigError: the first evaluation has no such method, or the evaluations differ in their
+            tasks, seeds or step limit.
+        RecordError: a folder has no results.
+    """
+    evaluations = [_Evaluation(run, read_results(run), read_episodes(run)) for run in runs]
+    first = evaluations[0]
+    _require_comparable(evaluations)
+    method = _method(first, against)
+    table = ComparedEvaluations(
+        baseline=str(first.run),
+        method=method,
+        conditions={name: first.results.config.get(name) for name in SAME},
+        rows=tuple(row for each in evaluations for row in _rows(each, first, method)),
+    )
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(table.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    console.print(_shown(table))
+    return table
+
+
+def _method(first: _Evaluation, against: str) -> MethodName:
+    played = [summary.method for summary in first.results.summary]
+    for method in played:
+        if method == against:
+            return method
+    raise ConfigError(
+        f"{first.run} has no episodes of {against!r}; --against takes {', '.join(played)}"
+    )
+
+
+def _require_comparable(evaluations: Sequence[_Evaluation]) -> None:
+    first = evaluations[0]
+    for other in evaluations[1:]:
+        for name in SAME:
+            here, there = other.results.config.get(name), first.results.config.get(name)
+            if here != there:
+                raise ConfigError(
+                    f"{other.run} was evaluated with {name} = {here!r}, but {first.run} with "
+                    f"{there!r}; compare evaluations of the same tasks, seeds and step limit"
+                )
+
+
+def _rows(evaluation: _Evaluation, first: _Evaluation, method: MethodName) -> list[ComparedRow]:
+    seeds = sorted({row.seed for row in first.results.rows})
+    baseline = Played(method, first.episodes)
+    rows = []
+    for summary in evaluation.results.summary:
+        played = Played(summary.method, evaluation.episodes)
+        is_baseline = evaluation is first and summary.method == method
+        against = None if is_baseline else compare_pair(played, baseline, seeds)
+        rows.append(ComparedRow(run=str(evaluation.run), summary=summary, against=against))
+    return rows
+
+
+def _shown(table: ComparedEvaluations) -> Table:
+    tasks = max(row.summary.tasks for row in table.rows)
+    seeds = max(row.summary.seeds for row in table.rows)
+    shown = Table(
+        title=f"{tasks} tasks, {seeds} seeds; compared with {table.method} of {table.baseline}",
+        caption="success in %, difference of reward in points, with their 95 % over tasks",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("evaluation", "method"):
+        shown.add_column(name, overflow="fold")
+    for name in ("success", "tokens", "difference", "p"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in table.rows:
+        shown.add_row(
+            Path(row.run).name,
+            row.summary.method + ("*" if row.summary.peeks else ""),
+            f"{100 * row.summary.success_rate:.1f} ({_interval(row.summary.ci95)})",
+            f"{row.summary.completion_tokens_per_episode:,.0f}",
+            *(_difference(row.against) if row.against else ()),
+        )
+    return shown
+
+
+def _difference(against: Comparison) -> tuple[str, str]:
+    difference = f"{100 * against.difference:+.1f} ({_interval(against.ci95)})"
+    return difference, f"{against.p_value:.4f}"
+
+
+def _interval(bounds: tuple[float, float]) -> str:
+    return f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"

@@ -1,0 +1,122 @@
+"""A policy in an actor of a Ray cluster, for a job whose own machine has no GPU.
+
+The job stays the one that grows trees and writes rows; only its batches of draws travel. A draw
+depends on its seed, so a batch that an actor took with it is drawn again by the next one.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from qnet.errors import ConfigError, QGuideError
+from qnet.types import BatchPolicy, Candidate, SampleRequest
+from training.environment import EnvironmentConfig
+from training.environments.registry import environment_config
+from training.rollouts.models import Inference, build_policy
+from training.workers.base import WorkerLostError
+from training.workers.config import Workers
+from training.workers.host import Place, enter, place_of
+from training.workers.pool import MOST_LOSSES
+
+T = TypeVar("T")
+
+
+class PolicyActor:
+    """A policy in a process that Ray started. Errors are answers, so that they keep their class."""
+
+    def __init__(self, name: str, inference: Inference, place: Place) -> None:
+        """Note what to build; the first call builds it."""
+        self._name, self._inference, self._place = name, inference, place
+        self._policy: BatchPolicy | None = None
+
+    def policy_name(self) -> str | QGuideError:
+        """The policy's name, which rows state as their source."""
+        return self._answer(lambda policy: policy.name)
+
+    def sample_batch(
+        self, requests: Sequence[SampleRequest]
+    ) -> list[list[Candidate]] | QGuideError:
+        """See `BatchPolicy`."""
+        return self._answer(lambda policy: policy.sample_batch(requests))
+
+    def _answer(self, ask: Callable[[BatchPolicy], T]) -> T | QGuideError:
+        try:
+            if self._policy is None:
+                enter(self._place)
+                environment = environment_config(json.loads(self._place.environment))
+                self._policy = build_policy(self._name, self._inference, environment)
+            return ask(self._policy)
+        except QGuideError as error:
+            return error
+
+
+class RemotePolicy:
+    """See `BatchPolicy`: the policy of an actor, which is replaced by a new one when it is lost."""
+
+    def __init__(
+        self,
+        name: str,
+        inference: Inference,
+        environment: EnvironmentConfig,
+        workers: Workers,
+    ) -> None:
+        """Start the actor and let it load the policy.
+
+        Args:
+            name: as for `build_policy`; a folder has to be on the actor's machine under this path.
+            inference: how it runs there.
+            environment: the environment that it plays.
+            workers: says how many GPUs the actor reserves; Ray is running already.
+
+        Raises:
+            CheckpointError: the folder is not a policy's.
+            ConfigError: the cluster has no such GPUs.
+        """
+        import ray
+
+        gpus = ray.cluster_resources().get("GPU", 0.0)
+        if gpus < workers.policy_gpus:
+            raise ConfigError(
+                f"workers.policy_gpus is {workers.policy_gpus:g}, and the Ray cluster has {gpus:g} "
+                "GPUs; start Ray on a machine that has some, or set it to 0 to draw on a CPU"
+            )
+        self._class = ray.remote(PolicyActor).options(
+            num_cpus=0, num_gpus=workers.policy_gpus, max_restarts=0
+        )
+        self._arguments = (name, inference, place_of(environment))
+        self._actor: Any = None
+        self.name: str = self._ask("policy_name")
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        """Candidates of each request, in order.
+
+        Raises:
+            QGuideError: raised by the policy.
+            WorkerLostError: several actors were lost by this batch.
+        """
+        drawn: list[list[Candidate]] = self._ask("sample_batch", requests)
+        return drawn
+
+    def _ask(self, method: str, *arguments: object) -> Any:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        for losses in range(1, MOST_LOSSES + 1):
+            if self._actor is None:
+                self._actor = self._class.remote(*self._arguments)
+            try:
+                answer = ray.get(getattr(self._actor, method).remote(*arguments))
+            except RayTaskError:  # a bug
+                raise
+            except RayError as error:
+                self._actor = None
+                if losses == MOST_LOSSES:
+                    raise WorkerLostError(
+                        f"{losses} actors of the policy were lost during {method}; the last: "
+                        f"{type(error).__name__} {error}"
+                    ) from error
+            else:
+                if isinstance(answer, QGuideError):
+                    raise answer
+                return answer
+        raise AssertionError

@@ -1,0 +1,1 @@
+"""Workers: environments in other processes, on this machine or on those of a Ray cluster."""

@@ -1,0 +1,51 @@
+"""The `[workers]` table of a job: where its environments and policies run."""
+
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+THIS_MACHINE: Final = ""
+
+
+class Workers(BaseModel):
+    """Processes that hold a job's environments.
+
+    The field is not called `engine`: that is an environment's own, as ALFWorld's "textworld".
+
+    Attributes:
+        executor: "inline" plays environments in the job's own process, "processes" in processes of
+            this machine, "ray" in actors of a Ray cluster.
+        count: number of processes or actors; each takes one step at a time.
+        address: of the Ray cluster, for example "auto" or "ray://head:10001"; "" starts one on this
+            machine for the length of the job.
+        cpus: CPUs that a Ray actor reserves.
+        timeout_s: longest wait for one step, after which a worker is killed and replaced.
+        policies: "inline" draws from a local policy in the job's own process, "actors" in a Ray
+            actor for each policy. Hosted policies and the expert are not concerned.
+        policy_gpus: GPUs that the actor of a policy reserves; a part of one is possible. The device
+            is `inference.device`, "cuda" for the one that it gets.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    executor: Literal["inline", "processes", "ray"] = "inline"
+    count: int = Field(default=2, ge=1)
+    address: str = THIS_MACHINE
+    cpus: float = Field(default=1.0, ge=0)
+    timeout_s: float = Field(default=600.0, gt=0)
+    policies: Literal["inline", "actors"] = "inline"
+    policy_gpus: float = Field(default=1.0, ge=0)
+
+    @model_validator(mode="after")
+    def _what_is_rays_needs_ray(self) -> Self:
+        if self.address and self.executor != "ray":
+            raise ValueError(
+                f"address is {self.address!r} and executor {self.executor!r}; only Ray has an "
+                "address, so set executor to 'ray' or leave it out"
+            )
+        if self.policies == "actors" and self.executor != "ray":
+            raise ValueError(
+                f"policies is 'actors' and executor {self.executor!r}; actors are Ray's, so set "
+                "executor to 'ray' or policies to 'inline'"
+            )
+        return self

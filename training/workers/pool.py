@@ -1,0 +1,115 @@
+"""A fixed number of workers, each replaced by a new one when it is lost."""
+
+import itertools
+import threading
+from typing import Any
+
+from training.workers.base import Executor, Request, Worker, WorkerLostError
+
+
+class Seat:
+    """One episode's place on a worker, under a number of its own."""
+
+    def __init__(self, slot: "_Slot", worker: Worker, number: int) -> None:
+        self._slot, self._worker, self._number = slot, worker, number
+
+    def ask(self, method: str, *arguments: object) -> Any:
+        """Call a method of the worker for this episode.
+
+        Raises:
+            WorkerLostError: the worker is gone; the next seat is on a new one.
+            QGuideError: raised by the environment.
+        """
+        return self._slot.ask(self._worker, method, self._number, *arguments)
+
+    def leave(self) -> None:
+        """Let the worker close the episode with its next request; nothing waits for it."""
+        self._slot.leave(self._worker, self._number)
+
+
+class _Slot:
+    """The place of one worker, and the one that is in it now."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
+        self._left: list[int] = []
+        self.open = 0
+
+    def worker(self) -> Worker:
+        with self._lock:
+            if self._worker is None:
+                self._worker = self._executor.start()
+            return self._worker
+
+    def ask(self, worker: Worker, method: str, *arguments: object) -> Any:
+        with self._lock:
+            closed, self._left = tuple(self._left), []
+        try:
+            reply = worker.ask(Request(method, arguments, closed))
+        except WorkerLostError:
+            with self._lock:
+                if self._worker is worker:
+                    self._worker = None
+            raise
+        return reply.result()
+
+    def leave(self, worker: Worker, number: int) -> None:
+        with self._lock:
+            self.open -= 1
+            if self._worker is worker:
+                self._left.append(number)
+
+    def close(self) -> None:
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+
+class WorkerPool:
+    """Workers of one executor."""
+
+    def __init__(self, executor: Executor, count: int) -> None:
+        """Start all of them, without waiting until they are ready."""
+        self._executor = executor
+        self._slots = [_Slot(executor) for _ in range(count)]
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        for slot in self._slots:
+            slot.worker()
+
+    def seat(self) -> Seat:
+        """A seat on the worker that has the fewest open episodes."""
+        with self._lock:
+            slot = min(self._slots, key=lambda one: one.open)
+            slot.open += 1
+            number = next(self._numbers)
+        return Seat(slot, slot.worker(), number)
+
+    def ask(self, method: str, *arguments: object) -> Any:
+        """Call a method that belongs to no episode; tried again on a new worker.
+
+        Raises:
+            WorkerLostError: several workers were lost by it.
+            QGuideError: raised by the environment.
+        """
+        for attempt in itertools.count(1):
+            slot = min(self._slots, key=lambda one: one.open)
+            try:
+                return slot.ask(slot.worker(), method, *arguments)
+            except WorkerLostError:
+                if attempt == MOST_LOSSES:
+                    raise
+        raise AssertionError
+
+    def close(self) -> None:
+        """End all workers; safe to call twice."""
+        for slot in self._slots:
+            slot.close()
+        self._executor.close()
+
+
+MOST_LOSSES = 3
+"""Workers that one call may cost, before it counts as what kills them."""

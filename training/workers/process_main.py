@@ -1,0 +1,32 @@
+"""The process of one worker (`python -m training.workers.process_main FD`)."""
+
+import contextlib
+import sys
+from multiprocessing.connection import Connection
+
+from qnet.errors import QGuideError
+from training.workers.base import Reply, Request, reply_to
+from training.workers.host import EnvironmentHost, Place
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the job closes the pipe or is gone."""
+    place: Place = connection.recv()
+    try:
+        host = EnvironmentHost(place)
+    except QGuideError as error:
+        refused = Reply(error=(type(error).__name__, str(error)))
+        while True:
+            connection.recv()
+            connection.send(refused)
+    try:
+        while True:
+            request: Request = connection.recv()
+            connection.send(reply_to(host, request))
+    finally:
+        host.close_all()
+
+
+if __name__ == "__main__":
+    with Connection(int(sys.argv[1])) as pipe, contextlib.suppress(EOFError, OSError):
+        serve(pipe)

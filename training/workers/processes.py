@@ -1,0 +1,92 @@
+"""Workers as processes of this machine."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection, Pipe
+from typing import Final
+
+from training.workers.base import Reply, Request, WorkerLostError
+from training.workers.host import Place
+
+_END_S: Final = 10.0
+
+
+class ProcessWorker:
+    """A process and the pipe to it. It ends when the pipe does, so it cannot outlive the job."""
+
+    def __init__(self, place: Place, *, timeout_s: float) -> None:
+        """Start the process.
+
+        Only what this job sends is unpickled on either side: the pipe has no name and no address.
+        """
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._pipe, theirs = Pipe()
+        self._connection: Connection | None = self._pipe
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "training.workers.process_main", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # an interrupt from the keyboard is the job's to handle
+            )
+        with contextlib.suppress(OSError):  # it is gone already; the first request will say so
+            self._pipe.send(place)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def ask(self, request: Request) -> Reply:
+        """See `Worker`."""
+        with self._lock:
+            if self._connection is None:
+                raise WorkerLostError("the worker was closed")
+            try:
+                self._connection.send(request)
+                if self._connection.poll(self._timeout_s):
+                    reply: Reply = self._connection.recv()
+                    return reply
+                why = f"it did not answer within {self._timeout_s:g} s"
+            except (EOFError, OSError):
+                why = "it died"
+            self._end()
+            raise WorkerLostError(
+                f"a worker process was lost during {request.method}: {why} "
+                f"(exit status {self._process.returncode})"
+            )
+
+    def close(self) -> None:
+        """End the process: by the end of its pipe, or by force."""
+        if self._connection is not None:
+            self._pipe.close()
+            self._connection = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        self._end()
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._pipe.close()
+            self._connection = None
+        self._process.kill()
+        self._process.wait()
+
+
+class ProcessExecutor:
+    """Processes of this machine."""
+
+    def __init__(self, place: Place, *, timeout_s: float) -> None:
+        self._place = place
+        self._timeout_s = timeout_s
+
+    def start(self) -> ProcessWorker:
+        """Start one more worker."""
+        return ProcessWorker(self._place, timeout_s=self._timeout_s)
+
+    def close(self) -> None:
+        """Nothing is shared."""

@@ -1,0 +1,117 @@
+"""Workers as actors of a Ray cluster.
+
+An actor that dies is not restarted by Ray: its episodes would be gone, and the job takes them up
+elsewhere itself. Requests and replies are small, so they travel beside Ray's object store and
+arrive while it is full.
+"""
+
+import logging
+import os
+from typing import Any
+
+from qnet.errors import ConfigError
+from training.workers.base import Reply, Request, WorkerLostError, reply_to
+from training.workers.config import Workers
+from training.workers.host import EnvironmentHost, Place
+
+
+class HostActor:
+    """An environment host in a process that Ray started."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._host: EnvironmentHost | None = None
+
+    def answer(self, request: Request) -> Reply:
+        """Answer one request."""
+        return reply_to(self, request)
+
+    def __getattr__(self, method: str) -> Any:
+        """A method of the host, which is built when it is first needed, so that errors are told."""
+        if method.startswith("_"):
+            raise AttributeError(method)
+        if self._host is None:
+            self._host = EnvironmentHost(self._place)
+        return getattr(self._host, method)
+
+
+class RayWorker:
+    """One actor."""
+
+    def __init__(self, actor: Any, *, timeout_s: float) -> None:
+        self._actor = actor
+        self._timeout_s = timeout_s
+
+    def ask(self, request: Request) -> Reply:
+        """See `Worker`."""
+        import ray
+        from ray.exceptions import RayError
+
+        actor = self._actor
+        if actor is None:
+            raise WorkerLostError("the worker was closed")
+        try:
+            reply: Reply = ray.get(actor.answer.remote(request), timeout=self._timeout_s)
+            return reply
+        except RayError as error:  # it died, its node did, it was silent, or the store is full
+            self.close()
+            reason = str(error).strip().splitlines()[0] if str(error) else ""
+            raise WorkerLostError(
+                f"a Ray worker was lost during {request.method}: {type(error).__name__} {reason}"
+            ) from error
+
+    def close(self) -> None:
+        """Kill the actor; its node's processes end with it."""
+        import ray
+
+        actor, self._actor = self._actor, None
+        if actor is not None and ray.is_initialized():
+            ray.kill(actor)
+
+
+class RayExecutor:
+    """Actors of one cluster."""
+
+    def __init__(self, place: Place, workers: Workers) -> None:
+        """Connect to the cluster, or start one on this machine.
+
+        Raises:
+            ConfigError: Ray is not installed, or there is no cluster at the address.
+        """
+        try:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            import ray
+        except ImportError as error:
+            raise ConfigError(
+                "workers.executor is 'ray', which is not installed; pip install 'qguide[ray]', or "
+                "set it to 'processes'"
+            ) from error
+        self._started = not ray.is_initialized()
+        if self._started:
+            try:
+                ray.init(
+                    address=workers.address or "local",
+                    include_dashboard=None if workers.address else False,
+                    log_to_driver=False,
+                    logging_level=logging.WARNING,
+                )
+            except Exception as error:  # a plain one where the machine is too busy to start it
+                raise ConfigError(
+                    f"workers.address is {workers.address!r}: {error}; start a cluster there "
+                    "(ray start --head), or leave the address out"
+                ) from error
+        self._place, self._workers = place, workers
+        self._class = ray.remote(HostActor)
+
+    def start(self) -> RayWorker:
+        """Start one more actor, where the cluster has room for it."""
+        actor = self._class.options(num_cpus=self._workers.cpus, max_restarts=0).remote(self._place)
+        return RayWorker(actor, timeout_s=self._workers.timeout_s)
+
+    def close(self) -> None:
+        """Leave the cluster, and end it if it was started here."""
+        import ray
+
+        if self._started:
+            self._started = False
+            ray.shutdown()
