@@ -8,10 +8,9 @@ import zlib
 
 import pytest
 
-from qnet.errors import (
-    UpstreamError,
-)
-from qnet.policies.dialects.chat import Completion, read_completion
+from qnet.errors import UpstreamError
+from qnet.policies.dialects.base import Completion
+from qnet.policies.dialects.chat import read_completion
 from qnet.types import Sampling
 from tests.support.upstream_policy import HISTORY, MIB, Body, answering
 
