@@ -1,36 +1,30 @@
 """The examples do what they say, against a real server."""
 
-import runpy
+import subprocess
+import sys
 from pathlib import Path
-
-import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MAX_LINES = 40
 
 
-def run(name: str, url: str) -> None:
-    runpy.run_path(str(EXAMPLES / name))["main"](url)
+def output(name: str, url: str) -> str:
+    """What an example prints, as its user starts it: the server logs elsewhere."""
+    command = [sys.executable, str(EXAMPLES / name), url]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_act_loop_finds_the_mug(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run("act_loop.py", url)
-    assert "On the desk 1, you see a mug 1. Reward 1.0." in capsys.readouterr().out
+def test_the_act_loop_finds_the_mug(url: str) -> None:
+    assert "On the desk 1, you see a mug 1. Reward 1.0." in output("act_loop.py", url)
 
 
-def test_the_reranker_chooses_the_best_candidate(
-    url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run("rerank.py", url)
-    assert "chosen: Action: go to desk 1" in capsys.readouterr().out
+def test_the_reranker_chooses_the_best_candidate(url: str) -> None:
+    assert "chosen: Action: go to desk 1" in output("rerank.py", url)
 
 
-def test_the_openai_sdk_needs_nothing_but_another_base_url(
-    url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run("openai_sdk.py", url)
-    # The server logs to the same place, at any time.
-    assert capsys.readouterr().out.count("Action: go to desk 1") == 2, "whole and streamed"
+def test_the_openai_sdk_needs_nothing_but_another_base_url(url: str) -> None:
+    printed = output("openai_sdk.py", url)
+    assert printed.count("Action: go to desk 1") == 2, "whole and streamed"
 
 
 def test_every_example_fits_on_a_screen() -> None:
