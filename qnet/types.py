@@ -3,7 +3,7 @@
 import json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from qnet.native import NativeAnswer, NativeRequest
 from qnet.usage import JudgeUsage, TokenUsage, total_of
@@ -103,12 +103,16 @@ class TaskMarker:
     end: str = "\n"
 
 
+DEFAULT_TEMPERATURE: Final = 0.7
+"""Of a policy in this process where none is given; the papers draw candidates at it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling options of a policy.
 
     Attributes:
-        temperature: 0 is greedy; the papers draw candidates at 0.7. None: the policy's own.
+        temperature: 0 is greedy. None: the policy's own.
         max_tokens: most completion tokens of one candidate; None: all that the policy can.
         seed: makes the draws repeatable; None draws from fresh entropy.
         first_greedy: the first candidate is drawn at temperature 0, the others as said.
@@ -117,7 +121,7 @@ class Sampling:
         native: the caller's request, for an upstream of the same dialect.
     """
 
-    temperature: float | None = 0.7
+    temperature: float | None = DEFAULT_TEMPERATURE
     max_tokens: int | None = 128
     seed: int | None = None
     first_greedy: bool = False

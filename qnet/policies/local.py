@@ -19,13 +19,12 @@ from qnet.models.checkpoint import LoadedPolicy
 from qnet.policies.usage_ledger import record_usage
 from qnet.support.slices import finish
 from qnet.tenant import current_tenant
-from qnet.types import Candidate, History, SampleRequest, Sampling, Slices
+from qnet.types import DEFAULT_TEMPERATURE, Candidate, History, SampleRequest, Sampling, Slices
 from qnet.usage import TokenUsage
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048
 DEFAULT_MAX_ROWS = 512
-DEFAULT_TEMPERATURE = 0.7
 
 
 class LocalPolicy:

@@ -92,23 +92,30 @@ class ResponseObject(BaseModel):
     status: Status
     background: Literal[False]
     error: ResponseFailure | None
+    frequency_penalty: float
     incomplete_details: IncompleteDetails | None
     instructions: str | None
     max_output_tokens: int | None
+    max_tool_calls: int | None
     metadata: dict[str, Any]
     model: str = Field(description="name of the policy")
     output: list[OutputItem]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: None
+    prompt_cache_key: str | None
     reasoning: dict[str, Any]
-    service_tier: str | Absent = Field(default=None, description="as an upstream gave it")
+    safety_identifier: str | None
+    service_tier: str = Field(
+        description="as an upstream gave it, else as the request has it, else `auto`"
+    )
     store: Literal[False] = Field(description="no response is stored")
-    temperature: float | None
+    temperature: float
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     top_logprobs: int
-    top_p: float | None
+    top_p: float
     truncation: Literal["disabled"]
     usage: ResponseUsage | None = Field(description="null before the end")
     qguide: ChatGuidance | Absent = Field(default=None, description="present at the end")

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from server.responses.schemas import ResponsesRequest, Tool
+from server.responses.schemas import ResponsesRequest, TextOptions, Tool
 from server.responses.tools import called_names
 from server.streaming.events import Json
 
@@ -13,18 +13,24 @@ _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_
 """Reasons for an incomplete response by a chat's finish reason."""
 _REASONING: Final = ("reasoning_content", "reasoning")
 """Fields in which servers write a reply's reasoning."""
+_NEEDED: Final[Mapping[str, Json]] = {
+    "function": {"description": None, "parameters": None, "strict": None},
+    "json_schema": {"description": None, "strict": False},
+}
+"""Fields that an answer's tools and formats have even if the request's did not, by their type."""
 
 Names = dict[str, dict[str, str]]
 """Name and namespace of tools by their names in a chat."""
 
 
-def opened(body: ResponsesRequest, *, model: str) -> Json:
-    """The response before its output is known.
+def opened(body: ResponsesRequest, *, model: str, temperature: float) -> Json:
+    """The response before its output is known, with OpenAI's defaults for what was not given.
 
     Args:
         model: name of the policy.
+        temperature: at which the candidates are drawn.
     """
-    reasoning, text = body.reasoning, body.text
+    reasoning = body.reasoning
     return {
         "id": f"resp_{uuid.uuid4().hex}",
         "object": "response",
@@ -33,30 +39,41 @@ def opened(body: ResponsesRequest, *, model: str) -> Json:
         "status": "in_progress",
         "background": False,
         "error": None,
+        "frequency_penalty": body.frequency_penalty or 0.0,
         "incomplete_details": None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
         "metadata": body.metadata or {},
         "model": model,
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "presence_penalty": body.presence_penalty or 0.0,
         "previous_response_id": None,
+        "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+        "safety_identifier": body.safety_identifier,
+        "service_tier": body.service_tier or "auto",
         "store": False,
-        "temperature": body.temperature,
-        "text": {"format": {"type": "text"}} | (text.model_dump(exclude_none=True) if text else {}),
+        "temperature": temperature,
+        "text": _text(body.text),
         "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
         "tools": [_tool(tool) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": body.top_p,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",
         "usage": None,
     }
 
 
+def _text(text: TextOptions | None) -> Json:
+    given = text.model_dump(exclude_none=True) if text else {}
+    format_ = given.get("format", {"type": "text"})
+    return given | {"format": _NEEDED.get(format_["type"], {}) | format_}
+
+
 def _tool(tool: Tool) -> Json:
-    needed = {"parameters": None, "strict": None} if tool.type == "function" else {}
-    return needed | tool.model_dump(exclude_none=True)
+    return _NEEDED.get(tool.type, {}) | tool.model_dump(exclude_none=True)
 
 
 def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | None = None) -> Json:
@@ -72,9 +89,9 @@ def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | No
     reason = _INCOMPLETE.get(choice["finish_reason"])
     status = "incomplete" if reason else "completed"
     output = native and native["output"]
-    tier = {name: completion[name] for name in ("service_tier",) if name in completion}
+    tier = (native or completion).get("service_tier")
     return response | {
-        **tier,
+        "service_tier": tier if _is_text(tier) else response["service_tier"],
         "status": status,
         "completed_at": None if reason else int(time.time()),
         "incomplete_details": {"reason": reason} if reason else None,

@@ -13,13 +13,15 @@ _OF_RESPONSES_ONLY: Final = frozenset(
         "background_options",
         "client_metadata",
         "image",
-        "max_tool_calls",
         "prompt_cache_options",
         "stream_options",
     )
 )
 """Parameters of the Responses API that chat completions do not have, and that an answer is valid
 without."""
+
+
+Penalty = Annotated[float | None, Field(allow_inf_nan=False)]
 
 
 class ItemPart(Whole):
@@ -119,6 +121,8 @@ class ResponsesRequest(WholeRequest):
     max_output_tokens: Positive | None = None
     temperature: Temperature | None = None
     top_p: float | None = Field(default=None, ge=0, le=1)
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
     top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     include: list[str] | None = Field(
         default=None, description="`message.output_text.logprobs` is read; others have no effect"
@@ -126,6 +130,13 @@ class ResponsesRequest(WholeRequest):
     metadata: dict[str, Any] | None = Field(
         default=None, description="repeated in the answer; upstreams do not get it"
     )
+    max_tool_calls: Positive | None = Field(
+        default=None,
+        description="of tools that a server runs; for upstreams of this dialect",
+    )
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
     stream: bool | None = None
     store: bool | None = Field(
         default=None, description="no response is stored, so the answer says false"

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from qnet.errors import UnsupportedParameterError
+from qnet.types import DEFAULT_TEMPERATURE
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from server.chat.translation import read_request as read_chat_request
 from server.guidance.step_types import GuidedStepRequest
@@ -29,6 +30,17 @@ _OF_CHATS: Final = {
     "response_format": "text.format",
 }
 """Parameters of chat completions that the Responses API calls otherwise."""
+_SHARED: Final = (
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+)
+"""Parameters that chat completions call the same."""
+_UPSTREAM_TEMPERATURE: Final = 1.0
+"""OpenAI's default; what another upstream's is, its answers do not say."""
 
 
 def read_request(
@@ -63,6 +75,14 @@ def to_chat_request(body: ResponsesRequest) -> ChatCompletionRequest:
     )
 
 
+def temperature_of(step: GuidedStepRequest) -> float:
+    """The temperature at which the candidates are drawn."""
+    if step.sampling.temperature is not None:
+        return step.sampling.temperature
+    in_process = step.policy.upstream_model is None
+    return DEFAULT_TEMPERATURE if in_process else _UPSTREAM_TEMPERATURE
+
+
 def _check(body: ResponsesRequest) -> None:
     given = body.model_dump(include={*_STATEFUL}) | (body.model_extra or {})
     for name, remedy in _STATEFUL.items():
@@ -94,7 +114,7 @@ def _tool_parameters(body: ResponsesRequest) -> dict[str, Any]:
 def _other_parameters(body: ResponsesRequest) -> dict[str, Any]:
     text = body.text
     given = {
-        "top_p": body.top_p,
+        **{name: getattr(body, name) for name in _SHARED},
         "reasoning_effort": body.reasoning and body.reasoning.effort,
         "verbosity": text and text.verbosity,
         "response_format": text and text.format and _response_format(text.format),

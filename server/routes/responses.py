@@ -16,7 +16,7 @@ from server.responses.answers import ResponseEvent, ResponseObject
 from server.responses.output import finished, opened
 from server.responses.schemas import ResponsesRequest
 from server.responses.streaming import ResponseWriter
-from server.responses.translation import read_request
+from server.responses.translation import read_request, temperature_of
 from server.routes.dependencies import StepperDep
 from server.streaming.event_stream import EventStream
 from server.streaming.events import Json
@@ -48,7 +48,7 @@ async def create_response(
     policy = stepper.models.find_policy(body.model)
     asked = read_request(body, options, policy, settings)
     asked = as_it_came(asked, body, "responses", without=frozenset())
-    response = opened(body, model=policy.name)
+    response = opened(body, model=policy.name, temperature=temperature_of(asked))
     complete = partial(_complete, response, asked, options, stepper)
     if not body.stream:
         return JSONResponse(await complete())

@@ -34,7 +34,7 @@ def response_of(
         "logprobs": logprobs,
     }
     completion = {"choices": [choice], "usage": USAGE, "qguide": {"guided": True}}
-    return finished(opened(body, model="demo"), completion)
+    return finished(opened(body, model="demo", temperature=1.0), completion)
 
 
 def test_a_text_is_a_message() -> None:
@@ -51,6 +51,54 @@ def test_a_text_is_a_message() -> None:
     )
     assert response["metadata"] == {"a": "b"}
     assert response["qguide"] == {"guided": True}
+
+
+def test_what_was_not_given_has_openais_defaults() -> None:
+    response = opened(BODY, model="demo", temperature=0.7)
+    assert response["temperature"] == 0.7
+    assert response["top_p"] == 1
+    assert (response["presence_penalty"], response["frequency_penalty"]) == (0, 0)
+    assert response["service_tier"] == "auto"
+    for name in ("max_tool_calls", "safety_identifier", "prompt_cache_key"):
+        assert response[name] is None
+
+
+def test_what_was_given_is_repeated() -> None:
+    given: Any = {
+        "top_p": 0.0,
+        "presence_penalty": 1.5,
+        "frequency_penalty": -0.5,
+        "max_tool_calls": 3,
+        "service_tier": "flex",
+        "safety_identifier": "someone",
+        "prompt_cache_key": "a-key",
+    }
+    body = ResponsesRequest.model_validate({"input": "x"} | given)
+    response = response_of(body=body, content="I go.")
+    assert {name: response[name] for name in given} == given
+
+
+@pytest.mark.parametrize(("said", "tier"), [("priority", "priority"), (None, "flex")])
+def test_the_service_tier_is_an_upstreams_own_if_it_says_one(said: str | None, tier: str) -> None:
+    body = ResponsesRequest.model_validate({"input": "x", "service_tier": "flex"})
+    response = opened(body, model="demo", temperature=1.0)
+    choice = {"message": {"content": "I go."}, "finish_reason": "stop"}
+    completion: Any = {"choices": [choice], "usage": USAGE, "qguide": {}}
+    assert finished(response, completion | {"service_tier": said})["service_tier"] == tier
+    native: Any = {"output": [{"type": "message"}], "service_tier": said}
+    assert finished(response, completion, native=native)["service_tier"] == tier
+
+
+def test_tools_and_formats_have_all_their_fields() -> None:
+    schema = {"type": "json_schema", "name": "Place", "schema": {"type": "object"}}
+    tool = {"type": "function", "name": "go", "description": "Go."}
+    body = ResponsesRequest.model_validate(
+        {"input": "x", "tools": [tool], "text": {"format": schema, "verbosity": "low"}}
+    )
+    response = opened(body, model="demo", temperature=1.0)
+    assert response["tools"] == [tool | {"parameters": None, "strict": None}]
+    format_ = schema | {"description": None, "strict": False}
+    assert response["text"] == {"format": format_, "verbosity": "low"}
 
 
 def test_usage_is_in_this_apis_shape() -> None:
@@ -141,7 +189,7 @@ def test_a_text_with_logprobs_is_one_delta() -> None:
 
 
 def test_a_failure_is_an_error_and_a_failed_response() -> None:
-    response = opened(BODY, model="demo")
+    response = opened(BODY, model="demo", temperature=1.0)
     assert [event["response"]["status"] for event in opening_events(response)] == [
         "in_progress"
     ] * 2
@@ -158,7 +206,7 @@ def test_a_failure_is_an_error_and_a_failed_response() -> None:
 
 
 def test_a_writer_that_waits_opens_the_response_once_and_then_beats() -> None:
-    writer = ResponseWriter(opened(BODY, model="demo"))
+    writer = ResponseWriter(opened(BODY, model="demo", temperature=1.0))
     first, second = writer.waiting()
     assert first.startswith(b"event: response.created\ndata: ")
     assert second.startswith(b"event: response.in_progress\ndata: ")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from qnet.types import DEFAULT_TEMPERATURE
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 
 ITEM: Any = {"role": "user", "content": "find the mug"}
@@ -32,6 +33,23 @@ def test_options_come_in_the_body_and_in_headers(guided: TestClient) -> None:
     headers = {"X-QGuide-Num-Candidates": "2"}
     answer = guided.post("/v1/responses", json={"input": "x"}, headers=headers).json()
     assert answer["qguide"]["num_candidates"] == 2
+
+
+def test_the_temperature_is_the_one_that_candidates_are_drawn_at(
+    client: TestClient, guided: TestClient
+) -> None:
+    assert ask(guided)["temperature"] == 1
+    assert ask(client)["temperature"] == DEFAULT_TEMPERATURE
+    assert ask(guided, temperature=0)["temperature"] == 0
+    assert ask(guided, temperature=0, qguide={"temperature": 1.5})["temperature"] == 1.5
+
+
+def test_a_number_that_json_has_not_is_refused(guided: TestClient) -> None:
+    body = '{"input": "x", "presence_penalty": Infinity}'
+    headers = {"content-type": "application/json"}
+    response = guided.post("/v1/responses", content=body, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "presence_penalty"
 
 
 def test_the_steps_of_an_episode_are_recorded(guided: TestClient) -> None:
