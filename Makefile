@@ -8,6 +8,8 @@ CLIENTS_VENV ?= .venv-clients
 HOST ?= 127.0.0.1
 PORT ?= 8000
 TEST_WORKERS ?= auto
+# A checkout of Open Responses for `make test-open-responses`, its packages installed.
+OPEN_RESPONSES ?=
 # Of the machine that `make gpu-check` runs on, and a folder of wheels for it.
 GPU_PYTHON ?= 3.12
 GPU_WHEELS ?=
@@ -27,7 +29,8 @@ install := $(pip) install --disable-pip-version-check --constraint constraints.t
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast test-vllm test-litellm test-clients test-openapi test-image test-typescript vllm-cpu \
+.PHONY: help setup serve test test-fast test-vllm test-litellm test-clients test-open-responses test-openapi \
+	test-image test-typescript vllm-cpu \
 	check format gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
 
 help: ## what this file can do
@@ -59,6 +62,11 @@ test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents 
 	QGUIDE_CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python QGUIDE_CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
 		$(bin)/python -m pytest -rs tests/e2e/test_completions_clients.py tests/e2e/test_responses_clients.py \
 		tests/e2e/test_messages_clients.py
+
+test-open-responses: setup $(VENV)/.installed-dev ## Open Responses' compliance suite, from the checkout OPEN_RESPONSES; with bun
+	@test -n "$(OPEN_RESPONSES)" || { echo "OPEN_RESPONSES is empty; name a checkout of Open Responses" \
+		"whose packages are installed: make $@ OPEN_RESPONSES=PATH"; exit 2; }
+	QGUIDE_OPEN_RESPONSES=$(abspath $(OPEN_RESPONSES)) $(bin)/python -m pytest -rs tests/e2e/test_open_responses.py
 
 test-openapi: setup $(VENV)/.installed-dev ## 10,000 requests made from the OpenAPI document
 	QGUIDE_OPENAPI_CASES=10000 $(bin)/python -m pytest -s tests/e2e/test_openapi.py
