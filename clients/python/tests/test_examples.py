@@ -9,7 +9,7 @@ MAX_LINES = 40
 
 
 def output(name: str, url: str) -> str:
-    """What an example prints, as its user starts it: the server logs elsewhere."""
+    """Output of an example, as its user starts it: the server logs elsewhere."""
     command = [sys.executable, str(EXAMPLES / name), url]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

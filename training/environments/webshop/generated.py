@@ -15,8 +15,25 @@ _BRANDS: Final = ("Alvora", "Brisk", "Cobalt Row", "Dunmere", "Everlane Peak", "
 _COLORS: Final = ("black", "white", "dark green", "navy blue", "red", "silver", "pink")
 _CODES: Final = tuple(
     first + second
-    for first in "BA CE DI FO GU HA JE KI LO MU NA PE RI SO TU VA".split()
-    for second in "LE MI NO RU TA VE ZO QU".split()
+    for first in [
+        "BA",
+        "CE",
+        "DI",
+        "FO",
+        "GU",
+        "HA",
+        "JE",
+        "KI",
+        "LO",
+        "MU",
+        "NA",
+        "PE",
+        "RI",
+        "SO",
+        "TU",
+        "VA",
+    ]
+    for second in ["LE", "MI", "NO", "RU", "TA", "VE", "ZO", "QU"]
 )
 """Halves of the products' numbers. WebShop's are random letters and digits, which a small tokenizer
 spells one by one; a policy of a million parameters then never copies one without a mistake."""
