@@ -1,5 +1,6 @@
 """MariaDB answers in the benchmark's dialect, nothing changes it, and it ends with its suite."""
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -10,11 +11,11 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError
+from qnet.errors import ConfigError, EnvironmentFailureError
 from tests.support.recorded_sql import share_of_equal_rewards
-from training.environments.intercode_sql import mariadb as module
+from training.environments.intercode_sql import mariadb_connection as module
 from training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
-from training.environments.intercode_sql.database import ReadOnlyDatabase
+from training.environments.intercode_sql.database import QueryResult, ReadOnlyDatabase
 from training.environments.intercode_sql.mariadb import MariaDbServer
 
 DUMP = """
@@ -23,17 +24,21 @@ CREATE DATABASE shop; USE shop;
 CREATE TABLE item (id INT PRIMARY KEY, name VARCHAR(20) NOT NULL, price DECIMAL(5, 2));
 INSERT INTO item VALUES (1, 'rope', 2.5), (2, 'lamp', 10);
 CREATE DATABASE vault; CREATE TABLE vault.gold (bars INT);
+CREATE DATABASE my_till; CREATE DATABASE myxtill; CREATE TABLE myxtill.gold (bars INT);
 """
+UNLIMITED = "SET STATEMENT max_statement_time=0, sql_select_limit=DEFAULT FOR "
+MANY = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000) "
+ANSWERED_WITHIN_S = 60
 
 
 @pytest.fixture(scope="module")
 def server(
     mariadb_installed: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MariaDbServer]:
-    """A server with two databases."""
+    """A server with some databases."""
     dump = tmp_path_factory.mktemp("dump") / "dump.sql"
     dump.write_text(DUMP)
-    server = MariaDbServer(dump, ["shop", "vault"])
+    server = MariaDbServer(dump, ["shop", "vault", "my_till"])
     yield server
     server.close()
 
@@ -107,6 +112,51 @@ def test_episodes_do_not_see_each_other(server: MariaDbServer) -> None:
     second.close()
 
 
+def test_an_episode_cannot_end_another_or_lock_it_out(server: MariaDbServer) -> None:
+    first, second = server.opener("shop")(), server.opener("shop")()
+    number, user, socket = _only(second.execute("SELECT connection_id(), user(), @@socket"))
+    name = str(user).partition("@")[0]
+    assert first.execute("SELECT user()").records != [(user,)]
+    for statement in (
+        f"KILL {number}",
+        f"KILL QUERY {number}",
+        f"KILL USER {name}@localhost",
+        f"SET PASSWORD FOR {name}@localhost = PASSWORD('mine')",
+        f"ALTER USER {name}@localhost ACCOUNT LOCK",
+        f"DROP USER {name}@localhost",
+    ):
+        first.execute("COMMIT")
+        first.execute("SET SESSION TRANSACTION READ WRITE")
+        first.execute(statement)
+        assert _only(second.execute("SELECT connection_id()")) == (number,), statement
+        _connect(str(socket), name)
+    first.close()
+    second.close()
+    with pytest.raises(Exception, match="Access denied"):  # the user is gone
+        _connect(str(socket), name)
+
+
+def _only(result: QueryResult) -> tuple[object, ...]:
+    """The one record of a result."""
+    assert result.records is not None, result.error
+    (record,) = result.records
+    return record
+
+
+def _connect(socket: str, user: str) -> None:
+    """Connect as a user, by no means of the server's."""
+    import pymysql
+
+    pymysql.connect(unix_socket=socket, user=user, ssl_disabled=True).close()
+
+
+def test_a_name_with_a_wildcard_opens_no_other_database(server: MariaDbServer) -> None:
+    till = server.opener("my_till")()
+    assert till.execute("SHOW TABLES").records == []
+    assert "denied" in till.execute("SELECT * FROM myxtill.gold").error
+    till.close()
+
+
 def test_a_query_without_end_is_stopped(
     server: MariaDbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,15 +172,96 @@ def test_a_query_without_end_is_stopped(
 def test_a_query_that_lifts_its_own_limit_is_killed(
     server: MariaDbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_ANSWER_S", 2)
+    monkeypatch.setattr(module, "ANSWER_S", 2)
     greedy, other = server.opener("shop")(), server.opener("shop")()
-    assert greedy.execute("SET STATEMENT max_statement_time=0 FOR SELECT sleep(600)").error
+    assert greedy.execute(f"{UNLIMITED} SELECT sleep(600)").error
     listed = "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%sleep(600)'"
+    deadline = time.monotonic() + ANSWERED_WITHIN_S
     while other.execute(listed).records != [(0,)]:
+        assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert greedy.execute("SELECT 1").records is None
+    assert greedy.execute("SELECT count(*) FROM item").records == [(2,)]
+    assert "read" in greedy.execute("DELETE FROM item").error
     greedy.close()
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        (f"{UNLIMITED} {MANY} SELECT i FROM n", "the result has more than 50,000 records"),
+        (f"{MANY} SELECT i FROM n", "the result has more than 50,000 records"),
+        (
+            f"{UNLIMITED} {MANY} SELECT repeat('x', 1000000) FROM n",
+            "the result has more than 16,777,216 bytes",
+        ),
+        ("BEGIN NOT ATOMIC LOOP SELECT 1; END LOOP; END", "the statement has more than one result"),
+    ],
+)
+def test_a_result_above_the_limits_is_not_read_to_its_end(
+    shop: ReadOnlyDatabase, statement: str, error: str
+) -> None:
+    assert shop.execute("SET SESSION max_recursive_iterations = 4000000000").error
+    assert shop.execute(statement) == QueryResult(None, error)
+    assert shop.execute("SELECT count(*) FROM item").records == [(2,)]
+
+
+def test_a_result_that_takes_its_time_is_not_read_to_its_end(
+    shop: ReadOnlyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 1)
+    # Each record is long enough to be sent alone, so that the connection is never silent.
+    slow = "SELECT i, sleep(0.1), repeat('x', 50000) FROM n"
+    assert shop.execute(f"{UNLIMITED} {MANY} {slow}").error == "the result takes more than 1 s"
+    assert shop.execute("SELECT count(*) FROM item").records == [(2,)]
+
+
+def test_what_cannot_be_decoded_is_an_answer(shop: ReadOnlyDatabase) -> None:
+    shop.execute("SET NAMES latin1")
+    assert "utf-8" in shop.execute("SELECT char(233 USING latin1)").error
+    assert shop.execute("SELECT 'é'").records == [("é",)]
+
+
+@pytest.mark.parametrize("noticed_by", ["execute", "open"])
+def test_a_dead_server_fails_its_episodes_and_is_replaced(
+    mariadb_installed: None, tmp_path: Path, noticed_by: str
+) -> None:
+    dump = tmp_path / "dump.sql"
+    dump.write_text(DUMP)
+    with contextlib.closing(MariaDbServer(dump, ["shop"])) as server:
+        opened = server.opener("shop")()
+        (socket,) = _only(opened.execute("SELECT @@socket"))
+        _kill(_process_at(str(socket)))
+        reason = "MariaDB is gone: .*; its last lines:\n(.*\n)*.*ready for connections"
+        with pytest.raises(EnvironmentFailureError, match=reason):
+            opened.execute("SELECT 1") if noticed_by == "execute" else server.opener("shop")()
+        fresh = server.opener("shop")()
+        assert fresh.execute("SELECT count(*) FROM item").records == [(2,)]
+        with pytest.raises(EnvironmentFailureError):
+            opened.execute("SELECT 1")
+        opened.close()
+        assert fresh.execute("SELECT 1").records == [(1,)]
+        fresh.close()
+        assert not Path(str(socket)).parent.exists()
+
+
+def _kill(victim: psutil.Process) -> None:
+    """Kill a process. Its shell reaps it no sooner than it ends itself."""
+    victim.kill()
+    deadline = time.monotonic() + ANSWERED_WITHIN_S
+    while victim.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _process_at(socket: str) -> psutil.Process:
+    """The server that listens at a socket."""
+    (found,) = (
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.name() == "mariadbd" and f"--socket={socket}" in child.cmdline()
+    )
+    return found
 
 
 def test_a_dump_without_a_database_says_which(mariadb_installed: None, tmp_path: Path) -> None:
@@ -155,18 +286,20 @@ import sys, time
 from pathlib import Path
 from training.environments.intercode_sql.mariadb import MariaDbServer
 server = MariaDbServer(Path({str(dump)!r}), ["shop"])
-print(server.opener("shop")().execute("SELECT 1").text, flush=True)
+print(server.opener("shop")().execute("SELECT @@socket").records[0][0], flush=True)
 time.sleep(600)
 """
     command = [sys.executable, "-c", job]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "[(1,)]\n"
+        folder = Path(process.stdout.readline()).parent
+        assert folder.is_dir()
         started = psutil.Process(process.pid).children(recursive=True)
         assert any(child.name() == "mariadbd" for child in started)
         process.kill()
     _, alive = psutil.wait_procs(started, timeout=60)
     assert alive == []
+    assert not folder.exists()
 
 
 def test_generated_tasks_are_sqlites(tmp_path: Path) -> None:
