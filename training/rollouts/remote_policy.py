@@ -15,8 +15,8 @@ from training.environments.registry import environment_config
 from training.rollouts.models import Inference, build_policy
 from training.workers.base import WorkerLostError
 from training.workers.config import Workers
-from training.workers.host import Place, enter, place_of
-from training.workers.pool import MOST_LOSSES
+from training.workers.host import EnvironmentSpec, enter, spec_of
+from training.workers.pool import MAX_WORKER_LOSSES
 
 T = TypeVar("T")
 
@@ -24,9 +24,9 @@ T = TypeVar("T")
 class PolicyActor:
     """A policy in a process that Ray started. Errors are answers, so that they keep their class."""
 
-    def __init__(self, name: str, inference: Inference, place: Place) -> None:
+    def __init__(self, name: str, inference: Inference, spec: EnvironmentSpec) -> None:
         """Note what to build; the first call builds it."""
-        self._name, self._inference, self._place = name, inference, place
+        self._name, self._inference, self._spec = name, inference, spec
         self._policy: BatchPolicy | None = None
 
     def policy_name(self) -> str | QGuideError:
@@ -42,8 +42,8 @@ class PolicyActor:
     def _answer(self, ask: Callable[[BatchPolicy], T]) -> T | QGuideError:
         try:
             if self._policy is None:
-                enter(self._place)
-                environment = environment_config(json.loads(self._place.environment))
+                enter(self._spec)
+                environment = environment_config(json.loads(self._spec.environment))
                 self._policy = build_policy(self._name, self._inference, environment)
             return ask(self._policy)
         except QGuideError as error:
@@ -83,7 +83,7 @@ class RemotePolicy:
         self._class = ray.remote(PolicyActor).options(
             num_cpus=0, num_gpus=workers.policy_gpus, max_restarts=0
         )
-        self._arguments = (name, inference, place_of(environment))
+        self._arguments = (name, inference, spec_of(environment))
         self._actor: Any = None
         self.name: str = self._ask("policy_name")
 
@@ -101,7 +101,7 @@ class RemotePolicy:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        for losses in range(1, MOST_LOSSES + 1):
+        for losses in range(1, MAX_WORKER_LOSSES + 1):
             if self._actor is None:
                 self._actor = self._class.remote(*self._arguments)
             try:
@@ -110,7 +110,7 @@ class RemotePolicy:
                 raise
             except RayError as error:
                 self._actor = None
-                if losses == MOST_LOSSES:
+                if losses == MAX_WORKER_LOSSES:
                     raise WorkerLostError(
                         f"{losses} actors of the policy were lost during {method}; the last: "
                         f"{type(error).__name__} {error}"

@@ -22,7 +22,7 @@ from training.trajectory import Action
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EnvironmentSpec:
     """The part of a job that a worker needs: its environment, folder and import paths."""
 
     environment: str
@@ -30,16 +30,18 @@ class Place:
     paths: tuple[str, ...]
 
 
-def place_of(environment: EnvironmentConfig) -> Place:
-    """The place of this process."""
-    return Place(environment.model_dump_json(), os.getcwd(), tuple(filter(None, sys.path)))
+def spec_of(environment: EnvironmentConfig) -> EnvironmentSpec:
+    """What a worker needs to build the environment as this process does."""
+    return EnvironmentSpec(
+        environment.model_dump_json(), os.getcwd(), tuple(filter(None, sys.path))
+    )
 
 
-def enter(place: Place) -> None:
+def enter(spec: EnvironmentSpec) -> None:
     """Let this process find what the job's process finds."""
     with contextlib.suppress(OSError):  # another machine may lack the folder
-        os.chdir(place.folder)
-    sys.path += [path for path in place.paths if path not in sys.path]
+        os.chdir(spec.folder)
+    sys.path += [path for path in spec.paths if path not in sys.path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,9 @@ class Abilities:
 class EnvironmentHost:
     """The methods that a job calls. The suite is built with the first of them."""
 
-    def __init__(self, place: Place) -> None:
-        enter(place)
-        self._suite = build_suite(environment_config(json.loads(place.environment)))
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        enter(spec)
+        self._suite = build_suite(environment_config(json.loads(spec.environment)))
         self._tasks = {task.id: task for task in self._suite.tasks}
         self._episodes: dict[int, Environment] = {}
 

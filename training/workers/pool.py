@@ -100,7 +100,7 @@ class WorkerPool:
             try:
                 return slot.ask(slot.worker(), method, *arguments)
             except WorkerLostError:
-                if attempt == MOST_LOSSES:
+                if attempt == MAX_WORKER_LOSSES:
                     raise
         raise AssertionError
 
@@ -111,5 +111,5 @@ class WorkerPool:
         self._executor.close()
 
 
-MOST_LOSSES = 3
+MAX_WORKER_LOSSES = 3
 """Workers that one call may cost, before it counts as what kills them."""

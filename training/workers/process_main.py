@@ -6,14 +6,14 @@ from multiprocessing.connection import Connection
 
 from qnet.errors import QGuideError
 from training.workers.base import Reply, Request, reply_to
-from training.workers.host import EnvironmentHost, Place
+from training.workers.host import EnvironmentHost, EnvironmentSpec
 
 
 def serve(connection: Connection) -> None:
     """Answer requests until the job closes the pipe or is gone."""
-    place: Place = connection.recv()
+    spec: EnvironmentSpec = connection.recv()
     try:
-        host = EnvironmentHost(place)
+        host = EnvironmentHost(spec)
     except QGuideError as error:
         refused = Reply(error=(type(error).__name__, str(error)))
         while True:

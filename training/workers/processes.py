@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
 from training.workers.base import Reply, Request, WorkerLostError
-from training.workers.host import Place
+from training.workers.host import EnvironmentSpec
 
 _END_S: Final = 10.0
 
@@ -16,7 +16,7 @@ _END_S: Final = 10.0
 class ProcessWorker:
     """A process and the pipe to it. It ends when the pipe does, so it cannot outlive the job."""
 
-    def __init__(self, place: Place, *, timeout_s: float) -> None:
+    def __init__(self, spec: EnvironmentSpec, *, timeout_s: float) -> None:
         """Start the process.
 
         Only what this job sends is unpickled on either side: the pipe has no name and no address.
@@ -34,7 +34,7 @@ class ProcessWorker:
                 start_new_session=True,  # an interrupt from the keyboard is the job's to handle
             )
         with contextlib.suppress(OSError):  # it is gone already; the first request will say so
-            self._pipe.send(place)
+            self._pipe.send(spec)
 
     @property
     def pid(self) -> int:
@@ -80,13 +80,13 @@ class ProcessWorker:
 class ProcessExecutor:
     """Processes of this machine."""
 
-    def __init__(self, place: Place, *, timeout_s: float) -> None:
-        self._place = place
+    def __init__(self, spec: EnvironmentSpec, *, timeout_s: float) -> None:
+        self._spec = spec
         self._timeout_s = timeout_s
 
     def start(self) -> ProcessWorker:
         """Start one more worker."""
-        return ProcessWorker(self._place, timeout_s=self._timeout_s)
+        return ProcessWorker(self._spec, timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Nothing is shared."""

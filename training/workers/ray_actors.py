@@ -12,14 +12,14 @@ from typing import Any
 from qnet.errors import ConfigError
 from training.workers.base import Reply, Request, WorkerLostError, reply_to
 from training.workers.config import Workers
-from training.workers.host import EnvironmentHost, Place
+from training.workers.host import EnvironmentHost, EnvironmentSpec
 
 
 class HostActor:
     """An environment host in a process that Ray started."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        self._spec = spec
         self._host: EnvironmentHost | None = None
 
     def answer(self, request: Request) -> Reply:
@@ -31,7 +31,7 @@ class HostActor:
         if method.startswith("_"):
             raise AttributeError(method)
         if self._host is None:
-            self._host = EnvironmentHost(self._place)
+            self._host = EnvironmentHost(self._spec)
         return getattr(self._host, method)
 
 
@@ -72,7 +72,7 @@ class RayWorker:
 class RayExecutor:
     """Actors of one cluster."""
 
-    def __init__(self, place: Place, workers: Workers) -> None:
+    def __init__(self, spec: EnvironmentSpec, workers: Workers) -> None:
         """Connect to the cluster, or start one on this machine.
 
         Raises:
@@ -100,12 +100,12 @@ class RayExecutor:
                     f"workers.address is {workers.address!r}: {error}; start a cluster there "
                     "(ray start --head), or leave the address out"
                 ) from error
-        self._place, self._workers = place, workers
+        self._spec, self._workers = spec, workers
         self._class = ray.remote(HostActor)
 
     def start(self) -> RayWorker:
         """Start one more actor, where the cluster has room for it."""
-        actor = self._class.options(num_cpus=self._workers.cpus, max_restarts=0).remote(self._place)
+        actor = self._class.options(num_cpus=self._workers.cpus, max_restarts=0).remote(self._spec)
         return RayWorker(actor, timeout_s=self._workers.timeout_s)
 
     def close(self) -> None:

@@ -14,8 +14,8 @@ from training.environment import EnvironmentConfig, GoldSuite, StepResult, Suite
 from training.trajectory import Action
 from training.workers.base import Executor, WorkerLostError
 from training.workers.config import Workers
-from training.workers.host import Abilities, place_of
-from training.workers.pool import MOST_LOSSES, Seat, WorkerPool
+from training.workers.host import Abilities, spec_of
+from training.workers.pool import MAX_WORKER_LOSSES, Seat, WorkerPool
 from training.workers.processes import ProcessExecutor
 from training.workers.ray_actors import RayExecutor
 
@@ -95,14 +95,14 @@ class RemoteEpisode:
 
     def _try(self, request: Any) -> Any:
         """The answer to a request, after a lost worker once more from a new one."""
-        for losses in range(1, MOST_LOSSES + 1):
+        for losses in range(1, MAX_WORKER_LOSSES + 1):
             try:
                 return request()
             except WorkerLostError as error:
                 if self._seat is None:  # a replay differed
                     raise
                 self._leave()
-                if losses == MOST_LOSSES:
+                if losses == MAX_WORKER_LOSSES:
                     raise WorkerLostError(
                         f"{self._task_id}: {losses} workers were lost at action "
                         f"{len(self._taken) + 1}; the last: {error}"
@@ -203,7 +203,7 @@ def move_to_workers(
 
 
 def _executor(config: EnvironmentConfig, workers: Workers) -> Executor:
-    place = place_of(config)
+    spec = spec_of(config)
     if workers.executor == "ray":
-        return RayExecutor(place, workers)
-    return ProcessExecutor(place, timeout_s=workers.timeout_s)
+        return RayExecutor(spec, workers)
+    return ProcessExecutor(spec, timeout_s=workers.timeout_s)
