@@ -17,6 +17,7 @@ from training.environments.corridor import (
 )
 
 STEP_S = 0.05
+GATE = "QGUIDE_TEST_GATE"
 
 
 class AnyCorridorConfig(CorridorConfig):
@@ -53,6 +54,28 @@ class Deadly(CorridorEnvironment):
         if action == "open door" and self._corridor.rooms == 6:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
+
+
+class Gated(CorridorEnvironment):
+    """Corridors of six rooms wait for a file, if the environment names one."""
+
+    def step(self, action: str) -> StepResult:
+        """Wait, then take the action."""
+        gate = os.environ.get(GATE)
+        while gate and self._corridor.rooms == 6 and not os.path.exists(gate):
+            sleep(0.01)
+        return super().step(action)
+
+
+class Unpicklable(CorridorEnvironment):
+    """Its states cannot be pickled."""
+
+    def snapshot(self) -> object:
+        """A state that only this process can hold."""
+        return (os.getpid(), lambda: self)
+
+    def restore(self, snapshot: object) -> None:
+        """Nothing."""
 
 
 class Unrepeatable(CorridorEnvironment):
@@ -95,4 +118,6 @@ def _bundle(
 SLOW = _bundle("SLOW", Slow)
 TIMED = _bundle("TIMED", Timed)
 DEADLY = _bundle("DEADLY", Deadly)
+GATED = _bundle("GATED", Gated)
+UNPICKLABLE = _bundle("UNPICKLABLE", Unpicklable)
 UNREPEATABLE = replace(_bundle("UNREPEATABLE", Unrepeatable), branching="none")

@@ -47,7 +47,7 @@ from training.rollouts.remote_policy import RemotePolicy
 from training.rollouts.rollout import RolloutTask
 from training.rollouts.usage import Usage
 from training.trajectory import ChatFormat
-from training.workers.base import WorkerLostError
+from training.workers.base import DeadlyRequestError, WorkerLostError
 from training.workers.config import Workers
 from training.workers.suite import move_to_workers
 
@@ -310,7 +310,7 @@ class Rollouts:
 
     def _fail_or_repeat(self, task_id: str, error: QGuideError) -> None:
         """Note a task that a lost worker ended, to play it again as a whole."""
-        if isinstance(error, WorkerLostError):
+        if isinstance(error, WorkerLostError) and not isinstance(error, DeadlyRequestError):
             self._lost.append(task_id)
         else:
             self._fail(task_id, error)

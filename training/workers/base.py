@@ -1,14 +1,23 @@
 """Workers as the job sees them: requests and replies, and what is raised when a worker is gone."""
 
+import pickle
 import traceback
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
 
 
 class WorkerLostError(EnvironmentFailureError):
     """A worker died or did not answer, and its episode could not be taken up elsewhere."""
+
+
+class DeadlyRequestError(WorkerLostError):
+    """One request cost several workers. Asked again, it would cost as many once more."""
+
+
+START_S: Final = 1_200.0
+"""Longest wait until a worker has its environment: a suite may be large, and a cluster busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +31,10 @@ class Request:
     method: str
     arguments: tuple[Any, ...] = ()
     closed: tuple[int, ...] = ()
+
+
+READY: Final = Request("ready")
+"""The first request to each worker. The start is no part of another one's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,20 @@ def reply_to(host: Any, request: Request) -> Reply:
         return Reply(error=(type(error).__name__, str(error)))
     except Exception as error:
         return Reply(error=(type(error).__name__, traceback.format_exc()), bug=True)
+
+
+def pickled_reply_to(host: Any, request: Request) -> bytes:
+    """Let a host do what is requested, and pickle the reply, or the error of one that cannot be."""
+    reply = reply_to(host, request)
+    try:
+        return pickle.dumps(reply)
+    except Exception as error:  # whatever the value's own methods raise
+        told = (
+            f"{request.method} returned a value of type {type(reply.value).__qualname__} that "
+            f"cannot be pickled ({error}); environments in workers need values that can, or set "
+            "workers.executor to 'inline'"
+        )
+        return pickle.dumps(Reply(error=(EnvironmentFailureError.__name__, told)))
 
 
 class Worker(Protocol):

@@ -31,7 +31,7 @@ class EnvironmentSpec:
 
 
 def spec_of(environment: EnvironmentConfig) -> EnvironmentSpec:
-    """What a worker needs to build the environment as this process does."""
+    """The spec of an environment, to be built elsewhere as this process would."""
     return EnvironmentSpec(
         environment.model_dump_json(), os.getcwd(), tuple(filter(None, sys.path))
     )
@@ -60,6 +60,9 @@ class EnvironmentHost:
         self._suite = build_suite(environment_config(json.loads(spec.environment)))
         self._tasks = {task.id: task for task in self._suite.tasks}
         self._episodes: dict[int, Environment] = {}
+
+    def ready(self) -> None:
+        """The suite is built."""
 
     def abilities(self, task_id: str) -> Abilities:
         """The optional protocols of a task's episode."""

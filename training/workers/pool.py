@@ -4,7 +4,7 @@ import itertools
 import threading
 from typing import Any
 
-from training.workers.base import Executor, Request, Worker, WorkerLostError
+from training.workers.base import DeadlyRequestError, Executor, Request, Worker, WorkerLostError
 
 
 class Seat:
@@ -92,16 +92,18 @@ class WorkerPool:
         """Call a method that belongs to no episode; tried again on a new worker.
 
         Raises:
-            WorkerLostError: several workers were lost by it.
+            DeadlyRequestError: several workers were lost by it.
             QGuideError: raised by the environment.
         """
         for attempt in itertools.count(1):
             slot = min(self._slots, key=lambda one: one.open)
             try:
                 return slot.ask(slot.worker(), method, *arguments)
-            except WorkerLostError:
+            except WorkerLostError as error:
                 if attempt == MAX_WORKER_LOSSES:
-                    raise
+                    raise DeadlyRequestError(
+                        f"{attempt} workers were lost during {method}; the last: {error}"
+                    ) from error
         raise AssertionError
 
     def close(self) -> None:

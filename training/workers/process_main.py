@@ -5,7 +5,7 @@ import sys
 from multiprocessing.connection import Connection
 
 from qnet.errors import QGuideError
-from training.workers.base import Reply, Request, reply_to
+from training.workers.base import Reply, Request, pickled_reply_to
 from training.workers.host import EnvironmentHost, EnvironmentSpec
 
 
@@ -22,7 +22,7 @@ def serve(connection: Connection) -> None:
     try:
         while True:
             request: Request = connection.recv()
-            connection.send(reply_to(host, request))
+            connection.send_bytes(pickled_reply_to(host, request))
     finally:
         host.close_all()
 

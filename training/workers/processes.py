@@ -7,7 +7,7 @@ import threading
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
-from training.workers.base import Reply, Request, WorkerLostError
+from training.workers.base import READY, START_S, Reply, Request, WorkerLostError
 from training.workers.host import EnvironmentSpec
 
 _END_S: Final = 10.0
@@ -25,6 +25,7 @@ class ProcessWorker:
         self._lock = threading.Lock()
         self._pipe, theirs = Pipe()
         self._connection: Connection | None = self._pipe
+        self._ready: Reply | None = None
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "training.workers.process_main", str(theirs.fileno())],
@@ -47,11 +48,13 @@ class ProcessWorker:
             if self._connection is None:
                 raise WorkerLostError("the worker was closed")
             try:
-                self._connection.send(request)
-                if self._connection.poll(self._timeout_s):
-                    reply: Reply = self._connection.recv()
-                    return reply
-                why = f"it did not answer within {self._timeout_s:g} s"
+                if self._ready is None:
+                    self._ready = self._exchange(self._connection, READY, START_S)
+                if self._ready.error is not None:
+                    return self._ready
+                return self._exchange(self._connection, request, self._timeout_s)
+            except TimeoutError as error:
+                why = str(error)
             except (EOFError, OSError):
                 why = "it died"
             self._end()
@@ -59,6 +62,13 @@ class ProcessWorker:
                 f"a worker process was lost during {request.method}: {why} "
                 f"(exit status {self._process.returncode})"
             )
+
+    def _exchange(self, connection: Connection, request: Request, timeout_s: float) -> Reply:
+        connection.send(request)
+        if not connection.poll(timeout_s):
+            raise TimeoutError(f"it did not answer within {timeout_s:g} s")
+        reply: Reply = connection.recv()
+        return reply
 
     def close(self) -> None:
         """End the process: by the end of its pipe, or by force."""

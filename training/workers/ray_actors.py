@@ -7,10 +7,20 @@ arrive while it is full.
 
 import logging
 import os
+import pickle
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qnet.errors import ConfigError
-from training.workers.base import Reply, Request, WorkerLostError, reply_to
+from training.workers.base import (
+    READY,
+    START_S,
+    Reply,
+    Request,
+    WorkerLostError,
+    pickled_reply_to,
+)
 from training.workers.config import Workers
 from training.workers.host import EnvironmentHost, EnvironmentSpec
 
@@ -22,9 +32,9 @@ class HostActor:
         self._spec = spec
         self._host: EnvironmentHost | None = None
 
-    def answer(self, request: Request) -> Reply:
-        """Answer one request."""
-        return reply_to(self, request)
+    def answer(self, request: Request) -> bytes:
+        """The pickled reply to one request."""
+        return pickled_reply_to(self, request)
 
     def __getattr__(self, method: str) -> Any:
         """A method of the host, which is built when it is first needed, so that errors are told."""
@@ -41,24 +51,36 @@ class RayWorker:
     def __init__(self, actor: Any, *, timeout_s: float) -> None:
         self._actor = actor
         self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._ready: Reply | None = None
 
     def ask(self, request: Request) -> Reply:
         """See `Worker`."""
-        import ray
         from ray.exceptions import RayError
+
+        with self._lock:  # what waits in the actor's own queue would seem to take its time
+            try:
+                if self._ready is None:
+                    self._ready = self._exchange(READY, START_S)
+                if self._ready.error is not None:
+                    return self._ready
+                return self._exchange(request, self._timeout_s)
+            except RayError as error:  # it died, its node did, it was silent, or the store is full
+                self.close()
+                reason = str(error).strip().splitlines()[0] if str(error) else ""
+                raise WorkerLostError(
+                    f"a Ray worker was lost during {request.method}: {type(error).__name__} "
+                    f"{reason}"
+                ) from error
+
+    def _exchange(self, request: Request, timeout_s: float) -> Reply:
+        import ray
 
         actor = self._actor
         if actor is None:
             raise WorkerLostError("the worker was closed")
-        try:
-            reply: Reply = ray.get(actor.answer.remote(request), timeout=self._timeout_s)
-            return reply
-        except RayError as error:  # it died, its node did, it was silent, or the store is full
-            self.close()
-            reason = str(error).strip().splitlines()[0] if str(error) else ""
-            raise WorkerLostError(
-                f"a Ray worker was lost during {request.method}: {type(error).__name__} {reason}"
-            ) from error
+        reply: Reply = pickle.loads(ray.get(actor.answer.remote(request), timeout=timeout_s))
+        return reply
 
     def close(self) -> None:
         """Kill the actor; its node's processes end with it."""
@@ -76,7 +98,8 @@ class RayExecutor:
         """Connect to the cluster, or start one on this machine.
 
         Raises:
-            ConfigError: Ray is not installed, or there is no cluster at the address.
+            ConfigError: Ray is not installed, there is no cluster at the address, or it is too
+                small.
         """
         try:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -102,11 +125,37 @@ class RayExecutor:
                 ) from error
         self._spec, self._workers = spec, workers
         self._class = ray.remote(HostActor)
+        try:
+            self._require_room(ray.nodes())
+        except ConfigError:
+            self.close()
+            raise
 
     def start(self) -> RayWorker:
         """Start one more actor, where the cluster has room for it."""
         actor = self._class.options(num_cpus=self._workers.cpus, max_restarts=0).remote(self._spec)
         return RayWorker(actor, timeout_s=self._workers.timeout_s)
+
+    def _require_room(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        """Check that all actors can run at once.
+
+        The rest would wait for ever, with the episodes that are seated on them. A cluster that
+        grows on demand is refused, too, until it has grown: one that never will looks the same.
+
+        Raises:
+            ConfigError: they cannot.
+        """
+        count, cpus = self._workers.count, self._workers.cpus
+        if not cpus:
+            return
+        alive = [node["Resources"].get("CPU", 0.0) for node in nodes if node["Alive"]]
+        room = sum(int(node_cpus / cpus + 1e-9) for node_cpus in alive)
+        if room < count:
+            raise ConfigError(
+                f"workers.count is {count} with workers.cpus {cpus:g} each, and the Ray cluster "
+                f"has room for {room}: {sum(alive):g} CPUs on {len(alive)} nodes; add machines, or "
+                "set workers.count or workers.cpus lower"
+            )
 
     def close(self) -> None:
         """Leave the cluster, and end it if it was started here."""

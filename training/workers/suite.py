@@ -12,7 +12,7 @@ from qnet.errors import EnvironmentFailureError
 from qnet.types import ToolCall
 from training.environment import EnvironmentConfig, GoldSuite, StepResult, Suite, Task
 from training.trajectory import Action
-from training.workers.base import Executor, WorkerLostError
+from training.workers.base import DeadlyRequestError, Executor, WorkerLostError
 from training.workers.config import Workers
 from training.workers.host import Abilities, spec_of
 from training.workers.pool import MAX_WORKER_LOSSES, Seat, WorkerPool
@@ -103,7 +103,7 @@ class RemoteEpisode:
                     raise
                 self._leave()
                 if losses == MAX_WORKER_LOSSES:
-                    raise WorkerLostError(
+                    raise DeadlyRequestError(
                         f"{self._task_id}: {losses} workers were lost at action "
                         f"{len(self._taken) + 1}; the last: {error}"
                     ) from error

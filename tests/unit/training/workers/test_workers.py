@@ -30,6 +30,7 @@ from qnet.errors import (
 )
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.types import Message, SampleRequest, Sampling, ToolCall
+from tests.support.worker_environments import GATE
 from training.environment import SnapshotEnvironment, ToolEnvironment
 from training.environments.corridor import Corridor, CorridorConfig
 from training.environments.intercode_sql.bundle import InterCodeSqlToolsConfig, build_suite
@@ -43,6 +44,7 @@ from training.rollouts.models import EMBEDDED, Inference
 from training.rollouts.remote_policy import RemotePolicy
 from training.workers.base import WorkerLostError
 from training.workers.config import Workers
+from training.workers.processes import ProcessExecutor, ProcessWorker
 from training.workers.suite import move_to_workers
 
 EXECUTORS = ["processes", "ray"]
@@ -207,26 +209,31 @@ def _evaluate(output: Path, workers: Workers, common: dict[str, Any]) -> list[st
 
 
 def test_a_killed_job_leaves_no_worker_and_is_resumed(tmp_path: Path) -> None:
-    environment = {"name": f"{SUPPORT}:SLOW", "count": 12}
+    """Task by task, up to the first one that waits for a file: three rows, whatever the timing."""
+    environment = {"name": f"{SUPPORT}:GATED", "count": 12}
     config = explore(
         tmp_path / "run", environment=environment, workers=Workers(executor="processes")
     )
+    alone = config.model_copy(update={"parallel": 1})
+    gate = tmp_path / "gate"
     job = f"""
 from qnet.policies.scripted import ScriptedPolicy
 from training.jobs.explore import ExploreConfig, run_explore
-config = ExploreConfig.model_validate_json({config.model_dump_json()!r})
+config = ExploreConfig.model_validate_json({alone.model_dump_json()!r})
 run_explore(config, policy=ScriptedPolicy({REPLIES!r}))
 """
-    with subprocess.Popen([sys.executable, "-c", job], stderr=subprocess.DEVNULL) as process:
+    command = [sys.executable, "-c", job]
+    gated = os.environ | {GATE: str(gate)}
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=gated) as process:
         while len(lines(config.output)) < 3:
             time.sleep(0.05)
             assert process.poll() is None
         workers = psutil.Process(process.pid).children(recursive=True)
         process.kill()
+    gate.touch()
     assert len(workers) >= 2
     assert psutil.wait_procs(workers, timeout=60)[1] == []
-    some = len(lines(config.output))
-    assert 3 <= some < 12
+    assert len(lines(config.output)) == 3
     resumed = run(config)
     assert resumed == run(explore(tmp_path / "alone", environment=environment))
 
@@ -296,10 +303,30 @@ def test_a_task_that_cannot_be_replayed_is_played_again(tmp_path: Path) -> None:
     assert len({json.loads(tree)["task_id"] for tree in trees}) == 60
 
 
+def test_an_action_that_kills_every_worker_costs_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[int]()
+    start = ProcessExecutor.start
+
+    def counted(executor: ProcessExecutor) -> ProcessWorker:
+        worker = start(executor)
+        started.append(worker.pid)
+        return worker
+
+    monkeypatch.setattr(ProcessExecutor, "start", counted)
+    environment = {"name": f"{SUPPORT}:DEADLY", "count": 4}  # the last one is deadly
+    workers = Workers(executor="processes", count=1)
+    config = explore(tmp_path / "run", environment=environment, workers=workers)
+    trees = run(config.model_copy(update={"parallel": 1}))
+    assert len(trees) == 3
+    assert len(started) == 3
+
+
 def test_a_silent_worker_is_replaced() -> None:
     config = environment_config({"name": f"{SUPPORT}:SLOW", "count": 1})
     suite = build_any_suite(config)
-    workers = Workers(executor="processes", count=1, timeout_s=5)
+    workers = Workers(executor="processes", count=1, timeout_s=10)
     moved = move_to_workers(suite, config, workers, replays=True)
     episode = moved.make(moved.tasks[0])
     first = episode.reset()
@@ -311,6 +338,44 @@ def test_a_silent_worker_is_replaced() -> None:
     episode.close()
     moved.close()
     assert psutil.wait_procs(before, timeout=60)[1] == []
+
+
+def test_neither_the_start_nor_other_steps_count_as_silence(executor: str) -> None:
+    """Eighty steps of 50 ms wait for one worker, the last ones longer than a step may take."""
+    config = environment_config({"name": f"{SUPPORT}:TIMED", "count": 80})
+    workers = Workers.model_validate({"executor": executor, "count": 1, "timeout_s": 2})
+    with (
+        closing(move_to_workers(build_any_suite(config), config, workers, replays=True)) as moved,
+        ThreadPoolExecutor(80) as threads,
+    ):
+        episodes = [moved.make(task) for task in moved.tasks]
+        list(threads.map(lambda one: one.reset(), episodes))
+        told = list(threads.map(lambda one: one.step("look").observation, episodes))
+        assert len({json.loads(step)["process"] for step in told}) == 1
+
+
+def test_a_state_that_cannot_be_pickled_fails_its_own_request(executor: str) -> None:
+    config = environment_config({"name": f"{SUPPORT}:UNPICKLABLE", "count": 1})
+    workers = Workers.model_validate({"executor": executor, "count": 1})
+    with closing(move_to_workers(build_any_suite(config), config, workers, replays=True)) as moved:
+        episode = moved.make(moved.tasks[0])
+        assert isinstance(episode, SnapshotEnvironment)
+        episode.reset()
+        failure = "snapshot returned a value of type tuple that cannot be pickled"
+        with pytest.raises(EnvironmentFailureError, match=failure) as told:
+            episode.snapshot()
+        assert not isinstance(told.value, WorkerLostError)
+        assert episode.step("look").observation
+
+
+def test_more_actors_than_the_cluster_has_room_for_are_refused(ray_cluster: None) -> None:
+    config = CorridorConfig(count=1)
+    workers = Workers(executor="ray", count=3)
+    with pytest.raises(ConfigError, match=r"workers.count is 3 .* has room for 2: 2 CPUs"):
+        move_to_workers(build_any_suite(config), config, workers, replays=True)
+    workers = Workers(executor="ray", count=1, cpus=3)
+    with pytest.raises(ConfigError, match=r"workers.cpus 3 each, .* has room for 0: 2 CPUs"):
+        move_to_workers(build_any_suite(config), config, workers, replays=True)
 
 
 def test_tools_are_called_in_workers(executor: str) -> None:
