@@ -7,6 +7,7 @@ from training.environment import Task
 from training.environments.webshop.catalogue import Catalogue, Goal, Product
 from training.environments.webshop.episode import ShoppingEpisode
 from training.environments.webshop.pages import BUY, NEXT, PER_PAGE
+from training.environments.webshop.reward import purchase_reward
 from training.trajectory import react_reply
 
 _MOST_PAGES: Final = 3
@@ -37,10 +38,13 @@ class ShoppingSuite:
         return ShoppingEpisode(self._catalogue, self._goals[task.id], self._turns)
 
     def gold_replies(self, task: Task) -> list[str]:
-        """A search that finds the product, its options, and the purchase."""
+        """A search, the first product found that earns the whole reward, its options, and Buy Now.
+
+        The goal's own product may stand below others that fit as well, and nothing that an agent
+        sees tells it from them.
+        """
         goal = self._goals[task.id]
-        product = self._catalogue.by_id[goal.product_id]
-        query, page = self._query(goal, product)
+        query, page, product = self._find(goal)
         clicks = [*[NEXT] * (page - 1), product.id, *goal.options, BUY]
         thoughts = [
             *["It is not on this page."] * (page - 1),
@@ -56,13 +60,21 @@ class ShoppingSuite:
             ),
         ]
 
-    def _query(self, goal: Goal, product: Product) -> tuple[str, int]:
-        """Words of the goal that find the product on the first pages, or else its name."""
-        for query in (" ".join((*goal.attributes, product.query)), product.name):
-            found = self._catalogue.search(query)
-            if product in found and (page := found.index(product) // PER_PAGE + 1) <= _MOST_PAGES:
-                return query, page
-        return product.id, 1
+    def _find(self, goal: Goal) -> tuple[str, int, Product]:
+        """Words that find a product that fits on the first pages, its page, and the product."""
+        wanted = self._catalogue.by_id[goal.product_id]
+        for query in (" ".join((*goal.attributes, wanted.query)), wanted.name):
+            shown = self._catalogue.search(query)[: _MOST_PAGES * PER_PAGE]
+            for place, product in enumerate(shown):
+                if self._fits(product, goal, wanted):
+                    return query, place // PER_PAGE + 1, product
+        return wanted.id, 1, wanted
+
+    def _fits(self, product: Product, goal: Goal, wanted: Product) -> bool:
+        """True if the goal's options can be chosen, and the purchase earns the whole reward."""
+        values = {value for values in product.options.values() for value in values}
+        chosen = [*goal.options]
+        return values.issuperset(chosen) and purchase_reward(product, goal, wanted, chosen) == 1.0
 
     def close(self) -> None:
         """Do nothing: there are no processes to stop."""
