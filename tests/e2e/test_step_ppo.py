@@ -74,6 +74,21 @@ def test_a_refused_conversation_is_no_reward(url: str, monkeypatch: pytest.Monke
         module("reward").compute_score("qguide", "look", "", {"state": []})
 
 
+def test_a_refused_sample_has_no_reward_and_the_others_have_theirs(
+    url: str, states: list[list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QGUIDE_URL", url)
+    q_rewards = module("reward").q_rewards
+    actions = [ACTIONS[0], "look " * 100_000]
+    completions = [[{"role": "assistant", "content": action}] for action in actions]
+    known, refused = q_rewards(prompts=[states[0]] * 2, completions=completions)
+    assert known is not None
+    assert refused is None
+    monkeypatch.setenv("QGUIDE_URL", f"{url}/nowhere")
+    with pytest.raises(httpx.HTTPStatusError):
+        q_rewards(prompts=[states[0]], completions=completions[:1])
+
+
 def test_trl_trains_a_policy_that_our_jobs_read(
     url: str, states: list[list[dict[str, str]]], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ same states are the judge (ours): the first n of them estimate the rewards, and 
 reference, so that no roll-out is on both sides.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -39,7 +40,8 @@ class RewardAccuracy:
     Attributes:
         pairs: number of pairs of actions in one state whose references differ enough.
         accuracy: share of them that the estimates order as the references do; a tie counts half.
-        error: mean absolute difference of estimate and reference, over the actions.
+        error: mean absolute difference of estimate and reference, over the actions that were rolled
+            out. An exact reward has none, however few roll-outs there are.
     """
 
     rollouts: int
@@ -62,12 +64,12 @@ def reward_accuracy(
     orders: list[float] = []
     errors: list[float] = []
     for actions in states:
-        known = [
-            (action.estimate(rollouts), action.reference(rollouts))
-            for action in actions
-            if action.exact or len(action.outcomes) > rollouts
-        ]
-        errors += [abs(estimate - reference) for estimate, reference in known]
+        known: list[tuple[float, float]] = []
+        for action in actions:
+            if action.exact or len(action.outcomes) > rollouts:
+                known.append((action.estimate(rollouts), action.reference(rollouts)))
+                if not action.exact:
+                    errors.append(abs(known[-1][0] - known[-1][1]))
         for one, other in combinations(known, 2):
             better, worse = (one, other) if one[1] > other[1] else (other, one)
             if better[1] - worse[1] >= min_gap:
@@ -89,11 +91,11 @@ class StepMean:
     mean: float
 
 
-def mean_by_step(trajectories: Sequence[Sequence[float]]) -> list[StepMean]:
-    """Mean reward at each step, over the trajectories that are that long."""
-    longest = max(map(len, trajectories), default=0)
-    means = []
-    for step in range(longest):
-        rewards = [rewards[step] for rewards in trajectories if len(rewards) > step]
-        means.append(StepMean(step + 1, len(rewards), fmean(rewards)))
-    return means
+def mean_by_step(trajectories: Sequence[Sequence[float | None]]) -> list[StepMean]:
+    """Mean reward at each step that has one in some trajectory; None is no reward."""
+    by_step: dict[int, list[float]] = defaultdict(list)
+    for rewards in trajectories:
+        for step, reward in enumerate(rewards, start=1):
+            if reward is not None:
+                by_step[step].append(reward)
+    return [StepMean(step, len(all_), fmean(all_)) for step, all_ in sorted(by_step.items())]

@@ -1,17 +1,20 @@
-"""The files of an evaluation's run folder, and how they are read."""
+"""The files of an evaluation's run folder: how they are read, and which are comparable."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
-from qnet.errors import RecordError
+from qnet.errors import ConfigError, RecordError
 from training.data.runs import read_rows
 from training.evaluation.records import EpisodeRow, Results
 from training.evaluation.results import Key, latest
 
 EPISODES: Final = "episodes.jsonl"
 RESULTS: Final = "results.json"
+_SPEED_ALONE: Final = frozenset({"processes"})
+"""Fields of an environment that change how fast it is, and no episode."""
 
 
 def read_episodes(run: Path) -> dict[Key, EpisodeRow]:
@@ -31,3 +34,35 @@ def read_results(run: Path) -> Results:
         return Results.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise RecordError(f"{path} has no valid results; run `qguide evaluate` first") from error
+
+
+def condition(results: Results, name: str) -> object:
+    """A field of an evaluation's configuration, without what changes its speed alone."""
+    value = results.config.get(name)
+    if name == "environment" and isinstance(value, dict):
+        return {key: value[key] for key in value if key not in _SPEED_ALONE}
+    return value
+
+
+def require_comparable(
+    evaluations: Sequence[tuple[Path, Results]], *, has_to_agree: Callable[[str], bool], remedy: str
+) -> None:
+    """Check that evaluations agree with the first one.
+
+    Args:
+        evaluations: run folders and their results.
+        has_to_agree: says of each field of the configuration if it must not differ.
+        remedy: end of the error's message.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    first_run, first = evaluations[0]
+    for run, other in evaluations[1:]:
+        for name in filter(has_to_agree, sorted(first.config.keys() | other.config.keys())):
+            here, there = condition(other, name), condition(first, name)
+            if here != there:
+                raise ConfigError(
+                    f"{run} was evaluated with {name} = {here!r}, but {first_run} with {there!r}; "
+                    f"{remedy}"
+                )

@@ -5,7 +5,8 @@
 
 reads decision groups of `groups`, or what `rro` explored; plays nothing. The accuracy needs more
 roll-outs of each action than the estimates are made of. The reward at each step is that of the
-actions that the trajectories took.
+actions that the trajectories took, in the states that were valued: `groups` values those with a
+choice, or a share of them (`valued_share`), and `rro` every one.
 """
 
 import json
@@ -34,7 +35,7 @@ class RunRewards:
     """Step rewards of one run folder.
 
     Attributes:
-        steps: number of steps that its trajectories took.
+        steps: number of steps that its trajectories took in valued states.
         mean_reward: mean reward over those steps.
         accuracy: of estimates by different numbers of roll-outs; empty if there are too few.
         by_step: mean reward of each step.
@@ -66,7 +67,7 @@ def run_step_rewards(
 
     Raises:
         ConfigError: a number of roll-outs is below 1, `min_gap` is not above 0, or a run has no
-            trajectory.
+            trajectory with a valued state.
         RecordError: a row is not a decision group.
     """
     if min(rollouts, default=1) < 1 or min_gap <= 0:
@@ -83,21 +84,27 @@ def run_step_rewards(
 
 
 def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunRewards:
-    explored = run / EXPLORED
-    rows = list(read_rows(explored if explored.exists() else rows_path(run), DecisionGroupsRow))
-    if not rows:
-        raise ConfigError(f"{run} has no trajectory; run `qguide groups` or `qguide rro` first")
-    states = [
-        [_rolled_out(candidate) for candidate in decision.candidates]
-        for row in rows
-        for decision in row.decisions
+    is_explored = (run / EXPLORED).exists()
+    path = run / EXPLORED if is_explored else rows_path(run)
+    # `groups` keeps the taken candidate alone of a state that it does not value, and that one's
+    # outcome is the episode's: no mean of roll-outs.
+    trajectories = [
+        [one if is_explored or len(one.candidates) > 1 else None for one in row.decisions]
+        for row in read_rows(path, DecisionGroupsRow)
     ]
-    taken = [[decision.taken.outcome for decision in row.decisions] for row in rows]
+    valued = [decision for decisions in trajectories for decision in decisions if decision]
+    if not valued:
+        raise ConfigError(
+            f"{run} has no trajectory with a valued state; run `qguide groups` or `qguide rro` "
+            "first"
+        )
+    states = [[_rolled_out(candidate) for candidate in one.candidates] for one in valued]
+    taken = [[one.taken.outcome if one else None for one in steps] for steps in trajectories]
     judged = [reward_accuracy(states, rollouts=n, min_gap=min_gap) for n in rollouts]
     return RunRewards(
         str(run),
-        sum(map(len, taken)),
-        fmean(reward for rewards in taken for reward in rewards),
+        len(valued),
+        fmean(decision.taken.outcome for decision in valued),
         tuple(one for one in judged if one.pairs),
         tuple(mean_by_step(taken)),
     )
@@ -120,7 +127,7 @@ def _accuracy_table(found: Sequence[RunRewards]) -> Table:
                 str(judged.rollouts),
                 f"{judged.pairs:,}",
                 f"{judged.accuracy:.1%}",
-                f"{judged.error:.3f}",
+                "" if judged.error is None else f"{judged.error:.3f}",
             )
     return table
 
@@ -131,7 +138,7 @@ def _steps_table(found: Sequence[RunRewards]) -> Table:
     for one in found:
         table.add_column(one.run, justify="right")
     means = [{mean.step: mean.mean for mean in one.by_step} for one in found]
-    for step in range(1, max(len(one.by_step) for one in found) + 1):
+    for step in range(1, max(max(of) for of in means) + 1):
         cells = [f"{of[step]:.3f}" if step in of else "" for of in means]
         table.add_row(str(step), *cells)
     table.add_row("all", *(f"{one.mean_reward:.3f}" for one in found))

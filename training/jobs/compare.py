@@ -18,7 +18,12 @@ from rich.table import Table
 from qnet.errors import ConfigError
 from training.evaluation.records import Comparison, EpisodeRow, MethodName, MethodSummary, Results
 from training.evaluation.results import Key, Played, compare_pair
-from training.evaluation.run_files import read_episodes, read_results
+from training.evaluation.run_files import (
+    condition,
+    read_episodes,
+    read_results,
+    require_comparable,
+)
 
 SAME = ("environment", "seeds", "max_steps")
 """Fields of the configuration that make the episodes of two evaluations comparable."""
@@ -29,7 +34,8 @@ class ComparedRow(BaseModel):
 
     Attributes:
         run: the evaluation's folder.
-        against: the comparison with the baseline; None for the baseline itself.
+        against: the comparison with the baseline, on the tasks that both played under every seed of
+            the baseline's; None for the baseline itself, and if there are no such tasks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,7 +51,8 @@ class ComparedEvaluations(BaseModel):
     Attributes:
         baseline: folder of the first evaluation.
         method: the method of it that every row is compared with.
-        conditions: the configuration that all evaluations share.
+        conditions: the configuration that all evaluations share, without what changes their speed
+            alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,12 +82,16 @@ def run_compare(
     """
     evaluations = [_Evaluation(run, read_results(run), read_episodes(run)) for run in runs]
     first = evaluations[0]
-    _require_comparable(evaluations)
+    require_comparable(
+        [(each.run, each.results) for each in evaluations],
+        has_to_agree=lambda name: name in SAME,
+        remedy="compare evaluations of the same tasks, seeds and step limit",
+    )
     method = _method(first, against)
     table = ComparedEvaluations(
         baseline=str(first.run),
         method=method,
-        conditions={name: first.results.config.get(name) for name in SAME},
+        conditions={name: condition(first.results, name) for name in SAME},
         rows=tuple(row for each in evaluations for row in _rows(each, first, method)),
     )
     if output is not None:
@@ -100,18 +111,6 @@ def _method(first: _Evaluation, against: str) -> MethodName:
     )
 
 
-def _require_comparable(evaluations: Sequence[_Evaluation]) -> None:
-    first = evaluations[0]
-    for other in evaluations[1:]:
-        for name in SAME:
-            here, there = other.results.config.get(name), first.results.config.get(name)
-            if here != there:
-                raise ConfigError(
-                    f"{other.run} was evaluated with {name} = {here!r}, but {first.run} with "
-                    f"{there!r}; compare evaluations of the same tasks, seeds and step limit"
-                )
-
-
 def _rows(evaluation: _Evaluation, first: _Evaluation, method: MethodName) -> list[ComparedRow]:
     seeds = sorted({row.seed for row in first.results.rows})
     baseline = Played(method, first.episodes)
@@ -129,13 +128,14 @@ def _shown(table: ComparedEvaluations) -> Table:
     seeds = max(row.summary.seeds for row in table.rows)
     shown = Table(
         title=f"{tasks} tasks, {seeds} seeds; compared with {table.method} of {table.baseline}",
-        caption="success in %, difference of reward in points, with their 95 % over tasks",
+        caption="success in %, difference of reward in points over the paired tasks, with their "
+        "95 % over tasks",
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )
     for name in ("evaluation", "method"):
         shown.add_column(name, overflow="fold")
-    for name in ("success", "tokens", "difference", "p"):
+    for name in ("success", "tokens", "paired", "difference", "p"):
         shown.add_column(name, justify="right", no_wrap=True)
     for row in table.rows:
         shown.add_row(
@@ -148,9 +148,9 @@ def _shown(table: ComparedEvaluations) -> Table:
     return shown
 
 
-def _difference(against: Comparison) -> tuple[str, str]:
+def _difference(against: Comparison) -> tuple[str, str, str]:
     difference = f"{100 * against.difference:+.1f} ({_interval(against.ci95)})"
-    return difference, f"{against.p_value:.4f}"
+    return str(against.tasks), difference, f"{against.p_value:.4f}"
 
 
 def _interval(bounds: tuple[float, float]) -> str:

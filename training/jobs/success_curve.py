@@ -13,12 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from qnet.errors import ConfigError
 from training.evaluation.records import METHODS, MethodName, MethodSummary, Results
 from training.evaluation.report import colour_of
-from training.evaluation.run_files import read_results
+from training.evaluation.run_files import read_results, require_comparable
 
-MAY_DIFFER = frozenset({"output", "candidates", "methods", "inference", "parallel"})
+MAY_DIFFER = frozenset({"output", "candidates", "methods", "inference", "parallel", "workers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +43,15 @@ def run_success_curve(
         RecordError: a folder has no results.
     """
     results = [read_results(run) for run in runs]
-    _require_comparable(runs, results)
+    require_comparable(
+        list(zip(runs, results, strict=True)),
+        has_to_agree=lambda name: name not in MAY_DIFFER,
+        remedy="name evaluations that differ in candidates only",
+    )
     curves = _curves(results)
     console.print(_table(curves))
     _plot(curves, output)
     return curves
-
-
-def _require_comparable(runs: Sequence[Path], results: Sequence[Results]) -> None:
-    first = results[0].config
-    for run, other in zip(runs[1:], results[1:], strict=True):
-        for name in sorted(first.keys() | other.config.keys()):
-            if name not in MAY_DIFFER and first.get(name) != other.config.get(name):
-                raise ConfigError(
-                    f"{run} was evaluated with {name} = {other.config.get(name)!r}, but {runs[0]} "
-                    f"with {first.get(name)!r}; name evaluations that differ in candidates only"
-                )
 
 
 def _curves(results: Sequence[Results]) -> dict[MethodName, list[Point]]:

@@ -15,6 +15,8 @@ Turn = Mapping[str, Any]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 AT_ONCE = 16
+REFUSED = 400
+"""Status of a conversation that the Q model cannot read, for example as too long."""
 
 
 def q_of(client: httpx.Client, state: Sequence[Turn], action: str) -> float:
@@ -44,10 +46,24 @@ def connect() -> httpx.Client:
 def q_rewards(
     prompts: Sequence[Sequence[Turn]], completions: Sequence[Sequence[Turn]], **_: object
 ) -> list[float | None]:
-    """TRL's reward function: one Q per completion, asked for in parallel."""
+    """TRL's reward function: one Q per completion, asked for in parallel.
+
+    None for a completion that the server refuses: TRL leaves it out of the rewards, and one long
+    sample does not end the training.
+    """
     with connect() as client, ThreadPoolExecutor(AT_ONCE) as pool:
         actions = [str(completion[-1]["content"]) for completion in completions]
-        return list(pool.map(lambda pair: q_of(client, *pair), zip(prompts, actions, strict=True)))
+        pairs = zip(prompts, actions, strict=True)
+        return list(pool.map(lambda pair: _q_or_none(client, *pair), pairs))
+
+
+def _q_or_none(client: httpx.Client, state: Sequence[Turn], action: str) -> float | None:
+    try:
+        return q_of(client, state, action)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code != REFUSED:
+            raise
+        return None
 
 
 def compute_score(

@@ -20,14 +20,14 @@ def test_one_roll_out_is_judged_by_the_other_three() -> None:
     # References 2/3, 1/3 and 1; estimates 1, 0 and 1: two pairs are right, A and WON tie.
     assert judged.pairs == 3
     assert judged.accuracy == pytest.approx(2.5 / 3)
-    assert judged.error == pytest.approx(2 / 9)
+    assert judged.error == pytest.approx(1 / 3)  # of A and B: WON needed no roll-outs
 
 
 def test_equal_references_are_no_pair() -> None:
     judged = reward_accuracy([[A, B, WON]], rollouts=2, min_gap=0.1)
     # References 1, 1/2 and 1; estimates 1/2, 0 and 1.
     assert (judged.pairs, judged.accuracy) == (2, 1.0)
-    assert judged.error == pytest.approx(1 / 3)
+    assert judged.error == pytest.approx(1 / 2)
 
 
 def test_an_order_is_wrong_where_the_estimates_turn_it_around() -> None:
@@ -38,11 +38,12 @@ def test_an_order_is_wrong_where_the_estimates_turn_it_around() -> None:
 
 def test_without_other_roll_outs_nothing_is_judged() -> None:
     judged = reward_accuracy([[A, B], [WON]], rollouts=4, min_gap=0.1)
-    assert (judged.pairs, judged.accuracy, judged.error) == (0, None, 0.0)
+    assert (judged.pairs, judged.accuracy, judged.error) == (0, None, None)
 
 
 def test_the_mean_of_a_step_is_over_the_trajectories_that_reach_it() -> None:
     assert mean_by_step([[0.5, 1.0], [0.0]]) == [StepMean(1, 2, 0.25), StepMean(2, 1, 1.0)]
+    assert mean_by_step([[None, 1.0], [None, 0.0, 1.0]]) == [StepMean(2, 2, 0.5), StepMean(3, 1, 1)]
     assert mean_by_step([]) == []
 
 

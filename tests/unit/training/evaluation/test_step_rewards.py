@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from rich.console import Console
@@ -73,6 +74,27 @@ def test_the_command_judges_few_roll_outs_by_many(groups: Path, tmp_path: Path) 
     steps = [mean["trajectories"] for mean in written["by_step"]]
     assert sum(steps) == written["steps"]
     assert steps[0] == 6
+
+
+def test_the_mean_is_over_the_states_that_were_valued(groups: Path, tmp_path: Path) -> None:
+    """A state of which only the taken candidate is left changes no figure."""
+    rows = [json.loads(line) for line in (groups / "rows.jsonl").read_text().splitlines()]
+    rewards = []
+    for row in rows:
+        for decision in row["decisions"][1:]:
+            taken = decision["candidates"][decision["chosen"]]
+            decision.update(candidates=[taken], chosen=0, greedy=None)
+        first = row["decisions"][0]
+        chosen = first["candidates"][first["chosen"]]["continuations"]
+        rewards.append(fmean(one["outcome_reward"] for one in chosen))
+        assert len(first["candidates"]) > 1
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [found] = run_step_rewards(
+        [tmp_path], tmp_path / "rewards.json", rollouts=(1,), min_gap=0.1, console=QUIET
+    )
+    assert found.steps == 6
+    assert found.mean_reward == pytest.approx(fmean(rewards))
+    assert [mean.step for mean in found.by_step] == [1]
 
 
 def test_agents_are_compared_by_the_rewards_of_their_own_steps(tmp_path: Path) -> None:

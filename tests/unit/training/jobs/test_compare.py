@@ -1,6 +1,7 @@
 """Evaluations of different models are compared task by task."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from rich.console import Console
 from qnet.errors import ConfigError, RecordError
 from tests.unit.training.jobs.test_evaluate import evaluate
 from training.evaluation.records import EpisodeRow
-from training.evaluation.run_files import EPISODES
+from training.evaluation.run_files import EPISODES, RESULTS
 from training.jobs.compare import ComparedEvaluations, run_compare
+from training.jobs.success_curve import run_success_curve
 
 QUIET = Console(quiet=True)
 
@@ -41,6 +43,36 @@ def test_evaluations_of_other_tasks_are_not_compared(tmp_path: Path) -> None:
     evaluate(tmp_path / "b", seeds=(0,), methods=("sample",), tasks=4)
     with pytest.raises(ConfigError, match=r"environment = .*'count': 4"):
         run_compare([tmp_path / "a", tmp_path / "b"], "sample", None, console=QUIET)
+
+
+def test_processes_and_workers_alone_block_no_comparison(tmp_path: Path) -> None:
+    runs = [tmp_path / "a", tmp_path / "b"]
+    for number, run in enumerate(runs, start=1):
+        evaluate(run, seeds=(0,), methods=("sample",))
+        results = json.loads((run / RESULTS).read_text(encoding="utf-8"))
+        results["config"]["environment"]["processes"] = number
+        results["config"]["workers"] = {"executor": "processes", "count": number}
+        (run / RESULTS).write_text(json.dumps(results), encoding="utf-8")
+    table = run_compare(runs, "sample", None, console=QUIET)
+    assert len(table.rows) == 2
+    assert "processes" not in str(table.conditions)
+    run_success_curve(runs, tmp_path / "curve.png", console=QUIET)
+
+
+def test_each_row_shows_on_how_many_tasks_it_is_paired(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for run in (first, second):
+        evaluate(run, seeds=(0,), methods=("greedy",), tasks=4)
+    lines = (second / EPISODES).read_text(encoding="utf-8").splitlines()
+    (second / EPISODES).write_text("\n".join(lines[:3]) + "\n", encoding="utf-8")
+    text = StringIO()
+    run_compare([first, second], "greedy", None, console=Console(file=text, width=120))
+    assert "paired" in text.getvalue()
+    [row] = [line for line in text.getvalue().splitlines() if line.strip().startswith("second")]
+    assert "3" in row.split()
+    (second / EPISODES).write_text("", encoding="utf-8")
+    table = run_compare([first, second], "greedy", None, console=QUIET)
+    assert table.rows[1].against is None
 
 
 def test_a_baseline_that_was_not_played_is_named_with_those_that_were(tmp_path: Path) -> None:
