@@ -112,7 +112,10 @@ class MariaDbProcess:
 
         # The statements go to the server as one text: MariaDB's own client has commands that run
         # programs, and a file may hold them.
-        connection = self.connect("root", answer_s=_DUMP_S, client_flag=CLIENT.MULTI_STATEMENTS)
+        try:
+            connection = self.connect("root", answer_s=_DUMP_S, client_flag=CLIENT.MULTI_STATEMENTS)
+        except MySQLError as error:
+            raise self.failure(error) from error
         with connection, connection.cursor() as cursor:
             try:
                 cursor.execute(dump.read_text(encoding="utf-8"))

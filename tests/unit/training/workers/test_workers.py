@@ -341,12 +341,12 @@ def test_a_silent_worker_is_replaced() -> None:
 
 
 def test_neither_the_start_nor_other_steps_count_as_silence(executor: str) -> None:
-    """Eighty steps of 50 ms wait for one worker, the last ones longer than a step may take."""
-    config = environment_config({"name": f"{SUPPORT}:TIMED", "count": 80})
-    workers = Workers.model_validate({"executor": executor, "count": 1, "timeout_s": 2})
+    """Steps of 50 ms wait for one worker, the last ones longer than a step may take."""
+    config = environment_config({"name": f"{SUPPORT}:TIMED", "count": 160})
+    workers = Workers.model_validate({"executor": executor, "count": 1, "timeout_s": 5})
     with (
         closing(move_to_workers(build_any_suite(config), config, workers, replays=True)) as moved,
-        ThreadPoolExecutor(80) as threads,
+        ThreadPoolExecutor(160) as threads,
     ):
         episodes = [moved.make(task) for task in moved.tasks]
         list(threads.map(lambda one: one.reset(), episodes))
