@@ -9,37 +9,21 @@ from training.environments.webshop.catalogue import Goal, Product
 
 CATALOGUE_SIZE: Final = 300
 CATALOGUES: Final = 8
-"""Number of catalogues. No two have a product or the wishes of a goal in common."""
+"""Number of catalogues. No two have a product's name or the wishes of a goal in common."""
 
 _BRANDS: Final = ("Alvora", "Brisk", "Cobalt Row", "Dunmere", "Everlane Peak", "Fjordal", "Gantry")
 _COLORS: Final = ("black", "white", "dark green", "navy blue", "red", "silver", "pink")
-_CODES: Final = tuple(
-    first + second
-    for first in [
-        "BA",
-        "CE",
-        "DI",
-        "FO",
-        "GU",
-        "HA",
-        "JE",
-        "KI",
-        "LO",
-        "MU",
-        "NA",
-        "PE",
-        "RI",
-        "SO",
-        "TU",
-        "VA",
-    ]
-    for second in ["LE", "MI", "NO", "RU", "TA", "VE", "ZO", "QU"]
+_SYLLABLES: Final = tuple(
+    consonant + vowel for consonant in "BDFGHJKLMNPRSTVZ" for vowel in "AEIOU"
 )
-"""Halves of the products' numbers. WebShop's are random letters and digits, which a small tokenizer
-spells one by one; a policy of a million parameters then never copies one without a mistake."""
+_IDS: Final = tuple(
+    f"B0{ahead}{behind}{behind}{ahead}" for ahead in _SYLLABLES[:20] for behind in _SYLLABLES[-15:]
+)
+"""Ids of the products of every catalogue, each time of others.
 
-_SPREAD: Final = 6_197
-"""Odd, so that no two numbers get one id, and large, so that neighbours begin differently."""
+WebShop's ids are random letters and digits, of which a policy of a million parameters never copies
+one without a mistake. These become words of its tokenizer, and it has to see which one to copy.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +92,11 @@ def generated_products(catalogue_seed: int = 0) -> list[Product]:
     """A catalogue, always the same for a seed below `CATALOGUES`."""
     rng = Random(catalogue_seed)
     first = catalogue_seed * CATALOGUE_SIZE
-    return [_product(number, rng) for number in range(first, first + CATALOGUE_SIZE)]
+    ids = rng.sample(_IDS, k=CATALOGUE_SIZE)
+    return [_product(id_, number, rng) for number, id_ in enumerate(ids, start=first)]
 
 
-def _product_id(number: int) -> str:
-    """Ten characters, as WebShop's have; no two products have the same."""
-    ahead, behind = divmod(number * _SPREAD % len(_CODES) ** 2, len(_CODES))
-    return f"B0{_CODES[ahead]}{_CODES[behind]}"
-
-
-def _product(number: int, rng: Random) -> Product:
+def _product(id_: str, number: int, rng: Random) -> Product:
     kind = _TYPES[number % len(_TYPES)]
     attributes = tuple(rng.sample(kind.attributes, k=3))
     colors = tuple(rng.sample(_COLORS, k=rng.randint(2, 4)))
@@ -125,7 +104,7 @@ def _product(number: int, rng: Random) -> Product:
     # The third attribute is not in the name: it is on another page, or only in the records.
     name = f"{brand} {kind.name.title()} {number}, {attributes[0].title()}, {attributes[1].title()}"
     return Product(
-        id=_product_id(number),
+        id=id_,
         name=name,
         kind=kind.kind,
         category=kind.category,
