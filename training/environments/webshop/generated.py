@@ -9,21 +9,11 @@ from training.environments.webshop.catalogue import Goal, Product
 
 CATALOGUE_SIZE: Final = 300
 CATALOGUES: Final = 8
-"""Number of catalogues. No two have a product's name or the wishes of a goal in common."""
+"""Number of catalogues. No two have a product or the wishes of a goal in common."""
 
 _BRANDS: Final = ("Alvora", "Brisk", "Cobalt Row", "Dunmere", "Everlane Peak", "Fjordal", "Gantry")
 _COLORS: Final = ("black", "white", "dark green", "navy blue", "red", "silver", "pink")
-_SYLLABLES: Final = tuple(
-    consonant + vowel for consonant in "BDFGHJKLMNPRSTVZ" for vowel in "AEIOU"
-)
-_IDS: Final = tuple(
-    f"B0{ahead}{behind}{behind}{ahead}" for ahead in _SYLLABLES[:20] for behind in _SYLLABLES[-15:]
-)
-"""Ids of the products of every catalogue, each time of others.
-
-WebShop's ids are random letters and digits, of which a policy of a million parameters never copies
-one without a mistake. These become words of its tokenizer, and it has to see which one to copy.
-"""
+_SUFFIX: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ0123456789"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +82,10 @@ def generated_products(catalogue_seed: int = 0) -> list[Product]:
     """A catalogue, always the same for a seed below `CATALOGUES`."""
     rng = Random(catalogue_seed)
     first = catalogue_seed * CATALOGUE_SIZE
-    ids = rng.sample(_IDS, k=CATALOGUE_SIZE)
-    return [_product(id_, number, rng) for number, id_ in enumerate(ids, start=first)]
+    return [_product(number, rng) for number in range(first, first + CATALOGUE_SIZE)]
 
 
-def _product(id_: str, number: int, rng: Random) -> Product:
+def _product(number: int, rng: Random) -> Product:
     kind = _TYPES[number % len(_TYPES)]
     attributes = tuple(rng.sample(kind.attributes, k=3))
     colors = tuple(rng.sample(_COLORS, k=rng.randint(2, 4)))
@@ -104,7 +93,7 @@ def _product(id_: str, number: int, rng: Random) -> Product:
     # The third attribute is not in the name: it is on another page, or only in the records.
     name = f"{brand} {kind.name.title()} {number}, {attributes[0].title()}, {attributes[1].title()}"
     return Product(
-        id=id_,
+        id="B0" + "".join(rng.choice(_SUFFIX) for _ in range(8)),
         name=name,
         kind=kind.kind,
         category=kind.category,
