@@ -78,6 +78,21 @@ class Unpicklable(CorridorEnvironment):
         """Nothing."""
 
 
+class TwoArgumentsError(Exception):
+    """It can be pickled; what comes out is built with one argument, and fails."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} {where}")
+
+
+class Unloadable(Unpicklable):
+    """Its states can be pickled and not unpickled."""
+
+    def snapshot(self) -> object:
+        """A state that is lost on the way."""
+        return TwoArgumentsError("no", "where")
+
+
 class Unrepeatable(CorridorEnvironment):
     """Observations name the process, so that no replay elsewhere is the same."""
 
@@ -120,4 +135,5 @@ TIMED = _bundle("TIMED", Timed)
 DEADLY = _bundle("DEADLY", Deadly)
 GATED = _bundle("GATED", Gated)
 UNPICKLABLE = _bundle("UNPICKLABLE", Unpicklable)
+UNLOADABLE = _bundle("UNLOADABLE", Unloadable)
 UNREPEATABLE = replace(_bundle("UNREPEATABLE", Unrepeatable), branching="none")

@@ -13,7 +13,7 @@ from qnet.types import BatchPolicy, Candidate, SampleRequest
 from training.environment import EnvironmentConfig
 from training.environments.registry import environment_config
 from training.rollouts.models import Inference, build_policy
-from training.workers.base import WorkerLostError
+from training.workers.base import START_S, WorkerLostError
 from training.workers.config import Workers
 from training.workers.host import EnvironmentSpec, enter, spec_of
 from training.workers.pool import MAX_WORKER_LOSSES
@@ -70,7 +70,7 @@ class RemotePolicy:
 
         Raises:
             CheckpointError: the folder is not a policy's.
-            ConfigError: the cluster has no such GPUs.
+            ConfigError: the cluster has no such GPUs, or none of them was free in time.
         """
         import ray
 
@@ -83,6 +83,7 @@ class RemotePolicy:
         self._class = ray.remote(PolicyActor).options(
             num_cpus=0, num_gpus=workers.policy_gpus, max_restarts=0
         )
+        self._gpus = workers.policy_gpus
         self._arguments = (name, inference, spec_of(environment))
         self._actor: Any = None
         self.name: str = self._ask("policy_name")
@@ -99,15 +100,20 @@ class RemotePolicy:
 
     def _ask(self, method: str, *arguments: object) -> Any:
         import ray
-        from ray.exceptions import RayError, RayTaskError
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
         for losses in range(1, MAX_WORKER_LOSSES + 1):
-            if self._actor is None:
-                self._actor = self._class.remote(*self._arguments)
             try:
-                answer = ray.get(getattr(self._actor, method).remote(*arguments))
+                answer = ray.get(getattr(self._started(), method).remote(*arguments))
             except RayTaskError:  # a bug
                 raise
+            except GetTimeoutError as error:  # of its start alone
+                ray.kill(self._actor)
+                raise ConfigError(
+                    f"the actor of the policy {self._arguments[0]!r} did not start within "
+                    f"{START_S:g} s: workers.policy_gpus is {self._gpus:g}, and each policy of a "
+                    "job reserves as many on one machine; add GPUs, or set it lower"
+                ) from error
             except RayError as error:
                 self._actor = None
                 if losses == MAX_WORKER_LOSSES:
@@ -120,3 +126,12 @@ class RemotePolicy:
                     raise answer
                 return answer
         raise AssertionError
+
+    def _started(self) -> Any:
+        """The actor, which has loaded its policy."""
+        import ray
+
+        if self._actor is None:
+            self._actor = self._class.remote(*self._arguments)
+            ray.get(self._actor.policy_name.remote(), timeout=START_S)
+        return self._actor

@@ -12,6 +12,10 @@ class WorkerLostError(EnvironmentFailureError):
     """A worker died or did not answer, and its episode could not be taken up elsewhere."""
 
 
+class WorkerClosedError(WorkerLostError):
+    """A worker was gone before it got the request, which therefore is not what it died of."""
+
+
 class DeadlyRequestError(WorkerLostError):
     """One request cost several workers. Asked again, it would cost as many once more."""
 
@@ -91,6 +95,20 @@ def pickled_reply_to(host: Any, request: Request) -> bytes:
         return pickle.dumps(Reply(error=(EnvironmentFailureError.__name__, told)))
 
 
+def load_reply(pickled: bytes, method: str) -> Reply:
+    """Unpickle a reply; one that cannot be becomes an error of its episode."""
+    try:
+        reply: Reply = pickle.loads(pickled)
+    except Exception as error:  # whatever the value's own methods raise
+        told = (
+            f"{method} returned a value that cannot be unpickled ({type(error).__name__}: "
+            f"{error}); environments in workers need values that can, or set workers.executor to "
+            "'inline'"
+        )
+        return Reply(error=(EnvironmentFailureError.__name__, told))
+    return reply
+
+
 class Worker(Protocol):
     """One process that holds environments and answers one request at a time."""
 
@@ -98,7 +116,8 @@ class Worker(Protocol):
         """Send a request and wait for the reply; safe to call from many threads.
 
         Raises:
-            WorkerLostError: the worker is gone, or did not answer in time and was killed.
+            WorkerClosedError: the worker was gone before.
+            WorkerLostError: the worker died of it, or did not answer in time and was killed.
         """
         ...
 

@@ -53,7 +53,7 @@ class Abilities:
 
 
 class EnvironmentHost:
-    """The methods that a job calls. The suite is built with the first of them."""
+    """The methods that a job calls."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         enter(spec)

@@ -4,7 +4,14 @@ import itertools
 import threading
 from typing import Any
 
-from training.workers.base import DeadlyRequestError, Executor, Request, Worker, WorkerLostError
+from training.workers.base import (
+    DeadlyRequestError,
+    Executor,
+    Request,
+    Worker,
+    WorkerClosedError,
+    WorkerLostError,
+)
 
 
 class Seat:
@@ -45,7 +52,9 @@ class _Slot:
 
     def ask(self, worker: Worker, method: str, *arguments: object) -> Any:
         with self._lock:
-            closed, self._left = tuple(self._left), []
+            closed: tuple[int, ...] = ()
+            if self._worker is worker:  # else they are episodes of the worker after it
+                closed, self._left = tuple(self._left), []
         try:
             reply = worker.ask(Request(method, arguments, closed))
         except WorkerLostError:
@@ -95,16 +104,19 @@ class WorkerPool:
             DeadlyRequestError: several workers were lost by it.
             QGuideError: raised by the environment.
         """
-        for attempt in itertools.count(1):
+        losses = 0
+        while True:
             slot = min(self._slots, key=lambda one: one.open)
             try:
                 return slot.ask(slot.worker(), method, *arguments)
+            except WorkerClosedError:
+                continue
             except WorkerLostError as error:
-                if attempt == MAX_WORKER_LOSSES:
+                losses += 1
+                if losses == MAX_WORKER_LOSSES:
                     raise DeadlyRequestError(
-                        f"{attempt} workers were lost during {method}; the last: {error}"
+                        f"{losses} workers were lost during {method}; the last: {error}"
                     ) from error
-        raise AssertionError
 
     def close(self) -> None:
         """End all workers; safe to call twice."""

@@ -1,13 +1,24 @@
 """Workers as processes of this machine."""
 
 import contextlib
+import os
+import socket
+import struct
 import subprocess
 import sys
 import threading
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
-from training.workers.base import READY, START_S, Reply, Request, WorkerLostError
+from training.workers.base import (
+    READY,
+    START_S,
+    Reply,
+    Request,
+    WorkerClosedError,
+    WorkerLostError,
+    load_reply,
+)
 from training.workers.host import EnvironmentSpec
 
 _END_S: Final = 10.0
@@ -24,6 +35,7 @@ class ProcessWorker:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._pipe, theirs = Pipe()
+        _limit_waits(self._pipe, timeout_s)
         self._connection: Connection | None = self._pipe
         self._ready: Reply | None = None
         with theirs:
@@ -46,15 +58,15 @@ class ProcessWorker:
         """See `Worker`."""
         with self._lock:
             if self._connection is None:
-                raise WorkerLostError("the worker was closed")
+                raise WorkerClosedError("the worker was closed")
             try:
                 if self._ready is None:
                     self._ready = self._exchange(self._connection, READY, START_S)
                 if self._ready.error is not None:
                     return self._ready
                 return self._exchange(self._connection, request, self._timeout_s)
-            except TimeoutError as error:
-                why = str(error)
+            except (TimeoutError, BlockingIOError):
+                why = f"it did not answer within {self._timeout_s:g} s"
             except (EOFError, OSError):
                 why = "it died"
             self._end()
@@ -66,9 +78,8 @@ class ProcessWorker:
     def _exchange(self, connection: Connection, request: Request, timeout_s: float) -> Reply:
         connection.send(request)
         if not connection.poll(timeout_s):
-            raise TimeoutError(f"it did not answer within {timeout_s:g} s")
-        reply: Reply = connection.recv()
-        return reply
+            raise TimeoutError
+        return load_reply(connection.recv_bytes(), request.method)
 
     def close(self) -> None:
         """End the process: by the end of its pipe, or by force."""
@@ -85,6 +96,15 @@ class ProcessWorker:
             self._connection = None
         self._process.kill()
         self._process.wait()
+
+
+def _limit_waits(pipe: Connection, timeout_s: float) -> None:
+    """Limit how long a message of any size waits for a worker that has stopped amid it."""
+    whole_s, rest_s = divmod(timeout_s, 1)
+    limit = struct.pack("ll", int(whole_s), int(rest_s * 1e6))
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, direction, limit)
 
 
 class ProcessExecutor:

@@ -7,7 +7,6 @@ arrive while it is full.
 
 import logging
 import os
-import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +17,9 @@ from training.workers.base import (
     START_S,
     Reply,
     Request,
+    WorkerClosedError,
     WorkerLostError,
+    load_reply,
     pickled_reply_to,
 )
 from training.workers.config import Workers
@@ -78,9 +79,8 @@ class RayWorker:
 
         actor = self._actor
         if actor is None:
-            raise WorkerLostError("the worker was closed")
-        reply: Reply = pickle.loads(ray.get(actor.answer.remote(request), timeout=timeout_s))
-        return reply
+            raise WorkerClosedError("the worker was closed")
+        return load_reply(ray.get(actor.answer.remote(request), timeout=timeout_s), request.method)
 
     def close(self) -> None:
         """Kill the actor; its node's processes end with it."""
@@ -139,8 +139,9 @@ class RayExecutor:
     def _require_room(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         """Check that all actors can run at once.
 
-        The rest would wait for ever, with the episodes that are seated on them. A cluster that
-        grows on demand is refused, too, until it has grown: one that never will looks the same.
+        The episodes that are seated on the rest would wait for twenty minutes and fail. A cluster
+        that grows on demand is refused, too, until it has grown: one that never will looks the
+        same.
 
         Raises:
             ConfigError: they cannot.

@@ -12,7 +12,12 @@ from qnet.errors import EnvironmentFailureError
 from qnet.types import ToolCall
 from training.environment import EnvironmentConfig, GoldSuite, StepResult, Suite, Task
 from training.trajectory import Action
-from training.workers.base import DeadlyRequestError, Executor, WorkerLostError
+from training.workers.base import (
+    DeadlyRequestError,
+    Executor,
+    WorkerClosedError,
+    WorkerLostError,
+)
 from training.workers.config import Workers
 from training.workers.host import Abilities, spec_of
 from training.workers.pool import MAX_WORKER_LOSSES, Seat, WorkerPool
@@ -95,13 +100,16 @@ class RemoteEpisode:
 
     def _try(self, request: Any) -> Any:
         """The answer to a request, after a lost worker once more from a new one."""
-        for losses in range(1, MAX_WORKER_LOSSES + 1):
+        losses = 0
+        while True:
             try:
                 return request()
             except WorkerLostError as error:
                 if self._seat is None:  # a replay differed
                     raise
                 self._leave()
+                # What a worker died of while this request waited for it is another episode's.
+                losses += not isinstance(error, WorkerClosedError)
                 if losses == MAX_WORKER_LOSSES:
                     raise DeadlyRequestError(
                         f"{self._task_id}: {losses} workers were lost at action "
@@ -109,7 +117,6 @@ class RemoteEpisode:
                     ) from error
                 if self._shown and not self._replays:
                     raise
-        raise AssertionError
 
 
 class _Tools(RemoteEpisode):

@@ -15,8 +15,8 @@ Turn = Mapping[str, Any]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 AT_ONCE = 16
-REFUSED = 400
-"""Status of a conversation that the Q model cannot read, for example as too long."""
+TOO_LONG = "history_too_long"
+"""Code of the error about a conversation that has more tokens than the Q model takes."""
 
 
 def q_of(client: httpx.Client, state: Sequence[Turn], action: str) -> float:
@@ -48,8 +48,8 @@ def q_rewards(
 ) -> list[float | None]:
     """TRL's reward function: one Q per completion, asked for in parallel.
 
-    None for a completion that the server refuses: TRL leaves it out of the rewards, and one long
-    sample does not end the training.
+    None for a conversation that is too long for the Q model: TRL leaves it out of the rewards, and
+    one long sample does not end the training.
     """
     with connect() as client, ThreadPoolExecutor(AT_ONCE) as pool:
         actions = [str(completion[-1]["content"]) for completion in completions]
@@ -61,7 +61,8 @@ def _q_or_none(client: httpx.Client, state: Sequence[Turn], action: str) -> floa
     try:
         return q_of(client, state, action)
     except httpx.HTTPStatusError as error:
-        if error.response.status_code != REFUSED:
+        answer = error.response
+        if answer.status_code != 400 or answer.json()["error"]["code"] != TOO_LONG:
             raise
         return None
 

@@ -42,8 +42,9 @@ from training.jobs.explore import ExploreConfig, run_explore
 from training.jobs.groups import GroupsConfig, run_groups
 from training.rollouts.models import EMBEDDED, Inference
 from training.rollouts.remote_policy import RemotePolicy
-from training.workers.base import WorkerLostError
+from training.workers.base import Request, WorkerClosedError, WorkerLostError
 from training.workers.config import Workers
+from training.workers.host import spec_of
 from training.workers.processes import ProcessExecutor, ProcessWorker
 from training.workers.suite import move_to_workers
 
@@ -279,17 +280,17 @@ def test_two_workers_step_at_once(executor: str) -> None:
 
 
 def test_what_kills_every_worker_fails_its_own_task_alone(tmp_path: Path) -> None:
-    environment = {"name": f"{SUPPORT}:DEADLY", "count": 8}
+    environment = {"name": f"{SUPPORT}:DEADLY", "count": 24}
     workers = Workers(executor="processes", count=2)
     config = explore(tmp_path / "run", environment=environment, workers=workers)
-    trees = run(config)
+    trees = run(config.model_copy(update={"parallel": 16}))  # many wait where one kills
     failed = [
         row for row in map(json.loads, lines(config.output, "metrics.jsonl")) if "error" in row
     ]
-    assert {row["task_id"] for row in failed} <= {"corridor:3", "corridor:7"}
+    assert {row["task_id"] for row in failed} <= {f"corridor:{n}" for n in range(3, 24, 4)}
     assert failed
     assert all("3 workers were lost at action" in row["error"] for row in failed)
-    assert len(trees) == 8 - len(failed)
+    assert len(trees) == 24 - len(failed)
 
 
 def test_a_task_that_cannot_be_replayed_is_played_again(tmp_path: Path) -> None:
@@ -340,6 +341,17 @@ def test_a_silent_worker_is_replaced() -> None:
     assert psutil.wait_procs(before, timeout=60)[1] == []
 
 
+def test_a_large_request_to_a_stopped_worker_ends() -> None:
+    executor = ProcessExecutor(spec_of(CorridorConfig(count=1)), timeout_s=2)
+    with closing(executor.start()) as worker:
+        assert worker.ask(Request("abilities", ("corridor:0",))).error is None
+        os.kill(worker.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerLostError, match="did not answer within 2 s"):
+            worker.ask(Request("restore", (0, bytes(5 * 1024**2))))
+        with pytest.raises(WorkerClosedError):
+            worker.ask(Request("abilities", ("corridor:0",)))
+
+
 def test_neither_the_start_nor_other_steps_count_as_silence(executor: str) -> None:
     """Steps of 50 ms wait for one worker, the last ones longer than a step may take."""
     config = environment_config({"name": f"{SUPPORT}:TIMED", "count": 160})
@@ -354,14 +366,22 @@ def test_neither_the_start_nor_other_steps_count_as_silence(executor: str) -> No
         assert len({json.loads(step)["process"] for step in told}) == 1
 
 
-def test_a_state_that_cannot_be_pickled_fails_its_own_request(executor: str) -> None:
-    config = environment_config({"name": f"{SUPPORT}:UNPICKLABLE", "count": 1})
+@pytest.mark.parametrize(
+    ("environment", "failure"),
+    [
+        ("UNPICKLABLE", "snapshot returned a value of type tuple that cannot be pickled"),
+        ("UNLOADABLE", "snapshot returned a value that cannot be unpickled"),
+    ],
+)
+def test_a_state_that_cannot_travel_fails_its_own_request(
+    executor: str, environment: str, failure: str
+) -> None:
+    config = environment_config({"name": f"{SUPPORT}:{environment}", "count": 1})
     workers = Workers.model_validate({"executor": executor, "count": 1})
     with closing(move_to_workers(build_any_suite(config), config, workers, replays=True)) as moved:
         episode = moved.make(moved.tasks[0])
         assert isinstance(episode, SnapshotEnvironment)
         episode.reset()
-        failure = "snapshot returned a value of type tuple that cannot be pickled"
         with pytest.raises(EnvironmentFailureError, match=failure) as told:
             episode.snapshot()
         assert not isinstance(told.value, WorkerLostError)
@@ -462,6 +482,15 @@ def test_errors_of_a_policy_in_an_actor_keep_their_class(ray_cluster: None) -> N
     with pytest.raises(CheckpointError):
         remote_policy(SUPPORT)
     with pytest.raises(ConfigError, match="the Ray cluster has 0 GPUs"):
+        remote_policy(policy_gpus=1)
+
+
+def test_a_policy_without_a_free_gpu_says_so(
+    ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})  # which another one holds
+    monkeypatch.setattr("training.rollouts.remote_policy.START_S", 2.0)
+    with pytest.raises(ConfigError, match=r"did not start within 2 s: workers.policy_gpus is 1"):
         remote_policy(policy_gpus=1)
 
 
