@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from qnet.errors import ConfigError
+from qnet.errors import ConfigError, EnvironmentFailureError
 from training.environments.intercode_sql.database import OpenDatabase
 from training.environments.intercode_sql.mariadb_connection import MariaDatabase
 from training.environments.intercode_sql.mariadb_process import MariaDbProcess
@@ -47,7 +47,7 @@ class MariaDbServer:
     """A server for one suite's episodes.
 
     It starts when the first database is opened. One that died fails the episodes that had it open;
-    the next open starts another.
+    the next open starts another, also if it is the one that notices.
     """
 
     def __init__(self, dump: Path, databases: Sequence[str]) -> None:
@@ -77,13 +77,21 @@ class MariaDbServer:
             self._stop()
 
     def _open(self, database: str) -> MariaDatabase:
+        process = self._running()
+        try:
+            return MariaDatabase(process, database)
+        except EnvironmentFailureError:
+            if not process.is_lost:
+                raise
+        return MariaDatabase(self._running(), database)
+
+    def _running(self) -> MariaDbProcess:
         with self._lock:
             if self._process is not None and self._process.is_lost:
                 self._stop()
             if self._process is None:
                 self._process = self._start()
-            process = self._process
-        return MariaDatabase(process, database)
+            return self._process
 
     def _start(self) -> MariaDbProcess:
         process = MariaDbProcess(self._installer, self._server)

@@ -20,16 +20,18 @@ MOST_SECONDS: Final = 10
 ANSWER_S: Final = 30
 """Time of an answer: a statement can lift its own limit, and is then killed from outside."""
 MOST_BYTES: Final = 16 * 1024**2
-"""Text of a result; a statement can make one record of any length."""
+"""Bytes of an answer, as they arrive; a statement can make one record of any length."""
 
 
 class MariaDatabase:
     """One connection in a read-only transaction; see `database.ReadOnlyDatabase`.
 
-    Its user is its own and may read one database and nothing else, so that a statement that ends
-    the transaction gains nothing. The session's limits hold until a statement lifts them; so what
-    is read of an answer is bounded here as well, and above it the connection makes room for a new
-    one: a result cannot be left before its end.
+    Its user is its own and may read one database and nothing else, and the server is read-only: a
+    statement that ends the transaction can neither write nor lock a record. The names of locks
+    (GET_LOCK) and of XA transactions are the server's, so one episode may find a name taken by
+    another. The session's limits hold until a statement lifts them; so what is read of an answer is
+    bounded here as well, and above it the connection makes room for a new one: a result cannot be
+    left before its end.
     """
 
     def __init__(self, process: MariaDbProcess, database: str) -> None:
@@ -43,12 +45,14 @@ class MariaDatabase:
         self._process, self._database = process, database
         self._user: str | None = None
         self._connection: Connection[Any] | None = None
+        self._answer_bytes = 0
         try:
             self._user = process.add_reader(database)
             self._connection = self._connect(self._user)
         except MySQLError as error:
+            failure = process.failure(error)  # before `close`, which does not ask a lost server
             self.close()
-            raise process.failure(error) from error
+            raise failure from error
 
     def execute(self, statement: str) -> QueryResult:
         """Run one statement.
@@ -64,12 +68,13 @@ class MariaDatabase:
         if self._connection is None:
             raise EnvironmentFailureError("the connection to MariaDB is closed; open another")
         cursor: Any = self._connection.cursor(SSCursor)
+        self._answer_bytes = 0
         try:
             cursor.execute(statement)
             if cursor.description is None:
                 return QueryResult(None, "the statement has no result")
             result, is_whole = _read(cursor)
-        except (MySQLError, ValueError) as error:  # a ValueError: the session's character set
+        except (MySQLError, ValueError) as error:  # a ValueError: the character set, or `_count`
             result = QueryResult(None, ": ".join(map(str, error.args)))
             is_whole = isinstance(error, MySQLError) and not is_of_connection(error)
         if not is_whole:
@@ -87,7 +92,10 @@ class MariaDatabase:
             self._process.remove_reader(user)
 
     def _connect(self, user: str) -> "Connection[Any]":
-        connection = self._process.connect(user, answer_s=ANSWER_S, database=self._database)
+        self._answer_bytes = 0
+        connection = self._process.connect(
+            user, answer_s=ANSWER_S, database=self._database, on_received=self._count
+        )
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT connection_id()")
@@ -100,6 +108,11 @@ class MariaDatabase:
             connection.close()
             raise
         return connection
+
+    def _count(self, received: int) -> None:
+        self._answer_bytes += received
+        if self._answer_bytes > MOST_BYTES:
+            raise ValueError(f"the result has more than {MOST_BYTES:,} bytes")
 
     def _renew(self) -> None:
         """Begin a new session, and end the old one with its statement.
@@ -125,17 +138,14 @@ def _read(cursor: Any) -> tuple[QueryResult, bool]:
 
     Raises:
         MySQLError: the statement failed on the way.
+        ValueError: the result is too long, or cannot be decoded.
     """
     deadline = monotonic() + ANSWER_S
     records: Records = []
-    read_bytes = 0
     while (record := cursor.fetchone()) is not None:
         records.append(record)
-        read_bytes += sum(len(value) for value in record if isinstance(value, str | bytes))
         if too_many := too_many_records(records):
             return too_many, False
-        if read_bytes > MOST_BYTES:
-            return QueryResult(None, f"the result has more than {MOST_BYTES:,} bytes"), False
         if monotonic() > deadline:
             return QueryResult(None, f"the result takes more than {ANSWER_S} s"), False
     if cursor.nextset():

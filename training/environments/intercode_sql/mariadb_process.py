@@ -6,10 +6,11 @@ Its data are in memory where the system has a file system for that, and are gone
 
 import contextlib
 import os
+import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from secrets import token_hex
 from tempfile import mkdtemp
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pymysql import MySQLError
     from pymysql.connections import Connection
 
-_START_S: Final = 120.0
+_START_S: Final = 240.0
 _DUMP_S: Final = 600
 _ROOT_S: Final = 60
 _MEMORY: Final = Path("/dev/shm")
@@ -46,13 +47,12 @@ _SERVER_OPTIONS: Final = (
     "--lower-case-table-names=1",
     "--sql-mode=",
 )
-_KILLED_WITH_INPUT: Final = (
-    'folder=$1; shift; "$@" </dev/null & read -r _; kill -9 $!; wait; rm -rf -- "$folder"'
-)
-"""Shell script that runs its arguments until its own input is closed, as a parent's death does.
-
-Then it removes the folder that its first argument names.
-"""
+_ABORTED: Final = "[ERROR] Aborting"
+"""Text by which the log says that the server, or its installation, has ended."""
+_KILLED_WITH_INPUT: Final = "({}) </dev/null & read -r _; kill -9 0"
+"""Shell script of a process group that ends when its input is closed, as a parent's death does."""
+_REMOVED_AFTER_INPUT: Final = 'read -r _; rm -rf -- "$1"'
+"""Shell script that removes a folder when nobody holds the other end of its input any more."""
 
 
 class MariaDbProcess:
@@ -71,6 +71,7 @@ class MariaDbProcess:
         self._installer, self._server = installer, server
         self._folder = Path(mkdtemp(prefix="qguide-mariadb-", dir=_memory()))
         self._process: subprocess.Popen[bytes] | None = None
+        self._remover: subprocess.Popen[bytes] | None = None
         self.is_lost = False
 
     def start(self) -> None:
@@ -82,26 +83,33 @@ class MariaDbProcess:
         data = ["--no-defaults", f"--datadir={self._folder / 'data'}", *_as_root()]
         install = [self._installer, *data, "--auth-root-authentication-method=normal"]
         install += ["--skip-test-db", *_UNSAFE_BUT_FAST]
-        with self._log.open("wb") as output:
-            ended = subprocess.run(
-                install, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
-            )
-            if ended.returncode:
-                raise self._failure(
-                    f"MariaDB does not start: its installation ended with {ended.returncode}"
-                )
-            command = [self._server, *data, f"--socket={self._socket}", *_SERVER_OPTIONS]
+        serve = [self._server, *data, f"--socket={self._socket}", *_SERVER_OPTIONS]
+        both = (
+            f"{shlex.join(install)} && exec {shlex.join(serve)}; "
+            f"echo {shlex.quote(f'{_ABORTED}: the installation ended with')} $?"
+        )
+        # Sessions of their own: an interrupt from the keyboard is the job's to handle.
+        self._remover = subprocess.Popen(
+            ["sh", "-c", _REMOVED_AFTER_INPUT, "sh", str(self._folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self._remover.stdin is not None
+        with self._remover.stdin as held, self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                ["sh", "-c", _KILLED_WITH_INPUT, "sh", str(self._folder), *command],
+                ["sh", "-c", _KILLED_WITH_INPUT.format(both)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # an interrupt from the keyboard is the job's to handle
+                pass_fds=[held.fileno()],  # to every process of the group, until its end
+                start_new_session=True,
             )
         self._wait_for_answers()
 
     def fill(self, dump: Path, databases: Sequence[str]) -> None:
-        """Run the dump's statements.
+        """Run the dump's statements; nobody but root writes afterwards, or locks a record.
 
         Raises:
             ConfigError: the dump is none, or lacks a database.
@@ -121,6 +129,7 @@ class MariaDbProcess:
                 cursor.execute(dump.read_text(encoding="utf-8"))
                 while cursor.nextset():
                     pass
+                cursor.execute("SET GLOBAL read_only = 1")
                 cursor.execute("SHOW DATABASES")
                 there = {str(name) for (name,) in cursor.fetchall()}
             except (MySQLError, UnicodeDecodeError) as error:
@@ -136,7 +145,13 @@ class MariaDbProcess:
                 )
 
     def connect(
-        self, user: str, *, answer_s: float, database: str | None = None, client_flag: int = 0
+        self,
+        user: str,
+        *,
+        answer_s: float,
+        database: str | None = None,
+        client_flag: int = 0,
+        on_received: Callable[[int], None] | None = None,
     ) -> "Connection[Any]":
         """A connection.
 
@@ -145,6 +160,7 @@ class MariaDbProcess:
             answer_s: longest wait for a part of an answer.
             database: the default one.
             client_flag: PyMySQL's.
+            on_received: called with the number of bytes each time some arrive.
 
         Raises:
             MySQLError: the server does not answer, or refuses it.
@@ -161,8 +177,11 @@ class MariaDbProcess:
             ssl_disabled=True,  # nothing but the socket; a TLS context costs 0.1 s per connection
             defer_connect=True,
         )
+        try:
+            channel = _Socket(on_received)
+        except OSError as error:  # no file descriptor is left; the server is still there
+            raise pymysql.OperationalError(error.errno, error.strerror) from error
         # PyMySQL does not close the socket of a connection that is refused.
-        channel = socket.socket(socket.AF_UNIX)
         try:
             channel.settimeout(answer_s)
             channel.connect(str(self._socket))
@@ -184,8 +203,8 @@ class MariaDbProcess:
             MySQLError: the server does not answer, or refuses it.
         """
         user = f"reader_{token_hex(8)}"
-        # In the name of a database, GRANT takes these two for wildcards.
-        quoted = database.replace("`", "``").replace("_", "\\_").replace("%", "\\%")
+        # In the name of a database, GRANT takes these two for wildcards, and PyMySQL % for its own.
+        quoted = database.replace("`", "``").replace("_", "\\_").replace("%", "\\%%")
         with self._root() as root, root.cursor() as cursor:
             cursor.execute("CREATE USER %s@localhost", (user,))
             cursor.execute(f"GRANT SELECT, SHOW VIEW ON `{quoted}`.* TO %s@localhost", (user,))
@@ -195,6 +214,8 @@ class MariaDbProcess:
         """Drop a user; a server that is gone has none."""
         from pymysql import MySQLError
 
+        if self.is_lost:
+            return
         with (
             contextlib.suppress(MySQLError),
             self._root() as root,
@@ -235,6 +256,9 @@ class MariaDbProcess:
             assert process.stdin is not None
             process.stdin.close()
             process.wait()
+        remover, self._remover = self._remover, None
+        if remover is not None:
+            remover.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _root(self) -> "Connection[Any]":
@@ -248,7 +272,7 @@ class MariaDbProcess:
                     probe.connect(str(self._socket))
                 return
             except OSError as error:
-                aborted = b"[ERROR] Aborting" in self._log.read_bytes()
+                aborted = _ABORTED.encode() in self._log.read_bytes()
                 if aborted or monotonic() > deadline:
                     raise self._failure(
                         f"MariaDB does not start: it does not answer ({error.strerror})"
@@ -270,6 +294,20 @@ class MariaDbProcess:
             return EnvironmentFailureError(what)
         last = "\n".join(lines[-_SHOWN_LINES:])
         return EnvironmentFailureError(f"{what}; its last lines:\n{last}")
+
+
+class _Socket(socket.socket):
+    """A local socket that tells how many bytes arrive."""
+
+    def __init__(self, on_received: Callable[[int], None] | None) -> None:
+        super().__init__(socket.AF_UNIX)
+        self._on_received = on_received
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        received = super().recv_into(buffer, nbytes, flags)
+        if self._on_received is not None:
+            self._on_received(received)
+        return received
 
 
 def is_of_connection(error: "MySQLError") -> bool:

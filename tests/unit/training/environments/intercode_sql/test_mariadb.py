@@ -1,11 +1,15 @@
 """MariaDB answers in the benchmark's dialect, nothing changes it, and it ends with its suite."""
 
 import contextlib
+import os
+import resource
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,9 +18,12 @@ from pydantic import ValidationError
 from qnet.errors import ConfigError, EnvironmentFailureError
 from tests.support.recorded_sql import share_of_equal_rewards
 from training.environments.intercode_sql import mariadb_connection as module
+from training.environments.intercode_sql import mariadb_process as process_module
 from training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
 from training.environments.intercode_sql.database import QueryResult, ReadOnlyDatabase
-from training.environments.intercode_sql.mariadb import MariaDbServer
+from training.environments.intercode_sql.mariadb import MariaDbServer, find_server
+from training.environments.intercode_sql.mariadb_connection import MariaDatabase
+from training.environments.intercode_sql.mariadb_process import MariaDbProcess
 
 DUMP = """
 CREATE USER 'admin'@'%' IDENTIFIED BY 'admin'; GRANT ALL PRIVILEGES ON *.* TO 'admin'@'%';
@@ -25,6 +32,7 @@ CREATE TABLE item (id INT PRIMARY KEY, name VARCHAR(20) NOT NULL, price DECIMAL(
 INSERT INTO item VALUES (1, 'rope', 2.5), (2, 'lamp', 10);
 CREATE DATABASE vault; CREATE TABLE vault.gold (bars INT);
 CREATE DATABASE my_till; CREATE DATABASE myxtill; CREATE TABLE myxtill.gold (bars INT);
+CREATE DATABASE `my%till`;
 """
 UNLIMITED = "SET STATEMENT max_statement_time=0, sql_select_limit=DEFAULT FOR "
 MANY = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000) "
@@ -150,8 +158,24 @@ def _connect(socket: str, user: str) -> None:
     pymysql.connect(unix_socket=socket, user=user, ssl_disabled=True).close()
 
 
-def test_a_name_with_a_wildcard_opens_no_other_database(server: MariaDbServer) -> None:
-    till = server.opener("my_till")()
+def test_an_episode_cannot_lock_records_that_another_reads(server: MariaDbServer) -> None:
+    first, second = server.opener("shop")(), server.opener("shop")()
+    for statement in (
+        "COMMIT",
+        "SET SESSION TRANSACTION READ WRITE",
+        "START TRANSACTION",
+        "SELECT * FROM item FOR UPDATE",
+    ):
+        first.execute(statement)
+    shared = second.execute("SELECT id FROM item LOCK IN SHARE MODE")
+    assert shared.records == [(1,), (2,)], shared.error
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("name", ["my_till", "my%till"])
+def test_a_name_with_a_wildcard_opens_no_other_database(server: MariaDbServer, name: str) -> None:
+    till = server.opener(name)()
     assert till.execute("SHOW TABLES").records == []
     assert "denied" in till.execute("SELECT * FROM myxtill.gold").error
     till.close()
@@ -216,6 +240,24 @@ def test_a_result_that_takes_its_time_is_not_read_to_its_end(
     assert shop.execute("SELECT count(*) FROM item").records == [(2,)]
 
 
+def test_a_record_above_the_bound_is_not_read_to_its_end(
+    server: MariaDbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, read = MariaDatabase._count, list[int]()
+
+    def count_here_too(database: MariaDatabase, received: int) -> None:
+        read.append(received)
+        count(database, received)
+
+    monkeypatch.setattr(MariaDatabase, "_count", count_here_too)
+    shop = server.opener("shop")()
+    columns = ", ".join(["repeat('x', 10000000)"] * 9)
+    assert shop.execute(f"SELECT {columns}").error == "the result has more than 16,777,216 bytes"
+    assert sum(read) < 2 * module.MOST_BYTES
+    assert shop.execute("SELECT count(*) FROM item").records == [(2,)]
+    shop.close()
+
+
 def test_what_cannot_be_decoded_is_an_answer(shop: ReadOnlyDatabase) -> None:
     shop.execute("SET NAMES latin1")
     assert "utf-8" in shop.execute("SELECT char(233 USING latin1)").error
@@ -233,8 +275,9 @@ def test_a_dead_server_fails_its_episodes_and_is_replaced(
         (socket,) = _only(opened.execute("SELECT @@socket"))
         _kill(_process_at(str(socket)))
         reason = "MariaDB is gone: .*; its last lines:\n(.*\n)*.*ready for connections"
-        with pytest.raises(EnvironmentFailureError, match=reason):
-            opened.execute("SELECT 1") if noticed_by == "execute" else server.opener("shop")()
+        if noticed_by == "execute":
+            with pytest.raises(EnvironmentFailureError, match=reason):
+                opened.execute("SELECT 1")
         fresh = server.opener("shop")()
         assert fresh.execute("SELECT count(*) FROM item").records == [(2,)]
         with pytest.raises(EnvironmentFailureError):
@@ -245,13 +288,61 @@ def test_a_dead_server_fails_its_episodes_and_is_replaced(
         assert not Path(str(socket)).parent.exists()
 
 
+def test_a_lost_server_is_not_asked_to_remove_a_user(
+    mariadb_installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 1)
+    dump = tmp_path / "dump.sql"
+    dump.write_text(DUMP)
+    process = MariaDbProcess(*find_server())
+    silent = socket.socket(socket.AF_UNIX)
+
+    class DiesAfterItsUserIsMade(MariaDatabase):
+        def _connect(self, user: str) -> Any:
+            _kill(_process_at(str(process._socket)))
+            process._socket.unlink()
+            silent.bind(str(process._socket))
+            silent.listen()
+            silent.setblocking(False)
+            monkeypatch.setattr(process_module, "_ROOT_S", 1)
+            return super()._connect(user)
+
+    with silent, contextlib.ExitStack() as stack:
+        stack.callback(process.end)
+        process.start()
+        process.fill(dump, ["shop"])
+        with pytest.raises(EnvironmentFailureError, match="MariaDB is gone"):
+            DiesAfterItsUserIsMade(process, "shop")
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+def test_a_job_without_file_descriptors_does_not_lose_its_server(server: MariaDbServer) -> None:
+    opened = server.opener("shop")()
+    number = _only(opened.execute("SELECT connection_id()"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        with pytest.raises(EnvironmentFailureError, match="refuses a connection: 24: Too many"):
+            server.opener("shop")()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    server.opener("shop")().close()
+    assert _only(opened.execute("SELECT connection_id()")) == number
+    opened.close()
+
+
 def _kill(victim: psutil.Process) -> None:
-    """Kill a process. Its shell reaps it no sooner than it ends itself."""
+    """Kill a process, and wait until it is dead; some shells reap their children at once."""
     victim.kill()
     deadline = time.monotonic() + ANSWERED_WITHIN_S
-    while victim.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while victim.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def _process_at(socket: str) -> psutil.Process:
@@ -300,6 +391,51 @@ time.sleep(600)
     _, alive = psutil.wait_procs(started, timeout=60)
     assert alive == []
     assert not folder.exists()
+
+
+def test_a_job_killed_while_the_server_is_installed_leaves_no_data(
+    mariadb_installed: None,
+) -> None:
+    job = """
+from training.environments.intercode_sql.mariadb import find_server
+from training.environments.intercode_sql.mariadb_process import MariaDbProcess
+process = MariaDbProcess(*find_server())
+print(process._folder, flush=True)
+process.start()
+"""
+    command = [sys.executable, "-c", job]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        deadline = time.monotonic() + ANSWERED_WITHIN_S
+        while not (folder / "data").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    _, alive = psutil.wait_procs(started, timeout=ANSWERED_WITHIN_S)
+    assert alive == []
+    assert not folder.exists()
+
+
+def test_an_installation_without_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "_START_S", 1)
+    endless = tmp_path / "install"
+    endless.write_text("#!/bin/sh\nsleep 60\nexit 3\n")
+    endless.chmod(0o755)
+    process = MariaDbProcess(str(endless), "false")
+    with pytest.raises(EnvironmentFailureError, match="does not start: it does not answer"):
+        process.start()
+    process.end()
+
+
+def test_an_installation_that_fails_says_so() -> None:
+    process = MariaDbProcess("false", "false")
+    with pytest.raises(EnvironmentFailureError, match="Aborting: the installation ended with 1"):
+        process.start()
+    process.end()
 
 
 def test_generated_tasks_are_sqlites(tmp_path: Path) -> None:
