@@ -3,17 +3,12 @@
 import gc
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -28,9 +23,17 @@ from qnet.errors import (
     EnvironmentFailureError,
     HistoryTooLongError,
 )
-from qnet.policies.scripted import ScriptedPolicy
 from qnet.types import Message, SampleRequest, Sampling, ToolCall
-from tests.support.worker_environments import GATE
+from tests.support.worker_jobs import (
+    HERE,
+    POLICY,
+    SUPPORT,
+    explore,
+    killing,
+    lines,
+    run,
+    worker_processes,
+)
 from training.environment import SnapshotEnvironment, ToolEnvironment
 from training.environments.corridor import Corridor, CorridorConfig
 from training.environments.intercode_sql.bundle import InterCodeSqlToolsConfig, build_suite
@@ -38,21 +41,15 @@ from training.environments.registry import build_suite as build_any_suite
 from training.environments.registry import environment_config
 from training.jobs.collect import CollectConfig, run_collect
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.jobs.explore import ExploreConfig, run_explore
+from training.jobs.explore import run_explore
 from training.jobs.groups import GroupsConfig, run_groups
 from training.rollouts.models import EMBEDDED, Inference
 from training.rollouts.remote_policy import RemotePolicy
-from training.workers.base import Request, WorkerClosedError, WorkerLostError
+from training.workers.base import WorkerLostError
 from training.workers.config import Workers
-from training.workers.host import spec_of
-from training.workers.processes import ProcessExecutor, ProcessWorker
 from training.workers.suite import move_to_workers
 
 EXECUTORS = ["processes", "ray"]
-REPLIES = [f"Action: {a}" for a in ("go right", "take key", "go left", "open door", "look")]
-POLICY = ScriptedPolicy(REPLIES)
-HERE = Workers()
-SUPPORT = "tests.support.worker_environments"
 
 
 @pytest.fixture(scope="module")
@@ -94,65 +91,6 @@ def executor(request: pytest.FixtureRequest) -> str:
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
     return str(request.param)
-
-
-def explore(output: Path, *, environment: Any, workers: Workers = HERE) -> ExploreConfig:
-    return ExploreConfig.model_validate(
-        {
-            "output": output,
-            "environment": environment,
-            "exploration": {"max_steps": 4, "max_draws": 4, "depth": 2},
-            "parallel": 16,
-            "workers": workers,
-        }
-    )
-
-
-def lines(output: Path, name: str = "rows.jsonl") -> list[str]:
-    path = output / name
-    return sorted(path.read_text().splitlines()) if path.exists() else []
-
-
-def run(config: ExploreConfig) -> list[str]:
-    run_explore(config, policy=POLICY, console=Console(file=StringIO()))
-    return lines(config.output)
-
-
-def worker_processes(actor: str = "HostActor") -> list[psutil.Process]:
-    """Processes of workers of either executor, below this one; of Ray's with this class."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            line = " ".join(child.cmdline())
-        except psutil.Error:
-            continue
-        if "training.workers.process_main" in line or actor in line:
-            found.append(child)
-    return found
-
-
-@contextmanager
-def killing(rows: Path, at: list[int]) -> Iterator[list[int]]:
-    """Kill a worker each time that the rows have reached one of these numbers."""
-    over, killed = Event(), list[int]()
-
-    def watch() -> None:
-        for number in at:
-            while not over.is_set() and (
-                not rows.exists() or rows.read_bytes().count(b"\n") < number
-            ):
-                time.sleep(0.01)
-            for victim in worker_processes()[:1]:
-                victim.kill()
-                killed.append(victim.pid)
-
-    thread = Thread(target=watch)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        over.set()
-        thread.join()
 
 
 def test_a_thousand_trees_are_those_of_one_process_though_a_worker_dies_twice(
@@ -209,36 +147,6 @@ def _evaluate(output: Path, workers: Workers, common: dict[str, Any]) -> list[st
     return [json.dumps(row) for row in untimed]
 
 
-def test_a_killed_job_leaves_no_worker_and_is_resumed(tmp_path: Path) -> None:
-    """Task by task, up to the first one that waits for a file: three rows, whatever the timing."""
-    environment = {"name": f"{SUPPORT}:GATED", "count": 12}
-    config = explore(
-        tmp_path / "run", environment=environment, workers=Workers(executor="processes")
-    )
-    alone = config.model_copy(update={"parallel": 1})
-    gate = tmp_path / "gate"
-    job = f"""
-from qnet.policies.scripted import ScriptedPolicy
-from training.jobs.explore import ExploreConfig, run_explore
-config = ExploreConfig.model_validate_json({alone.model_dump_json()!r})
-run_explore(config, policy=ScriptedPolicy({REPLIES!r}))
-"""
-    command = [sys.executable, "-c", job]
-    gated = os.environ | {GATE: str(gate)}
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=gated) as process:
-        while len(lines(config.output)) < 3:
-            time.sleep(0.05)
-            assert process.poll() is None
-        workers = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-    gate.touch()
-    assert len(workers) >= 2
-    assert psutil.wait_procs(workers, timeout=60)[1] == []
-    assert len(lines(config.output)) == 3
-    resumed = run(config)
-    assert resumed == run(explore(tmp_path / "alone", environment=environment))
-
-
 def test_a_full_object_store_loses_nothing(tmp_path: Path, ray_cluster: None) -> None:
     import numpy as np
     import ray
@@ -277,79 +185,6 @@ def test_two_workers_step_at_once(executor: str) -> None:
         )
     ]
     assert len(at_once) >= len(steps) / 4
-
-
-def test_what_kills_every_worker_fails_its_own_task_alone(tmp_path: Path) -> None:
-    environment = {"name": f"{SUPPORT}:DEADLY", "count": 24}
-    workers = Workers(executor="processes", count=2)
-    config = explore(tmp_path / "run", environment=environment, workers=workers)
-    trees = run(config.model_copy(update={"parallel": 16}))  # many wait where one kills
-    failed = [
-        row for row in map(json.loads, lines(config.output, "metrics.jsonl")) if "error" in row
-    ]
-    assert {row["task_id"] for row in failed} <= {f"corridor:{n}" for n in range(3, 24, 4)}
-    assert failed
-    assert all("3 workers were lost at action" in row["error"] for row in failed)
-    assert len(trees) == 24 - len(failed)
-
-
-def test_a_task_that_cannot_be_replayed_is_played_again(tmp_path: Path) -> None:
-    environment = {"name": f"{SUPPORT}:UNREPEATABLE", "count": 60}
-    workers = Workers(executor="processes", count=2)
-    config = explore(tmp_path / "run", environment=environment, workers=workers)
-    with killing(config.output / "rows.jsonl", [10]) as killed:
-        trees = run(config)
-    assert len(killed) == 1
-    assert len(trees) == 60
-    assert len({json.loads(tree)["task_id"] for tree in trees}) == 60
-
-
-def test_an_action_that_kills_every_worker_costs_three(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = list[int]()
-    start = ProcessExecutor.start
-
-    def counted(executor: ProcessExecutor) -> ProcessWorker:
-        worker = start(executor)
-        started.append(worker.pid)
-        return worker
-
-    monkeypatch.setattr(ProcessExecutor, "start", counted)
-    environment = {"name": f"{SUPPORT}:DEADLY", "count": 4}  # the last one is deadly
-    workers = Workers(executor="processes", count=1)
-    config = explore(tmp_path / "run", environment=environment, workers=workers)
-    trees = run(config.model_copy(update={"parallel": 1}))
-    assert len(trees) == 3
-    assert len(started) == 3
-
-
-def test_a_silent_worker_is_replaced() -> None:
-    config = environment_config({"name": f"{SUPPORT}:SLOW", "count": 1})
-    suite = build_any_suite(config)
-    workers = Workers(executor="processes", count=1, timeout_s=10)
-    moved = move_to_workers(suite, config, workers, replays=True)
-    episode = moved.make(moved.tasks[0])
-    first = episode.reset()
-    before = worker_processes()
-    for process in before:
-        process.send_signal(signal.SIGSTOP)
-    assert "room" in episode.step("go right").observation
-    assert first
-    episode.close()
-    moved.close()
-    assert psutil.wait_procs(before, timeout=60)[1] == []
-
-
-def test_a_large_request_to_a_stopped_worker_ends() -> None:
-    executor = ProcessExecutor(spec_of(CorridorConfig(count=1)), timeout_s=2)
-    with closing(executor.start()) as worker:
-        assert worker.ask(Request("abilities", ("corridor:0",))).error is None
-        os.kill(worker.pid, signal.SIGSTOP)
-        with pytest.raises(WorkerLostError, match="did not answer within 2 s"):
-            worker.ask(Request("restore", (0, bytes(5 * 1024**2))))
-        with pytest.raises(WorkerClosedError):
-            worker.ask(Request("abilities", ("corridor:0",)))
 
 
 def test_neither_the_start_nor_other_steps_count_as_silence(executor: str) -> None:

@@ -1,0 +1,135 @@
+"""Workers that die, stop or take their job with them: what is played again, and what fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.worker_environments import GATE
+from tests.support.worker_jobs import (
+    REPLIES,
+    SUPPORT,
+    explore,
+    killing,
+    lines,
+    run,
+    worker_processes,
+)
+from training.environments.corridor import CorridorConfig
+from training.environments.registry import build_suite as build_any_suite
+from training.environments.registry import environment_config
+from training.workers.base import Request, WorkerClosedError, WorkerLostError
+from training.workers.config import Workers
+from training.workers.host import spec_of
+from training.workers.processes import ProcessExecutor, ProcessWorker
+from training.workers.suite import move_to_workers
+
+
+def test_a_killed_job_leaves_no_worker_and_is_resumed(tmp_path: Path) -> None:
+    """Task by task, up to the first one that waits for a file: three rows, whatever the timing."""
+    environment = {"name": f"{SUPPORT}:GATED", "count": 12}
+    config = explore(
+        tmp_path / "run", environment=environment, workers=Workers(executor="processes")
+    )
+    alone = config.model_copy(update={"parallel": 1})
+    gate = tmp_path / "gate"
+    job = f"""
+from qnet.policies.scripted import ScriptedPolicy
+from training.jobs.explore import ExploreConfig, run_explore
+config = ExploreConfig.model_validate_json({alone.model_dump_json()!r})
+run_explore(config, policy=ScriptedPolicy({REPLIES!r}))
+"""
+    command = [sys.executable, "-c", job]
+    gated = os.environ | {GATE: str(gate)}
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=gated) as process:
+        while len(lines(config.output)) < 3:
+            time.sleep(0.05)
+            assert process.poll() is None
+        workers = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    gate.touch()
+    assert len(workers) >= 2
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    assert len(lines(config.output)) == 3
+    resumed = run(config)
+    assert resumed == run(explore(tmp_path / "alone", environment=environment))
+
+
+def test_what_kills_every_worker_fails_its_own_task_alone(tmp_path: Path) -> None:
+    environment = {"name": f"{SUPPORT}:DEADLY", "count": 24}
+    workers = Workers(executor="processes", count=2)
+    config = explore(tmp_path / "run", environment=environment, workers=workers)
+    trees = run(config.model_copy(update={"parallel": 16}))  # many wait where one kills
+    failed = [
+        row for row in map(json.loads, lines(config.output, "metrics.jsonl")) if "error" in row
+    ]
+    assert {row["task_id"] for row in failed} <= {f"corridor:{n}" for n in range(3, 24, 4)}
+    assert failed
+    assert all("3 workers were lost at action" in row["error"] for row in failed)
+    assert len(trees) == 24 - len(failed)
+
+
+def test_a_task_that_cannot_be_replayed_is_played_again(tmp_path: Path) -> None:
+    environment = {"name": f"{SUPPORT}:UNREPEATABLE", "count": 60}
+    workers = Workers(executor="processes", count=2)
+    config = explore(tmp_path / "run", environment=environment, workers=workers)
+    with killing(config.output / "rows.jsonl", [10]) as killed:
+        trees = run(config)
+    assert len(killed) == 1
+    assert len(trees) == 60
+    assert len({json.loads(tree)["task_id"] for tree in trees}) == 60
+
+
+def test_an_action_that_kills_every_worker_costs_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[int]()
+    start = ProcessExecutor.start
+
+    def counted(executor: ProcessExecutor) -> ProcessWorker:
+        worker = start(executor)
+        started.append(worker.pid)
+        return worker
+
+    monkeypatch.setattr(ProcessExecutor, "start", counted)
+    environment = {"name": f"{SUPPORT}:DEADLY", "count": 4}  # the last one is deadly
+    workers = Workers(executor="processes", count=1)
+    config = explore(tmp_path / "run", environment=environment, workers=workers)
+    trees = run(config.model_copy(update={"parallel": 1}))
+    assert len(trees) == 3
+    assert len(started) == 3
+
+
+def test_a_silent_worker_is_replaced() -> None:
+    config = environment_config({"name": f"{SUPPORT}:SLOW", "count": 1})
+    suite = build_any_suite(config)
+    workers = Workers(executor="processes", count=1, timeout_s=10)
+    moved = move_to_workers(suite, config, workers, replays=True)
+    episode = moved.make(moved.tasks[0])
+    first = episode.reset()
+    before = worker_processes()
+    for process in before:
+        process.send_signal(signal.SIGSTOP)
+    assert "room" in episode.step("go right").observation
+    assert first
+    episode.close()
+    moved.close()
+    assert psutil.wait_procs(before, timeout=60)[1] == []
+
+
+def test_a_large_request_to_a_stopped_worker_ends() -> None:
+    executor = ProcessExecutor(spec_of(CorridorConfig(count=1)), timeout_s=2)
+    with closing(executor.start()) as worker:
+        assert worker.ask(Request("abilities", ("corridor:0",))).error is None
+        os.kill(worker.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerLostError, match="did not answer within 2 s"):
+            worker.ask(Request("restore", (0, bytes(5 * 1024**2))))
+        with pytest.raises(WorkerClosedError):
+            worker.ask(Request("abilities", ("corridor:0",)))
