@@ -7,6 +7,7 @@ train a small model nearly twice as fast as one process with two threads, becaus
 products are too small to split.
 """
 
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -48,6 +49,9 @@ def in_processes(optimization: Optimization, work: Callable[[], Result]) -> Resu
     if processes == 1:
         return _launched(work)
     _require_forkable(optimization)
+    # A group that an earlier training left to the collector ends here, where its threads are: its
+    # end in a forked process would wait for them for ever.
+    gc.collect()
     fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'ranks'}"
@@ -115,6 +119,7 @@ def _group(rank: int, processes: int, meeting: str) -> Iterator[None]:
 
 def _help(rank: int, processes: int, meeting: str, work: Callable[[], object]) -> None:
     """Run `work` in a forked process."""
+    gc.freeze()  # what is still in use there is not this process's to end, either
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with _group(rank, processes, meeting):
