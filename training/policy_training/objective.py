@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from qnet.models.implicit_q import PAPER_BETA
@@ -27,13 +27,15 @@ class LevelWeights(BaseModel):
         suffix: weight of pairs of everything from a step on (IPR's step-DPO, equation 8).
         trajectory: weight of pairs of episodes.
         sft: weight of -log pi of the chosen trajectories, which IPR adds (equation 9).
+
+    0 leaves out a term of the mixture "levels".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    step: float = Field(default=1.0, gt=0)
-    suffix: float = Field(default=1.0, gt=0)
-    trajectory: float = Field(default=1.0, gt=0)
+    step: float = Field(default=1.0, ge=0)
+    suffix: float = Field(default=1.0, ge=0)
+    trajectory: float = Field(default=1.0, ge=0)
     sft: float = Field(default=0.0, ge=0)
 
 
@@ -55,6 +57,16 @@ class DpoObjective(BaseModel):
     weights: LevelWeights = LevelWeights()
     mixture: Mixture = "pairs"
     gap_power: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _batches_weigh_something(self) -> Self:
+        zeros = [level for level in get_args(Level) if not getattr(self.weights, level)]
+        if zeros and self.mixture == "pairs":
+            raise ValueError(
+                f'weights.{zeros[0]} is 0, and with mixture = "pairs" a batch of such pairs has no '
+                'mean; use mixture = "levels", or leave those pairs out'
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True)

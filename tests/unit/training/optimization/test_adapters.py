@@ -65,9 +65,11 @@ def test_a_merged_model_computes_what_it_did_and_looks_as_before(
     assert torch.equal(logits_or_q(model), before)
     fill_adapters(model)
     adapted = logits_or_q(model)
-    assert float((adapted - before).abs().max()) > 0.01
+    effect = float((adapted - before).abs().max())
+    assert effect > 0.01
     merged(model)
-    torch.testing.assert_close(logits_or_q(model), adapted, rtol=1e-4, atol=1e-4)
+    # Rounding differs between processors, so it is compared with what the adapters add.
+    assert float((logits_or_q(model) - adapted).abs().max()) < 1e-3 * effect
     assert {name: weight.shape for name, weight in model.state_dict().items()} == shapes
     assert [type(module) for module in model.modules()] == modules
     assert not hasattr(model.base_model, "peft_config")

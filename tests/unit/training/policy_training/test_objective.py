@@ -4,6 +4,7 @@ from math import exp, log
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from training.data.preferences import Level
@@ -55,6 +56,26 @@ def test_the_mixture_does_not_depend_on_the_rows_that_hold_the_pairs() -> None:
     expected = 0.5 * softplus(1) + 3 * (softplus(1) + softplus(-1)) / 2 + 0.25 * 2
     assert mean_loss(objective, *apart) == pytest.approx(expected)
     assert mean_loss(objective, ROW) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ({"trajectory": 0.0, "sft": 1.0}, (softplus(1) + softplus(-1)) / 2 + 2.0),
+        ({"suffix": 0.0, "sft": 1.0}, softplus(1) + 2.0),
+        ({"suffix": 0.0}, softplus(1)),
+    ],
+)
+def test_a_level_of_weight_0_is_left_out_and_imitation_stays(
+    weights: dict[str, float], expected: float
+) -> None:
+    objective = DpoObjective(beta=BETA, mixture="levels", weights=LevelWeights(**weights))
+    assert mean_loss(objective, ROW) == pytest.approx(expected)
+
+
+def test_one_mean_over_all_pairs_has_no_level_of_weight_0() -> None:
+    with pytest.raises(ValidationError, match=r"weights\.suffix is 0, .* leave those pairs out"):
+        DpoObjective(weights=LevelWeights(suffix=0.0))
 
 
 def test_pairs_are_one_weighted_mean() -> None:
