@@ -35,8 +35,8 @@ FLOAT32 = float(torch.finfo(torch.float32).eps)
 
 
 def close_to(q_values: Sequence[float]) -> Any:
-    """Equal within 1e-6, or within what float32 can tell apart where Q is larger than that."""
-    return pytest.approx(q_values, abs=1e-6, rel=FLOAT32)
+    """Equal within what the rounding of float32 may add up to, on any processor."""
+    return pytest.approx(q_values, abs=1e-5, rel=10 * FLOAT32)
 
 
 class Asking:

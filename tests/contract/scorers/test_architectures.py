@@ -96,7 +96,7 @@ def test_half_precision_stays_close(
     fast = halved.build_fast(cache_bytes=cache_bytes)
     for batch in batches:
         for request, result in zip(batch, fast.score(batch), strict=True):
-            assert result.q_values == pytest.approx(halved.q_values(request), abs=0.02)
+            assert result.q_values == pytest.approx(halved.q_values(request), abs=0.05)
 
 
 def q_model_on(trunk: PretrainedConfig) -> LoadedQNet:

@@ -99,7 +99,7 @@ def test_a_hybrid_is_refused_or_run_on_full_sequences_where_that_is_allowed(
     batch = steps()
     expected = NaiveScorer(naive_model).score(batch)
     for reference, found in zip(expected, served.score(batch), strict=True):
-        assert found.q_values == pytest.approx(reference.q_values, abs=1e-6)
+        assert found.q_values == pytest.approx(reference.q_values, abs=1e-5)
         assert found.computed_tokens <= reference.computed_tokens
     assert served.cache.nbytes == 0
 

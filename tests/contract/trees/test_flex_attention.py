@@ -45,7 +45,7 @@ def test_a_tree_has_the_hidden_states_of_its_dense_mask(model_type: str) -> None
     with torch.inference_mode(), not_compiled():
         expected_BTD = dense.hidden_states(**tree_inputs(tree, dense.device))
         found_BTD = flex.hidden_states(**tree_inputs(tree, flex.device))
-    torch.testing.assert_close(found_BTD, expected_BTD, atol=5e-6, rtol=0)
+    torch.testing.assert_close(found_BTD, expected_BTD, atol=5e-5, rtol=0)
     window = getattr(flex.trunk.config, "sliding_window", None)
     assert not isinstance(window, int) or max(tree.depths) > 2 * window
 

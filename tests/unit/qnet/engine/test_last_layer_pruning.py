@@ -53,7 +53,7 @@ def test_the_last_mlp_gets_the_read_tokens_alone_and_their_states_stay(architect
     expected_D = last_hidden_state(model)
     packed = packed_of(model)
     seen = mlp_rows(model.trunk)
-    torch.testing.assert_close(read_last_of(packed), expected_D, rtol=0, atol=2e-6)
+    torch.testing.assert_close(read_last_of(packed), expected_D, rtol=0, atol=2e-5)
     assert seen == [len(TOKENS), 1]
 
 
@@ -132,5 +132,5 @@ def test_two_threads_over_one_trunk_do_not_narrow_each_other() -> None:
     with ThreadPoolExecutor(2) as pool:
         last = pool.submit(read_last_of, first)
         both = pool.submit(second.run, [whole])
-        torch.testing.assert_close(last.result(), expected_D, rtol=0, atol=2e-6)
-        torch.testing.assert_close(both.result()[1], expected_D, rtol=0, atol=2e-6)
+        torch.testing.assert_close(last.result(), expected_D, rtol=0, atol=2e-5)
+        torch.testing.assert_close(both.result()[1], expected_D, rtol=0, atol=2e-5)

@@ -36,7 +36,7 @@ def test_q_is_the_mean_over_the_members(members: list[Path], tmp_path: Path) -> 
     save_ensemble(tmp_path / "mean", members, name="three")
 
     means = [sum(values) / 3 for values in zip(*apart, strict=True)]
-    assert _q_values(tmp_path / "mean") == pytest.approx(means, abs=1e-6)
+    assert _q_values(tmp_path / "mean") == pytest.approx(means, abs=1e-5)
 
 
 def test_a_served_ensemble_shares_its_budget_and_counts_every_member(
@@ -55,7 +55,7 @@ def test_a_served_ensemble_shares_its_budget_and_counts_every_member(
     [cold] = scorer.score([REQUEST])
     [warm] = scorer.score([REQUEST])
 
-    assert warm.q_values == pytest.approx(cold.q_values, abs=1e-6)
+    assert warm.q_values == pytest.approx(cold.q_values, abs=1e-5)
     assert cold.cached_tokens == 0
     assert warm.cached_tokens > 0
     assert warm.cached_tokens % 3 == 0

@@ -82,7 +82,7 @@ def embeddings(folder: Path) -> list[float]:
 def test_the_modules_of_an_mlp_give_q(architecture: str, tmp_path: Path) -> None:
     checkpoint = save_qnet(tmp_path / "q", save_policy(tmp_path / "policy", architecture))
     assert export_model(checkpoint, tmp_path / "exported") == "sentence-transformers"
-    assert embeddings(tmp_path / "exported") == pytest.approx(q_values(checkpoint), abs=1e-6)
+    assert embeddings(tmp_path / "exported") == pytest.approx(q_values(checkpoint), abs=1e-5)
 
 
 def logits(folder: Path) -> list[list[float]]:
@@ -103,7 +103,7 @@ def test_a_linear_head_is_a_sequence_classifier(architecture: str, tmp_path: Pat
     checkpoint = save_qnet(tmp_path / "q", policy, head="linear")
     assert export_model(checkpoint, tmp_path / "exported") == "sequence-classification"
     for found in logits(tmp_path / "exported"):
-        assert found == pytest.approx(q_values(checkpoint), abs=1e-6)
+        assert found == pytest.approx(q_values(checkpoint), abs=1e-5)
 
 
 def save_linear(folder: Path, trunk: PretrainedConfig) -> Path:
@@ -118,7 +118,7 @@ def test_the_experts_of_a_mixture_keep_their_names(tmp_path: Path) -> None:
     checkpoint = save_linear(tmp_path / "q", Qwen3MoeConfig(**SHAPE, **more))
     export_model(checkpoint, tmp_path / "exported")
     for found in logits(tmp_path / "exported"):
-        assert found == pytest.approx(q_values(checkpoint), abs=1e-6)
+        assert found == pytest.approx(q_values(checkpoint), abs=1e-5)
 
 
 def test_a_trunk_without_a_classifier_of_transformers_is_refused(tmp_path: Path) -> None:

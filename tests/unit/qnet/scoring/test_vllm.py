@@ -98,7 +98,7 @@ def test_q_equals_the_naive_scorers_step_after_step(
         requests = [ScoreRequest(h, said("go", "take mug", "go", "")) for h in histories]
         results = scorer.score(requests)
         for one, other in zip(results, naive.score(requests), strict=True):
-            assert one.q_values == pytest.approx(other.q_values, abs=1e-6)
+            assert one.q_values == pytest.approx(other.q_values, abs=1e-5)
             assert len(set(one.q_values)) == 3
         histories = [(*h, *said("take mug"), Message("user", "you see")) for h in histories]
     assert vllm.keys == {"Bearer key"}
@@ -160,7 +160,7 @@ def test_lost_counters_cost_the_count_and_not_the_score(
     vllm.fault = ""
     scorer.score([request])
     [seeing] = scorer.score([request])
-    assert blind.q_values == pytest.approx(naive.score([request])[0].q_values, abs=1e-6)
+    assert blind.q_values == pytest.approx(naive.score([request])[0].q_values, abs=1e-5)
     assert blind.cached_tokens == 0 < seeing.cached_tokens
 
 
@@ -250,7 +250,7 @@ async def test_of_a_batch_that_the_server_refuses_only_the_request_at_fault_fail
     assert "400: token id 9 is out of vocabulary" in str(refused)
     assert isinstance(answered, ScoreResult)
     [expected] = naive.score(requests[1:])
-    assert answered.q_values == pytest.approx(expected.q_values, abs=1e-6)
+    assert answered.q_values == pytest.approx(expected.q_values, abs=1e-5)
 
 
 def test_a_lost_connection_is_tried_once_more_and_silence_is_not(

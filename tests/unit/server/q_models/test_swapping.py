@@ -181,9 +181,9 @@ async def test_a_request_ends_with_the_version_it_began_with_and_then_its_cache_
         await settle(thread)
         assert store.nbytes == 0
     assert again.cached_tokens > 0
-    assert again.q_values == pytest.approx(result.q_values, abs=1e-6)
+    assert again.q_values == pytest.approx(result.q_values, abs=1e-5)
     [alone] = NaiveScorer(q_model()).score([REQUEST])
-    assert result.q_values == pytest.approx(alone.q_values, abs=1e-6)
+    assert result.q_values == pytest.approx(alone.q_values, abs=1e-5)
 
 
 async def test_a_cache_goes_even_where_the_device_outlasts_the_request() -> None:

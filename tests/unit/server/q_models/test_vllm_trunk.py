@@ -91,7 +91,7 @@ def test_its_scores_are_the_naive_scorers(
     answers = [client.post("/v1/score", json=body("big")).json() for _ in range(2)]
     [expected] = NaiveScorer(load_qnet(checkpoint)).score([REQUEST])
     found = [score["q_value"] for score in answers[0]["scores"]]
-    assert found == pytest.approx(expected.q_values, abs=1e-6)
+    assert found == pytest.approx(expected.q_values, abs=1e-5)
     assert answers[1]["usage"]["cached_tokens"] > answers[0]["usage"]["cached_tokens"]
     assert vllm.keys == {"Bearer key"}
     [card] = [c for c in client.get("/v1/models").json()["q_models"] if c["id"] == "big@v1"]
