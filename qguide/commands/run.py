@@ -17,6 +17,10 @@ def run(
     output: Annotated[
         Path | None, typer.Option(help="Folder of logs and summary; replaces the file's.")
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Run this stage and what it needs; may be given repeatedly."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")] = False,
     redo_changed: Annotated[
         bool,
@@ -47,7 +51,8 @@ def run(
         from qguide.pipelines.summary import SummaryFile, locked_folder
         from qguide.pipelines.views import print_plan, print_times, shown_progress
 
-        plan = build_plan(load_pipeline(pipeline, overrides or (), slots=slots, output=output))
+        read = load_pipeline(pipeline, overrides or (), slots=slots, output=output)
+        plan = build_plan(read, only=only or ())
         console = Console()
         if dry_run:
             print_plan(plan, SummaryFile(plan.output).summary, console)

@@ -61,30 +61,36 @@ class Plan:
     Attributes:
         output: folder of the log files and the summary.
         slots: number of slots.
+        wanted: names of the stages to run.
     """
 
     output: Path
     slots: int
     stages: Mapping[str, Stage]
+    wanted: frozenset[str]
 
     def order(self) -> Iterator[Stage]:
-        """The stages, each after those that it needs."""
+        """The stages to run, each after those that it needs."""
         graph = {stage.name: stage.needs for stage in self.stages.values()}
         for name in TopologicalSorter(graph).static_order():
-            yield self.stages[name]
+            if name in self.wanted:
+                yield self.stages[name]
 
     def log(self, stage: Stage) -> Path:
         """The file with a stage's output."""
         return self.output / LOGS / f"{stage.name}.log"
 
 
-def build_plan(pipeline: PipelineConfig) -> Plan:
+def build_plan(pipeline: PipelineConfig, *, only: Sequence[str] = ()) -> Plan:
     """Read every stage's job file and find out which stage needs which.
 
+    Args:
+        only: run these stages and what they need; without any, all stages.
+
     Raises:
-        ConfigError: a job file is wrong, two stages write the same folder or one inside the
-            other's, stages need each other in a circle, or a stage reads what is not there and no
-            stage writes.
+        ConfigError: there is no such stage, a job file is wrong, two stages write the same folder
+            or one inside the other's, stages need each other in a circle, or a stage reads what is
+            not there and no stage writes.
     """
     configs = {name: _load(stage) for name, stage in pipeline.stages.items()}
     outputs = {name: output_of(config) for name, config in configs.items()}
@@ -107,13 +113,30 @@ def build_plan(pipeline: PipelineConfig) -> Plan:
             needs=tuple(other for other in pipeline.stages if other in needed),
             slots=stage.slots or min(processes_of(configs[name]), pipeline.slots),
         )
-    plan = Plan(pipeline.output, pipeline.slots, stages)
+    wanted = frozenset(_with_needs(stages, only) if only else stages)
+    plan = Plan(pipeline.output, pipeline.slots, stages, wanted)
     try:
         list(plan.order())
     except CycleError as error:
         circle = " -> ".join(error.args[1])
         raise ConfigError(f"stages {circle} need each other; change what they read") from error
     return plan
+
+
+def _with_needs(stages: Mapping[str, Stage], names: Sequence[str]) -> set[str]:
+    """These stages and all that they need."""
+    found: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in stages:
+            raise ConfigError(
+                f"--only {name}: there is no such stage; name one of {', '.join(stages)}"
+            )
+        if name not in found:
+            found.add(name)
+            pending += stages[name].needs
+    return found
 
 
 def _load(stage: StageConfig) -> BaseModel:

@@ -80,7 +80,7 @@ class PipelineRunner:
         self._view = view
         self._stop = stop
         self._hashes = InputHashes()
-        self._waiting = dict(plan.stages)
+        self._waiting = {n: stage for n, stage in plan.stages.items() if n in plan.wanted}
         self._running: dict[Future[ProcessEnd], _Running] = {}
         self._failures: list[str] = []
         summaries.summary.stages = {
@@ -88,7 +88,7 @@ class PipelineRunner:
         }  # in the order of the file, and without stages that it no longer has
 
     def run(self) -> None:
-        """Run every stage that is not finished.
+        """Run every wanted stage that is not finished.
 
         Raises:
             ConfigError: the configuration or inputs of a stage that has finished or begun have

@@ -105,7 +105,10 @@ def shown_progress(
 
 def print_plan(plan: Plan, summary: Summary, console: Console) -> None:
     """Print what would be run, each stage after those that it needs."""
-    lines = [f"{len(plan.stages)} stages, {plan.slots} slots, logs and summary in {plan.output}"]
+    count = f"{len(plan.wanted)} of {len(plan.stages)} stages"
+    if len(plan.wanted) == len(plan.stages):
+        count = f"{len(plan.stages)} stages"
+    lines = [f"{count}, {plan.slots} slots, logs and summary in {plan.output}"]
     for stage in plan.order():
         kept = summary.stage(stage.name)
         done = kept.made_of is not None and stage.output.is_dir()

@@ -1,6 +1,6 @@
 """A plan: which stage needs which, derived from what the jobs read and write."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,8 +55,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def plan_of(folder: Path, *overrides: str, **options: Any) -> Plan:
-    return build_plan(load_pipeline(folder / "pipeline.toml", overrides, **options))
+def plan_of(folder: Path, *overrides: str, only: Sequence[str] = (), **options: Any) -> Plan:
+    return build_plan(load_pipeline(folder / "pipeline.toml", overrides, **options), only=only)
 
 
 def test_a_stage_needs_those_whose_output_it_reads(files: Path) -> None:
@@ -68,6 +68,28 @@ def test_a_stage_needs_those_whose_output_it_reads(files: Path) -> None:
     }
     assert [stage.name for stage in plan.order()] == ["expert", "policy", "trees"]
     assert plan.stages["policy"].output == files / "runs/sft"
+
+
+@pytest.mark.parametrize(
+    ("only", "wanted"),
+    [
+        (["policy"], ["expert", "policy"]),
+        (["expert"], ["expert"]),
+        (["expert", "trees"], ["expert", "policy", "trees"]),
+        ([], ["expert", "policy", "trees"]),
+    ],
+)
+def test_some_stages_are_run_with_those_that_they_need(
+    files: Path, only: list[str], wanted: list[str]
+) -> None:
+    plan = plan_of(files, only=only)
+    assert [stage.name for stage in plan.order()] == wanted
+    assert set(plan.stages) == {"expert", "policy", "trees"}
+
+
+def test_a_stage_that_is_not_there_cannot_be_run(files: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--only tree: .* name one of trees, policy, expert"):
+        plan_of(files, only=["tree"])
 
 
 def test_a_stage_takes_as_many_slots_as_it_has_processes(files: Path) -> None:
@@ -214,6 +236,28 @@ def test_the_table_of_methods_plays_what_each_method_trained(
     played = {name for name, stage in pipeline.stages.items() if stage.job == "evaluate"}
     not_played = trained - {need for name in played for need in needs[name]}
     assert not_played == {"qnet_td_1"}  # the values of the second round
+
+
+def test_the_variations_play_what_they_trained_on_the_runs_of_the_methods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    configs = ROOT / "training/configs/alfworld/low"
+    for folder in ("data/alfworld/train", "data/alfworld/valid_seen"):
+        (tmp_path / folder).mkdir(parents=True)
+    methods = load_pipeline(configs / "pipeline_methods.toml")
+    for stage in build_plan(methods).stages.values():
+        (stage.output / "checkpoint").mkdir(parents=True)
+    pipeline = load_pipeline(configs / "pipeline_variations.toml")
+    plan = build_plan(pipeline)
+    needs = {name: set(stage.needs) for name, stage in plan.stages.items()}
+    assert needs["ipr_modelled_pairs"] == {"step_reward_model"}
+    assert needs["step_dpo_more"] == {"step_pairs_more"}
+    assert needs["step_pairs_more"] == {"searches_more"}
+    trained = {name for name, stage in pipeline.stages.items() if stage.job.startswith("train-")}
+    played = {name for name, stage in pipeline.stages.items() if stage.job == "evaluate"}
+    used = {need for name in played for need in needs[name]}
+    assert trained - used == {"step_reward_model"}  # in place of roll-outs
 
 
 def texts_in(kind: type[BaseModel]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Thread
 
@@ -70,8 +70,9 @@ def stage(
     )
 
 
-def plan_of(*stages: Stage, slots: int = 2) -> Plan:
-    return Plan(Path("pipeline"), slots, {one.name: one for one in stages})
+def plan_of(*stages: Stage, slots: int = 2, wanted: Iterable[str] | None = None) -> Plan:
+    by_name = {one.name: one for one in stages}
+    return Plan(Path("pipeline"), slots, by_name, frozenset(by_name if wanted is None else wanted))
 
 
 def run(plan: Plan, **options: bool) -> str:
@@ -119,6 +120,20 @@ def test_stages_that_do_not_need_each_other_run_side_by_side() -> None:
     assert sorted(events()[:2]) == ["a", "b"]
     assert events()[2:] == ["c"]
     assert states() == {"c": "finished", "a": "finished", "b": "finished"}
+
+
+def test_stages_that_are_not_wanted_are_neither_run_nor_forgotten() -> None:
+    a, b = stage("a", finished("a")), stage("b", finished("b"))
+    run(plan_of(a, b, wanted={"a"}))
+    assert events() == ["a"]
+    assert states() == {"a": "finished", "b": "waiting"}
+    run(plan_of(a, b, wanted={"b"}))
+    assert events() == ["a", "b"]
+    assert states() == {"a": "finished", "b": "finished"}
+    changed = stage("a", finished("a"), value=1)
+    run(plan_of(changed, b, wanted={"b"}))  # what is not wanted may have changed
+    with pytest.raises(ConfigError, match="stage a has finished, but since then"):
+        run(plan_of(changed, b))
 
 
 def test_a_stage_of_two_slots_runs_alone() -> None:
