@@ -1,0 +1,135 @@
+"""A task to learn in seconds: echo the asked color."""
+
+from pathlib import Path
+
+from qnet.types import Message
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.records import LabelRow, TrajectoryRow, rows_of
+from training.data.runs import JsonlWriter, open_run
+from training.jobs.sft import SftConfig
+from training.jobs.train_qnet import TrainQNetConfig
+from training.optimization.options import Optimization
+from training.small_models.architecture import Architecture
+
+TINY = Architecture(
+    vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128
+)
+
+
+def episode(color: str) -> tuple[Message, ...]:
+    return (Message("user", f"Say {color}."), Message("assistant", f"Action: {color}"))
+
+
+def trajectories_in(folder: Path) -> Path:
+    """Forty episodes of an expert."""
+    with (
+        open_run(folder, Architecture()) as run,
+        JsonlWriter(run.rows) as rows,
+    ):
+        for number in range(40):
+            rows.write(
+                TrajectoryRow(
+                    task_id=f"t{number}",
+                    kind="say",
+                    environment="echo",
+                    messages=rows_of(episode(("red", "blue")[number % 2])),
+                    outcome_reward=1.0,
+                    terminated=True,
+                    steps=1,
+                    source="expert",
+                )
+            )
+    return run.path
+
+
+def labels_in(folder: Path) -> Path:
+    """Trees in which echoing the asked color is worth 1 and the other one 0."""
+    with open_run(folder, Architecture()) as run, JsonlWriter(run.rows) as rows:
+        for number in range(40):
+            asked = ("red", "blue")[number % 2]
+            for node, said in enumerate(("red", "blue"), start=1):
+                rows.write(
+                    LabelRow(
+                        task_id=f"t{number}",
+                        kind="say",
+                        environment="echo",
+                        target="q",
+                        messages=rows_of((episode(asked)[0], episode(said)[1])),
+                        q_values=(float(said == asked),),
+                        node_ids=(node,),
+                        parent_ids=(0,),
+                    )
+                )
+    return run.path
+
+
+def groups_in(folder: Path, numbers: range) -> Path:
+    """Episodes of one decision: echoing the asked color ends it well, the other one badly."""
+    with open_run(folder, Architecture()) as run, JsonlWriter(run.rows) as rows:
+        for number in numbers:
+            asked = ("red", "blue")[number % 2]
+            candidates = [
+                {
+                    "action": f"Action: {said}",
+                    "count": 1,
+                    "observation": "Right." if said == asked else "Wrong.",
+                    "reward": float(said == asked),
+                    "terminated": True,
+                    "valid": said == asked,
+                    "continuations": [
+                        {"outcome_reward": said == asked, "steps": 1, "terminated": True}
+                    ],
+                }
+                for said in ("red", "blue")
+            ]
+            fields = {
+                "task_id": f"g{number}",
+                "kind": "say",
+                "environment": "echo",
+                "first_observation": f"Say {asked}.",
+                "decisions": [{"candidates": candidates, "chosen": number % 3 % 2}],
+                "source": "policy",
+                "continuation": "expert",
+                "seed": 0,
+            }
+            rows.write(DecisionGroupsRow.model_validate(fields))
+    return run.path
+
+
+def sft_config(trajectories: Path, output: Path, **changes: object) -> SftConfig:
+    """A training that learns the task by heart."""
+    fields: dict[str, object] = {
+        "trajectories": (trajectories,),
+        "output": output,
+        "architecture": TINY,
+        "optimization": Optimization(
+            optimizer="muon",
+            lr=5e-3,
+            muon_lr=0.02,
+            epochs=30,
+            batch_tokens=90,
+            micro_batch_tokens=100,
+        ),
+    }
+    return SftConfig.model_validate(fields | changes)
+
+
+def qnet_config(folder: Path, policy: Path, **changes: object) -> TrainQNetConfig:
+    """A short training on decision groups."""
+    fields: dict[str, object] = {
+        "groups": (groups_in(folder / "groups", range(30)),),
+        "held_back_groups": (groups_in(folder / "held_back", range(90, 96)),),
+        "trunk": policy,
+        "output": folder / "qnet",
+        "head_width": 32,
+        "loss_on": "last",
+        "ranking_weight": 1.0,
+        "validation_fraction": 0.0,
+        "optimization": {
+            "lr": 3e-3,
+            "epochs": 6,
+            "batch_tokens": 300,
+            "micro_batch_tokens": 300,
+        },
+    }
+    return TrainQNetConfig.model_validate(fields | changes)

@@ -1,0 +1,231 @@
+"""A QNet's trainer: heads, adapters, labels and groups, and options that contradict each other."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+
+from qnet.errors import ConfigError, RecordError
+from qnet.models.checkpoint import load_policy, load_qnet
+from qnet.models.manifest import MergedLora
+from qnet.models.qnet import QNet
+from qnet.scoring.value_head import NaiveScorer
+from qnet.types import Message, ScoreRequest
+from tests.support.echo import (
+    episode,
+    groups_in,
+    labels_in,
+    qnet_config,
+    sft_config,
+    trajectories_in,
+)
+from tests.support.tiny_models import save_policy
+from training.data.decision_groups import DecisionGroupsRow
+from training.data.group_labels import GroupLabels
+from training.data.runs import RunFolder, read_rows
+from training.jobs.sft import run_sft
+from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from training.optimization.options import Optimization, QNetOptimization
+from training.optimization.packed_groups import pack_groups
+from training.optimization.packed_trees import Framing
+from training.q_training.losses import output_embeddings
+from training.q_training.objective import (
+    world_loss,
+)
+from training.q_training.validation import hidden_of_tree
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random policy."""
+    return save_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture
+def trajectories(tmp_path: Path) -> Path:
+    """A run folder with an expert's episodes."""
+    return trajectories_in(tmp_path / "trajectories")
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    """A run folder with labelled trees."""
+    return labels_in(tmp_path / "labels")
+
+
+@pytest.mark.parametrize("with_trees", [False, True], ids=["groups", "groups and trees"])
+def test_a_head_that_reads_matches_learns_from_decision_groups(
+    tmp_path: Path, trajectories: Path, labels: Path, with_trees: bool
+) -> None:
+    run_sft(sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1)))
+    config = TrainQNetConfig(
+        labels=(labels,) if with_trees else (),
+        groups=(groups_in(tmp_path / "groups", range(40)),),
+        held_back_groups=(groups_in(tmp_path / "held_back", range(90, 96)),),
+        trunk=tmp_path / "sft" / "checkpoint",
+        output=tmp_path / "qnet",
+        head_width=32,
+        head_features="match-1",
+        loss_on="last",
+        ranking_weight=1.0,
+        validation_fraction=0.0,
+        freeze_trunk=True,
+        keep="spearman",
+        optimization=QNetOptimization(
+            lr=3e-3, epochs=12, average_last=0.2, batch_tokens=80, micro_batch_tokens=80
+        ),
+    )
+    manifest = run_train_qnet(config)
+    assert manifest.metrics["spearman"] == pytest.approx(1.0)
+    assert manifest.metrics["valid_above_invalid"] == 1.0
+    assert manifest.metrics["regret_steps"] == manifest.metrics["invalid_rate"] == 0.0
+    assert manifest.metrics["regret_steps_of_random_distinct"] == 20.0
+    assert manifest.target == ("q+groups-linear" if with_trees else "groups-linear")
+    assert manifest.label_range == ((0.0 if with_trees else pytest.approx(0.2)), 1.0)
+    loaded = load_qnet(tmp_path / "qnet" / "checkpoint")
+    assert loaded.model.config.head_features == "match-1"
+    candidates = (Message("assistant", "Action: red"), Message("assistant", "Action: blue"))
+    for asked, better in (("red", 0), ("blue", 1)):
+        [result] = NaiveScorer(loaded).score([ScoreRequest(episode(asked)[:1], candidates)])
+        assert result.q_values[better] > result.q_values[1 - better] + 0.1
+
+
+def test_a_qnet_learns_what_an_observation_says(tmp_path: Path, policy: Path) -> None:
+    config = qnet_config(tmp_path, policy, read_at="observation", head_features="match-1")
+    manifest = run_train_qnet(config)
+    assert manifest.read_at == "observation"
+    assert manifest.metrics["spearman"] == pytest.approx(1.0)
+    loaded = load_qnet(tmp_path / "qnet" / "checkpoint")
+    tried = (Message("assistant", "Action: red"), Message("assistant", "Action: blue"))
+    right, wrong = (Message("user", "Right."),), (Message("user", "Wrong."),)
+    asked = episode("red")[:1]
+    [true, false] = NaiveScorer(loaded).score(
+        [ScoreRequest(asked, tried, observations=o) for o in ((right, wrong), (wrong, right))]
+    )
+    assert true.q_values[0] > false.q_values[0]
+    assert false.q_values[1] > true.q_values[1]
+
+
+def test_a_head_on_a_trunk_held_in_bfloat16_is_written_in_float32(
+    tmp_path: Path, policy: Path
+) -> None:
+    optimization = {"epochs": 1, "batch_tokens": 300, "frozen_dtype": "bfloat16"}
+    config = qnet_config(tmp_path, policy, freeze_trunk=True, optimization=optimization)
+    assert "spearman" in run_train_qnet(config).metrics
+    written = load_file(tmp_path / "qnet" / "checkpoint" / "model.safetensors")
+    assert {weight.dtype for weight in written.values()} == {torch.float32}
+    trunk = load_file(policy / "model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(written["trunk.embed_tokens.weight"], trunk.bfloat16().float())
+
+
+def test_labels_without_a_last_observation_cannot_train_a_reader_of_observations(
+    tmp_path: Path, policy: Path, labels: Path
+) -> None:
+    config = qnet_config(tmp_path, policy, labels=(labels,), groups=(), read_at="observation")
+    with pytest.raises(RecordError, match="run `qguide label` again"):
+        run_train_qnet(config)
+
+
+def test_hl_gauss_learns_a_distribution_and_its_mean_is_q(tmp_path: Path, policy: Path) -> None:
+    manifest = run_train_qnet(qnet_config(tmp_path, policy, head_bins=21, head_features="match-1"))
+    assert manifest.metrics["spearman"] == pytest.approx(1.0)
+    loaded = load_qnet(tmp_path / "qnet" / "checkpoint")
+    assert loaded.model.head.bins == 21
+    candidates = (Message("assistant", "Action: red"), Message("assistant", "Action: blue"))
+    [result] = NaiveScorer(loaded).score([ScoreRequest(episode("red")[:1], candidates)])
+    assert 0.0 < result.q_values[1] < result.q_values[0] < 1.1
+
+
+def test_a_linear_head_learns_to_rank(tmp_path: Path, policy: Path) -> None:
+    manifest = run_train_qnet(qnet_config(tmp_path, policy, head="linear"))
+    assert manifest.metrics["spearman"] == pytest.approx(1.0)
+    head = load_qnet(tmp_path / "qnet" / "checkpoint").model.head
+    assert [name for name, _ in head.named_parameters()] == ["out.weight"]
+
+
+def test_adapters_learn_to_rank_and_are_merged(tmp_path: Path, policy: Path) -> None:
+    options = {"lora": {"rank": 8}, "lr": 1e-2, "epochs": 6, "average_last": 0.2}
+    tokens = {"batch_tokens": 300, "micro_batch_tokens": 300}
+    config = qnet_config(tmp_path, policy, keep="spearman", optimization=options | tokens)
+    manifest = run_train_qnet(config)
+    assert manifest.metrics["spearman"] == pytest.approx(1.0)
+    assert manifest.lora == MergedLora(rank=8, alpha=32)
+    loaded = load_qnet(tmp_path / "qnet" / "checkpoint")
+    assert loaded.manifest == manifest
+    candidates = (Message("assistant", "Action: red"), Message("assistant", "Action: blue"))
+    [result] = NaiveScorer(loaded).score([ScoreRequest(episode("red")[:1], candidates)])
+    assert result.q_values[0] > result.q_values[1]
+    assert run_train_qnet(config) == manifest
+
+
+def test_labels_beyond_the_bins_are_refused(tmp_path: Path, policy: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a label is 0\.2, but head_range is 0\.5 to 1\.1"):
+        run_train_qnet(qnet_config(tmp_path, policy, head_bins=5, head_range=(0.5, 1.1)))
+
+
+def test_a_world_model_learns_what_actions_are_answered(tmp_path: Path, policy: Path) -> None:
+    config = qnet_config(tmp_path, policy, observation_weight=0.5, outcome_weight=1.0)
+    run_train_qnet(config)
+    renderer = load_policy(policy).renderer
+    unseen = RunFolder(groups_in(tmp_path / "unseen", range(97, 98)))
+    [row] = read_rows(unseen.rows, DecisionGroupsRow)
+    [tree] = pack_groups(
+        renderer,
+        row,
+        GroupLabels(),
+        min_label_margin=0.1,
+        max_length=200,
+        max_tokens=400,
+        framing=Framing.of(renderer),
+    )
+
+    def surprise(qnet: QNet) -> float:
+        with torch.no_grad():
+            hidden_TD = hidden_of_tree(qnet, tree)
+            logits = output_embeddings(policy, qnet, qnet.device)
+            return float(world_loss(hidden_TD, tree, config, logits))
+
+    before = QNet.from_trunk(policy, head_width=32).eval()
+    after = load_qnet(tmp_path / "qnet" / "checkpoint").model
+    assert surprise(after) < 0.5 * surprise(before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"read_at": "observation", "loss_on": "all"}, "set loss_on to 'last'"),
+        ({"observation_weight": 0.1, "freeze_trunk": True}, "freeze_trunk to false"),
+        ({"outcome_weight": 0.1, "read_at": "observation"}, "set outcome_weight to 0"),
+        ({"head": "linear", "head_bins": 9}, "or head to 'mlp'"),
+        ({"head": "linear", "head_features": "match-1"}, "or head to 'mlp'"),
+        ({"optimization": {"lora": {}}, "freeze_trunk": True}, "leave one of them out"),
+        ({"head_bins": 1}, "set head_bins to 0, or to 2 or more"),
+        ({"head_bins": 9, "head_range": (1.0, 0.0)}, "whose first edge is the lower one"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    tmp_path: Path, changes: dict[str, object], reason: str
+) -> None:
+    fields: dict[str, object] = {"trunk": tmp_path, "output": tmp_path, "loss_on": "last"}
+    with pytest.raises(ValidationError, match=reason):
+        TrainQNetConfig.model_validate(fields | changes)
+
+
+def test_features_are_refused_where_the_label_stands_on_all_tokens(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="set loss_on to 'last'"):
+        TrainQNetConfig(trunk=tmp_path, output=tmp_path, head_features="match-1")
+
+
+def test_a_run_is_not_resumed_on_another_trunk(tmp_path: Path, policy: Path) -> None:
+    trunk = tmp_path / "trunk"
+    shutil.copytree(policy, trunk)
+    config = TrainQNetConfig(labels=(), trunk=trunk, output=tmp_path / "qnet")
+    with pytest.raises(ConfigError, match="no rows"):  # the run has begun all the same
+        run_train_qnet(config)
+    weights = load_file(trunk / "model.safetensors")
+    save_file({name: value + 1 for name, value in weights.items()}, trunk / "model.safetensors")
+    with pytest.raises(ConfigError, match="under another configuration: trunk_sha256 was "):
+        run_train_qnet(config)
