@@ -133,14 +133,14 @@ def _shown(table: ComparedEvaluations) -> Table:
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    for name in ("evaluation", "method"):
-        shown.add_column(name, overflow="fold")
+    # One column for both names: a terminal of 80 columns has no room for two that stay whole.
+    shown.add_column("evaluation, method", overflow="fold")
     for name in ("success", "tokens", "paired", "difference", "p"):
         shown.add_column(name, justify="right", no_wrap=True)
     for row in table.rows:
+        method = row.summary.method + ("*" if row.summary.peeks else "")
         shown.add_row(
-            Path(row.run).name,
-            row.summary.method + ("*" if row.summary.peeks else ""),
+            f"{Path(row.run).name} {method}",
             f"{100 * row.summary.success_rate:.1f} ({_interval(row.summary.ci95)})",
             f"{row.summary.completion_tokens_per_episode:,.0f}",
             *(_difference(row.against) if row.against else ()),
