@@ -27,8 +27,10 @@ app = typer.Typer(
 
 ENVIRONMENT_HELP = f"{', '.join(ENVIRONMENTS)}, or package.module:BUNDLE."
 
-Config = Annotated[Path | None, typer.Option(help="The job's TOML file.")]
-RequiredConfig = Annotated[Path, typer.Option(help="The job's TOML file.")]
+CONFIG_HELP = "The job's TOML file; docs/reference/jobs.md lists its fields and their defaults."
+
+Config = Annotated[Path | None, typer.Option(help=CONFIG_HELP)]
+RequiredConfig = Annotated[Path, typer.Option(help=CONFIG_HELP)]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="field=value or table.field=value; overrides the file."),

@@ -16,6 +16,7 @@ _FILES: Final = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 """Files of a model; weights in other formats than safetensors can hold programs."""
 _SNAPSHOTS: Final = "snapshots"
 _CACHED: Final = "models--"
+_IN_RUN_FOLDERS: Final = ("checkpoint", "policy")
 
 
 def is_hub_name(model: str) -> bool:
@@ -27,12 +28,14 @@ def model_folder(model: str | Path) -> Path:
     """The folder of a model: the one that is named, or the hub's snapshot of that name.
 
     Raises:
-        CheckpointError: there is no such folder, and the name is none of the hub's, or the hub
-            cannot be reached, has no such model, or has it without safetensors.
+        CheckpointError: the folder is a run's, whose model lies inside; or there is no such folder,
+            and the name is none of the hub's, or the hub cannot be reached, has no such model, or
+            has it without safetensors.
     """
     folder = Path(model)
     name = _NAME.fullmatch(str(model))
     if folder.exists() or name is None:
+        _refuse_run_folder(folder)
         return folder
     # With a local folder that was misspelled the hub is asked too, and says that it has none.
     from huggingface_hub import snapshot_download
@@ -55,6 +58,15 @@ def model_folder(model: str | Path) -> Path:
             "convert it: other weights can hold programs and are not loaded"
         )
     return found
+
+
+def _refuse_run_folder(folder: Path) -> None:
+    inside = [folder / name for name in _IN_RUN_FOLDERS if (folder / name).is_dir()]
+    if inside and not any(folder.glob("*.safetensors")):
+        raise CheckpointError(
+            f"{folder} is a job's run folder and no model; name the model in it, "
+            f"{' or '.join(map(str, inside))}"
+        )
 
 
 def hub_name(folder: Path) -> str:

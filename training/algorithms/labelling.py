@@ -13,7 +13,10 @@ from training.algorithms.bellman import (
 )
 from training.algorithms.tree import Node, Tree
 
-TreeTarget = Literal["q", "avg", "reward", "progress", "mcts", "judge"]
+BackedUpTarget = Literal["q", "avg", "reward", "progress"]
+"""Targets that are computed from a tree's rewards alone."""
+
+TreeTarget = Literal[BackedUpTarget, "mcts", "judge"]
 """`mcts` is the value that a search found and `judge` a judge's score of a served candidate; both
 come with their trees."""
 
@@ -21,9 +24,6 @@ BootstrappedTarget = Literal["td", "gae"]
 """AgentPRM's promise and progress, for which a Q model values the tree's actions first."""
 
 Target = Literal[TreeTarget, BootstrappedTarget]
-
-BackedUpTarget = Literal["q", "avg", "reward", "progress"]
-"""Targets that are computed from a tree's rewards alone."""
 
 
 def label_tree(

@@ -5,12 +5,13 @@
     <output>/metrics.jsonl   figures of the run, one object per line
     <output>/run.lock        held while a job works in the folder
 
-A last line that a kill cut short does not count: readers skip it, the next writer removes it, and
-its task is done again.
+A last line that a kill cut short does not count: readers skip it with a warning, the next writer
+removes it, and its task is done again.
 """
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from pydantic import BaseModel, ValidationError
 from qnet.errors import ConfigError, RecordError
 
 Row = TypeVar("Row", bound=BaseModel)
+
+_log = logging.getLogger(__name__)
 
 EXPLORED: Final = "explored.jsonl"
 """Exploration of a job with two stages, beside the rows that it derives from it."""
@@ -111,7 +114,8 @@ def _locked(run: RunFolder) -> Iterator[None]:
 
 
 def _start_or_resume(run: RunFolder, resolved: Mapping[str, object], may_change: Set[str]) -> None:
-    if run.config.exists():
+    # A job that failed before its first row, by a path that was mistyped, leaves its folder free.
+    if run.config.exists() and not _holds_nothing(run):
         _refuse_other_config(run, resolved, may_change)
         return
     if run.rows.exists():
@@ -122,6 +126,12 @@ def _start_or_resume(run: RunFolder, resolved: Mapping[str, object], may_change:
     unfinished = run.config.with_suffix(".tmp")
     unfinished.write_text(json.dumps(resolved, indent=2) + "\n", encoding="utf-8")
     unfinished.replace(run.config)
+
+
+def _holds_nothing(run: RunFolder) -> bool:
+    """True if nothing but empty files stands beside the configuration."""
+    others = (path for path in run.path.rglob("*") if path not in (run.config, run.lock))
+    return all(path.is_file() and not path.stat().st_size for path in others)
 
 
 def _refuse_other_config(
@@ -135,7 +145,7 @@ def _refuse_other_config(
     if differences:
         raise ConfigError(
             f"the run in {run.path} was started under another configuration: "
-            f"{'; '.join(differences)}; use its values or another output folder"
+            f"{'; '.join(differences)}; use its values or another output folder, or remove this one"
         )
 
 
@@ -232,10 +242,12 @@ def rows_at_once(path: Path) -> Iterator[JsonlWriter]:
 def read_rows(path: Path, row_type: type[Row]) -> Iterator[Row]:
     """Read and validate the rows of a file, one by one.
 
+    A last line that was cut off is left out, with a warning.
+
     Raises:
         RecordError: the file is missing, or a line is not a valid `row_type`.
     """
-    for number, line in _lines(path):
+    for number, line in _lines(path, warns=True):
         try:
             yield row_type.model_validate_json(line)
         except ValidationError as error:
@@ -268,13 +280,25 @@ def _task_id(path: Path, number: int, line: bytes) -> str:
         ) from error
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path, *, warns: bool = False) -> Iterator[tuple[int, bytes]]:
+    """The whole lines of a file with their numbers.
+
+    Args:
+        warns: say so if the last one was cut off; a run that is resumed does its task again anyway.
+    """
     if not path.is_file():
         raise RecordError(f"{path} does not exist; run the job that writes it first")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n") or _is_json(line):
                 yield number, line
+            elif warns:
+                _log.warning(
+                    "%s ends within line %d, which is left out: its job was killed, or the file "
+                    "was cut off; start the job again to have all rows",
+                    path,
+                    number,
+                )
 
 
 def _is_json(line: bytes) -> bool:

@@ -8,12 +8,12 @@ name = "openenv:ws://127.0.0.1:8000" # or a server; `environment = "…"` is sho
 """
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny
 
 from qnet.errors import ConfigError
+from qnet.support.operator_code import import_operator_module
 from qnet.types import TaskMarker
 from training.environment import EnvironmentBundle, EnvironmentConfig, Suite
 from training.environments.adapters.build import (
@@ -52,11 +52,11 @@ def find_environment(name: str) -> EnvironmentBundle[Any]:
             'path such as "my_package.shop:BUNDLE", or a server such as "openenv:ws://HOST:PORT"'
         )
     try:
-        bundle = getattr(import_module(module), attribute)
+        bundle = getattr(import_operator_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"environment {name!r} cannot be imported: {error}; install its package, or name "
-            f"one of {', '.join(ENVIRONMENTS)}"
+            f"environment {name!r} cannot be imported: {error}; install its package, start in the "
+            f"folder that has it, or name one of {', '.join(ENVIRONMENTS)}"
         ) from error
     if isinstance(bundle, EnvironmentBundle):
         return bundle

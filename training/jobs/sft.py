@@ -112,8 +112,8 @@ def _train(config: SftConfig, run: RunFolder) -> Manifest:
     )
     if not episodes:
         raise ConfigError(
-            f"nothing to imitate in {config.trajectories}: there is no episode, or all have the "
-            "weight 0; run `qguide collect` first"
+            f"nothing to imitate in {', '.join(map(str, config.trajectories))}: there is no "
+            "episode, or all have the weight 0; run `qguide collect` first"
         )
     if config.base is not None:
         config = config.model_copy(update={"base": model_folder(config.base)})

@@ -238,8 +238,9 @@ def _plan(
         epochs.append([[[first + i for i in micro] for micro in step] for step in steps])
     if not trees:
         raise ConfigError(
-            f"no tree in {config.labels} and no decision in {config.groups} is left to train on; "
-            "explore more tasks, or lower validation_fraction"
+            f"nothing in {', '.join(map(str, (*config.labels, *config.groups)))} is left to train "
+            "on: actions of one state have to differ in value (constant_trees, min_label_margin), "
+            "and fit max_length; explore more tasks, or lower validation_fraction"
         )
     return trees, epochs
 

@@ -124,7 +124,7 @@ def _help(rank: int, processes: int, meeting: str, work: Callable[[], object]) -
     try:
         with _group(rank, processes, meeting):
             work()
-    except QGuideError:  # rank 0 has it too, and reports it
+    except (QGuideError, KeyboardInterrupt):  # rank 0 has it too, and reports it
         os._exit(1)
 
 

@@ -164,10 +164,15 @@ def _advice(report: ImportReport) -> Iterable[str]:
             "learns from differences, so record failures as well as successes."
         )
     if report.differing_groups < _FEW_GROUPS:
+        remedy = (
+            "record more tasks."
+            if 2 * report.differing_groups > branching >= states / 2
+            else "draw several episodes per task at a temperature above 0, or let the server draw "
+            "several candidates (num_candidates) in its episodes."
+        )
         yield (
             f"{branching} of {states} states branch, and {report.differing_groups} of these "
-            "sibling groups differ in outcome: draw several episodes per task at a temperature "
-            "above 0, or let the server draw several candidates (num_candidates) in its episodes."
+            f"sibling groups differ in outcome, fewer than {_FEW_GROUPS}: {remedy}"
         )
     elif report.differing_groups < branching / 2:
         yield (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qnet.errors import ConfigError, EnvironmentFailureError
+from qnet.support.operator_code import import_operator_module
 from training.environments.adapters.config import SEED
 from training.environments.adapters.episode import Answer
 
@@ -20,7 +21,7 @@ def registered(environment_id: str) -> Callable[[], Any]:
     """A factory of an environment that is registered with Gymnasium.
 
     Raises:
-        ConfigError: Gymnasium is not installed.
+        ConfigError: Gymnasium is not installed, or knows no such environment.
     """
     try:
         import gymnasium
@@ -29,7 +30,20 @@ def registered(environment_id: str) -> Callable[[], Any]:
             f"gymnasium:{environment_id} needs Gymnasium; install the extra: pip install "
             "'qguide[gymnasium]'"
         ) from error
-    return lambda: gymnasium.make(environment_id)
+    module, _, name = environment_id.rpartition(":")
+    try:
+        if module:
+            import_operator_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"gymnasium:{environment_id}: {error}; install the module, or start in its folder"
+        ) from error
+    if not any(known == name or known.startswith(f"{name}-v") for known in gymnasium.registry):
+        raise ConfigError(
+            f"gymnasium:{environment_id}: Gymnasium knows no environment {name!r}; correct it, or "
+            "name the module that registers it, gymnasium:MODULE:ID"
+        )
+    return lambda: gymnasium.make(name)
 
 
 class GymnasiumSide:

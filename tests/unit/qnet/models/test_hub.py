@@ -117,6 +117,16 @@ def test_a_folder_is_taken_before_a_hub_name(
     assert short_name(Path("runs/policy")) == "policy"
 
 
+def test_the_model_in_a_run_folder_is_named(tmp_path: Path) -> None:
+    for name in ("checkpoint", "policy"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run" / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"run/checkpoint or .*run/policy"):
+        model_folder(tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").touch()
+    assert model_folder(tmp_path / "run") == tmp_path / "run"
+
+
 @pytest.mark.parametrize("name", ["/nowhere/policy", "./runs/policy", "a/b/c", "policy"])
 def test_a_path_is_no_hub_name(name: str) -> None:
     assert model_folder(name) == Path(name)

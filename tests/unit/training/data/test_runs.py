@@ -56,13 +56,18 @@ def test_a_row_is_on_disk_before_the_next_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b'{"task_id": "tw', b'{"task_id": "\xc3', b"{"])
-def test_a_line_that_a_kill_cut_off_was_never_written(tmp_path: Path, torn: bytes) -> None:
+def test_a_line_that_a_kill_cut_off_was_never_written(
+    tmp_path: Path, torn: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "rows.jsonl"
     write(path, "one")
     with path.open("ab") as file:
         file.write(torn)
     assert finished_task_ids(path) == {"one"}
+    assert not caplog.messages  # a run that is resumed does that task again
     assert [row.task_id for row in read_rows(path, Row)] == ["one"]
+    [warning] = caplog.messages
+    assert f"{path} ends within line 2" in warning
     write(path, "two")
     assert [row.task_id for row in read_rows(path, Row)] == ["one", "two"]
 
@@ -150,9 +155,22 @@ def test_a_resume_may_change_what_does_not_change_the_rows(tmp_path: Path) -> No
 
 
 def test_a_resume_under_another_config_names_the_field_and_both_values(tmp_path: Path) -> None:
-    enter(tmp_path, Config(output=tmp_path))
+    run = enter(tmp_path, Config(output=tmp_path))
+    write(run.metrics, "one")
     with pytest.raises(ConfigError, match=r"inner\.width was 2 and is 3"):
         enter(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
+
+
+def test_a_run_that_failed_before_it_wrote_anything_starts_under_another_config(
+    tmp_path: Path,
+) -> None:
+    run = enter(tmp_path, Config(output=tmp_path))
+    run.metrics.touch()
+    enter(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
+    assert json.loads(run.config.read_text())["inner"] == {"width": 3}
+    (tmp_path / "state-000001").mkdir()
+    with pytest.raises(ConfigError, match=r"inner\.width was 3 and is 2; .* or remove this one"):
+        enter(tmp_path, Config(output=tmp_path))
 
 
 def test_rows_without_a_config_are_not_taken_for_a_run(tmp_path: Path) -> None:

@@ -101,6 +101,21 @@ def test_an_environment_elsewhere_is_found_by_its_import_path(
             environment_config({"name": name})
 
 
+def test_an_environment_in_the_current_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As under a console script, whose search path has no current folder.
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", ".")])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corner_lamp.py").write_text(
+        "class Lamp:\n    def reset(self): ...\n    def step(self, action): ...\n"
+    )
+    try:
+        assert find_environment("corner_lamp:Lamp").name == "corner_lamp:Lamp"
+    finally:
+        sys.modules.pop("corner_lamp", None)
+
+
 @pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if task_markers_of(name)])
 def test_a_task_is_found_by_the_markers_of_its_environment(
     name: str, request: pytest.FixtureRequest

@@ -89,6 +89,14 @@ def trees(folder: Path) -> list[TreeRow]:
     return list(read_rows(folder / "out" / "trees" / "rows.jsonl", TreeRow))
 
 
+def test_where_every_state_branches_more_tasks_are_asked_for(tmp_path: Path) -> None:
+    replies = ((DONE, 1.0), (GIVE_UP, 0.0))
+    rows = [episode(one, reward=r, task=task) for task in ("mug", "key") for one, r in replies]
+    report = imported(tmp_path, rows)
+    assert (report.states, report.branching_states, report.differing_groups) == (2, 2, 2)
+    assert any("fewer than 50: record more tasks" in line for line in report.advice)
+
+
 def test_episodes_of_one_task_become_a_tree(tmp_path: Path) -> None:
     rows = [
         episode(*DESK, DONE, reward=1.0),
@@ -115,6 +123,7 @@ def test_episodes_of_one_task_become_a_tree(tmp_path: Path) -> None:
     assert (report.states, report.branching_states, report.differing_groups) == (5, 2, 2)
     assert report.tool_calls == 4
     assert any("1 of 2 tasks have one episode" in line for line in report.advice)
+    assert any("fewer than 50: draw several episodes" in line for line in report.advice)
     written = json.loads((tmp_path / "out" / "report.json").read_text())
     assert written == report.model_dump(mode="json")
 

@@ -223,8 +223,9 @@ def test_a_run_is_not_resumed_on_another_trunk(tmp_path: Path, policy: Path) -> 
     trunk = tmp_path / "trunk"
     shutil.copytree(policy, trunk)
     config = TrainQNetConfig(labels=(), trunk=trunk, output=tmp_path / "qnet")
-    with pytest.raises(ConfigError, match="no rows"):  # the run has begun all the same
+    with pytest.raises(ConfigError, match="no rows"):
         run_train_qnet(config)
+    (config.output / "state-000001").mkdir()  # as if the training had begun
     weights = load_file(trunk / "model.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, trunk / "model.safetensors")
     with pytest.raises(ConfigError, match="under another configuration: trunk_sha256 was "):

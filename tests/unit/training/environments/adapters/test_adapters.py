@@ -157,6 +157,35 @@ def test_an_environment_that_is_registered_with_gymnasium_is_found() -> None:
     lamp.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gymnasium:qguide/Nowhere-v0", "knows no environment 'qguide/Nowhere-v0'"),
+        ("gymnasium:no_such_module:Lamp-v0", "No module named 'no_such_module'"),
+    ],
+)
+def test_what_gymnasium_does_not_know_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        find_environment(name)
+
+
+def test_a_module_that_registers_an_environment_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lamp_shop.py").write_text(
+        "import gymnasium\n"
+        "class Bulb(gymnasium.Env):\n"
+        "    observation_space = action_space = gymnasium.spaces.Text(9)\n"
+        "    def reset(self, *, seed=None, options=None): ...\n"
+        "    def step(self, action): ...\n"
+        "gymnasium.register('qguide/Bulb-v0', entry_point='lamp_shop:Bulb')\n"
+    )
+    with pytest.raises(ConfigError, match="knows no environment"):
+        find_environment("gymnasium:qguide/Bulb-v0")
+    assert find_environment("gymnasium:lamp_shop:qguide/Bulb-v0")
+
+
 def _wrapped(**_: Any) -> gymnasium.Env[str, str]:
     return _Wrapped()
 
