@@ -1,8 +1,8 @@
 """Policy behind a model's server: vLLM, SGLang, OpenAI, Anthropic or another.
 
 M candidates are one request with `n`, so that the upstream reads the history once. An upstream
-that refuses `n` or returns fewer choices gets parallel requests from then on, as does one whose
-dialect (`qnet.policies.dialects`) has no `n`.
+that keeps refusing `n` or returning fewer choices gets parallel requests for some minutes; one
+whose dialect (`qnet.policies.dialects`) has no `n` always gets them.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from qnet.policies.answer_parsing import parse
 from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
 from qnet.policies.dialects.base import Dialect, read_refusal, retry_after_s
 from qnet.policies.dialects.chat import ChatDialect
+from qnet.policies.n_support import NSupport
 from qnet.policies.session import session_headers
 from qnet.policies.trace_context import trace_headers
 from qnet.policies.usage_ledger import record_usage
@@ -107,7 +108,7 @@ class OpenAICompatiblePolicy:
         dialect: form of requests and answers; None is chat completions.
         takes_cache_salt: True sends the caller's, which vLLM knows and OpenAI refuses.
         transport: httpx's, for tests.
-        clock: monotonic seconds, of the circuit breaker.
+        clock: monotonic seconds, of the circuit breaker and of what is known about `n`.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class OpenAICompatiblePolicy:
         self.name = name
         self.model = model
         self._dialect = dialect = dialect or ChatDialect()
-        self._takes_n = takes_n and dialect.takes_n
+        self._takes_n = NSupport(name, is_supported=takes_n and dialect.takes_n, clock=clock)
         self._takes_cache_salt = takes_cache_salt
         self._limits = limits = limits or UpstreamLimits()
         self._breaker = CircuitBreaker(
@@ -207,15 +208,18 @@ class OpenAICompatiblePolicy:
             return await self._ask(history, 1, sampling)
         if not self._takes_n:
             return await self._draw_apart(history, range(n), sampling)
+        refusal: UpstreamRefusedError | None = None
         try:
             drawn = await self._ask(history, n, sampling)
-        except UpstreamRefusedError:
+        except UpstreamRefusedError as error:
             # It may be `n` that was refused. With any other fault the next one is refused as well.
+            refusal = error
             drawn = await self._ask(history, 1, sampling)
-        if len(drawn) < n:
-            self._takes_n = False
-            drawn += await self._draw_apart(history, range(len(drawn), n), sampling)
-        return drawn
+        if len(drawn) == n:
+            self._takes_n.succeed()
+            return drawn
+        self._takes_n.fail(refusal)
+        return drawn + await self._draw_apart(history, range(len(drawn), n), sampling)
 
     async def _draw_apart(
         self, history: History, which: Sequence[int], sampling: Sampling

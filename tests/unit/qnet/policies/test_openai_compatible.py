@@ -110,17 +110,6 @@ async def test_a_seed_is_counted_up_within_what_upstreams_take(
     assert sorted(body["seed"] for body in upstream.asked) == sent
 
 
-@pytest.mark.parametrize(("fault", "first"), [("ignore_n", [3]), ("refuse_n", [3, 1])])
-async def test_an_upstream_without_n_is_asked_in_parallel_from_then_on(
-    connect: Any, upstream: FakeUpstream, fault: Any, first: list[int]
-) -> None:
-    upstream.fault = fault
-    async with connect() as policy:
-        for _ in range(2):
-            assert len(await policy.sample(HISTORY, n=3, sampling=Sampling())) == 3
-    assert [body.get("n", 1) for body in upstream.asked] == [*first, 1, 1, 1, 1, 1]
-
-
 async def test_custom_tools_are_called(connect: Any, upstream: FakeUpstream) -> None:
     tool = {"type": "custom", "custom": {"name": "shell"}}
     sampling = Sampling(parameters={"tools": [tool]})
