@@ -32,7 +32,7 @@ class Admission:
     Attributes:
         opening: how often the circuit had opened when the call began.
         answers: how many calls had succeeded when it began.
-        group: the concurrent work that the call is part of, if any.
+        group: the work that the call is part of, such as a step of an agent, if any.
     """
 
     opening: int
@@ -41,7 +41,10 @@ class Admission:
 
 
 class CircuitBreaker:
-    """Counts consecutive failures of one upstream. For one event loop.
+    """Counts consecutive failures of one upstream, one for each group. For one event loop.
+
+    A step that the upstream cannot answer fails with each of its draws and with their retries. If
+    all of them counted, one bad request would shut out every caller.
 
     Every call that `admit` lets through ends with one of `succeed`, `fail`, `time_out` and
     `abandon`. Outcomes of calls that began before the last opening do not count: they are not
@@ -60,7 +63,7 @@ class CircuitBreaker:
         self._max_failures = failures
         self._open_s = open_s
         self._clock = clock
-        self._failures = 0
+        self._failures: set[object] = set()
         self._answers = 0
         self._openings = 0
         self._opened_at: float | None = None
@@ -106,7 +109,7 @@ class CircuitBreaker:
         """Record that the upstream answered."""
         self._answers += 1
         if admission.opening == self._openings:
-            self._failures = 0
+            self._failures.clear()
             self._opened_at = None
             self._end(self._probes)
 
@@ -114,8 +117,8 @@ class CircuitBreaker:
         """Record that the upstream failed."""
         if admission.opening != self._openings:
             return
-        self._failures += 1
-        if self.is_open or self._failures >= self._max_failures:
+        self._failures.add(admission.group or admission)
+        if self.is_open or len(self._failures) >= self._max_failures:
             self._opened_at = self._clock()
             self._openings += 1
             self._end(self._probes)

@@ -8,9 +8,8 @@ whose dialect (`qnet.policies.dialects`) has no `n` always gets them.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any
 
 import httpx
@@ -27,6 +26,7 @@ from qnet.errors import (
     UpstreamUnavailableError,
 )
 from qnet.policies.answer_parsing import parse
+from qnet.policies.cache_salt import cache_salt_of
 from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
 from qnet.policies.dialects.base import Dialect, read_refusal, retry_after_s
 from qnet.policies.dialects.chat import ChatDialect
@@ -41,8 +41,7 @@ from qnet.support.bounded_body import (
     check_number_of_values,
     read_bounded,
 )
-from qnet.support.concurrency import all_of
-from qnet.tenant import current_tenant
+from qnet.support.concurrency import all_of, one_group
 from qnet.types import Candidate, History, Sampling
 
 _REFUSED = (400, 413, 422)
@@ -161,6 +160,10 @@ class OpenAICompatiblePolicy:
         """
         if n < 1:
             raise InvalidCandidatesError(f"n is {n}; draw at least 1 candidate")
+        with one_group():
+            return await self._sample(history, n, sampling)
+
+    async def _sample(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         if sampling.first_greedy and n > 1 and sampling.temperature != 0:
             greedy = replace(sampling, temperature=0.0, first_greedy=False)
             sampled = replace(sampling, first_greedy=False)
@@ -234,17 +237,26 @@ class OpenAICompatiblePolicy:
         body = self._dialect.request_body(self.model, history, n=n, sampling=sampling)
         if self._takes_cache_salt:
             body |= cache_salt_of(body)
+        failures: list[Exception] = []
+
+        def wait_before_retry(error: Exception) -> bool | float:
+            failures.append(error)
+            return self._wait_before_retry(error)
+
         drawn: list[Candidate] = []
-        async for attempt in stamina.retry_context(
-            on=self._wait_before_retry,
-            attempts=None if self._limits.is_patient else self._limits.retries + 1,
-            timeout=self._limits.patience_s,
-            wait_initial=_FIRST_WAIT_S,
-            wait_max=self._limits.longest_wait_s,
-            wait_jitter=_FIRST_WAIT_S,
-        ):
-            with attempt:
-                drawn = await self._ask_once(body)
+        try:
+            async for attempt in stamina.retry_context(
+                on=wait_before_retry,
+                attempts=None if self._limits.is_patient else self._limits.retries + 1,
+                timeout=self._limits.patience_s,
+                wait_initial=_FIRST_WAIT_S,
+                wait_max=self._limits.longest_wait_s,
+                wait_jitter=_FIRST_WAIT_S,
+            ):
+                with attempt:
+                    drawn = await self._ask_once(body)
+        except _CircuitOpenedError:  # before a retry: the request's own failure says more
+            raise failures[0] from None
         return drawn[:n]
 
     def _wait_before_retry(self, error: Exception) -> bool | float:
@@ -258,8 +270,7 @@ class OpenAICompatiblePolicy:
     async def _ask_once(self, body: dict[str, Any]) -> list[Candidate]:
         """Candidates from one request, whose outcome is told to the breaker.
 
-        JSON that is no completion is not a failure to the breaker: it may be due to this request
-        alone, and the upstream is there for other callers.
+        JSON that is no completion is not a failure to the breaker: this request may be the cause.
         """
         admission = await self._admit()
         outcome = self._breaker.abandon
@@ -291,7 +302,7 @@ class OpenAICompatiblePolicy:
         try:
             return await self._breaker.admit()
         except CircuitOpenError as error:
-            raise UpstreamUnavailableError(
+            raise _CircuitOpenedError(
                 f"upstream {self.name} failed {self._limits.breaker_failures} times in a row and "
                 f"gets no requests for {error.wait_s:.1f} s; try later",
                 retry_after_s=error.wait_s,
@@ -371,13 +382,8 @@ class OpenAICompatiblePolicy:
         )
 
 
-def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:
-    """The salt to send; a caller that gives one of its own divides its own cache further."""
-    salt = current_tenant().cache_salt
-    if not salt:
-        return {}
-    given = json.dumps(body.get("cache_salt"))
-    return {"cache_salt": sha256(f"{salt}\0{given}".encode()).hexdigest()}
+class _CircuitOpenedError(UpstreamUnavailableError):
+    """Nothing was sent, because the upstream failed repeatedly."""
 
 
 class _UnreachableError(UpstreamUnavailableError):
@@ -386,8 +392,7 @@ class _UnreachableError(UpstreamUnavailableError):
 
 def _replica_of(response: httpx.Response) -> str:
     """The replica that a router named; of several that it tried the last, which answered."""
-    named: str = response.headers.get(REPLICA_HEADER, "")
-    return named.rpartition(",")[2].strip()
+    return str(response.headers.get(REPLICA_HEADER, "")).rpartition(",")[2].strip()
 
 
 def _seed(seed: int) -> int:

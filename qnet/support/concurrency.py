@@ -1,7 +1,8 @@
 """Concurrent work for one caller, of which the parts can be told to belong together."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -23,11 +24,8 @@ async def all_of(works: Sequence[Coroutine[Any, Any, T]], *, at_once: int | None
         async with places:
             return await work
 
-    token = _group.set(_group.get() or object())  # inherited by the tasks, and by theirs
-    try:
+    with one_group():  # inherited by the tasks, and by theirs
         tasks = [asyncio.ensure_future(in_turn(work)) for work in works]
-    finally:
-        _group.reset(token)
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -38,8 +36,18 @@ async def all_of(works: Sequence[Coroutine[Any, Any, T]], *, at_once: int | None
             work.close()  # those that never had their turn
 
 
+@contextmanager
+def one_group() -> Iterator[None]:
+    """Within this, and in tasks that begin within, all work is of one group."""
+    token = _group.set(_group.get() or object())
+    try:
+        yield
+    finally:
+        _group.reset(token)
+
+
 def work_group() -> object | None:
-    """Identity of the outermost `all_of` around the caller; None outside.
+    """Identity of the outermost `all_of` or `one_group` around the caller; None outside.
 
     Works of one group stand or fall together, so none of them may wait for the failure of another.
     """

@@ -15,6 +15,7 @@ from qnet.errors import (
     InvalidRequestError,
 )
 from qnet.policies.session import SessionPolicy
+from qnet.support.concurrency import one_group
 from qnet.types import AsyncScorer, History, Policy, ScoreRequest, ScoreResult
 from server.context.request_context import upstream_session
 from server.episodes.service import Episodes
@@ -103,7 +104,7 @@ class GuidedStepService:
                 sampling=asked.sampling,
                 episode_id=options.episode_id,
             )
-            with self._reading(asked, q_model, guidance) as scorer:
+            with one_group(), self._reading(asked, q_model, guidance) as scorer:
                 decision = await guide(
                     asked.history,
                     self._policy(asked),

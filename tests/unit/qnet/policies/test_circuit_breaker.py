@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
-from qnet.support.concurrency import all_of
+from qnet.support.concurrency import all_of, one_group
 from tests.support.clock import Clock
 
 
@@ -31,6 +31,18 @@ async def test_failures_in_a_row_open_it(breaker: CircuitBreaker, clock: Clock) 
     with pytest.raises(CircuitOpenError) as raised:
         await breaker.admit()
     assert raised.value.wait_s == breaker.wait_s == pytest.approx(6.0)
+
+
+async def test_failures_of_one_group_count_once_until_a_success(breaker: CircuitBreaker) -> None:
+    with one_group():
+        await fail(breaker, 3)
+        assert not breaker.is_open
+        breaker.succeed(await breaker.admit())
+        await fail(breaker, 1)
+    assert not breaker.is_open
+    with one_group():
+        await fail(breaker, 1)
+    assert breaker.is_open
 
 
 async def test_a_success_between_failures_keeps_it_closed(breaker: CircuitBreaker) -> None:

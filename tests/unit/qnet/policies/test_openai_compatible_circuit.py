@@ -12,7 +12,7 @@ from qnet.errors import (
     UpstreamUnavailableError,
 )
 from qnet.policies.openai_compatible import UpstreamLimits
-from qnet.types import Sampling
+from qnet.types import Message, Sampling
 from server.chat.fake_openai import FakeUpstream
 from tests.support.clock import Clock
 from tests.support.upstream_policy import HISTORY
@@ -121,3 +121,59 @@ async def test_garbage_shuts_an_upstream(connect: Any, upstream: FakeUpstream) -
         for said in ("did not answer with a chat completion", "failed 1 times in a row"):
             with pytest.raises(UpstreamError, match=said):
                 await policy.sample(HISTORY, n=1, sampling=Sampling())
+
+
+class DropsBadRequests(httpx.AsyncHTTPTransport):
+    """Loses the connection of requests that hold a word, once all of these have arrived."""
+
+    def __init__(self, word: bytes, together: int = 1) -> None:
+        super().__init__()
+        self.word, self.together = word, together
+        self.dropped = 0
+        self.entered = asyncio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """An answer of the upstream, or a lost connection."""
+        if self.word not in request.content:
+            return await super().handle_async_request(request)
+        self.dropped += 1
+        if self.dropped >= self.together:
+            self.entered.set()
+        await self.entered.wait()
+        raise httpx.RemoteProtocolError("server disconnected", request=request)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(first_greedy=True)])
+async def test_one_step_that_breaks_the_upstream_shuts_nobody_out(
+    connect: Any, upstream: FakeUpstream, sampling: Sampling
+) -> None:
+    limits = UpstreamLimits(retries=2, breaker_failures=2)
+    async with connect(
+        limits=limits, takes_n=False, transport=DropsBadRequests(b"poison", together=5)
+    ) as policy:
+        with pytest.raises(UpstreamError, match="cannot be reached"):
+            await policy.sample((Message("user", "poison"),), n=5, sampling=sampling)
+        assert await policy.sample(HISTORY, n=3, sampling=Sampling())
+
+
+async def test_the_step_that_opens_the_circuit_reads_its_own_error(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    limits = UpstreamLimits(retries=2, breaker_failures=1)
+    transport = DropsBadRequests(b"poison")
+    async with connect(limits=limits, transport=transport) as policy:
+        for said in ("cannot be reached", "failed 1 times in a row"):
+            with pytest.raises(UpstreamError, match=said):
+                await policy.sample((Message("user", "poison"),), n=1, sampling=Sampling())
+    assert transport.dropped == 1
+
+
+async def test_different_steps_that_fail_open_the_circuit(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    limits = UpstreamLimits(retries=2, breaker_failures=2)
+    async with connect(limits=limits, transport=DropsBadRequests(b"poison")) as policy:
+        for is_open in (False, True):
+            with pytest.raises(UpstreamError, match="cannot be reached"):
+                await policy.sample((Message("user", "poison"),), n=1, sampling=Sampling())
+            assert policy.circuit_open is is_open
