@@ -81,10 +81,14 @@ def _settings(given: dict[str, Any], console: Console) -> "Settings":
     """Settings from the environment, overridden by the command's options.
 
     Raises:
-        Exit: a setting is invalid; the reasons have been printed.
+        Exit: a setting is invalid or misspelt; the reasons have been printed.
     """
     from server.settings.settings import Settings
+    from server.settings.unknown_variables import check_names
 
+    with shown_errors():
+        for warning in check_names(os.environ):
+            console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     try:
         return Settings(**given)
     except SettingsError as error:

@@ -1,0 +1,87 @@
+"""Variables QGUIDE_… that no setting reads; most are misspelt."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+from qnet.errors import ConfigError
+from server.settings.settings import Settings
+
+PREFIX: Final = "QGUIDE_"
+
+PROTECTING: Final = frozenset(
+    {
+        "body_timeout_s",
+        "concurrent_requests",
+        "cors_origins",
+        "episodes_redact",
+        "episodes_redact_timeout_s",
+        "episodes_ttl_s",
+        "head_timeout_s",
+        "host",
+        "keys_file",
+        "max_body_bytes",
+        "max_candidates",
+        "max_connections",
+        "max_connections_per_address",
+        "max_header_bytes",
+        "max_headers",
+        "max_history_messages",
+        "max_score_items",
+        "max_text_bytes",
+        "playground",
+        "requests_per_minute",
+        "tokens_per_day",
+        "trusted_hosts",
+    }
+)
+"""Settings without which texts are recorded in clear, or the server is open wider than meant."""
+
+OTHERS: Final = frozenset(
+    {
+        "API_KEY",
+        "CHROMIUM",
+        "CLIENTS_NODE",
+        "CLIENTS_PYTHON",
+        "DATA",
+        "KEY",
+        "LITELLM_PYTHON",
+        "OPENAPI_CASES",
+        "OPEN_RESPONSES",
+        "PROMETHEUS",
+        "REDIS_SERVER",
+        "TEST_GATE",
+        "TEST_IMAGE",
+        "URL",
+    }
+)
+"""Variables of clients, examples and tests, which a server's environment may hold as well."""
+
+_SERVICE_LINK: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+\w*)?)")
+"""Variables that Kubernetes sets for services whose names begin with qguide-."""
+
+
+def check_names(variables: Iterable[str]) -> list[str]:
+    """Warnings about QGUIDE_… variables that no setting reads, with the nearest setting's name.
+
+    Raises:
+        ConfigError: the nearest setting is one that protects texts or limits access.
+    """
+    known = {name.upper() for name in Settings.model_fields}
+    warnings, refusals = [], []
+    for variable in sorted(variables):
+        prefix, name = variable[: len(PREFIX)].upper(), variable[len(PREFIX) :].upper()
+        if prefix != PREFIX or name in known | OTHERS or _SERVICE_LINK.fullmatch(f"_{name}"):
+            continue
+        nearest = next(iter(get_close_matches(name, known, n=1)), None)
+        said = f"{variable} is not a setting"
+        if nearest is None:
+            warnings.append(f"{said} and is ignored; see docs/reference/settings.md")
+        elif nearest.lower() in PROTECTING:
+            refusals.append(f"{said}; write {PREFIX}{nearest} or unset it")
+        else:
+            warnings.append(f"{said} and is ignored; did you mean {PREFIX}{nearest}?")
+    if refusals:
+        raise ConfigError(f"{'; '.join(refusals)}. The server would be less protected than meant")
+    return warnings
