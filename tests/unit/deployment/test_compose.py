@@ -113,7 +113,7 @@ def test_no_secret_stands_in_a_file(folder: Path, compose: Mapping[str, Any]) ->
     for service in compose["services"].values():
         for name, value in service.get("environment", {}).items():
             if SECRET.search(name):
-                assert value is None or value.startswith("${"), name
+                assert not value or value.startswith("${"), name
 
 
 def test_the_password_has_no_default() -> None:
@@ -161,6 +161,30 @@ def test_every_setting_of_the_server_exists() -> None:
     for service in (*(SERVICES[name] for name in SERVERS), CLUSTER["services"]["server"]):
         given = {key for key in service["environment"] if key.startswith("QGUIDE_")}
         assert {key.removeprefix("QGUIDE_").lower() for key in given} <= set(Settings.model_fields)
+
+
+def test_every_setting_in_the_file_of_variables_reaches_the_server() -> None:
+    for name in SERVERS:
+        assert SERVICES[name]["env_file"] == [{"path": ".env", "required": False}]
+    assert "Compose 2.24" in (ROOT / "docs" / "operate" / "docker.md").read_text()
+
+
+def test_the_server_gets_no_secret_of_another_service_and_keeps_its_address() -> None:
+    secrets = {
+        variable
+        for name, service in SERVICES.items()
+        if name not in SERVERS
+        for variable in (*service.get("environment", {}), *VARIABLE.findall(str(service)))
+        if SECRET.search(variable)
+    }
+    example = (DOCKER / ".env.example").read_text()
+    written = {name for name in secrets if re.search(rf"^#?{name}=", example, re.MULTILINE)}
+    assert written == {"GRAFANA_PASSWORD", "HF_TOKEN"}
+    for name in SERVERS:
+        environment = SERVICES[name]["environment"]
+        assert all(environment[secret] == "" for secret in written)
+        assert environment["QGUIDE_HOST"] == "0.0.0.0"
+        assert SERVICES[name]["ports"][0].endswith(f":{environment['QGUIDE_PORT']}")
 
 
 def test_a_hosted_model_can_draw_from_the_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
