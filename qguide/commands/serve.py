@@ -103,10 +103,12 @@ def _run(settings: "Settings", console: Console) -> None:
     """Serve until a signal arrives.
 
     Raises:
-        Exit: a model or the keys file cannot be loaded; the reason has been printed.
+        Exit: the address, the keys file or a model cannot be used; the reason has been printed.
     """
+    from server.access.keys import KeyFile
     from server.app import create_app
     from server.connections.config import raise_descriptor_limit, server_config
+    from server.connections.listening import bind, close, port_of
     from server.middleware.drain import DrainingServer
     from server.observability.logs import configure_logging
     from server.q_models.build import build_models
@@ -115,6 +117,11 @@ def _run(settings: "Settings", console: Console) -> None:
     configure_logging(settings.log_level)
     with ExitStack() as stack:
         with shown_errors(config_status=1):
+            # Both before the models, which may take minutes to load.
+            if settings.keys_file is not None:
+                KeyFile(settings.keys_file)
+            sockets = bind(settings.host, settings.port)
+            stack.callback(close, sockets)
             settings, process = start_vllm(settings)
             if process is not None:
                 stack.callback(process.close)
@@ -123,7 +130,8 @@ def _run(settings: "Settings", console: Console) -> None:
             app = create_app(settings, build=lambda _: models, vllm=process, games=games)
         q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))
         served = f"{models.policy.name} with {q_models}"
-        console.print(f"{served} on http://{settings.host}:{settings.port} (/docs)", markup=False)
+        address = f"http://{settings.host}:{port_of(sockets)}"
+        console.print(f"{served} on {address} (/docs)", markup=False)
         raise_descriptor_limit(settings.max_connections)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         # What exists by now lives as long as the server. A full collection that walks it stops
@@ -131,7 +139,7 @@ def _run(settings: "Settings", console: Console) -> None:
         gc.collect()
         gc.freeze()
         config = server_config(app, settings)
-        DrainingServer(config, app.state.drain, delay_s=settings.drain_delay_s).run()
+        DrainingServer(config, app.state.drain, delay_s=settings.drain_delay_s).run(sockets)
 
 
 def _reasons(error: ValidationError) -> str:
