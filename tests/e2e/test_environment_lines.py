@@ -33,6 +33,7 @@ TINY = (
     "architecture.layers=1",
     "architecture.heads=2",
     "architecture.copy_heads=0",
+    "architecture.induction_heads=0",
     "optimization.epochs=1",
     # Nearly random weights: their draws differ, so there is something to choose from.
     "optimization.lr=1e-6",

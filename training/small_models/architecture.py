@@ -1,13 +1,15 @@
 """Small Llama for training from scratch.
 
 An agent mostly copies: it finds the object that it needs in the last observation and repeats the
-object's name. Learning this by gradient descent alone takes a transformer too long on a CPU. Two
+object's name. Learning this by gradient descent alone takes a transformer too long on a CPU. Three
 initialisations give it a head start:
 
 - The vector of a numbered name that is one token, such as " cabinet 13", starts as the sum of its
   word's and its number's vectors, so that names of one kind are close together from the start.
 - Some heads start by attending to tokens equal to their own and copying them: W_Q = W_K and
   W_O = W_V^T with orthogonal rows (after Trockman and Kolter's mimetic initialization, 2023).
+- Some heads start as induction heads (Olsson et al., 2022), see `training.small_models.induction`:
+  a name of many tokens, such as a product's number, is copied on from where it was begun.
 """
 
 import re
@@ -19,8 +21,12 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 from transformers.models.llama.modeling_llama import LlamaAttention
 
+from training.small_models.induction import OFFSETS, initialise_induction
+
 COPIED = 0.2
 """Scale of a copying head's W_V and W_O, small compared to the residual stream to which it adds."""
+
+ROPE_THETA = 10_000.0
 
 NUMBERED_WORD = re.compile(r"( [^\W\d_]+)( \d+)")
 
@@ -30,6 +36,11 @@ class Architecture(BaseModel):
 
     Attributes:
         copy_heads: number of heads in each layer that start as copying heads.
+        induction_heads: number of heads in the second layer that start as induction heads, beside
+            the copying ones. Three heads of the first layer then look at the tokens before instead
+            of copying.
+        rope_theta: base of the rotary positions' wave lengths. With 10,000, few dimensions of an
+            induction head still match over hundreds of tokens.
         phrases: phrases of the environment that may become one token each.
         numbered_words: names such as "cabinet 13" may become one token.
     """
@@ -42,6 +53,9 @@ class Architecture(BaseModel):
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=6, ge=1)
     copy_heads: int = Field(default=0, ge=0)
+    # Left out of config.json where they are the defaults, so that runs of earlier versions resume.
+    induction_heads: int = Field(default=0, ge=0, exclude_if=lambda heads: heads == 0)
+    rope_theta: float = Field(default=ROPE_THETA, gt=1, exclude_if=lambda base: base == ROPE_THETA)
     context: int = Field(default=2048, ge=64)
     phrases: tuple[str, ...] = ()
     numbered_words: bool = False
@@ -52,6 +66,17 @@ class Architecture(BaseModel):
             raise ValueError(
                 f"copy_heads is {self.copy_heads} and heads {self.heads}; "
                 f"set copy_heads to at most {self.heads}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _induction_heads_have_room(self) -> Self:
+        room = self.heads - self.copy_heads if self.layers > 1 and self.heads >= len(OFFSETS) else 0
+        if self.induction_heads > room:
+            raise ValueError(
+                f"induction_heads is {self.induction_heads}, copy_heads {self.copy_heads}, heads "
+                f"{self.heads} and layers {self.layers}; induction takes two layers or more, "
+                f"{len(OFFSETS)} heads or more, and has room for {room} beside the copy heads"
             )
         return self
 
@@ -66,6 +91,7 @@ def build_llama(shape: Architecture, tokenizer: PreTrainedTokenizerBase) -> Llam
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.heads,
         max_position_embeddings=shape.context,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -76,6 +102,8 @@ def build_llama(shape: Architecture, tokenizer: PreTrainedTokenizerBase) -> Llam
         compose_numbered_words(model.model.embed_tokens.weight, tokenizer)
         for layer in model.model.layers:
             initialise_copy_heads(layer.self_attn, heads=shape.copy_heads)
+        if shape.induction_heads:
+            initialise_induction(model, after=shape.copy_heads, heads=shape.induction_heads)
     return model
 
 
