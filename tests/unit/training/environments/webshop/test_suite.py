@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from qnet.errors import ConfigError
 from training.environment import StepResult
 from training.environments.webshop.bundle import WEBSHOP, WebShopConfig, build_suite
+from training.environments.webshop.catalogue import Catalogue, Goal, Product
 from training.environments.webshop.episode import INVALID, ShoppingEpisode
 from training.environments.webshop.files import read_goals, read_products
 from training.environments.webshop.generated import (
@@ -19,6 +20,7 @@ from training.environments.webshop.generated import (
     generated_goal,
     generated_products,
 )
+from training.environments.webshop.suite import ShoppingSuite
 
 PRODUCTS = generated_products()
 GOAL = generated_goal(0, PRODUCTS)
@@ -62,6 +64,68 @@ def test_every_solution_buys_all_that_was_asked_for() -> None:
         result = play(episode, *(WEBSHOP.chat.parse_action(reply) for reply in replies))
         assert (result.reward, result.terminated) == (1, True)
         assert WEBSHOP.is_success(result.reward, result.terminated)
+
+
+def lamp(id_: str, price: float, *colors: str, attribute: str = "dimmable") -> Product:
+    return Product(
+        id=id_,
+        name=f"Brisk Desk Lamp {id_}, Usb Port, {attribute.title()}",
+        kind="home",
+        category=("lighting", "desk lamps"),
+        query="desk lamp",
+        description="",
+        features=(),
+        attributes=("usb port", attribute),
+        options={"color": colors},
+        prices=(price,),
+    )
+
+
+def lamp_shop(*products: Product, turns: int = 10) -> ShoppingSuite:
+    """A shop that lists these lamps in their order, and a goal: a red one below 30 dollars."""
+    goal = Goal("red", products[-1].id, "a red lamp", ("usb port", "dimmable"), ("red",), 30.0)
+    catalogue = Catalogue(products)
+    assert catalogue.search("usb port dimmable desk lamp") == [*products]
+    return ShoppingSuite("lamps", catalogue, [goal], turns=turns)
+
+
+LAMPS = (
+    lamp("B0A", 29.0, "pink"),
+    lamp("B0B", 31.0, "red"),
+    lamp("B0C", 19.0, "white", "pink"),
+    lamp("B0D", 9.0, "black"),
+    lamp("B0E", 25.0, "pink", "red"),
+)
+
+
+def test_a_solution_opens_what_fits_by_the_results_until_one_has_the_options() -> None:
+    suite = lamp_shop(*LAMPS[:3], LAMPS[4])
+    assert suite.gold_replies(suite.tasks[0]) == [
+        "Thought: I search for it.\nAction: search[usb port dimmable desk lamp]",
+        "Thought: B0A could be it.\nAction: click[B0A]",
+        "Thought: It has no red.\nAction: click[< Prev]",
+        # B0B is over the price, which the results show.
+        "Thought: B0C could be it.\nAction: click[B0C]",
+        "Thought: It has no red.\nAction: click[< Prev]",
+        "Thought: B0E could be it.\nAction: click[B0E]",
+        "Thought: It should be red.\nAction: click[red]",
+        "Thought: This is what I need.\nAction: click[Buy Now]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turns", "opened"),
+    [(10, "ACDE"), (9, "ACE"), (8, "ACE"), (7, "AE"), (6, "AE"), (5, "E"), (4, "E")],
+)
+def test_a_solution_leaves_turns_for_the_purchase(turns: int, opened: str) -> None:
+    suite = lamp_shop(*LAMPS, turns=turns)
+    replies = suite.gold_replies(suite.tasks[0])
+    clicks = [reply.partition("click[B0")[2] for reply in replies]
+    assert "".join(click[:1] for click in clicks) == opened
+    assert len(replies) <= turns
+    episode = suite.make(suite.tasks[0])
+    episode.reset()
+    assert play(episode, *(WEBSHOP.chat.parse_action(reply) for reply in replies)).reward == 1
 
 
 def test_options_that_were_not_chosen_cost_their_parts() -> None:
