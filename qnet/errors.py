@@ -14,6 +14,7 @@ QGuideError
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
 ├── RoutingError                 a change that would let a name lead nowhere, or to two Q models
 ├── ScorerUnavailableError       no Q can be given: a dead scorer, a full queue, or no time left
+│   ├── DeadlineExceededError    the time was up while candidates were drawn or scored
 │   ├── OverloadedError          the queue is full
 │   ├── UnscorableError          the trunk's server refused this input
 │   ├── JudgeAnswerError         a judge's answer holds no score
@@ -115,7 +116,11 @@ class RoutingError(QGuideError):
 
 
 class ScorerUnavailableError(QGuideError):
-    """No Q can be given: the scorer is dead, its queue is full, or the time is up."""
+    """No Q can be given: the scorer is dead, or gave no usable answer."""
+
+
+class DeadlineExceededError(ScorerUnavailableError):
+    """The request's time was up; the message says if candidates were being drawn or scored."""
 
 
 class UpstreamError(QGuideError):

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
-from qnet.errors import ScorerUnavailableError
+from qnet.errors import DeadlineExceededError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,27 @@ class Deadline:
         return cls(asyncio.get_running_loop().time() + timeout_s, timeout_s, remedy)
 
     @asynccontextmanager
-    async def enforce(self) -> AsyncIterator[None]:
+    async def enforce(self, doing: str) -> AsyncIterator[None]:
         """Cancel the block when the time is up, and with it what still waits for the device.
 
+        Args:
+            doing: work of the block, for the error: "candidates were being drawn".
+
         Raises:
-            ScorerUnavailableError: the time is up.
+            DeadlineExceededError: the time is up.
         """
         try:
             async with asyncio.timeout_at(self.at):
                 yield
         except TimeoutError as error:
-            raise ScorerUnavailableError(
-                f"no answer within {self.timeout_s:g} s; {self.remedy}"
+            raise DeadlineExceededError(
+                f"no answer within {self.timeout_s:g} s, {doing}; {self.remedy}"
             ) from error
 
 
 NO_DEADLINE: Final = Deadline()
+
+DRAWING: Final = "candidates were still being drawn"
+SCORING: Final = "candidates were still being scored"
+REWORDING: Final = "the task was still being reworded"
+"""Work that a deadline can end."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from qnet.decision.deadline import NO_DEADLINE, Deadline
+from qnet.decision.deadline import DRAWING, NO_DEADLINE, REWORDING, SCORING, Deadline
 from qnet.decision.decide import Decision, Guidance, StepTimings, decide
 from qnet.decision.perturbation import Paraphraser, PerturbedPolicy, different_texts, find_task
 from qnet.types import (
@@ -62,7 +62,8 @@ async def guide(
         InvalidCandidatesError: M is below 1.
         InvalidRequestError: the perturbation's task is not in the first user message.
         HistoryTooLongError: the history does not fit the policy or the Q model.
-        ScorerUnavailableError: no Q can be given, or not in time.
+        ScorerUnavailableError: no Q can be given.
+        DeadlineExceededError: the time is up.
         UpstreamError: the policy's upstream failed.
     """
     further: dict[DrawRole, Policy] = {"refine": policy}
@@ -72,7 +73,7 @@ async def guide(
         return await _Driver(policy, scorer, deadline, further).run(history, guidance)
     started = perf_counter()
     place = find_task(history, task=perturbation.task, markers=perturbation.markers)
-    async with deadline.enforce():
+    async with deadline.enforce(REWORDING):
         paraphrases = await perturbation.paraphraser.paraphrase(
             place.text(history), n=max(guidance.num_candidates - 1, 0)
         )
@@ -137,7 +138,8 @@ class _Driver:
     ) -> Sequence[Candidate] | ScoreResult:
         started = perf_counter()
         try:
-            async with self._deadline.enforce():
+            is_score = isinstance(request, ScoreRequest)
+            async with self._deadline.enforce(SCORING if is_score else DRAWING):
                 if isinstance(request, ScoreRequest):
                     return await self._scorer.score(request)
                 policy = self._further.get(request.role, self._policy)

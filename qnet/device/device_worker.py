@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from qnet.device.device_thread import DeviceThread
 from qnet.device.fair_thread import QueuedRequest
-from qnet.errors import ScorerUnavailableError, UnscorableError
+from qnet.errors import DeadlineExceededError, ScorerUnavailableError, UnscorableError
 from qnet.tenant import current_tenant
 from qnet.types import Slices
 from qnet.usage import TokenUsage, total_of
@@ -100,7 +100,8 @@ class DeviceWorker(Generic[Request, Result]):
                 is the request's.
 
         Raises:
-            ScorerUnavailableError: the thread is dead, its queue full or `timeout_s` past.
+            ScorerUnavailableError: the thread is dead or its queue full.
+            DeadlineExceededError: `timeout_s` is past.
         """
         tenant = current_tenant()
         cost = self._cost(request)
@@ -115,7 +116,7 @@ class DeviceWorker(Generic[Request, Result]):
             ended = "answered"
         except TimeoutError as error:
             ended = "given_up"
-            raise ScorerUnavailableError(
+            raise DeadlineExceededError(
                 f"the device gave no answer within {timeout_s} s; allow more or try again later"
             ) from error
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from qnet.errors import (
     CheckpointError,
     ConfigError,
+    DeadlineExceededError,
     EnvironmentFailureError,
     EpisodeClosedError,
     HistoryTooLongError,
@@ -74,6 +75,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     JudgeBusyError: (503, "judge_busy"),
     JudgeRefusedError: (502, "judge_refused"),
     JudgeAnswerError: (502, "judge_unreadable"),
+    DeadlineExceededError: (503, "deadline_exceeded"),
     ScorerUnavailableError: (503, "scorer_unavailable"),
     UpstreamTimeoutError: (504, "upstream_timeout"),
     UpstreamBusyError: (429, "upstream_busy"),

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
 
-from qnet.decision.deadline import Deadline
+from qnet.decision.deadline import SCORING, Deadline
 from qnet.decision.history_window import LongHistory
 from qnet.decision.selection import Distinct, Reason, distinct, select
 from qnet.types import History, HistoryWindow, Message, ScoreRequest
@@ -181,7 +181,7 @@ class ScoringService:
         choices = SCORE if long_history else Choices()
         scorer = LongHistoryScorer(q_model, long_history or "error", choices)
         asked = perf_counter()
-        async with self.deadline.enforce():
+        async with self.deadline.enforce(SCORING):
             result = await scorer.score(request)
         score_s = perf_counter() - asked
         self.metrics.candidates.observe(len(unique.messages))

@@ -179,12 +179,21 @@ def test_what_would_only_fail_again_is_raised_at_once(
     assert next(replies) is OK
 
 
-def test_the_last_refusal_is_raised_with_all_that_was_said() -> None:
-    last = refused(503, "scorer_unavailable", retry_after="1", x_request_id="r1")
-    with pytest.raises(errors.ScorerUnavailableError) as caught:
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("scorer_unavailable", errors.ScorerUnavailableError),
+        ("deadline_exceeded", errors.DeadlineExceededError),
+    ],
+)
+def test_the_last_refusal_is_raised_with_all_that_was_said(
+    code: str, kind: type[errors.RefusedError]
+) -> None:
+    last = refused(503, code, retry_after="1", x_request_id="r1")
+    with pytest.raises(kind) as caught:
         waits_before(repeat(last))
     error = caught.value
-    assert (error.status, error.code, error.request_id) == (503, "scorer_unavailable", "r1")
+    assert (error.status, error.code, error.request_id) == (503, code, "r1")
     assert error.retry_after_s == 1
     assert str(error) == "not now (request r1)"
 

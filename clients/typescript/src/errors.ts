@@ -29,6 +29,7 @@
  *     │   └── TokensUsedUpError    no tokens are left for the day
  *     ├── UnavailableError         502, 503, 504: unavailable for now
  *     │   ├── ScorerUnavailableError
+ *     │   ├── DeadlineExceededError  the server's time limit, or the request's, was up
  *     │   ├── OverloadedError      the server's queue is full
  *     │   ├── UpstreamFailedError  the server behind the policy failed, is slow or is gone
  *     │   └── DrainingError        the server is shutting down; another may answer
@@ -218,14 +219,20 @@ export class UnavailableError extends RefusedError {
   override readonly name:
     | "UnavailableError"
     | "ScorerUnavailableError"
+    | "DeadlineExceededError"
     | "OverloadedError"
     | "UpstreamFailedError"
     | "DrainingError" = "UnavailableError";
 }
 
-/** The Q model gave no answer, or none in time. */
+/** The Q model gave no answer. */
 export class ScorerUnavailableError extends UnavailableError {
   override readonly name = "ScorerUnavailableError";
+}
+
+/** The server's time limit, or the request's, was up; the message says during which work. */
+export class DeadlineExceededError extends UnavailableError {
+  override readonly name = "DeadlineExceededError";
 }
 
 /** The server's queue is full. */
@@ -270,6 +277,7 @@ const OF_CODE: ReadonlyMap<string, RefusedClass> = new Map<string, RefusedClass>
   ["tokens_used_up", TokensUsedUpError],
   ["insufficient_quota", TokensUsedUpError],
   ["scorer_unavailable", ScorerUnavailableError],
+  ["deadline_exceeded", DeadlineExceededError],
   ["overloaded", OverloadedError],
   ["upstream_failed", UpstreamFailedError],
   ["upstream_timeout", UpstreamFailedError],

@@ -6,6 +6,7 @@ export { Episode, type EpisodeOptions, type Observation } from "./episode.js";
 export {
   BodyTooLargeError,
   ConflictError,
+  DeadlineExceededError,
   DrainingError,
   EpisodeClosedError,
   EpisodeError,

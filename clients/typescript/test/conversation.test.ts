@@ -86,17 +86,22 @@ test("what is undefined of the retries is as if it were not said", async (t) => 
   assert.equal(asked.length, 3);
 });
 
-test("the last refusal is thrown with all that was said", async (t) => {
-  const { url, asked } = await answering(t, (_, response) =>
-    refuse(response, 503, "scorer_unavailable", { "Retry-After": "0" }),
-  );
-  const error = await thrownBy(new QGuide(url, { retry: AT_ONCE }).act(TASK));
-  assert.ok(error instanceof qguide.ScorerUnavailableError);
-  assert.deepEqual([error.status, error.code, error.requestId], [503, "scorer_unavailable", "r1"]);
-  assert.equal(error.message, "not now; come back later (request r1)");
-  assert.equal(error.retryAfterMs, 0);
-  assert.equal(asked.length, 3);
-});
+for (const [code, kind] of [
+  ["scorer_unavailable", qguide.ScorerUnavailableError],
+  ["deadline_exceeded", qguide.DeadlineExceededError],
+] as const) {
+  test(`the last refusal is thrown with all that was said: ${code}`, async (t) => {
+    const { url, asked } = await answering(t, (_, response) =>
+      refuse(response, 503, code, { "Retry-After": "0" }),
+    );
+    const error = await thrownBy(new QGuide(url, { retry: AT_ONCE }).act(TASK));
+    assert.ok(error instanceof kind);
+    assert.deepEqual([error.status, error.code, error.requestId], [503, code, "r1"]);
+    assert.equal(error.message, "not now; come back later (request r1)");
+    assert.equal(error.retryAfterMs, 0);
+    assert.equal(asked.length, 3);
+  });
+}
 
 /** An address that was somebody's a moment ago. */
 async function nobodysUrl(): Promise<string> {

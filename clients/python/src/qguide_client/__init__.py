@@ -14,6 +14,7 @@ from qguide_client.episode import AsyncEpisode, Episode
 from qguide_client.errors import (
     BodyTooLargeError,
     ConflictError,
+    DeadlineExceededError,
     DrainingError,
     EpisodeClosedError,
     EpisodeError,
@@ -62,6 +63,7 @@ __all__ = [
     "AsyncQGuide",
     "BodyTooLargeError",
     "ConflictError",
+    "DeadlineExceededError",
     "Decision",
     "DrainingError",
     "Episode",

@@ -28,6 +28,7 @@ QGuideError
     │   └── TokensUsedUpError    no tokens are left for the day
     ├── UnavailableError         502, 503, 504: unavailable for now
     │   ├── ScorerUnavailableError
+    │   ├── DeadlineExceededError  the server's time limit, or the request's, was up
     │   ├── OverloadedError      the server's queue is full
     │   ├── UpstreamFailedError  the server behind the policy failed, is slow or is gone
     │   └── DrainingError        the server is shutting down; another may answer
@@ -178,7 +179,11 @@ class UnavailableError(RefusedError):
 
 
 class ScorerUnavailableError(UnavailableError):
-    """The Q model gave no answer, or none in time."""
+    """The Q model gave no answer."""
+
+
+class DeadlineExceededError(UnavailableError):
+    """The server's time limit, or the request's, was up; the message says during which work."""
 
 
 class OverloadedError(UnavailableError):
@@ -216,6 +221,7 @@ OF_CODE: Final[dict[str, type[RefusedError]]] = {
     "tokens_used_up": TokensUsedUpError,
     "insufficient_quota": TokensUsedUpError,
     "scorer_unavailable": ScorerUnavailableError,
+    "deadline_exceeded": DeadlineExceededError,
     "overloaded": OverloadedError,
     "upstream_failed": UpstreamFailedError,
     "upstream_timeout": UpstreamFailedError,

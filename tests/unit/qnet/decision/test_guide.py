@@ -91,7 +91,11 @@ class _FailingScorer:
         (ScorerUnavailableError("the thread is dead"), "the thread is dead"),
         (HistoryTooLongError("history has 9,999 tokens"), "history has 9,999 tokens"),
         (RuntimeError("CUDA out of memory on 'a secret'"), "the Q model failed"),
-        (None, "no answer within 1 s; ask for less or try again later"),
+        (
+            None,
+            "no answer within 1 s, candidates were still being scored; "
+            "ask for less or try again later",
+        ),
     ],
 )
 async def test_a_fallback_takes_the_first_candidate_and_says_why(

@@ -309,7 +309,9 @@ def test_a_decision_that_takes_too_long_is_503(serve: Serve) -> None:
     finally:
         scorer.go.set()
     assert response.status_code == 503
-    assert "within 3" in response.json()["error"]["message"]
+    error = response.json()["error"]
+    assert error["code"] == "deadline_exceeded"
+    assert "within 3 s, candidates were still being scored" in error["message"]
     assert act(client, [USER]).status_code == 200
 
 
@@ -324,8 +326,9 @@ def test_a_caller_may_want_an_answer_sooner_but_not_later(serve: Serve, wanted_s
     finally:
         scorer.go.set()
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-    said = f"no answer within {min(float(wanted_s), 0.1)} s"
+    said = f"no answer within {min(float(wanted_s), 0.1)} s, candidates were still being scored"
     assert said in response.json()["error"]["message"]
+    assert response.json()["error"]["code"] == "deadline_exceeded"
 
 
 @pytest.mark.parametrize("wanted_s", ["0", "-1", "nan", "inf", "soon"])

@@ -61,7 +61,8 @@ def test_a_draw_that_is_cut_off_is_timed(serve: Serve) -> None:
 
     client = serve(build=lambda _: models_of(Hanging(), ScriptedScorer({}), DeviceThread()))
     late = client.post("/v1/act", json=ACT, headers={"X-QGuide-Timeout-S": "0.2"})
-    assert late.status_code == 503
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "deadline_exceeded")
+    assert "within 0.2 s, candidates were still being drawn" in late.json()["error"]["message"]
     assert counted(client, "stage_seconds_count", stage="sample") == 1
     # The deadline begins a little before the stage.
     assert counted(client, "stage_seconds_sum", stage="sample") >= 0.1
