@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from qnet.device.device_thread import DeviceThread
+from qnet.errors import ConfigError
 from qnet.models.checkpoint import LoadedPolicy, load_policy, load_q_model
 from qnet.policies.local import LocalPolicy
 from qnet.scoring.build import build_serving_scorer
@@ -21,7 +22,9 @@ def build_local_policy(
 
     Raises:
         CheckpointError: the folder is no policy's.
+        ConfigError: the device is not available.
     """
+    check_device(settings.device)
     _set_threads(settings)
     loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
     policy = LocalPolicy(
@@ -38,7 +41,9 @@ def build_local_source(settings: Settings, folder: Path, source: Source) -> Scor
 
     Raises:
         CheckpointError: the folder is no Q model's.
+        ConfigError: the device is not available.
     """
+    check_device(settings.device)
     _set_threads(settings)
     loaded = load_q_model(folder, dtype=_dtype(settings))
 
@@ -58,6 +63,31 @@ def build_local_source(settings: Settings, folder: Path, source: Source) -> Scor
         precision=settings.dtype,
         renderer=loaded.renderer,
     )
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch cannot use, before weights are read for it.
+
+    Raises:
+        ConfigError: torch does not know the device, or finds none.
+    """
+    given, otherwise = f"QGUIDE_DEVICE is {name!r}, but", "or set QGUIDE_DEVICE=cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"{given} torch knows no such device; set cpu, cuda or cuda:1") from error
+    if device.type != "cuda":
+        return
+    if not torch.backends.cuda.is_built():
+        raise ConfigError(
+            f"{given} torch {torch.__version__} is built without CUDA; install torch's build for "
+            f"CUDA, {otherwise}"
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        raise ConfigError(
+            f"{given} torch finds {count} CUDA devices; see what nvidia-smi lists, {otherwise}"
+        )
 
 
 def _set_threads(settings: Settings) -> None:
