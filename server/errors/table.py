@@ -1,7 +1,8 @@
 """The table from error classes to HTTP statuses, and the handlers that apply it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, inf
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -50,7 +51,6 @@ from server.errors.types import (
     UnauthorizedError,
     UntrustedHostError,
 )
-from server.messages.schemas import SHAPES
 
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 422, 429, 431, 500, 502, 503, 504)
 """Every status that an error response can have."""
@@ -192,11 +192,32 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
     if isinstance(first["input"], bytes):
         message = "the body is not declared as JSON; send Content-Type: application/json"
         return error_response(request, 422, "malformed_body", message)
-    place = ".".join(str(part) for part in first["loc"] if part not in SHAPES)
-    message = f"{place}: {first['msg']}"
+    if first["type"] == "json_invalid":
+        message = f"the body is not JSON at character {first['loc'][-1]}: {first['ctx']['error']}"
+        return error_response(request, 422, "malformed_body", message)
+    source, *parts = first["loc"]
+    if source == "body":
+        parts = _named_by_caller(parts, error.body, is_missing=first["type"] == "missing")
+    field = ".".join(map(str, parts))
+    message = f"{source}.{field}: {first['msg']}" if field else f"{source}: {first['msg']}"
     if isinstance(first["input"], str | int | float):
         message += f" (it is {str(first['input'])[:_SHOWN_CHARACTERS]!r})"
-    return error_response(request, 422, "malformed_body", message, param=place[len("body.") :])
+    return error_response(request, 422, "malformed_body", message, param=field or None)
+
+
+def _named_by_caller(parts: Sequence[str | int], body: Any, *, is_missing: bool) -> list[str | int]:
+    """The place in the body, without the branches of unions that validation puts between.
+
+    Args:
+        is_missing: the last part is the name of a field that the body lacks.
+    """
+    named: list[str | int] = []
+    for part in parts[:-1] if is_missing else parts:
+        is_index = isinstance(part, int) and isinstance(body, list) and part < len(body)
+        if is_index or (isinstance(body, dict) and part in body):
+            body = body[part]
+            named.append(part)
+    return [*named, *(parts[-1:] if is_missing else ())]
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

@@ -19,13 +19,12 @@ from qnet.openai_messages import (
 )
 from qnet.types import Message, Role
 
+# Tags of the schemas that one path accepts; they are not fields.
 OUR_SHAPE: Final = "(ours)"
 VLLM_SHAPE: Final = "(vLLM's)"
 JINA_SHAPE: Final = "(Jina's)"
 TEI_SHAPE: Final = "(TEI's)"
 VOYAGE_SHAPE: Final = "(Voyage's)"
-SHAPES: Final = (OUR_SHAPE, VLLM_SHAPE, JINA_SHAPE, TEI_SHAPE, VOYAGE_SHAPE)
-"""Tags of the schemas that one path accepts; they are not fields, so errors omit them."""
 
 NOT_EMPTY: Final[dict[str, Any]] = {"minItems": 1}
 """For the OpenAPI document only: an empty list is answered with a 400 that names the remedy."""

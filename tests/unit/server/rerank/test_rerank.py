@@ -125,7 +125,7 @@ def test_the_two_shapes_of_v1_score_are_told_apart_by_their_fields(client: TestC
     [
         ({"candidates": DOCUMENTS}, "body.messages: Field required"),
         ({"text_1": QUERY}, "body.messages: Field required"),
-        ({"text_1": QUERY, "text_2": 3}, "body.text_2.str: "),
+        ({"text_1": QUERY, "text_2": 3}, "body.text_2: "),
         ({"text_2": DOCUMENTS}, "give either queries (or text_1 or data_1) or messages"),
         ([], "body: "),
     ],
