@@ -88,7 +88,7 @@ class AliasTable:
         name = plain_name(version)
         if version in self.versions:
             raise RoutingError(
-                f"{version} is already served; unload it first or choose another version"
+                f"{version} is already served; drop it first or choose another version"
             )
         if name in self.aliases and name not in self._plain_names:
             raise RoutingError(f"{name!r} is an alias; choose another name")
@@ -112,14 +112,29 @@ class AliasTable:
         shadows = {n: target for n, target in self.shadows.items() if n != name}
         return AliasTable(left, aliases, shadows)
 
-    def move(self, alias: str, to: Shares) -> "AliasTable":
-        """Set the target of an alias, which may be new."""
+    def move(self, alias: str, to: Shares | None) -> "AliasTable":
+        """Set the target of an alias, which may be new; None removes it."""
+        if to is None:
+            return self._without(alias)
         return replace(self, aliases={**self.aliases, alias: dict(to)})
 
     def shadow(self, name: str, by: str | None) -> "AliasTable":
         """Set the shadow of the Q model `name`; None removes it."""
         kept = {n: target for n, target in self.shadows.items() if n != name}
         return replace(self, shadows=kept if by is None else {**kept, name: by})
+
+    def _without(self, alias: str) -> "AliasTable":
+        if alias not in self.aliases:
+            raise UnknownModelError(
+                f"there is no alias {alias!r}; this server has {', '.join(sorted(self.aliases))}"
+            )
+        if alias in self._plain_names:
+            raise RoutingError(f"{alias!r} is the name of a Q model; drop its versions instead")
+        if alias == DEFAULT:
+            raise RoutingError(
+                f"{DEFAULT!r} answers requests that name no Q model; point it to another one"
+            )
+        return replace(self, aliases={a: to for a, to in self.aliases.items() if a != alias})
 
     @property
     def _plain_names(self) -> set[str]:

@@ -46,7 +46,7 @@ DEMO_Q = {
 
 _VERSION_DIGITS: Final = 12
 _FAKE_VERSION: Final = "0"
-_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,7}")
 _SHADOW_END_S = 1.0
 
 
@@ -146,14 +146,14 @@ class Models:
         """Verify and serve the Q model of a subfolder of `models_dir`, one load at a time.
 
         Args:
-            folder: name of the subfolder.
+            folder: path of the subfolder.
             version: None takes the start of the manifest's hash.
             replacing: see `AliasTable.add`.
 
         Raises:
             CheckpointError: it does not match its manifest, or cannot be run.
             ConfigError: its vLLM trunk server is unsuitable.
-            InvalidRequestError: `folder` is not a plain name.
+            InvalidRequestError: `folder` is no plain relative path.
             RoutingError: the name is taken, or the version is already served.
             UnknownModelError: there is no such folder.
         """
@@ -298,8 +298,8 @@ def _folder_beneath(models_dir: Path | None, folder: str) -> Path:
         raise InvalidRequestError("loading Q models is disabled; set QGUIDE_MODELS_DIR")
     if not _FOLDER.fullmatch(folder):
         raise InvalidRequestError(
-            f"{folder!r} is not a plain folder name; use 1 to 128 letters, digits and ._-, "
-            "starting with a letter or digit"
+            f"{folder!r} is no folder in QGUIDE_MODELS_DIR; send a relative path whose at most 8 "
+            "names have 1 to 128 letters, digits and ._- and start with a letter or digit"
         )
     path = models_dir.resolve() / folder
     if not path.is_dir() or path.resolve() != path:

@@ -289,11 +289,12 @@ class QModels:
         """
         self._change(self.routes.drop(version))
 
-    def move(self, alias: str, to: Shares) -> None:
-        """Set the target of an alias, effective from the next request.
+    def move(self, alias: str, to: Shares | None) -> None:
+        """Set the target of an alias, effective from the next request; None removes it.
 
         Raises:
-            RoutingError: it would resolve to nothing, to itself or to two things.
+            RoutingError: it would resolve to nothing, to itself or to two things, or may not go.
+            UnknownModelError: there is no such alias to remove.
         """
         self._change(self.routes.move(alias, to))
 

@@ -63,7 +63,7 @@ class ModelList(Body):
 class LoadRequest(Body):
     """A checkpoint to load and serve."""
 
-    folder: str = Field(description="name of a folder in QGUIDE_MODELS_DIR")
+    folder: str = Field(description="a folder in QGUIDE_MODELS_DIR, such as `qnet/checkpoint`")
     name: str
     version: str | None = Field(
         default=None, description="null takes the start of the manifest's SHA-256"
@@ -85,7 +85,9 @@ class AliasRequest(Body):
     """An alias and its new target."""
 
     alias: str
-    to: str | dict[str, float] = Field(description="a Q model, or several and their shares")
+    to: str | dict[str, float] | None = Field(
+        description="a Q model, or several and their shares; null removes the alias"
+    )
 
 
 class ShadowRequest(Body):

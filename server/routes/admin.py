@@ -33,8 +33,8 @@ async def drop_q_model(body: DropRequest, models: ModelsDep) -> ModelList:
 
 @router.post("/alias")
 async def move_alias(body: AliasRequest, models: ModelsDep) -> ModelList:
-    """Point an alias to another Q model, or split its episodes, from the next request on."""
-    models.q_models.move(body.alias, shares_of(body.to))
+    """Point an alias to another Q model, split its episodes or remove it, from the next request."""
+    models.q_models.move(body.alias, None if body.to is None else shares_of(body.to))
     return model_list(models)
 
 

@@ -140,12 +140,55 @@ def test_a_bad_checkpoint_is_refused_with_its_reason(
 
 
 @pytest.mark.parametrize(
-    "folder", ["../secret", "/etc", "..", ".", "", "good/../good", "a\\b", "~"]
+    "folder", ["../secret", "/etc", "..", ".", "", "good/../good", "good/", "a\\b", "~"]
 )
 def test_a_path_is_no_folders_name(admin: TestClient, folder: str) -> None:
     answer = post(admin, "load", folder=folder, name="shop")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
-    assert "is not a plain folder name" in answer.json()["error"]["message"]
+    assert (
+        "is no folder in QGUIDE_MODELS_DIR; send a relative path"
+        in answer.json()["error"]["message"]
+    )
+
+
+def test_a_folder_may_lie_in_a_run(admin: TestClient, models_dir: Path) -> None:
+    (models_dir / "qnet").mkdir()
+    (models_dir / "good").rename(models_dir / "qnet" / "checkpoint")
+    answer = post(admin, "load", folder="qnet/checkpoint", name="shop", version="v1")
+    assert answer.status_code == 200, answer.text
+    assert "shop@v1" in served(admin)
+
+
+def test_a_link_on_the_way_leads_nowhere(admin: TestClient, models_dir: Path) -> None:
+    (models_dir / "runs").symlink_to(models_dir.parent)
+    answer = post(admin, "load", folder="runs/secret", name="shop")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_model")
+
+
+def test_an_alias_is_removed_with_null(admin: TestClient) -> None:
+    assert "trial" in post(admin, "alias", alias="trial", to="other@0").json()["aliases"]
+    refused = post(admin, "drop", q_model="other@0")
+    assert refused.status_code == 409
+    assert "trial" not in post(admin, "alias", alias="trial", to=None).json()["aliases"]
+    assert post(admin, "drop", q_model="other@0").status_code == 200
+    again = post(admin, "alias", alias="trial", to=None)
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "unknown_model")
+
+
+@pytest.mark.parametrize(
+    ("alias", "said"),
+    [
+        ("default", "answers requests that name no Q model"),
+        ("other", "is the name of a Q model; drop its versions instead"),
+        ("trial", "'second' would point to 'trial'"),
+    ],
+)
+def test_an_alias_that_is_needed_stays(admin: TestClient, alias: str, said: str) -> None:
+    post(admin, "alias", alias="trial", to="other@0")
+    post(admin, "alias", alias="second", to="trial")
+    refused = post(admin, "alias", alias=alias, to=None)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "routing_refused")
+    assert said in refused.json()["error"]["message"]
 
 
 def test_a_link_leads_nowhere(admin: TestClient, models_dir: Path) -> None:
@@ -159,7 +202,7 @@ def test_a_link_leads_nowhere(admin: TestClient, models_dir: Path) -> None:
 def test_a_version_that_is_served_is_not_loaded_over(admin: TestClient) -> None:
     answer = post(admin, "load", folder="good", name="demo", version="0")
     assert answer.status_code == 409
-    assert "demo@0 is already served" in answer.json()["error"]["message"]
+    assert "demo@0 is already served; drop it first" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["load", "drop", "alias", "shadow"])
