@@ -63,7 +63,7 @@ class ModelList(Body):
 class LoadRequest(Body):
     """A checkpoint to load and serve."""
 
-    folder: str = Field(description="a folder in QGUIDE_MODELS_DIR, such as `qnet/checkpoint`")
+    folder: str = Field(description="a folder in QGUIDE_MODELS_DIR, such as `shop-0042/checkpoint`")
     name: str
     version: str | None = Field(
         default=None, description="null takes the start of the manifest's SHA-256"
