@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+_A_MODEL: Final = "/v1/models/"
 _CONTEXT: Final = "context_length_exceeded"
 OPENAI_CODES: Final = {
     "unknown_model": "model_not_found",
@@ -39,9 +40,9 @@ class UpstreamWords:
 NO_WORDS: Final = UpstreamWords()
 
 
-def speaks_openai(path: str) -> bool:
+def speaks_openai(method: str, path: str) -> bool:
     """True for the routes whose clients expect OpenAI's error format."""
-    return path in _PATHS
+    return path in _PATHS or (method == "GET" and path.startswith(_A_MODEL))
 
 
 def openai_detail(

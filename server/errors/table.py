@@ -95,8 +95,10 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
 """Status and code by error class, subclasses before their base classes."""
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+_API = "/v1/"
 UNREADABLE = "the body is not JSON in UTF-8, or nested too deeply; send one JSON object"
 _SHOWN_CHARACTERS = 40
+_SHOWN_PATH = 100
 
 _log = structlog.get_logger(__name__)
 
@@ -134,7 +136,8 @@ def error_response(
         status, body = anthropic_body(status, code, message, request_id, details)
     else:
         detail = {"code": code, "message": message}
-        if speaks_openai(path):
+        unrouted = code == HTTP_CODES[404] and path.startswith(_API)  # OpenAI's, as far as known
+        if unrouted or speaks_openai(request.method, path):
             status, detail = openai_detail(status, code, message, param, upstream)
         body = {"error": {**detail, "request_id": request_id, **_figures(details)}}
     headers = {}
@@ -226,7 +229,10 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     if error.status_code == 400:  # FastAPI's answer to a body that no parser could read
         return error_response(request, 422, "malformed_body", UNREADABLE)
     code = HTTP_CODES.get(error.status_code, "invalid_request")
-    response = error_response(request, error.status_code, code, str(error.detail))
+    message = str(error.detail)
+    if error.status_code == 404 and request.url.path.startswith(_API):
+        message = f"there is no path {request.url.path[:_SHOWN_PATH]!r}; /docs lists all paths"
+    response = error_response(request, error.status_code, code, message)
     response.headers.update(error.headers or {})  # a 405 lists the allowed methods in `Allow`
     return response
 

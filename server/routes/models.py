@@ -6,6 +6,8 @@ from fastapi import APIRouter
 
 from qnet.errors import UnknownModelError
 from qnet.models.manifest import Manifest
+from server.chat.schemas import OpenAIErrorBody
+from server.errors.table import STATUSES
 from server.q_models.aliases import DEFAULT
 from server.q_models.build import Models, ServedPolicy
 from server.q_models.judge import JudgeQModel
@@ -24,7 +26,10 @@ async def list_models(models: ModelsDep) -> ModelList:
     return model_list(models)
 
 
-@router.get("/models/{model_id:path}")
+@router.get(
+    "/models/{model_id:path}",
+    responses={status: {"model": OpenAIErrorBody} for status in STATUSES},
+)
 async def show_model(model_id: str, models: ModelsDep) -> ModelCard:
     """Show a policy or a Q model by any of its names; a split has no single model."""
     listed = model_list(models)

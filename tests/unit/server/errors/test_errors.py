@@ -261,6 +261,25 @@ def test_a_wrong_address_has_the_same_shape(client: TestClient, path: str, code:
     assert set(response.json()["error"]) == {"code", "message", "request_id"}
 
 
+@pytest.mark.parametrize(
+    ("path", "code", "said"),
+    [
+        ("/v1/nope", "not_found", "there is no path '/v1/nope'; /docs lists all paths"),
+        ("/v1/chat/nope", "not_found", "there is no path '/v1/chat/nope'"),
+        ("/v1/models/nope", "model_not_found", "there is no single model 'nope'"),
+    ],
+)
+def test_what_openais_api_lacks_here_is_told_in_openais_format(
+    client: TestClient, path: str, code: str, said: str
+) -> None:
+    response = client.get(path)
+    error = response.json()["error"]
+    assert response.status_code == 404
+    assert set(error) == {"message", "type", "param", "code", "request_id"}
+    assert (error["type"], error["code"]) == ("invalid_request_error", code)
+    assert said in error["message"]
+
+
 def test_a_wrong_method_is_told_the_right_ones(client: TestClient) -> None:
     response = client.get("/v1/act")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")

@@ -134,7 +134,7 @@ def test_a_name_that_is_no_one_models_is_404(serve: Serve, name: str) -> None:
     settings = FAKES.model_copy(update={"aliases": {"both": {"demo": 1, "other": 1}}})
     response = serve(settings).get(f"/v1/models/{name}")
     error = response.json()["error"]
-    assert (response.status_code, error["code"]) == (404, "unknown_model")
+    assert (response.status_code, error["code"]) == (404, "model_not_found")
     assert f"no single model '{name}'; this server has scripted, " in error["message"]
 
 
