@@ -17,9 +17,15 @@ from training.environments.alfworld.generate import generate_games
 FOLDER = ROOT / "training" / "configs" / "alfworld" / "low"
 TRAIN_GAMES, VALID_GAMES = 8, 1
 EXPERTS, OTHERS, HELD_BACK = "0:4", "4:7", "7:8"
-SLICES = {"0:300": EXPERTS, "300:600": OTHERS, "300:400": OTHERS, "300:310": OTHERS}
+SLICES = {"0:300": EXPERTS, "300:600": OTHERS, "300:400": OTHERS}
 """Slices of the table, and those of the few games here."""
-IN_THE_FILE = {"collect.toml": EXPERTS, "groups_held_back.toml": HELD_BACK}
+IN_THE_FILE = {
+    "collect.toml": EXPERTS,
+    "ipr.toml": EXPERTS,
+    "explore_mcts.toml": OTHERS,
+    "rro.toml": OTHERS,
+    "groups_held_back.toml": HELD_BACK,
+}
 """Job files whose stage takes its games from them."""
 
 TRAINED = ("optimization.epochs=1", "optimization.processes=1")

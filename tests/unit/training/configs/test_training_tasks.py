@@ -39,7 +39,6 @@ HELD_BACK = ("held_back_groups", "held_back_pairs", "other_pairs")
 JOBS = {job.replace("-", "_"): job for job in JOB_CONFIGS} | {
     "train_value": "train-qnet",
     "ablation": "train-qnet",
-    "searches": "explore",
 }
 TRAINERS = (SftConfig, TrainQNetConfig, TrainDpoConfig, TrainPolicyConfig)
 

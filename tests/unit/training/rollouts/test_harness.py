@@ -98,6 +98,7 @@ def test_a_run_is_not_resumed_with_another_classifier(
     tmp_path: Path, name: str, value: object
 ) -> None:
     open_with(tmp_path, served())
+    (tmp_path / "metrics.jsonl").write_text("{}\n")  # as if a task had been played
     with pytest.raises(ConfigError, match=rf"inference.classifiers.q.{name} was"):
         open_with(tmp_path, served(**{name: value}))
 
