@@ -1,12 +1,15 @@
 """`qguide run`: the jobs of a pipeline, side by side where possible, and resumed."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from qguide.commands.errors import shown_errors
+
+if TYPE_CHECKING:
+    from qguide.pipelines.plan import Plan
 
 
 def run(
@@ -46,28 +49,35 @@ def run(
     with shown_errors():
         from qguide.pipelines.config import load_pipeline
         from qguide.pipelines.plan import build_plan
-        from qguide.pipelines.runner import PipelineRunner
-        from qguide.pipelines.stop_signals import StopSignals
-        from qguide.pipelines.summary import SummaryFile, locked_folder
-        from qguide.pipelines.views import print_plan, print_times, shown_progress
+        from qguide.pipelines.summary import SummaryFile
+        from qguide.pipelines.views import print_plan
 
         read = load_pipeline(pipeline, overrides or (), slots=slots, output=output)
         plan = build_plan(read, only=only or ())
-        console = Console()
         if dry_run:
-            print_plan(plan, SummaryFile(plan.output).summary, console)
-            return
-        with locked_folder(plan.output), StopSignals() as stop:
-            summaries = SummaryFile(plan.output)
-            try:
-                with shown_progress(plan, summaries.summary, console) as view:
-                    PipelineRunner(
-                        plan,
-                        summaries,
-                        view=view,
-                        stop=stop,
-                        redo_changed=redo_changed,
-                        retry_failures=retry_failures,
-                    ).run()
-            finally:
-                print_times(plan, summaries.summary, console)
+            print_plan(plan, SummaryFile(plan.output).summary, Console())
+        else:
+            _run(plan, redo_changed=redo_changed, retry_failures=retry_failures)
+
+
+def _run(plan: "Plan", *, redo_changed: bool, retry_failures: bool) -> None:
+    from qguide.pipelines.runner import PipelineRunner
+    from qguide.pipelines.stop_signals import StopSignals
+    from qguide.pipelines.summary import SummaryFile, locked_folder
+    from qguide.pipelines.views import print_times, shown_progress
+
+    console = Console()
+    with locked_folder(plan.output), StopSignals() as stop:
+        summaries = SummaryFile(plan.output)
+        try:
+            with shown_progress(plan, summaries.summary, console) as view:
+                PipelineRunner(
+                    plan,
+                    summaries,
+                    view=view,
+                    stop=stop,
+                    redo_changed=redo_changed,
+                    retry_failures=retry_failures,
+                ).run()
+        finally:
+            print_times(plan, summaries.summary, console)

@@ -121,6 +121,7 @@ class CircuitBreaker:
         if self.is_open or len(self._failures) >= self._max_failures:
             self._opened_at = self._clock()
             self._openings += 1
+            self._failures.clear()  # while open, each failure of a probe opens it again
             self._end(self._probes)
 
     def time_out(self, admission: Admission) -> None:
