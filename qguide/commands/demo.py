@@ -53,6 +53,7 @@ def demo(
     from server.app import create_app
     from server.chat.fake_openai import FakeUpstream
     from server.connections.config import server_config
+    from server.connections.listening import bind, close
     from server.middleware.drain import DrainingServer
     from server.observability.logs import configure_logging
     from server.q_models.build import build_models
@@ -73,6 +74,9 @@ def demo(
                 admin=True,  # the page lists what is recorded; the server listens on loopback
                 **(_racing() if race else _scripted(upstream)),
             )
+            # Before the games and the models, which take seconds to load.
+            sockets = bind(settings.host, settings.port)
+            stack.callback(close, sockets)
             games = build_games(settings.playground_games)
             models = build_models(settings)
             app = create_app(settings, build=lambda _: models, games=games)
@@ -82,7 +86,7 @@ def demo(
         show = _show_race if race else _show
         Thread(target=show, args=(server, folder), daemon=True).start()
         try:
-            server.run()
+            server.run(sockets)
         except KeyboardInterrupt:
             typer.echo("bye")
 

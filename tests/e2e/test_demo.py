@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -45,3 +46,18 @@ def test_the_demo_serves_a_page_and_records_an_episode() -> None:
             process.wait(END_S)
     assert process.returncode == 0
     assert not offers.parent.exists()
+
+
+def test_a_port_in_use_ends_the_demo_before_it_loads_anything() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        # Without these, neither a game nor a model of the race can be loaded.
+        command = command_without(
+            EXTRAS, "from qguide.cli import app; app()", "demo", "--race", "--port", str(port)
+        )
+        result = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False
+        )
+    assert result.returncode == 2
+    assert f"port {port} is in use; choose another with --port" in " ".join(result.stderr.split())
+    assert "torch" not in result.stderr

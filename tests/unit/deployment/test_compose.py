@@ -164,8 +164,8 @@ def test_every_setting_of_the_server_exists() -> None:
 
 
 def test_every_setting_in_the_file_of_variables_reaches_the_server() -> None:
-    for name in SERVERS:
-        assert SERVICES[name]["env_file"] == [{"path": ".env", "required": False}]
+    for server in (*(SERVICES[name] for name in SERVERS), CLUSTER["services"]["server"]):
+        assert server["env_file"] == [{"path": ".env", "required": False}]
     assert "Compose 2.24" in (ROOT / "docs" / "operate" / "docker.md").read_text()
 
 
@@ -185,6 +185,10 @@ def test_the_server_gets_no_secret_of_another_service_and_keeps_its_address() ->
         assert all(environment[secret] == "" for secret in written)
         assert environment["QGUIDE_HOST"] == "0.0.0.0"
         assert SERVICES[name]["ports"][0].endswith(f":{environment['QGUIDE_PORT']}")
+    environment = CLUSTER["services"]["server"]["environment"]
+    assert environment["RAY_AUTH_TOKEN"] == environment["HF_TOKEN"] == ""
+    assert environment["QGUIDE_HOST"] == "0.0.0.0"
+    assert CLUSTER["services"]["server"]["ports"][0].endswith(f":{environment['QGUIDE_PORT']}")
 
 
 def test_a_hosted_model_can_draw_from_the_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
