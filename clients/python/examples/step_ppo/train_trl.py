@@ -34,6 +34,8 @@ def build_trainer(arguments: argparse.Namespace) -> Any:
         temperature=1.0,
         max_completion_length=arguments.max_tokens,
         loss_type="grpo",
+        # As PPO does. Scaled by state, the smallest difference of Q counts as much as a mistake.
+        scale_rewards="batch",
         use_cpu=arguments.cpu,
         bf16=not arguments.cpu,
         logging_steps=1,
