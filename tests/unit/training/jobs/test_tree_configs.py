@@ -61,7 +61,7 @@ def test_every_job_file_makes_a_configuration(path: Path) -> None:
 
 def test_explore_ships_with_the_papers_numbers_for_alfworld() -> None:
     config = load_config(ExploreConfig, CONFIGS / "explore.toml")
-    assert config.exploration == Exploration()
+    assert config.exploration == Exploration(max_steps=18)
     assert (config.exploration.depth, config.exploration.temperature) == (8, 0.7)
 
 
