@@ -6,15 +6,18 @@
 reads decision groups of `groups`, or what `rro` explored; plays nothing. The accuracy needs more
 roll-outs of each action than the estimates are made of. The reward at each step is that of the
 actions that the trajectories took, in the states that were valued: `groups` values those with a
-choice, or a share of them (`valued_share`), and `rro` every one.
+choice, or a share of them (`valued_share`), and `rro` every one. An agent's reward per step is the
+mean of its trajectories' means, as in the paper: a lost trajectory of forty steps counts once.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +31,7 @@ from training.algorithms.step_reward_accuracy import (
 )
 from training.data.decision_groups import CandidateRow, DecisionGroupsRow
 from training.data.runs import EXPLORED, read_rows, rows_path
+from training.evaluation.statistics import Interval, clustered_mean_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +39,19 @@ class RunRewards:
     """Step rewards of one run folder.
 
     Attributes:
+        trajectories: number of those with a valued state.
         steps: number of steps that its trajectories took in valued states.
-        mean_reward: mean reward over those steps.
+        mean_reward: mean over trajectories of the mean reward of their steps.
+        interval: its 95 % bootstrap interval over tasks.
         accuracy: of estimates by different numbers of roll-outs; empty if there are too few.
         by_step: mean reward of each step.
     """
 
     run: str
+    trajectories: int
     steps: int
     mean_reward: float
+    interval: Interval
     accuracy: tuple[RewardAccuracy, ...]
     by_step: tuple[StepMean, ...]
 
@@ -88,9 +96,10 @@ def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunReward
     path = run / EXPLORED if is_explored else rows_path(run)
     # `groups` keeps the taken candidate alone of a state that it does not value, and that one's
     # outcome is the episode's: no mean of roll-outs.
+    rows = list(read_rows(path, DecisionGroupsRow))
     trajectories = [
         [one if is_explored or len(one.candidates) > 1 else None for one in row.decisions]
-        for row in read_rows(path, DecisionGroupsRow)
+        for row in rows
     ]
     valued = [decision for decisions in trajectories for decision in decisions if decision]
     if not valued:
@@ -101,10 +110,20 @@ def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunReward
     states = [[_rolled_out(candidate) for candidate in one.candidates] for one in valued]
     taken = [[one.taken.outcome if one else None for one in steps] for steps in trajectories]
     judged = [reward_accuracy(states, rollouts=n, min_gap=min_gap) for n in rollouts]
+    means: defaultdict[str, list[float]] = defaultdict(list)
+    for row, rewards in zip(rows, taken, strict=True):
+        if known := [reward for reward in rewards if reward is not None]:
+            means[row.task_id].append(fmean(known))
     return RunRewards(
         str(run),
+        sum(map(len, means.values())),
         len(valued),
-        fmean(decision.taken.outcome for decision in valued),
+        fmean(mean for of_task in means.values() for mean in of_task),
+        clustered_mean_interval(
+            [sum(of_task) for of_task in means.values()],
+            [len(of_task) for of_task in means.values()],
+            np.random.default_rng(0),
+        ),
         tuple(one for one in judged if one.pairs),
         tuple(mean_by_step(taken)),
     )
@@ -141,5 +160,6 @@ def _steps_table(found: Sequence[RunRewards]) -> Table:
     for step in range(1, max(max(of) for of in means) + 1):
         cells = [f"{of[step]:.3f}" if step in of else "" for of in means]
         table.add_row(str(step), *cells)
-    table.add_row("all", *(f"{one.mean_reward:.3f}" for one in found))
+    table.add_row("trajectory", *(f"{one.mean_reward:.3f}" for one in found))
+    table.add_row("95 %", *("{:.3f} to {:.3f}".format(*one.interval) for one in found))
     return table

@@ -105,9 +105,33 @@ def test_agents_are_compared_by_the_rewards_of_their_own_steps(tmp_path: Path) -
     [found] = run_step_rewards(
         [tmp_path], tmp_path / "rewards.json", rollouts=(1,), min_gap=0.1, console=QUIET
     )
-    assert found.mean_reward == pytest.approx(figures["step_reward"])
-    assert found.steps == figures["steps"]
+    assert (found.trajectories, found.steps) == (4, figures["steps"])
     assert found.accuracy == ()  # one action in each state makes no pair
+
+
+def test_a_long_trajectory_counts_as_much_as_a_short_one(groups: Path, tmp_path: Path) -> None:
+    """Actions worth 1, 1 and 0 at the first task, 0 at the second, 1 at the third."""
+    rows = [json.loads(line) for line in (groups / "rows.jsonl").read_text().splitlines()]
+    written = []
+    for row, rewards in zip(rows, ((1.0, 1.0, 0.0), (0.0,), (1.0,)), strict=False):
+        decision = row["decisions"][0]
+        taken = decision["candidates"][decision["chosen"]] | {"terminated": False}
+        candidates = [
+            taken | {"continuations": [taken["continuations"][0] | {"outcome_reward": reward}]}
+            for reward in rewards
+        ]
+        decisions = [
+            decision | {"candidates": [candidate], "chosen": 0, "greedy": None}
+            for candidate in candidates
+        ]
+        written.append(json.dumps(row | {"decisions": decisions}) + "\n")
+    (tmp_path / "explored.jsonl").write_text("".join(written))
+    output = tmp_path / "rewards.json"
+    [found] = run_step_rewards([tmp_path], output, rollouts=(1,), min_gap=0.1, console=QUIET)
+    assert (found.trajectories, found.steps) == (3, 5)
+    assert found.mean_reward == pytest.approx((2 / 3 + 0 + 1) / 3)  # not 3 / 5
+    low, high = found.interval
+    assert 0 <= low < found.mean_reward < high <= 1
 
 
 def test_runs_of_rro_from_before_it_had_a_scorer_have_the_same_configuration(
