@@ -261,6 +261,21 @@ def test_the_variations_play_what_they_trained_on_the_runs_of_the_methods(
     assert trained - used == {"step_reward_model", "step_dpo_judged"}
 
 
+@pytest.mark.parametrize("environment", ["hotpotqa", "webshop"])
+def test_the_methods_of_another_environment_read_the_runs_of_its_pipeline(
+    environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    configs = ROOT / "training/configs" / environment
+    for stage in build_plan(load_pipeline(configs / "pipeline.toml")).stages.values():
+        (stage.output / "checkpoint").mkdir(parents=True)
+    pipeline = load_pipeline(configs / "methods/pipeline.toml")
+    plan = build_plan(pipeline)
+    trained = {name for name, stage in pipeline.stages.items() if stage.job.startswith("train-")}
+    for name in trained:
+        assert plan.stages[f"{name}_played"].needs == (name,)
+
+
 def texts_in(kind: type[BaseModel]) -> Iterator[str]:
     """Names of all fields whose value may be text, in nested tables too."""
     for name, field in kind.model_fields.items():

@@ -11,13 +11,22 @@ from training.environments.sciworld.suite import split_tasks
 from training.environments.task_selection import build_selected_suite
 from training.jobs.collect import CollectConfig
 from training.jobs.evaluate import EvaluateConfig
+from training.jobs.explore import ExploreConfig
 from training.jobs.groups import GroupsConfig
+from training.jobs.ipr import IprConfig
+from training.jobs.rro import RroConfig
 
 CONFIGS = ROOT / "training" / "configs"
 KINDS: dict[str, type[CollectConfig | GroupsConfig | EvaluateConfig]] = {
     "collect": CollectConfig,
     "groups": GroupsConfig,
     "evaluate": EvaluateConfig,
+}
+EXPLORING: dict[str, type[CollectConfig | ExploreConfig | IprConfig | RroConfig]] = {
+    "collect": CollectConfig,
+    "explore": ExploreConfig,
+    "ipr": IprConfig,
+    "rro": RroConfig,
 }
 
 
@@ -49,6 +58,23 @@ def test_no_two_jobs_start_from_the_same_page(folder: str) -> None:
     assert pages["collect"].isdisjoint(pages["evaluate"])
     assert pages["groups"].isdisjoint(pages["evaluate"])
     assert pages["collect"].isdisjoint(pages["groups"])
+
+
+@pytest.mark.parametrize("folder", ["hotpotqa", "webshop"])
+def test_no_method_explores_what_is_played(folder: str) -> None:
+    stages = load_pipeline(CONFIGS / folder / "methods/pipeline.toml").stages.values()
+    explored: set[str] = set()
+    played: set[str] = set()
+    for stage in stages:
+        if stage.job in EXPLORING:
+            exploring = load_config(EXPLORING[stage.job], stage.config, stage.set)
+            explored |= start_pages(exploring.environment)
+        elif stage.job == "evaluate":
+            config = load_config(EvaluateConfig, stage.config, stage.set)
+            played |= start_pages(config.environment)
+    assert len(explored) > 100
+    assert len(played) > 100
+    assert explored.isdisjoint(played)
 
 
 @pytest.mark.parametrize("folder", ["sciworld", "sciworld/short"])
