@@ -1,4 +1,4 @@
-"""Error printing for all commands: the message without a traceback."""
+"""Printing of errors and of retries for all commands: the message without a traceback."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
+from qguide.commands.retries import noted_retries
 from qnet.errors import ConfigError, QGuideError
 
 INTERRUPTED = 130
@@ -21,13 +22,16 @@ def shown_errors(
 ) -> Iterator[None]:
     """Print a `QGuideError` and exit. Any other exception is a bug and keeps its traceback.
 
+    What is sent again in between is noted now and then.
+
     Args:
         config_status: exit status of a `ConfigError`; 2 like a usage error.
         other_status: exit status of every other `QGuideError`.
         interrupted: message after Ctrl-C.
     """
     try:
-        yield
+        with noted_retries():
+            yield
     except QGuideError as error:
         exit_with(
             str(error), config_status if isinstance(error, ConfigError) else other_status, error
