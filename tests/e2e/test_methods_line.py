@@ -1,32 +1,25 @@
-"""The pipeline behind the table of methods, stage after stage, at the smallest size."""
+"""The pipelines of the methods and of the variations, stage after stage, at the smallest size."""
 
 import json
+import re
 import shutil
-import tomllib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from qguide.commands.jobs import app
+from qguide.pipelines.config import PipelineConfig, StageConfig, load_pipeline
+from qguide.pipelines.plan import Stage, build_plan
 from qnet.models.loading import embedded_path
 from tests.support.serving import ROOT
 from training.environments.alfworld.generate import generate_games
 
 FOLDER = ROOT / "training" / "configs" / "alfworld" / "low"
-TRAIN_GAMES, VALID_GAMES = 8, 1
-EXPERTS, OTHERS, HELD_BACK = "0:4", "4:7", "7:8"
-SLICES = {"0:300": EXPERTS, "300:600": OTHERS, "300:400": OTHERS}
-"""Slices of the table, and those of the few games here."""
-IN_THE_FILE = {
-    "collect.toml": EXPERTS,
-    "ipr.toml": EXPERTS,
-    "explore_mcts.toml": OTHERS,
-    "rro.toml": OTHERS,
-    "groups_held_back.toml": HELD_BACK,
-}
-"""Job files whose stage takes its games from them."""
+TRAIN_GAMES, VALID_GAMES = 10, 1
+SLICES = {300: "0:4", 1300: "4:7", 10_000: "7:10"}
+"""Games here (the expert's, others, held back), by the bound below which the real slice begins."""
 
 TRAINED = ("optimization.epochs=1", "optimization.processes=1")
 CUT_OFF = "max_steps=10"
@@ -42,30 +35,64 @@ SMALLEST: dict[str, tuple[str, ...]] = {
         "mcts.stop_at=2.0",
         "mcts.max_steps=10",
     ),
-    "groups": ("decisions.max_steps=2", "decisions.horizon=3", "decisions.valued_share=1.0"),
+    "groups": ("decisions.max_steps=6", "decisions.horizon=12", "decisions.valued_share=1.0"),
     "label": (),
     "pairs": (),
     "rro": ("rising.stop=never", "rewards.rollouts=1", "rewards.max_steps=10"),
     "ipr": ("rewards.rollouts=1", "rewards.max_steps=6", "contrast.tau=0.0"),
     "train-qnet": (*TRAINED, "head_width=8", "validation_fraction=0.0"),
     "train-dpo": (*TRAINED, "validation_fraction=0.0"),
+    "train-policy": TRAINED,
     "evaluate": ("seeds=[0]", "max_steps=2", "candidates=2", "max_tokens=8"),
 }
 """Overrides of each job."""
 
 
-def overrides(stage: dict[str, Any]) -> list[str]:
-    """A stage's own, then the smallest size."""
-    own: list[str] = stage.get("set", [])
-    slices = [one.partition("=")[2] for one in own if one.startswith("environment.slice=")]
-    smallest = [*SMALLEST[stage["job"]]]
-    if stage["config"] in IN_THE_FILE:
-        smallest.append(f"environment.slice={IN_THE_FILE[stage['config']]}")
-    elif slices:
-        smallest.append(f"environment.slice={SLICES[slices[0]]}")
-    if stage["config"] == "../baselines/collect_eto.toml":
+def games_from(begin: int) -> str:
+    """The slice here that stands for one that begins there."""
+    return next(games for bound, games in SLICES.items() if begin < bound)
+
+
+def overrides(stage: Stage) -> list[str]:
+    """The smallest size of a stage's job, on the games here that stand for its own."""
+    smallest = [*SMALLEST[stage.job]]
+    environment = getattr(stage.config, "environment", None)
+    begin, _, end = getattr(environment, "slice", ":").partition(":")
+    if end:
+        smallest.append(f"environment.slice={games_from(int(begin or 0))}")
+    if getattr(getattr(stage.config, "continuation", None), "repetitions", 1) > 1:
+        smallest += ["continuation.repetitions=2", "decisions.valued_share=0.2"]
+    if "collect_eto.toml" in stage.arguments[2]:
         smallest.append(CUT_OFF)
-    return [part for one in (*own, *smallest) for part in ("--set", one)]
+    return [part for one in smallest for part in ("--set", one)]
+
+
+def kind(stage: StageConfig) -> tuple[str, ...]:
+    """What a stage does, whatever its numbers, the runs that it reads and the name of its own."""
+    settings = (re.sub(r"=([\d.:e-]+$|.*runs/.*)", "=", one) for one in stage.set)
+    named = {one for one in settings if not one.startswith(("output=", "name="))}
+    return (stage.job, str(stage.config), *sorted(named))
+
+
+def first_of_each_kind(pipeline: PipelineConfig, *, known: Iterable[StageConfig]) -> list[str]:
+    """Stages to run so that none is left out but those of a kind that has run."""
+    kinds = {kind(stage) for stage in known}
+    firsts = []
+    for name, stage in pipeline.stages.items():
+        if kind(stage) not in kinds:
+            kinds.add(kind(stage))
+            firsts.append(name)
+    return firsts
+
+
+def run(stages: Iterable[Stage]) -> None:
+    """Run the stages and require complete results of each that plays."""
+    for stage in stages:
+        arguments = [*stage.arguments, *overrides(stage)]
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, f"{stage.name}: {result.output}"
+        if stage.job == "evaluate":
+            assert json.loads((stage.output / "results.json").read_text())["complete"], stage.name
 
 
 def test_every_stage_runs_on_what_the_stages_before_it_wrote(
@@ -74,16 +101,11 @@ def test_every_stage_runs_on_what_the_stages_before_it_wrote(
     monkeypatch.chdir(tmp_path)
     generate_games(tmp_path / "data/alfworld/train", first_seed=0, count=TRAIN_GAMES)
     generate_games(tmp_path / "data/alfworld/valid_seen", first_seed=100, count=VALID_GAMES)
-    stages = tomllib.loads((FOLDER / "pipeline_methods.toml").read_text())["stages"]
     # Pairs need a policy that wins some games; this one is not trained in a test.
     shutil.copytree(embedded_path("policy"), "runs/low/sft/checkpoint")
-    del stages["sft"]
-    for name, stage in stages.items():
-        arguments = [stage["job"], "--config", str(FOLDER / stage["config"]), *overrides(stage)]
-        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-        assert result.exit_code == 0, f"{name}: {result.output}"
-    played = {path.parent.name for path in tmp_path.glob("runs/low/played/*/results.json")}
-    assert len(played) == sum(stage["job"] == "evaluate" for stage in stages.values())
-    for run in played:
-        results = json.loads((tmp_path / "runs/low/played" / run / "results.json").read_text())
-        assert results["complete"], run
+    methods = load_pipeline(FOLDER / "pipeline_methods.toml")
+    run(stage for stage in build_plan(methods).order() if stage.name != "sft")
+
+    variations = load_pipeline(FOLDER / "pipeline_variations.toml")
+    firsts = first_of_each_kind(variations, known=methods.stages.values())
+    run(build_plan(variations, only=firsts).order())
