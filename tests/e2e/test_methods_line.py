@@ -17,8 +17,8 @@ from tests.support.serving import ROOT
 from training.environments.alfworld.generate import generate_games
 
 FOLDER = ROOT / "training" / "configs" / "alfworld" / "low"
-TRAIN_GAMES, VALID_GAMES = 10, 1
-SLICES = {300: "0:4", 1300: "4:7", 10_000: "7:10"}
+TRAIN_GAMES, VALID_GAMES = 8, 1
+SLICES = {300: "0:4", 1300: "4:7", 10_000: "7:8"}
 """Games here (the expert's, others, held back), by the bound below which the real slice begins."""
 
 TRAINED = ("optimization.epochs=1", "optimization.processes=1")
@@ -35,14 +35,13 @@ SMALLEST: dict[str, tuple[str, ...]] = {
         "mcts.stop_at=2.0",
         "mcts.max_steps=10",
     ),
-    "groups": ("decisions.max_steps=6", "decisions.horizon=12", "decisions.valued_share=1.0"),
+    "groups": ("decisions.max_steps=2", "decisions.horizon=3", "decisions.valued_share=1.0"),
     "label": (),
     "pairs": (),
     "rro": ("rising.stop=never", "rewards.rollouts=1", "rewards.max_steps=10"),
     "ipr": ("rewards.rollouts=1", "rewards.max_steps=6", "contrast.tau=0.0"),
     "train-qnet": (*TRAINED, "head_width=8", "validation_fraction=0.0"),
     "train-dpo": (*TRAINED, "validation_fraction=0.0"),
-    "train-policy": TRAINED,
     "evaluate": ("seeds=[0]", "max_steps=2", "candidates=2", "max_tokens=8"),
 }
 """Overrides of each job."""
