@@ -60,7 +60,7 @@ def overrides(stage: Stage) -> list[str]:
     if end:
         smallest.append(f"environment.slice={games_from(int(begin or 0))}")
     if getattr(getattr(stage.config, "continuation", None), "repetitions", 1) > 1:
-        smallest += ["continuation.repetitions=2", "decisions.valued_share=0.2"]
+        smallest.append("continuation.repetitions=2")
     if "collect_eto.toml" in stage.arguments[2]:
         smallest.append(CUT_OFF)
     return [part for one in smallest for part in ("--set", one)]
