@@ -67,7 +67,7 @@ def overrides(stage: Stage) -> list[str]:
 
 
 def kind(stage: StageConfig) -> tuple[str, ...]:
-    """What a stage does, whatever its numbers, the runs that it reads and the name of its own."""
+    """A stage's work, whatever its numbers, the runs that it reads and its own name."""
     settings = (re.sub(r"=([\d.:e-]+$|.*runs/.*)", "=", one) for one in stage.set)
     named = {one for one in settings if not one.startswith(("output=", "name="))}
     return (stage.job, str(stage.config), *sorted(named))
