@@ -1,4 +1,4 @@
-"""The Step-PPO example: the server's Q as the reward, a training by TRL, verl's configuration."""
+"""The examples of PPO: the server's Q or an outcome as the reward, TRL, verl's configuration."""
 
 import importlib.util
 import json
@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -20,10 +22,22 @@ from qnet.models.loading import embedded_path
 from qnet.types import Message
 from tests.support.serving import ROOT, serving
 from training.environments.alfworld.bundle import AlfWorldConfig, build_suite
+from training.rollouts.episode import Episode
+from training.trajectory import Step
 
 EXAMPLE = ROOT / "clients/python/examples/step_ppo"
 START_S = 180.0
 ACTIONS = ("Action: look", "Action: inventory")
+PARITY = '''
+class Parity:
+    """One action, worth 1 if its length is even: draws of one policy differ in it."""
+
+    def reset(self, *, seed=None, options=None):
+        return "Your task is to: write.", {}
+
+    def step(self, action):
+        return "", float(len(action) % 2 == 0), True, False, {}
+'''
 
 
 def module(name: str) -> ModuleType:
@@ -94,24 +108,82 @@ def test_trl_trains_a_policy_that_our_jobs_read(
 ) -> None:
     file = tmp_path / "states.jsonl"
     file.write_text("".join(json.dumps({"prompt": state}) + "\n" for state in states))
-    options: dict[str, object] = {
-        "--states": file,
-        "--policy": embedded_path("policy"),
-        "--output": tmp_path,
-        "--steps": 2,
-        "--draws": 4,
-        "--states-per-step": 2,
-        "--max-tokens": 32,
-        "--learning-rate": 1e-3,
-    }
+    printed = train(
+        "train_trl.py",
+        {
+            "--states": file,
+            "--output": tmp_path,
+            "--draws": 4,
+            "--states-per-step": 2,
+            "--max-tokens": 32,
+        },
+        env={"QGUIDE_URL": url},
+    )
+    assert "rewards/q_rewards/mean" in printed
+    assert_trained(tmp_path / "policy", states[0][0]["content"])
+
+
+def test_trl_trains_a_policy_by_the_outcomes_of_whole_episodes(tmp_path: Path) -> None:
+    (tmp_path / "parity.py").write_text(PARITY)
+    environment = {"name": "parity:Parity", "count": 2}
+    printed = train(
+        "train_trl_episodes.py",
+        {
+            "--environment": json.dumps(environment),
+            "--output": tmp_path,
+            "--draws": 8,
+            "--tasks-per-step": 2,
+            "--max-tokens": 16,
+        },
+        cwd=tmp_path,
+    )
+    assert "rewards/outcomes/mean" in printed
+    assert_trained(tmp_path / "policy", "Your task is to: write.")
+
+
+def test_only_the_tokens_of_actions_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)  # it imports its neighbour
+    renderer = load_policy(embedded_path("policy")).renderer
+    steps = tuple(
+        Step(reply, observation, reward=0.0, terminated=False)
+        for reply, observation in (("Action: look", "A room."), ("Action: inventory", "Nothing."))
+    )
+    episode = Episode("You are here.", steps, (), 0)
+    before, tokens, mask = module("train_trl_episodes").tokens_of(episode, renderer)
+    decode = renderer.tokenizer.decode
+    assert before + tokens == renderer.encode_episode(episode.messages[:-1]).token_ids
+    assert "You are here." in decode(before)
+    runs = [
+        decode([token for token, _ in run], skip_special_tokens=True)
+        for acts, run in groupby(zip(tokens, mask, strict=True), key=itemgetter(1))
+        if acts
+    ]
+    assert runs == ["Action: look", "Action: inventory"]
+
+
+def train(
+    script: str,
+    options: dict[str, object],
+    *,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+) -> str:
+    """Train the embedded policy for two steps; what was printed."""
+    options = {"--policy": embedded_path("policy"), "--steps": 2, "--learning-rate": 1e-3} | options
     arguments = [str(part) for pair in options.items() for part in pair]
-    command = [sys.executable, str(EXAMPLE / "train_trl.py"), *arguments, "--cpu"]
-    environment = os.environ | {"QGUIDE_URL": url, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(EXAMPLE / script), *arguments, "--cpu"]
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | (env or {})
+    done = subprocess.run(
+        command, env=variables, cwd=cwd, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert "rewards/q_rewards/mean" in done.stdout
-    before, after = load_policy(embedded_path("policy")), load_policy(tmp_path / "policy")
-    history = (Message("user", states[0][0]["content"]),)
+    return done.stdout
+
+
+def assert_trained(path: Path, observation: str) -> None:
+    """Require a policy that our jobs read, with other logits than the embedded one."""
+    before, after = load_policy(embedded_path("policy")), load_policy(path)
+    history = (Message("user", observation),)
     ids = before.renderer.encode_history(history)
     assert after.renderer.encode_history(history) == ids
     with torch.inference_mode():

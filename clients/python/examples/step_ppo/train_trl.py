@@ -19,20 +19,17 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 
-def build_trainer(arguments: argparse.Namespace) -> Any:
-    """The trainer of a policy on the states of a file."""
-    lines = arguments.states.read_text(encoding="utf-8").splitlines()
-    config = GRPOConfig(
+def ppo(arguments: argparse.Namespace, **sizes: int) -> GRPOConfig:
+    """PPO's objective as settings of TRL, with the sizes of batches and completions."""
+    return GRPOConfig(
         output_dir=str(arguments.output / "trainer"),
         learning_rate=arguments.learning_rate,
         max_steps=arguments.steps,
-        per_device_train_batch_size=arguments.draws * arguments.states_per_step,
         num_generations=arguments.draws,
         num_iterations=2,  # the clipped ratio matters from the second pass over a batch on
         epsilon=0.2,
         beta=0.05,
         temperature=1.0,
-        max_completion_length=arguments.max_tokens,
         loss_type="grpo",
         # As PPO does. Scaled by state, the smallest difference of Q counts as much as a mistake.
         scale_rewards="batch",
@@ -42,38 +39,54 @@ def build_trainer(arguments: argparse.Namespace) -> Any:
         save_strategy="no",
         report_to="none",
         seed=arguments.seed,
+        **sizes,
     )
+
+
+def build_trainer(arguments: argparse.Namespace) -> Any:
+    """The trainer of a policy on the states of a file."""
+    lines = arguments.states.read_text(encoding="utf-8").splitlines()
     return GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(arguments.policy, trust_remote_code=False),
         processing_class=AutoTokenizer.from_pretrained(arguments.policy, trust_remote_code=False),
         reward_funcs=q_rewards,
-        args=config,
+        args=ppo(
+            arguments,
+            per_device_train_batch_size=arguments.draws * arguments.states_per_step,
+            max_completion_length=arguments.max_tokens,
+        ),
         train_dataset=Dataset.from_list([json.loads(line) for line in lines]),
     )
 
 
-def parse(given: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--states", type=Path, required=True)
+def build_parser(documentation: str | None) -> argparse.ArgumentParser:
+    """The options of every training here."""
+    parser = argparse.ArgumentParser(description=(documentation or "").partition("\n")[0])
     parser.add_argument("--policy", required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--draws", type=int, default=8, help="draws in each state")
-    parser.add_argument("--states-per-step", type=int, default=4)
-    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=64, help="of an action")
     parser.add_argument("--learning-rate", type=float, default=1e-6)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args(given)
+    return parser
 
 
-def main(arguments: argparse.Namespace) -> None:
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = build_parser(__doc__)
+    parser.add_argument("--states", type=Path, required=True)
+    parser.add_argument("--states-per-step", type=int, default=4)
+    return parser.parse_args()
+
+
+def train(trainer: Any, output: Path) -> None:
     """Train, and write the policy to `output / "policy"`."""
-    trainer = build_trainer(arguments)
     trainer.train()
-    trainer.save_model(str(arguments.output / "policy"))
+    trainer.save_model(str(output / "policy"))
 
 
 if __name__ == "__main__":
-    main(parse())
+    given = parse()
+    train(build_trainer(given), given.output)
