@@ -19,7 +19,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 
-def ppo(arguments: argparse.Namespace, **sizes: int) -> GRPOConfig:
+def ppo(arguments: argparse.Namespace, **sizes: Any) -> GRPOConfig:
     """PPO's objective as settings of TRL, with the sizes of batches and completions."""
     return GRPOConfig(
         output_dir=str(arguments.output / "trainer"),

@@ -18,7 +18,7 @@ from typing import Any
 
 from datasets import Dataset
 from train_trl import build_parser, ppo, train
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from qnet.models.checkpoint import LoadedPolicy, load_policy
@@ -61,7 +61,7 @@ class Rollouts:
         self._tasks = {task.id: task for task in suite.tasks}
         self._played = 0
 
-    def __call__(self, prompts: Sequence[Sequence[Turn]], trainer: Any) -> dict[str, list[Any]]:
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
         """One episode per prompt, which TRL repeats for each draw, as tokens with its outcome."""
         policy = LocalPolicy(LoadedPolicy("policy", _copy(trainer), self._renderer, manifest=None))
         tasks = [self._play(prompt[0]["content"]) for prompt in prompts]
@@ -86,7 +86,7 @@ class Rollouts:
         )
 
 
-def _copy(trainer: Any) -> PreTrainedModel:
+def _copy(trainer: Any) -> Any:
     """The model that is trained once more, as the engine puts its own attention into a model."""
     trained = trainer.accelerator.unwrap_model(trainer.model)
     copy = AutoModelForCausalLM.from_config(deepcopy(trained.config))
@@ -104,7 +104,7 @@ def tokens_of(episode: Episode, renderer: Renderer) -> tuple[list[int], list[int
     return rendered.token_ids[:start], rendered.token_ids[start:end], mask
 
 
-def outcomes(outcome: Sequence[float], **_: object) -> list[float]:
+def outcomes(outcome: Sequence[float], **_: object) -> list[float | None]:
     """TRL's reward function: the outcomes that the rollouts reported."""
     return list(outcome)
 
