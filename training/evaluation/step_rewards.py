@@ -35,6 +35,17 @@ from training.evaluation.statistics import Interval, clustered_mean_interval
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedRewards(RewardAccuracy):
+    """Accuracy over a run's tasks.
+
+    Attributes:
+        interval: 95 % bootstrap interval of the accuracy over tasks.
+    """
+
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
 class RunRewards:
     """Step rewards of one run folder.
 
@@ -52,7 +63,7 @@ class RunRewards:
     steps: int
     mean_reward: float
     interval: Interval
-    accuracy: tuple[RewardAccuracy, ...]
+    accuracy: tuple[JudgedRewards, ...]
     by_step: tuple[StepMean, ...]
 
 
@@ -107,9 +118,13 @@ def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunReward
             f"{run} has no trajectory with a valued state; run `qguide groups` or `qguide rro` "
             "first"
         )
-    states = [[_rolled_out(candidate) for candidate in one.candidates] for one in valued]
     taken = [[one.taken.outcome if one else None for one in steps] for steps in trajectories]
-    judged = [reward_accuracy(states, rollouts=n, min_gap=min_gap) for n in rollouts]
+    states: defaultdict[str, list[list[RolledOut]]] = defaultdict(list)
+    for row, decisions in zip(rows, trajectories, strict=True):
+        states[row.task_id] += [
+            [_rolled_out(candidate) for candidate in one.candidates] for one in decisions if one
+        ]
+    judged = [_judged(list(states.values()), n, min_gap) for n in rollouts]
     means: defaultdict[str, list[float]] = defaultdict(list)
     for row, rewards in zip(rows, taken, strict=True):
         if known := [reward for reward in rewards if reward is not None]:
@@ -124,9 +139,27 @@ def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunReward
             [len(of_task) for of_task in means.values()],
             np.random.default_rng(0),
         ),
-        tuple(one for one in judged if one.pairs),
+        tuple(one for one in judged if one),
         tuple(mean_by_step(taken)),
     )
+
+
+def _judged(
+    tasks: Sequence[Sequence[Sequence[RolledOut]]], rollouts: int, min_gap: float
+) -> JudgedRewards | None:
+    """The accuracy over all states of all tasks; None without a pair."""
+    states = [state for of_task in tasks for state in of_task]
+    overall = reward_accuracy(states, rollouts=rollouts, min_gap=min_gap)
+    if not overall.pairs:
+        return None
+    each = [reward_accuracy(of_task, rollouts=rollouts, min_gap=min_gap) for of_task in tasks]
+    shares = [(one.accuracy, one.pairs) for one in each if one.accuracy is not None]
+    interval = clustered_mean_interval(
+        [share * pairs for share, pairs in shares],
+        [pairs for _, pairs in shares],
+        np.random.default_rng(0),
+    )
+    return JudgedRewards(**asdict(overall), interval=interval)
 
 
 def _rolled_out(candidate: CandidateRow) -> RolledOut:
@@ -136,7 +169,7 @@ def _rolled_out(candidate: CandidateRow) -> RolledOut:
 
 def _accuracy_table(found: Sequence[RunRewards]) -> Table:
     table = Table(title="accuracy of step rewards against the other roll-outs")
-    for name in ("run", "roll-outs", "pairs", "accuracy", "mean error"):
+    for name in ("run", "roll-outs", "pairs", "accuracy", "95 %", "mean error"):
         table.add_column(name, justify="left" if name == "run" else "right")
     for one in found:
         for judged in one.accuracy:
@@ -146,6 +179,7 @@ def _accuracy_table(found: Sequence[RunRewards]) -> Table:
                 str(judged.rollouts),
                 f"{judged.pairs:,}",
                 f"{judged.accuracy:.1%}",
+                "{:.1%} to {:.1%}".format(*judged.interval),
                 "" if judged.error is None else f"{judged.error:.3f}",
             )
     return table

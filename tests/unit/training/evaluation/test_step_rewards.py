@@ -70,6 +70,8 @@ def test_the_command_judges_few_roll_outs_by_many(groups: Path, tmp_path: Path) 
     one, ten = written["accuracy"]
     assert (one["rollouts"], ten["rollouts"]) == (1, 10)
     assert one["pairs"] > 10
+    low, high = one["interval"]
+    assert 0 < low < one["accuracy"] < high <= 1
     assert 0 < ten["error"] < one["error"] < 1
     steps = [mean["trajectories"] for mean in written["by_step"]]
     assert sum(steps) == written["steps"]
