@@ -22,7 +22,7 @@ def shown_errors(
 ) -> Iterator[None]:
     """Print a `QGuideError` and exit. Any other exception is a bug and keeps its traceback.
 
-    What is sent again in between is noted now and then.
+    Retries meanwhile are printed by `RetryNotice`, at most one line in 30 seconds.
 
     Args:
         config_status: exit status of a `ConfigError`; 2 like a usage error.

@@ -32,7 +32,7 @@ class RetryNotice:
 
 @contextmanager
 def noted_retries() -> Iterator[None]:
-    """Print a `RetryNotice` in place of every other one."""
+    """Replace stamina's retry hooks by a `RetryNotice` inside the block."""
     before = get_on_retry_hooks()
     set_on_retry_hooks([RetryNotice()])
     try:

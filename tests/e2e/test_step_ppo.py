@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import httpx
 import pyarrow.parquet as pq
@@ -17,11 +17,14 @@ import pytest
 import torch
 import yaml
 
+from qnet.errors import HistoryTooLongError
 from qnet.models.checkpoint import load_policy
 from qnet.models.loading import embedded_path
-from qnet.types import Message
+from qnet.types import Message, Sampling
 from tests.support.serving import ROOT, serving
 from training.environments.alfworld.bundle import AlfWorldConfig, build_suite
+from training.environments.registry import environment_config
+from training.environments.task_selection import build_selected_suite
 from training.rollouts.episode import Episode
 from training.trajectory import Step
 
@@ -48,6 +51,11 @@ def module(name: str) -> ModuleType:
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
+
+
+LONG = PARITY.replace("Parity", "Long").replace(
+    '"Your task is to: write."', '"You are here. " * 5000'
+)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +167,26 @@ def test_only_the_tokens_of_actions_are_trained(monkeypatch: pytest.MonkeyPatch)
         if acts
     ]
     assert runs == ["Action: look", "Action: inventory"]
+
+
+def test_a_task_without_room_for_an_action_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    monkeypatch.syspath_prepend(EXAMPLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = load_policy(embedded_path("policy"))
+    suite = build_selected_suite(environment_config({"name": "long:Long", "count": 1}))
+    sampling = Sampling(max_tokens=16)
+    play = module("train_trl_episodes").Rollouts(
+        suite, loaded.renderer, sampling=sampling, max_steps=1, seed=0
+    )
+    trainer = SimpleNamespace(
+        model=loaded.model, accelerator=SimpleNamespace(unwrap_model=lambda model: model)
+    )
+    [task] = suite.tasks
+    with pytest.raises(HistoryTooLongError, match=f"task {task.id} leaves the policy no room"):
+        play([[{"role": "user", "content": task.id}]], trainer)
 
 
 def train(

@@ -35,7 +35,7 @@ from training.evaluation.statistics import Interval, clustered_mean_interval
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedRewards(RewardAccuracy):
+class AccuracyWithInterval(RewardAccuracy):
     """Accuracy over a run's tasks.
 
     Attributes:
@@ -50,10 +50,10 @@ class RunRewards:
     """Step rewards of one run folder.
 
     Attributes:
-        trajectories: number of those with a valued state.
+        trajectories: number of trajectories with a valued state.
         steps: number of steps that its trajectories took in valued states.
         mean_reward: mean over trajectories of the mean reward of their steps.
-        interval: its 95 % bootstrap interval over tasks.
+        interval: 95 % bootstrap interval of `mean_reward` over tasks.
         accuracy: of estimates by different numbers of roll-outs; empty if there are too few.
         by_step: mean reward of each step.
     """
@@ -63,7 +63,7 @@ class RunRewards:
     steps: int
     mean_reward: float
     interval: Interval
-    accuracy: tuple[JudgedRewards, ...]
+    accuracy: tuple[AccuracyWithInterval, ...]
     by_step: tuple[StepMean, ...]
 
 
@@ -124,7 +124,7 @@ def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunReward
         states[row.task_id] += [
             [_rolled_out(candidate) for candidate in one.candidates] for one in decisions if one
         ]
-    judged = [_judged(list(states.values()), n, min_gap) for n in rollouts]
+    judged = [_accuracy_of(list(states.values()), n, min_gap) for n in rollouts]
     means: defaultdict[str, list[float]] = defaultdict(list)
     for row, rewards in zip(rows, taken, strict=True):
         if known := [reward for reward in rewards if reward is not None]:
@@ -144,9 +144,9 @@ def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunReward
     )
 
 
-def _judged(
+def _accuracy_of(
     tasks: Sequence[Sequence[Sequence[RolledOut]]], rollouts: int, min_gap: float
-) -> JudgedRewards | None:
+) -> AccuracyWithInterval | None:
     """The accuracy over all states of all tasks; None without a pair."""
     states = [state for of_task in tasks for state in of_task]
     overall = reward_accuracy(states, rollouts=rollouts, min_gap=min_gap)
@@ -159,7 +159,7 @@ def _judged(
         [pairs for _, pairs in shares],
         np.random.default_rng(0),
     )
-    return JudgedRewards(**asdict(overall), interval=interval)
+    return AccuracyWithInterval(**asdict(overall), interval=interval)
 
 
 def _rolled_out(candidate: CandidateRow) -> RolledOut:

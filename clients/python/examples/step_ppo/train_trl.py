@@ -19,8 +19,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 
-def ppo(arguments: argparse.Namespace, **sizes: Any) -> GRPOConfig:
-    """PPO's objective as settings of TRL, with the sizes of batches and completions."""
+def build_config(arguments: argparse.Namespace, **sizes: Any) -> GRPOConfig:
+    """TRL's settings of PPO's objective; `sizes` are those of batches and completions."""
     return GRPOConfig(
         output_dir=str(arguments.output / "trainer"),
         learning_rate=arguments.learning_rate,
@@ -50,7 +50,7 @@ def build_trainer(arguments: argparse.Namespace) -> Any:
         model=AutoModelForCausalLM.from_pretrained(arguments.policy, trust_remote_code=False),
         processing_class=AutoTokenizer.from_pretrained(arguments.policy, trust_remote_code=False),
         reward_funcs=q_rewards,
-        args=ppo(
+        args=build_config(
             arguments,
             per_device_train_batch_size=arguments.draws * arguments.states_per_step,
             max_completion_length=arguments.max_tokens,

@@ -17,10 +17,11 @@ from functools import partial
 from typing import Any
 
 from datasets import Dataset
-from train_trl import build_parser, ppo, train
+from train_trl import build_config, build_parser, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from qnet.errors import HistoryTooLongError
 from qnet.models.checkpoint import LoadedPolicy, load_policy
 from qnet.policies.local import LocalPolicy
 from qnet.rendering.renderer import Renderer
@@ -66,6 +67,12 @@ class Rollouts:
         policy = LocalPolicy(LoadedPolicy("policy", _copy(trainer), self._renderer, manifest=None))
         tasks = [self._play(prompt[0]["content"]) for prompt in prompts]
         episodes = run_together(tasks, policy=policy)
+        for prompt, episode in zip(prompts, episodes, strict=True):
+            if not episode.steps:
+                raise HistoryTooLongError(
+                    f"task {prompt[0]['content']} leaves the policy no room for a reply; leave it "
+                    "out by `task_ids`"
+                )
         tokens = [tokens_of(episode, self._renderer) for episode in episodes]
         return {
             "prompt_ids": [first for first, _, _ in tokens],
@@ -87,7 +94,7 @@ class Rollouts:
 
 
 def _copy(trainer: Any) -> Any:
-    """The model that is trained once more, as the engine puts its own attention into a model."""
+    """A copy of the trained model, as the engine replaces the attention of the model it gets."""
     trained = trainer.accelerator.unwrap_model(trainer.model)
     copy = AutoModelForCausalLM.from_config(deepcopy(trained.config))
     copy.load_state_dict(trained.state_dict())
@@ -125,7 +132,7 @@ def build_trainer(arguments: argparse.Namespace) -> Any:
         processing_class=AutoTokenizer.from_pretrained(arguments.policy, trust_remote_code=False),
         reward_funcs=outcomes,
         rollout_func=rollouts,
-        args=ppo(
+        args=build_config(
             arguments,
             # An episode has a hundred times the tokens of an action, so a task is a batch.
             per_device_train_batch_size=arguments.draws,

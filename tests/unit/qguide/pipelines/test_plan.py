@@ -260,15 +260,24 @@ def test_the_variations_play_what_they_trained_on_the_runs_of_the_methods(
     assert trained - used == {"step_reward_model"}  # in place of roll-outs
 
 
-@pytest.mark.parametrize("environment", ["hotpotqa", "webshop"])
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("hotpotqa/methods/pipeline", ["hotpotqa/pipeline"]),
+        ("webshop/methods/pipeline", ["webshop/pipeline"]),
+        ("webshop/methods/pipeline_variations", ["webshop/pipeline", "webshop/methods/pipeline"]),
+    ],
+)
 def test_the_methods_of_another_environment_read_the_runs_of_its_pipeline(
-    environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, before: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    configs = ROOT / "training/configs" / environment
-    for stage in build_plan(load_pipeline(configs / "pipeline.toml")).stages.values():
-        (stage.output / "checkpoint").mkdir(parents=True)
-    pipeline = load_pipeline(configs / "methods/pipeline.toml")
+    configs = ROOT / "training/configs"
+    for earlier in before:
+        for stage in build_plan(load_pipeline(configs / f"{earlier}.toml")).stages.values():
+            (stage.output / "checkpoint").mkdir(parents=True)
+            (stage.output / "policy").mkdir()
+    pipeline = load_pipeline(configs / f"{name}.toml")
     plan = build_plan(pipeline)
     trained = {name for name, stage in pipeline.stages.items() if stage.job.startswith("train-")}
     for name in trained:

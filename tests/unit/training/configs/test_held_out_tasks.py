@@ -22,9 +22,10 @@ KINDS: dict[str, type[CollectConfig | GroupsConfig | EvaluateConfig]] = {
     "groups": GroupsConfig,
     "evaluate": EvaluateConfig,
 }
-EXPLORING: dict[str, type[CollectConfig | ExploreConfig | IprConfig | RroConfig]] = {
+EXPLORING: dict[str, type[CollectConfig | ExploreConfig | GroupsConfig | IprConfig | RroConfig]] = {
     "collect": CollectConfig,
     "explore": ExploreConfig,
+    "groups": GroupsConfig,
     "ipr": IprConfig,
     "rro": RroConfig,
 }
@@ -60,9 +61,16 @@ def test_no_two_jobs_start_from_the_same_page(folder: str) -> None:
     assert pages["collect"].isdisjoint(pages["groups"])
 
 
-@pytest.mark.parametrize("folder", ["hotpotqa", "webshop"])
-def test_no_method_explores_what_is_played(folder: str) -> None:
-    stages = load_pipeline(CONFIGS / folder / "methods/pipeline.toml").stages.values()
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        "hotpotqa/methods/pipeline",
+        "webshop/methods/pipeline",
+        "webshop/methods/pipeline_variations",
+    ],
+)
+def test_no_method_explores_what_is_played(pipeline: str) -> None:
+    stages = load_pipeline(CONFIGS / f"{pipeline}.toml").stages.values()
     explored: set[str] = set()
     played: set[str] = set()
     for stage in stages:
