@@ -266,6 +266,7 @@ def test_the_variations_play_what_they_trained_on_the_runs_of_the_methods(
         ("hotpotqa/methods/pipeline", ["hotpotqa/pipeline"]),
         ("webshop/methods/pipeline", ["webshop/pipeline"]),
         ("webshop/methods/pipeline_variations", ["webshop/pipeline", "webshop/methods/pipeline"]),
+        ("webshop/methods/pipeline_baselines", ["webshop/pipeline"]),
     ],
 )
 def test_the_methods_of_another_environment_read_the_runs_of_its_pipeline(

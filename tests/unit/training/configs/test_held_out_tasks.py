@@ -67,6 +67,7 @@ def test_no_two_jobs_start_from_the_same_page(folder: str) -> None:
         "hotpotqa/methods/pipeline",
         "webshop/methods/pipeline",
         "webshop/methods/pipeline_variations",
+        "webshop/methods/pipeline_baselines",
     ],
 )
 def test_no_method_explores_what_is_played(pipeline: str) -> None:
