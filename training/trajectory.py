@@ -7,10 +7,9 @@ ReAct's form "Thought: … Action: …"; the environment gets only the bare acti
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from qnet.decision.action_key import ACTION_PREFIX, message_key
 from qnet.types import History, Message, ToolCall
 from training.tool_calls import Tool
-
-ACTION_PREFIX = "Action:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +135,11 @@ def action_key(reply: str) -> str:
     return parse_action(reply) or reply.strip()
 
 
-def message_key(reply: Message) -> str:
-    """The part of a reply that acts: its tool calls, or all text behind the last "Action:".
-
-    Unlike `action_key` it tells apart actions of several lines, such as code.
-    """
-    if reply.tool_calls:
-        calls = [f"{call.name}({call.canonical_arguments})" for call in reply.tool_calls]
-        return "\n".join(calls)
-    return reply.content.rpartition(ACTION_PREFIX)[2].strip() or reply.content.strip()
-
-
 def reply_key(reply: Message) -> str:
-    """The part of a reply by which siblings are told apart: tool calls, or `action_key` of text."""
+    """The part of a reply by which siblings are told apart: tool calls, or `action_key` of text.
+
+    Unlike `message_key` it reads one line of a text, as the environments here do.
+    """
     return message_key(reply) if reply.tool_calls else action_key(reply.content)
 
 

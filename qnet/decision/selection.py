@@ -1,15 +1,31 @@
-"""Choice of a candidate by Q. Pure functions."""
+"""Choice of a candidate by Q, or by Q and the policy's prior. Pure functions."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from qnet.decision.prior import Prior, prior_of
 from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
 from qnet.types import Message
 
-Reason = Literal["highest_q", "tied_highest_q", "only_candidate", "unanimous", "fallback"]
+Reason = Literal[
+    "highest_q",
+    "tied_highest_q",
+    "highest_posterior",
+    "rules",
+    "likeliest",
+    "only_candidate",
+    "unanimous",
+    "fallback",
+]
 """Reason for the choice of a candidate; the last two occur only if no Q was read."""
+
+SelectionName = Literal["argmax", "posterior"]
+"""The candidate of highest Q (the papers'), or the one of highest Q / tau + log prior."""
+
+DEFAULT_TAU: Final = 0.05
+"""Tau of a posterior where nobody has fitted one, for a Q between 0 and 1."""
 
 TieBreak = Literal["first", "most-drawn", "logprob"]
 """Order among candidates of equal Q: drawn first, drawn most often, or likeliest by the policy."""
@@ -22,7 +38,9 @@ class Selection:
     Attributes:
         chosen: its index.
         reason: `highest_q`; `tied_highest_q` where other candidates have the same Q;
-            `only_candidate` where there was nothing to choose between.
+            `highest_posterior` where the prior counted, too; `rules` where those before the Q model
+            left one candidate; `likeliest` where Q was the same for all; `only_candidate` where
+            there was nothing to choose between.
     """
 
     chosen: int
@@ -48,16 +66,17 @@ def distinct(candidates: Sequence[Message]) -> Distinct:
     return Distinct(tuple(index), tuple(index[message] for message in candidates))
 
 
-def ranking(candidates: Sequence[Message], q_values: Sequence[float] | None) -> list[int]:
-    """Indices of the candidates, the best first: by Q, equal ones in their order, repetitions last.
+def ranking(candidates: Sequence[Message], values: Sequence[float] | None) -> list[int]:
+    """Indices of the candidates, the best first: by value, equal ones in order, repetitions last.
 
     Args:
-        q_values: None leaves the order as it is.
+        values: Q, or the share of the posterior or prior; None leaves the order as it is.
     """
     first = {message: index for index, message in reversed(list(enumerate(candidates)))}
-    q = [0.0] * len(candidates) if q_values is None else q_values
+    value = [0.0] * len(candidates) if values is None else values
     return sorted(
-        range(len(candidates)), key=lambda index: (first[candidates[index]] != index, -q[index])
+        range(len(candidates)),
+        key=lambda index: (first[candidates[index]] != index, -value[index]),
     )
 
 
@@ -67,16 +86,25 @@ def select(
     *,
     tie_break: TieBreak = "first",
     logprobs: Sequence[float | None] = (),
+    prior: Prior | None = None,
+    tau: float | None = None,
+    rules: Sequence[tuple[float, ...]] = (),
 ) -> Selection:
-    """The candidate with the highest Q; the tie-break chooses where several have it.
+    """The candidate with the highest Q, or with a `tau` the one with the highest posterior.
 
-    QLASS, algorithm 4: a_t = argmax over the M candidates of Q(s_t, a).
+    QLASS, algorithm 4: a_t = argmax over the M candidates of Q(s_t, a). With tau (ours): argmax of
+    Q(s_t, a) / tau + log prior(a | s_t). Where Q is the same for all, it tells nothing, and the
+    likeliest is taken.
 
     Args:
         candidates: as they were drawn, repetitions included.
         q_values: one per candidate.
-        tie_break: the first candidate that it prefers is taken.
+        tie_break: without a `tau`, the first of equal Q that it prefers is taken.
         logprobs: of each candidate by the policy, for `tie_break` "logprob"; None if unknown.
+        prior: of the candidates; None counts their repetitions.
+        tau: temperature of Q, at least 0.
+        rules: values of each candidate that are compared before Q, the first one first; only
+            candidates that are highest by them can be chosen. Empty: none.
 
     Raises:
         InvalidCandidatesError: there is none to choose from.
@@ -87,11 +115,23 @@ def select(
     broken = [q for q in q_values if not math.isfinite(q)]
     if broken:
         raise ScorerUnavailableError(f"a Q-value is {broken[0]}; the Q model is broken")
-    highest = max(q_values)
-    best = [i for i, q in zip(range(len(candidates)), q_values, strict=True) if q == highest]
-    tied = {candidates[i] for i in best}
+    q = dict(zip(range(len(candidates)), q_values, strict=True))
+    left = [i for i in q if not rules or rules[i] == max(rules)]
+    highest = max(q[i] for i in left)
     if len(set(candidates)) == 1:
-        return Selection(best[0], "only_candidate")
+        return Selection(left[0], "only_candidate")
+    messages = {candidates[i] for i in left}
+    if len(messages) == 1:
+        return Selection(left[0], "rules")
+    prior = prior or prior_of(candidates)
+    if all(q[i] == highest for i in left):
+        return Selection(max(left, key=prior.log_shares.__getitem__), "likeliest")
+    if tau is not None:
+        # As Q / tau + log prior, without a division by 0; the prior breaks ties of its limit.
+        scores = [(q[i] + tau * log, log, q[i]) for i, log in enumerate(prior.log_shares)]
+        return Selection(max(left, key=scores.__getitem__), "highest_posterior")
+    best = [i for i in left if q[i] == highest]
+    tied = {candidates[i] for i in best}
     chosen = max(best, key=lambda i: _preference(i, candidates, tie_break, logprobs))
     return Selection(chosen, "tied_highest_q" if len(tied) > 1 else "highest_q")
 

@@ -36,6 +36,42 @@ class MergedLora(BaseModel):
     alpha: int
 
 
+class TauOutcome(BaseModel):
+    """Expected outcome of the posterior's choices at one temperature, on held-back groups.
+
+    Attributes:
+        tau: temperature of Q; 0 is the argmax of Q.
+        outcome: mean over tasks of the chosen candidates' labels.
+        standard_error: of the difference to the best temperature's outcome, paired by task.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tau: float = Field(ge=0, allow_inf_nan=False)
+    outcome: float = Field(allow_inf_nan=False)
+    standard_error: float = Field(ge=0, allow_inf_nan=False)
+
+
+class PriorSection(BaseModel):
+    """Posterior selection that was fitted with a Q model; see `qnet.decision.prior`.
+
+    Attributes:
+        tau: temperature of Q beside the log prior; 0 is the argmax of Q.
+        by: the prior's source for which tau was fitted.
+        curve: the outcome at each temperature that was tried, the lowest first.
+        decisions: number of held-back decisions it was fitted on.
+        tasks: number of their tasks.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tau: float = Field(ge=0, allow_inf_nan=False)
+    by: Literal["votes", "likelihood"] = "votes"
+    curve: tuple[TauOutcome, ...] = ()
+    decisions: int = Field(default=0, ge=0)
+    tasks: int = Field(default=0, ge=0)
+
+
 class Manifest(BaseModel):
     """Manifest of a checkpoint.
 
@@ -54,6 +90,7 @@ class Manifest(BaseModel):
         data_sha256: hash of the training rows.
         lora: the merged adapters, if not all weights were trained; absent otherwise.
         metrics: what training measured.
+        prior: how to choose by Q and the policy's prior; absent: by Q alone.
         versions: of the packages that wrote it.
         files: sha256 of each file in the directory; an ensemble's are those of its members, too.
     """
@@ -76,6 +113,7 @@ class Manifest(BaseModel):
     # Left out where it is None, so that earlier versions read the manifest, too.
     lora: MergedLora | None = Field(default=None, exclude_if=lambda lora: lora is None)
     metrics: dict[str, float] = Field(default_factory=dict)
+    prior: PriorSection | None = Field(default=None, exclude_if=lambda prior: prior is None)
     versions: dict[str, str] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
 

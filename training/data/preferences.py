@@ -10,10 +10,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
+from qnet.decision.action_key import message_key
 from qnet.records import TaskRow
 from qnet.types import History
 from training.data.records import MessageRow, messages_of, rows_of
-from training.trajectory import Step, message_key, step_messages
+from training.trajectory import Step, step_messages
 
 Level = Literal["step", "suffix", "trajectory"]
 """One action against another, everything from a step to the end of an episode, or all of it."""

@@ -1,0 +1,143 @@
+"""Prior over the candidates of a step, by the policy that drew them, and posterior with Q. Pure.
+
+An argmax over distinct candidates forgets what the policy knows: a reply that was drawn four times
+of five counts as much as one that was drawn once. The posterior is the policy, improved by Q under
+a KL penalty (Peters et al., 2010, REPS; MPO's E-step):
+
+    posterior(a | s) ~ prior(a | s) * exp(Q(s, a) / tau)
+
+tau -> 0 is the argmax of Q (QLASS, algorithm 4), a large tau the prior with its ties broken by Q.
+Candidates of one effect (equal `message_key`) share one prior, which is that of the effect, and the
+highest of their Q-values speaks for it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from qnet.decision.action_key import effects_of
+from qnet.errors import InvalidCandidatesError
+from qnet.types import Message
+
+PriorBy = Literal["votes", "likelihood", "likelihood-per-token"]
+"""The prior's source: smoothed shares of the draws; the policy's own log-likelihood; or that
+divided by the reply's tokens, because a longer reply is less likely whatever it says."""
+
+SMOOTHING: Final = 0.5
+"""Added to the votes of each effect (Jeffreys' prior), so that one without votes is possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Prior of each candidate of a step.
+
+    Attributes:
+        log_shares: log of the share of the candidate's effect; the effects' shares sum to 1.
+        effects: number of the effect of each candidate.
+        by: what the shares were made of.
+    """
+
+    log_shares: tuple[float, ...]
+    effects: tuple[int, ...]
+    by: PriorBy = "votes"
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Share of each candidate's effect."""
+        return tuple(math.exp(log) for log in self.log_shares)
+
+    @property
+    def likeliest(self) -> int:
+        """Index of the likeliest candidate, the first of equal ones."""
+        return max(range(len(self.log_shares)), key=self.log_shares.__getitem__)
+
+
+def prior_of(
+    candidates: Sequence[Message],
+    *,
+    by: PriorBy = "votes",
+    counts: Sequence[int] = (),
+    logprobs: Sequence[float | None] = (),
+    tokens: Sequence[int] = (),
+) -> Prior:
+    """The prior of candidates: by likelihood where every one has a logprob, else by votes.
+
+    Args:
+        candidates: as they were drawn, repetitions included; the greedy reply is one draw.
+        by: "votes" looks at no logprob.
+        counts: how often each was drawn, if repetitions were left out; empty: each once.
+        logprobs: log-likelihood of each whole reply by the policy; None if unknown.
+        tokens: of each reply, for "likelihood-per-token".
+
+    Raises:
+        InvalidCandidatesError: the numbers are not one per candidate, or a count is negative.
+    """
+    for name, given in (("counts", counts), ("logprobs", logprobs)):
+        if given and len(given) != len(candidates):
+            raise InvalidCandidatesError(
+                f"{name} has {len(given)} entries, but there are {len(candidates)} candidates; "
+                "send one for each"
+            )
+    effects = effects_of(candidates)
+    known = [logprob for logprob in logprobs if logprob is not None]
+    if by == "votes" or not known or len(known) < len(candidates):
+        return Prior(_votes(effects, counts or [1] * len(effects)), effects)
+    if by == "likelihood-per-token":
+        known = [log / max(n, 1) for log, n in zip(known, tokens, strict=True)]
+    return Prior(_likelihoods(candidates, effects, known), effects, by)
+
+
+def posterior(q_values: Sequence[float], prior: Prior, *, tau: float) -> tuple[float, ...]:
+    """Posterior share of each candidate's effect; the effects' shares sum to 1.
+
+    Args:
+        q_values: one per candidate, finite.
+        tau: temperature of Q, at least 0; at 0 the effects of highest Q keep their prior's ratio.
+    """
+    best: dict[int, float] = {}
+    for effect, q in zip(prior.effects, q_values, strict=True):
+        best[effect] = max(q, best.get(effect, -math.inf))
+    highest = max(best.values())
+    log_of = dict(zip(prior.effects, prior.log_shares, strict=True))
+    logs = {e: _tilt(q - highest, tau) + log_of[e] for e, q in best.items()}
+    total = _log_sum(list(logs.values()))
+    return tuple(math.exp(logs[effect] - total) for effect in prior.effects)
+
+
+def _tilt(gap: float, tau: float) -> float:
+    """gap / tau for a gap to the highest Q, which is never above 0."""
+    if gap == 0:
+        return 0.0
+    return gap / tau if tau else -math.inf
+
+
+def _votes(effects: Sequence[int], counts: Sequence[int]) -> tuple[float, ...]:
+    """Log of the smoothed share of the draws with each candidate's effect."""
+    if any(count < 0 for count in counts):
+        raise InvalidCandidatesError(f"a count is {min(counts)}; send how often each was drawn")
+    votes: Counter[int] = Counter()
+    for effect, count in zip(effects, counts, strict=True):
+        votes[effect] += count
+    total = sum(counts) + SMOOTHING * len(votes)
+    return tuple(math.log((votes[effect] + SMOOTHING) / total) for effect in effects)
+
+
+def _likelihoods(
+    candidates: Sequence[Message], effects: Sequence[int], logprobs: Sequence[float]
+) -> tuple[float, ...]:
+    """Log of the share of each candidate's effect in the likelihood of the distinct candidates."""
+    once = {m: (e, log) for m, e, log in zip(candidates, effects, logprobs, strict=True)}
+    of_effect = {
+        effect: _log_sum([log for own, log in once.values() if own == effect])
+        for effect in set(effects)
+    }
+    total = _log_sum(list(of_effect.values()))
+    return tuple(of_effect[effect] - total for effect in effects)
+
+
+def _log_sum(logs: Sequence[float]) -> float:
+    """Log of the sum of exponentials, whatever their order."""
+    highest = max(logs)
+    return highest + math.log(math.fsum(math.exp(log - highest) for log in logs))
