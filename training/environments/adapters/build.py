@@ -24,7 +24,7 @@ from training.environments.adapters.episode import (
 )
 from training.environments.adapters.gymnasium import GymnasiumSide, registered
 from training.environments.adapters.trl import TrlSide, tools_of
-from training.tool_calls import Tool, read_call
+from training.tool_calls import Tool, read_call, tool_name
 from training.trajectory import Action, ChatFormat
 
 MakeSide = Callable[[AdaptedConfig, Mapping[str, Any]], OtherSide]
@@ -96,12 +96,14 @@ def bundle_of_factory(name: str, factory: Callable[[], Any]) -> EnvironmentBundl
         side: MakeSide = lambda _, given: GymnasiumSide(factory, given)  # noqa: E731
         return _bundle(name, side, system=system, snapshots=snapshots)
     if callable(getattr(made, "reset", None)):
+        tools = tools_of(kind)
+        names = frozenset(map(tool_name, tools))
         return _bundle(
             name,
-            lambda _, given: TrlSide(factory, given),
+            lambda _, given: TrlSide(factory, given, names),
             system=system,
             snapshots=snapshots,
-            tools=tools_of(kind),
+            tools=tools,
         )
     raise ConfigError(
         f"environment {name!r} makes a {kind.__name__}, which has neither step nor reset; name an "

@@ -60,12 +60,15 @@ class TrlSide:
     Args:
         factory: makes the environment.
         given: the row of the task, which `reset` gets; its `prompt` is shown first.
+        names: of the tools. The bundle has described them once, which takes milliseconds each.
     """
 
-    def __init__(self, factory: Callable[[], Any], given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, factory: Callable[[], Any], given: Mapping[str, Any], names: frozenset[str]
+    ) -> None:
         self._environment = factory()
         self._given = given
-        self._names = {tool["function"]["name"] for tool in tools_of(type(self._environment))}
+        self._names = names
 
     def reset(self) -> Answer:
         """Start the episode; the first observation is the prompt and what `reset` returns."""

@@ -36,19 +36,17 @@ def next_call(body: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     return {"id": f"call_{chance.getrandbits(64):016x}", "type": "function", "function": function}
 
 
-def complete(body: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    """A chat completion with `n` choices."""
+def complete(
+    body: dict[str, Any], replies: list[dict[str, Any]], chance: random.Random
+) -> dict[str, Any]:
+    """A chat completion whose choices are these replies."""
     choices = [
         {
             "index": index,
-            "message": {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [next_call(body, chance)],
-            },
-            "finish_reason": "tool_calls",
+            "message": reply,
+            "finish_reason": "tool_calls" if reply.get("tool_calls") else "stop",
         }
-        for index in range(body.get("n") or 1)
+        for index, reply in enumerate(replies)
     ]
     prompt = sum(len(str(message).split()) for message in body["messages"])
     drawn = sum(len(str(choice["message"]).split()) for choice in choices)
@@ -80,7 +78,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """POST /v1/chat/completions."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self._answer(complete(body, self.chance))
+        self._answer(complete(body, self.replies(body), self.chance))
+
+    def replies(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The model's `n` replies to a conversation."""
+        return [
+            {"role": "assistant", "content": None, "tool_calls": [next_call(body, self.chance)]}
+            for _ in range(body.get("n") or 1)
+        ]
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""

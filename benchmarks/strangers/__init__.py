@@ -1,0 +1,1 @@
+"""Environments that differ in kind, as strangers write them, and what a Q model is worth there."""

@@ -1,0 +1,87 @@
+"""The environments that are measured: mock, and split into recorded and new tasks, of each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from benchmarks.strangers.worlds import TASKS_PER_WORLD
+from qnet.types import BatchPolicy, Policy
+from training.environments.registry import environment_config
+from training.environments.task_selection import SelectedSuite, build_selected_suite
+
+
+class Mock(Policy, BatchPolicy, Protocol):
+    """A policy that the jobs, the server and the harness can ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """One environment as it is measured.
+
+    Attributes:
+        environment: its import path, by which jobs know it, too.
+        model: import path of its mock's factory, which takes a world.
+        recorded: number of tasks that are recorded, from the first.
+        aside: number of the tasks after those, which are never recorded.
+        max_steps: steps after which an episode is cut off.
+        candidates: M, the draws of a decision.
+        settings: further fields of its `[environment]` table.
+    """
+
+    name: str
+    environment: str
+    model: str
+    recorded: int
+    aside: int
+    max_steps: int
+    candidates: int
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def policy(self, world: int = 0) -> Mock:
+        """Its mock in a world."""
+        module, _, factory = self.model.partition(":")
+        build: Callable[[int], Mock] = getattr(import_module(module), factory)
+        return build(world)
+
+    def suite(self, *, new: bool, world: int = 0) -> SelectedSuite:
+        """The tasks that are recorded, or those that are kept aside."""
+        first = TASKS_PER_WORLD * world + (self.recorded if new else 0)
+        table = {
+            "name": self.environment,
+            "first_seed": first,
+            "count": self.aside if new else self.recorded,
+            **dict(self.settings),
+        }
+        return build_selected_suite(environment_config(table))
+
+
+_HERE = "benchmarks.strangers"
+STRANGERS = {
+    stranger.name: stranger
+    for stranger in (
+        Stranger("errands", f"{_HERE}.errands:ERRANDS", f"{_HERE}.errands:policy", 40, 24, 5, 4),
+        Stranger(
+            "crafting",
+            f"{_HERE}.crafting:Crafting",
+            f"{_HERE}.crafting_model:policy",
+            40,
+            24,
+            12,
+            5,
+            (("harmless", "look"),),
+        ),
+        Stranger(
+            "helpdesk",
+            f"{_HERE}.helpdesk:HelpDesk",
+            f"{_HERE}.helpdesk_model:policy",
+            120,
+            72,
+            9,
+            4,
+            (("harmless", 'find_customer({"name": "Mara Lind"})'),),
+        ),
+        Stranger("search", f"{_HERE}.search:SEARCH", f"{_HERE}.search_model:policy", 60, 36, 6, 5),
+    )
+}
+"""The environments by name; the errands are the tutorial's."""
