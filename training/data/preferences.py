@@ -39,6 +39,8 @@ class PreferenceRow(TaskRow):
         chosen_value: on the scale of its source, above `rejected_value`.
         depth: actions before the state.
         candidates: how many continuations the state had; of `rro`, the number of draws.
+        mistakes: indices of the replies of `chosen` that must not be imitated, such as the expert's
+            deliberate ones; no loss scores them.
     """
 
     version: Literal[1] = 1
@@ -51,6 +53,7 @@ class PreferenceRow(TaskRow):
     rejected_value: FiniteFloat
     depth: NonNegativeInt
     candidates: Annotated[int, Field(ge=2)] = 2
+    mistakes: tuple[NonNegativeInt, ...] = ()
 
     @model_validator(mode="after")
     def _replies_and_observations_take_turns(self) -> Self:
@@ -84,6 +87,18 @@ class PreferenceRow(TaskRow):
             raise ValueError(f"chosen and rejected have the same action {key!r}; give two actions")
         return self
 
+    @model_validator(mode="after")
+    def _something_of_chosen_is_scored(self) -> Self:
+        replies = sum(row.role == "assistant" for row in self.chosen)
+        if any(number >= replies for number in self.mistakes):
+            raise ValueError(f"mistakes are {self.mistakes}, but chosen has {replies} replies")
+        if len(set(self.mistakes)) == replies:
+            raise ValueError(
+                f"all {replies} replies of chosen are mistakes, so nothing is preferred; leave the "
+                "pair out"
+            )
+        return self
+
     @property
     def gap(self) -> float:
         """Difference of the two values, above 0."""
@@ -110,6 +125,7 @@ def preference_row(
     rejected: History,
     values: tuple[float, float],
     candidates: int,
+    mistakes: Sequence[int] = (),
 ) -> PreferenceRow:
     """The row of a pair.
 
@@ -120,6 +136,7 @@ def preference_row(
         chosen, rejected: the better and the worse continuation.
         values: of the two.
         candidates: how many continuations the state had.
+        mistakes: indices of the replies of `chosen` that must not be imitated.
     """
     level, source = origin
     return PreferenceRow(
@@ -135,4 +152,5 @@ def preference_row(
         rejected_value=values[1],
         depth=sum(message.role == "assistant" for message in state),
         candidates=candidates,
+        mistakes=tuple(mistakes),
     )

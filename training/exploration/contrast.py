@@ -3,12 +3,13 @@
 The agent plays to the end from every state of the expert's trajectory. An episode in which it takes
 the expert's action, word for word, is its episode from the next state, too, and is not played
 again. Step rewards are computed only of the states that need them: where the agent takes another
-action and then ends worse (ours; the pairs are the same).
+action and then ends worse (ours; the pairs are the same). Where the expert errs on purpose, nothing
+is compared (ours): its action is no example.
 
 A step-reward model, regressed on Monte Carlo step rewards, can replace the roll-outs (table 5).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -52,7 +53,7 @@ class RewardModel:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A state of the expert's trajectory where the agent takes another action.
+    """A state of the expert's trajectory where the agent takes another action than an example.
 
     Attributes:
         step: number of the expert's steps before the state.
@@ -92,6 +93,7 @@ def contrast_task(
     task_id: str,
     first_observation: str,
     expert: Sequence[Step],
+    mistakes: Collection[int] = (),
     options: Contrast,
     rewards: StepRewards,
     known: Mapping[int, float],
@@ -106,6 +108,7 @@ def contrast_task(
         task_id: the task's part in the seeds of its draws.
         first_observation: of the expert's trajectory.
         expert: its steps, the last one with the outcome.
+        mistakes: numbers of its steps that are no example.
         options: of the agent and of its mistakes.
         rewards: of the roll-outs; its limits are those of the agent's episodes, too.
         known: rewards of the expert's steps that were computed before.
@@ -128,7 +131,7 @@ def contrast_task(
         if not suffix:  # the history leaves no room for a reply
             break
         own = own if t else suffix
-        if suffix[0].key != step.key:
+        if suffix[0].key != step.key and t not in mistakes:
             comparison = yield from rewarder.compare(t, suffix)
             deviations.append(Deviation(t, suffix, comparison))
         follows = suffix[0].message == step.message

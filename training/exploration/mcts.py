@@ -1,13 +1,15 @@
 """Monte Carlo tree search of one task, with a policy that draws and rolls out (StepQ algorithm 1).
 
-Three things differ from the published algorithm (ours). The steps of a roll-out are added to the
-tree, because otherwise a tree of few iterations has no winning path. Only one of an expanded node's
-children is rolled out, not all. An action that a child of the node already has is not added again.
+Two things differ from the published algorithm (ours). The steps of a roll-out are added to the
+tree, because otherwise a tree of few iterations has no winning path. An action that a child of the
+node already has is not added again, and it is not evaluated again. A third is an option: with
+`evaluate = "one"` a single child of an expanded node is rolled out.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,8 +38,10 @@ class Mcts(BaseModel):
         temperature: sampling temperature of all draws.
         max_steps: depth limit; 10 and 7 in the paper, whose episodes are shorter. 40 is ours, for
             ALFWorld.
+        evaluate: "all" new children of an expanded node, as in the paper (figure 3a), or "one", the
+            first of highest UCT, which costs fewer roll-outs.
         failure_value: outcome of a roll-out that reaches the limit; the paper does not state it.
-        stop_at: outcome at which the search ends.
+        stop_at: outcome at which the search ends, at once.
         max_tokens: maximum number of completion tokens in one action.
     """
 
@@ -48,6 +52,7 @@ class Mcts(BaseModel):
     eta: float = Field(default=2.0, ge=0)
     temperature: float = Field(default=1.0, ge=0)
     max_steps: int = Field(default=40, ge=1)
+    evaluate: Literal["all", "one"] = "all"
     failure_value: float = -1.0
     stop_at: float = 1.0
     max_tokens: int = Field(default=128, ge=1)
@@ -61,17 +66,23 @@ class SearchedTree:
         draws: number of roll-outs.
         misses: number of expansions without a new action.
         expanded: nodes whose candidates were drawn.
-        outcomes: outcomes of the iterations, in order.
+        iterations: number of selections from the root.
+        outcomes: outcomes of the evaluations, in order; an iteration has one or several.
         completion_tokens: tokens generated, including those of duplicates.
     """
 
     tree: Tree
     statistics: SearchStatistics = field(default_factory=SearchStatistics)
     expanded: set[int] = field(default_factory=set)
+    iterations: int = 0
     outcomes: list[float] = field(default_factory=list)
     draws: int = 0
     misses: int = 0
     completion_tokens: int = 0
+
+    def has_found(self, outcome: float) -> bool:
+        """True if an evaluation had this outcome or a higher one."""
+        return bool(self.outcomes) and max(self.outcomes) >= outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +129,37 @@ def search_task(
     game = _Game(make, mcts, source, (seed, task_id), chat)
     start: str = yield EnvironmentCall(partial(first_observation, make))
     search = SearchedTree(Tree(start))
-    while len(search.outcomes) < mcts.iterations:
+    while search.iterations < mcts.iterations and not search.has_found(mcts.stop_at):
+        search.iterations += 1
         path = select_path(search.tree, search.statistics, search.expanded, eta=mcts.eta)
-        if _is_open(search.tree, path[-1], mcts):
-            yield from _expand(game, search, path[-1])
-            if search.tree.children[path[-1]]:
-                child = select_child(search.tree, search.statistics, path[-1], eta=mcts.eta)
-                path = (*path, child)
-        below, outcome = yield from _evaluate(game, search, path[-1])
-        search.statistics = back_up(search.statistics, (*path, *below), outcome)
-        search.outcomes.append(outcome)
-        if outcome >= mcts.stop_at:
-            break
+        for evaluated in (yield from _grow(game, search, path)):
+            if _is_open(search.tree, evaluated[-1], mcts) and search.has_found(mcts.stop_at):
+                break
+            below, outcome = yield from _evaluate(game, search, evaluated[-1])
+            search.statistics = back_up(search.statistics, (*evaluated, *below), outcome)
+            search.outcomes.append(outcome)
     return search
+
+
+def _grow(
+    game: _Game, search: SearchedTree, path: tuple[int, ...]
+) -> RolloutTask[list[tuple[int, ...]]]:
+    """Expand the last node of a path; the paths to evaluate, those that need no roll-out first."""
+    mcts, node_id = game.mcts, path[-1]
+    if not _is_open(search.tree, node_id, mcts):
+        return [path]
+    known = len(search.tree.nodes)
+    yield from _expand(game, search, node_id)
+    tree = search.tree
+    new = [node.id for node in tree.nodes[known:]]
+    ended = [i for i in new if tree.node(i).step.ended]
+    if mcts.evaluate == "all" and new:
+        return [(*path, i) for i in (*ended, *(i for i in new if i not in ended))]
+    if won := [i for i in ended if tree.node(i).step.reward >= mcts.stop_at]:
+        return [(*path, won[0])]
+    if not tree.children[node_id]:
+        return [path]
+    return [(*path, select_child(tree, search.statistics, node_id, eta=mcts.eta))]
 
 
 def _expand(game: _Game, search: SearchedTree, node_id: int) -> RolloutTask[None]:

@@ -1,6 +1,7 @@
 """TRL's dataset formats: conversations, preferences with a prompt, and stepwise supervision."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import count
 from typing import Annotated, Self
 
 from pydantic import Field
@@ -102,14 +103,8 @@ class StepwiseRow(Row):
 
 def conversation_row(row: TrajectoryRow) -> ConversationRow:
     """An episode as a conversation."""
-    mistakes, number = set(row.mistakes), -1
-    turns = []
-    for message in messages_of(row.messages):
-        number += message.role == "assistant"
-        mistaken = message.role == "assistant" and number in mistakes
-        turns.append(ChatTurn.of(message, imitated=not mistaken))
     return ConversationRow(
-        messages=tuple(turns),
+        messages=_turns(row.messages, row.mistakes),
         task_id=row.task_id,
         reward=row.outcome_reward,
         terminated=row.terminated,
@@ -119,19 +114,22 @@ def conversation_row(row: TrajectoryRow) -> ConversationRow:
 
 def conversation_pair(row: PreferenceRow) -> ConversationPair:
     """A preference pair as conversations."""
-    prompt, chosen, rejected = (_turns(rows) for rows in (row.messages, row.chosen, row.rejected))
     return ConversationPair(
-        prompt=prompt,
-        chosen=chosen,
-        rejected=rejected,
+        prompt=_turns(row.messages),
+        chosen=_turns(row.chosen, row.mistakes),
+        rejected=_turns(row.rejected),
         task_id=row.task_id,
         chosen_value=row.chosen_value,
         rejected_value=row.rejected_value,
     )
 
 
-def _turns(rows: Iterable[MessageRow]) -> tuple[ChatTurn, ...]:
-    return tuple(ChatTurn.of(message) for message in messages_of(rows))
+def _turns(rows: Iterable[MessageRow], mistakes: Collection[int] = ()) -> tuple[ChatTurn, ...]:
+    replies = count()
+    return tuple(
+        ChatTurn.of(message, imitated=message.role != "assistant" or next(replies) not in mistakes)
+        for message in messages_of(rows)
+    )
 
 
 def stepwise_of_labels(rows: Iterable[LabelRow], *, threshold: float) -> Iterator[StepwiseRow]:

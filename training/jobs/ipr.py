@@ -204,6 +204,7 @@ class _Explorer:
             task_id=task_id,
             first_observation=_first_observation(trajectory),
             expert=expert,
+            mistakes=trajectory.mistakes,
             options=config.contrast,
             rewards=config.rewards,
             known=self._known.get((task_id, sha256_of_steps(expert)), {}),
@@ -266,10 +267,13 @@ def contrast_row(
 def pairs_of(
     trajectory: TrajectoryRow, contrasted: Contrasted, *, tau: float
 ) -> Iterator[PreferenceRow]:
-    """The whole trajectory if the agent ends worse, then the steps after each of its mistakes."""
-    expert = trajectory.to_steps()
+    """The whole trajectory if the agent ends worse, then the steps after each of its mistakes.
+
+    A mistake in the first state makes no pair of its own: what follows it is the whole trajectory.
+    """
+    expert, errs = trajectory.to_steps(), trajectory.mistakes
     own, outcome = contrasted.own, trajectory.outcome_reward
-    if own and own[-1].reward < outcome:
+    if own and own[-1].reward < outcome and len(errs) < len(expert):
         yield preference_row(
             trajectory,
             ("trajectory", "contrast"),
@@ -278,18 +282,20 @@ def pairs_of(
             rejected=scored_messages(own),
             values=(outcome, own[-1].reward),
             candidates=2,
+            mistakes=errs,
         )
     for deviation in contrasted.deviations:
-        comparison = deviation.comparison
-        if comparison is not None and comparison.is_mistake(tau=tau):
+        comparison, begin = deviation.comparison, deviation.step
+        if begin and comparison is not None and comparison.is_mistake(tau=tau):
             yield preference_row(
                 trajectory,
                 ("suffix", "contrast"),
-                state=_state(trajectory, expert[: deviation.step]),
-                chosen=scored_messages(expert[deviation.step :]),
+                state=_state(trajectory, expert[:begin]),
+                chosen=scored_messages(expert[begin:]),
                 rejected=scored_messages(deviation.steps),
                 values=(comparison.expert_reward, comparison.own_reward),
                 candidates=2,
+                mistakes=[number - begin for number in errs if number >= begin],
             )
 
 

@@ -195,6 +195,8 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
         for better, worse in value_pairs(
             outcomes, min_margin=_LEAST_MARGIN, most=config.most_per_task, sides=sides
         ):
+            if len(rows[better].mistakes) == rows[better].steps:  # nothing to prefer
+                continue
             state, chosen = _cut_at_first_action(rows[better])
             _, rejected = _cut_at_first_action(rows[worse])
             yield preference_row(
@@ -205,6 +207,7 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
                 rejected=rejected,
                 values=(outcomes[better], outcomes[worse]),
                 candidates=len(rows),
+                mistakes=rows[better].mistakes,
             )
 
 

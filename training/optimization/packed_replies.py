@@ -5,7 +5,7 @@ through the model once (see `packed_trees`), and log pi of a reply is the same a
 alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from qnet.engine.token_trie import TokenTrie
@@ -51,8 +51,8 @@ class ReplyPath:
     """A state and a reply to it as tokens.
 
     Attributes:
-        scored: positions of the reply's own tokens, ends of turns included; observations within
-            it are left out.
+        scored: positions of the reply's own tokens, ends of turns included; observations and
+            mistakes within it are left out.
     """
 
     token_ids: list[int]
@@ -82,16 +82,28 @@ class PackedReplies(TokenTrie):
         return self._reply_index[reply]
 
 
-def reply_path(renderer: Renderer, history: History, reply: Sequence[Message]) -> ReplyPath:
+def reply_path(
+    renderer: Renderer,
+    history: History,
+    reply: Sequence[Message],
+    *,
+    mistakes: Collection[int] = (),
+) -> ReplyPath:
     """Tokens of a reply after its state, as a scorer reads them.
 
     Args:
         history: the state.
         reply: an assistant's message, then answers and messages in turn.
+        mistakes: indices of the assistant's messages in `reply` that are context alone.
     """
     rendered = renderer.encode_episode((*history, *reply))
     own = rendered.action_spans[-sum(message.role == "assistant" for message in reply) :]
-    scored = [position for start, end in own for position in range(start, end)]
+    scored = [
+        position
+        for number, (start, end) in enumerate(own)
+        if number not in mistakes
+        for position in range(start, end)
+    ]
     return ReplyPath(rendered.token_ids[: own[-1][1]], scored)
 
 
@@ -112,7 +124,8 @@ def add_pair(
     """
     history = row.history
     paths = [
-        reply_path(renderer, history, messages_of(side)) for side in (row.chosen, row.rejected)
+        reply_path(renderer, history, messages_of(row.chosen), mistakes=row.mistakes),
+        reply_path(renderer, history, messages_of(row.rejected)),
     ]
     if max(len(path.token_ids) for path in paths) > max_length:
         return

@@ -48,6 +48,8 @@ def test_a_pair_survives_its_line() -> None:
             "chosen has 3 messages and rejected 1",
         ),
         ({"messages": []}, "at least 1 item"),
+        ({"mistakes": [1]}, r"mistakes are \(1,\), but chosen has 1 replies"),
+        ({"mistakes": [0]}, "all 1 replies of chosen are mistakes"),
     ],
 )
 def test_what_compares_nothing_is_refused(changes: dict[str, Any], said: str) -> None:

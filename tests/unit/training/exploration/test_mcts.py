@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -25,10 +26,11 @@ Rewards = Callable[[str], float]
 
 @dataclass
 class LetterWorld:
-    """Letters spell a word; the word decides the reward."""
+    """Letters spell a word; the word decides the reward. Some letters end it early."""
 
     reward_of: Rewards
     length: int = 3
+    ends: str = ""
     word: str = ""
 
     def reset(self) -> str:
@@ -36,7 +38,7 @@ class LetterWorld:
 
     def step(self, action: str) -> StepResult:
         self.word += action
-        ended = len(self.word) == self.length
+        ended = len(self.word) == self.length or action in self.ends
         return StepResult(f"{self.word}.", self.reward_of(self.word) if ended else 0.0, ended)
 
     def close(self) -> None:
@@ -64,10 +66,15 @@ class InOrder:
 
 
 def search(
-    reward_of: Rewards, *, policy: InOrder | None = None, length: int = 3, **options: Any
+    reward_of: Rewards,
+    *,
+    policy: InOrder | None = None,
+    length: int = 3,
+    ends: str = "",
+    **options: Any,
 ) -> SearchedTree:
     task = search_task(
-        lambda: LetterWorld(reward_of, length),
+        lambda: LetterWorld(reward_of, length, ends),
         task_id="spell",
         mcts=Mcts(**options),
         source="letters",
@@ -97,7 +104,8 @@ def test_four_iterations_are_those_worked_out_by_hand() -> None:
     # 1: a is rolled out. 2: b was never visited. 3: UCT(b) = 0.6 + sqrt(2 ln 2) is above
     # UCT(a) = 0.2 + sqrt(2 ln 2); below b, bb was never visited. 4: UCT(a) = 0.2 + sqrt(2 ln 3)
     # = 1.68 is above UCT(b) = 0.3 + sqrt(ln 3) = 1.35; below a, ab was never visited, and wins.
-    searched = search(GOLDEN, width=2)
+    searched = search(GOLDEN, width=2, evaluate="one")
+    assert searched.iterations == 4
     assert searched.outcomes == [0.2, 0.6, 0.0, 1.0]
     assert by_word(searched) == {
         "": (4, 0.45),
@@ -122,8 +130,36 @@ def test_four_iterations_are_those_worked_out_by_hand() -> None:
     assert "bbb" in words  # drawn and stepped, never visited
 
 
-def test_its_best_path_gives_the_pairs_worked_out_by_hand() -> None:
+def test_all_children_of_an_expansion_are_evaluated_in_one_iteration() -> None:
+    # 1: a and b are rolled out. 2: UCT(b) is above UCT(a), and of b's children bb is new. 3: UCT(a)
+    # = 0.2 + sqrt(2 ln 3) = 1.68 is above UCT(b) = 0.3 + sqrt(ln 3) = 1.35; ab is new, and wins.
     searched = search(GOLDEN, width=2)
+    assert searched.iterations == 3
+    assert searched.outcomes == [0.2, 0.6, 0.0, 1.0]
+    counts = {word: count for word, (count, _) in by_word(searched).items()}
+    assert (counts[""], counts["a"], counts["b"]) == (4, 2, 2)
+
+
+def test_a_child_that_ends_with_a_success_ends_the_search_before_any_roll_out() -> None:
+    policy = InOrder("az")
+    rewards = {"z": 1.0}.__getitem__
+    searched = search(rewards, policy=policy, ends="z", width=2)
+    assert searched.outcomes == [1.0]
+    assert [request.n for request in policy.requests] == [2]
+
+
+def test_children_that_end_are_valued_beside_the_one_that_succeeds() -> None:
+    policy = InOrder("abc")
+    rewards = {"a": 0.2, "b": 1.0, "c": 0.5}.__getitem__
+    searched = search(rewards, policy=policy, length=1, width=3)
+    assert (searched.iterations, searched.outcomes) == (1, [0.2, 1.0, 0.5])
+    alone = search(rewards, policy=InOrder("abc"), length=1, width=3, evaluate="one")
+    assert alone.outcomes == [1.0]
+
+
+@pytest.mark.parametrize("evaluate", ["all", "one"])
+def test_its_best_path_gives_the_pairs_worked_out_by_hand(evaluate: str) -> None:
+    searched = search(GOLDEN, width=2, evaluate=evaluate)
     pairs = best_path_pairs(searched.tree, searched.statistics.q_values, min_margin=0.01)
     words = [(word_of(searched, better), word_of(searched, worse)) for better, worse in pairs]
     assert words == [("a", "b"), ("ab", "aa")]
@@ -134,14 +170,16 @@ def test_its_best_path_gives_the_pairs_worked_out_by_hand() -> None:
     eta=st.sampled_from([0.0, 0.5, 2.0]),
     width=st.integers(min_value=1, max_value=3),
     max_steps=st.integers(min_value=1, max_value=4),
+    evaluate=st.sampled_from(["all", "one"]),
 )
 def test_counts_and_values_agree_with_the_outcomes(
-    rewards: int, eta: float, width: int, max_steps: int
+    rewards: int, eta: float, width: int, max_steps: int, evaluate: str
 ) -> None:
     def reward_of(word: str) -> float:
         return derived_seed(rewards, word) % 10 / 10
 
     options: dict[str, Any] = {"eta": eta, "width": width, "max_steps": max_steps}
+    options["evaluate"] = evaluate
     policy = InOrder("abc")
     searched = search(reward_of, policy=policy, iterations=12, stop_at=0.9, **options)
     counts, values = searched.statistics.visit_counts, searched.statistics.values
@@ -151,8 +189,11 @@ def test_counts_and_values_agree_with_the_outcomes(
     assert all(-1 <= value <= 1 for value in values.values())
     for node_id, children in enumerate(searched.tree.children):
         assert sum(counts.get(child, 0) for child in children) <= counts.get(node_id, 0)
-    assert all(outcome < 0.9 for outcome in outcomes[:-1])
-    assert len(outcomes) == 12 or outcomes[-1] >= 0.9
+    # After a success only siblings that have ended are valued, which takes no roll-out.
+    before = [*takewhile(lambda outcome: outcome < 0.9, outcomes)]
+    assert len(outcomes) - len(before) <= width
+    assert searched.iterations == 12 or len(before) < len(outcomes)
+    assert searched.iterations <= len(outcomes) <= searched.iterations * width
     again = search(reward_of, policy=InOrder("abc"), iterations=12, stop_at=0.9, **options)
     assert again == searched
 
@@ -166,6 +207,7 @@ def bandit(*, eta: float, iterations: int) -> dict[str, int]:
         width=3,
         eta=eta,
         iterations=iterations,
+        evaluate="one",
     )
     counts = searched.statistics.visit_counts
     return {word_of(searched, i): counts[i] for i in searched.tree.children[ROOT_ID]}
@@ -195,13 +237,13 @@ def test_nothing_is_drawn_after_a_success() -> None:
 
 def test_a_roll_out_that_reaches_the_limit_has_failed() -> None:
     searched = search(lambda word: 1.0, width=2, max_steps=2, iterations=5, failure_value=-0.5)
-    assert searched.outcomes == [-0.5] * 5
+    assert set(searched.outcomes) == {-0.5}
     assert max(node.depth for node in searched.tree.nodes) == 2
 
 
 def test_a_state_that_is_too_long_for_the_policy_has_failed() -> None:
     searched = search(lambda word: 1.0, policy=InOrder(context=1), width=2, iterations=3)
-    assert searched.outcomes == [-1.0] * 3
+    assert set(searched.outcomes) == {-1.0}
     assert {node.depth for node in searched.tree.nodes} == {1}
 
 

@@ -23,6 +23,7 @@ from training.data.decision_groups import (
 from training.data.preferences import PreferenceRow
 from training.data.records import LabelRow, MessageRow, TrajectoryRow
 from training.data.runs import JsonlWriter
+from training.exports.trl import conversation_pair
 from training.jobs.export_data import ExportConfig, ExportFormat, run_export_data
 
 pytestmark = pytest.mark.filterwarnings("default")  # datasets and TRL use deprecated functions
@@ -143,6 +144,13 @@ def exported(
 
 
 SUFFIXES = pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+
+
+def test_a_mistake_in_the_chosen_side_of_a_pair_has_no_weight() -> None:
+    whole = PAIR.model_copy(
+        update={"level": "suffix", "chosen": (CALLING, SEEN, DONE), "mistakes": (0,)}
+    )
+    assert [turn.weight for turn in conversation_pair(whole).chosen] == [0.0, None, None]
 
 
 @SUFFIXES

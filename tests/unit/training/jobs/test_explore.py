@@ -58,7 +58,8 @@ def test_a_search_writes_its_counts_and_values_whatever_runs_beside_it(tmp_path:
         of_root = zip(row.nodes, row.visit_counts, strict=True)
         visits = sum(count for node, count in of_root if node.parent == ROOT_ID)
         won = any(node.reward == 1 for node in row.nodes)
-        assert 1 <= visits <= 8 if won else visits == 8
+        # Eight iterations evaluate up to three new children each.
+        assert 1 <= visits <= 24 if won else 8 <= visits <= 24
         assert all(-1 <= value <= 1 for value in row.q_values.values())
 
 

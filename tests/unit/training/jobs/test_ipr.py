@@ -21,6 +21,7 @@ from tests.support.corridors import THOUGHT, write_solutions
 from tests.support.wanderer import Wanderer
 from training.data.contrast import ContrastRow
 from training.data.preferences import PreferenceRow
+from training.data.records import TrajectoryRow
 from training.data.runs import EXPLORED, read_rows
 from training.environments.corridor import Corridor, CorridorConfig
 from training.exploration.contrast import Contrast
@@ -133,7 +134,7 @@ def explored_of(config: IprConfig) -> list[ContrastRow]:
     return sorted(rows, key=lambda row: row.task_id)
 
 
-@pytest.mark.parametrize("mistake", range(len(SOLUTION)))
+@pytest.mark.parametrize("mistake", range(1, len(SOLUTION)))
 def test_one_mistake_is_one_pair_of_everything_after_it(expert: Path, mistake: int) -> None:
     config = configure(expert)
     figures = explore(config, Stumbler(mistake))
@@ -152,6 +153,45 @@ def test_one_mistake_is_one_pair_of_everything_after_it(expert: Path, mistake: i
     assert (whole.level, whole.depth, len(whole.messages)) == ("trajectory", 0, 1)
     assert (figures["suffix_pairs"], figures["trajectory_pairs"]) == (1, 1)
     assert (figures["deviations"], figures["own_outcome"]) == (1, 0.0)
+
+
+def test_a_mistake_in_the_first_state_is_one_pair_and_not_two(expert: Path) -> None:
+    config = configure(expert)
+    figures = explore(config, Stumbler(0))
+    [pair] = pairs_of(config)
+    assert (pair.level, pair.depth) == ("trajectory", 0)
+    # The step is compared all the same: its rewards are known to later iterations.
+    assert (figures["deviations"], figures["compared"]) == (1, 1)
+
+
+def mark_as_mistakes(expert: Path, *numbers: int) -> None:
+    """Say that the expert erred on purpose in these actions of its first trajectory."""
+    first = next(iter(read_rows(expert / "rows.jsonl", TrajectoryRow)))
+    marked = first.model_copy(update={"mistakes": numbers})
+    (expert / "rows.jsonl").write_text(f"{marked.model_dump_json()}\n")
+
+
+def test_the_experts_deliberate_mistakes_are_marked_in_its_pairs(expert: Path) -> None:
+    mark_as_mistakes(expert, 0, 2)
+    config = configure(expert)
+    explore(config, Stumbler(1))
+    found = {pair.level: pair.mistakes for pair in pairs_of(config)}
+    assert found == {"trajectory": (0, 2), "suffix": (1,)}
+
+
+def test_an_agent_is_not_compared_with_a_deliberate_mistake(expert: Path) -> None:
+    mark_as_mistakes(expert, 2)
+    config = configure(expert)
+    figures = explore(config, Stumbler(2))
+    assert [pair.level for pair in pairs_of(config)] == ["trajectory"]
+    assert (figures["deviations"], figures["rollouts"]) == (0, 0)
+
+
+def test_an_expert_of_mistakes_alone_is_no_example(expert: Path) -> None:
+    mark_as_mistakes(expert, *range(len(SOLUTION)))
+    config = configure(expert)
+    explore(config, Stumbler(1))
+    assert pairs_of(config) == []
 
 
 def test_an_episode_along_the_expert_is_not_played_again(expert: Path) -> None:
