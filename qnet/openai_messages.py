@@ -32,10 +32,10 @@ class Function(Shape):
 
 
 class FunctionCall(Shape):
-    """One call of a function."""
+    """One call of a function; its fields say so, whatever an upstream writes as its type."""
 
     id: str | None = None
-    type: str = "function"
+    type: Annotated[str, BeforeValidator(lambda _: "function")] = "function"
     function: Function
 
     def to_call(self) -> ToolCall:
@@ -51,10 +51,10 @@ class CustomTool(Shape):
 
 
 class CustomCall(Shape):
-    """One call of a custom tool."""
+    """One call of a custom tool; its fields say so, as with a function's."""
 
     id: str | None = None
-    type: str = "custom"
+    type: Annotated[str, BeforeValidator(lambda _: "custom")] = "custom"
     custom: CustomTool
 
     def to_call(self) -> ToolCall:

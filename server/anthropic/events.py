@@ -37,10 +37,13 @@ def _parts_of(block: Json) -> tuple[Json, list[dict[str, Any]]]:
     """A block without its content, and its content in pieces."""
     match block["type"]:
         case "text":
-            deltas = [{"type": "text_delta", "text": piece} for piece in pieces_of(block["text"])]
+            deltas = [
+                {"type": "text_delta", "text": piece}
+                for piece in pieces_of(block.get("text") or "")
+            ]
             return block | {"text": ""}, deltas
         case "thinking":
-            thoughts = pieces_of(block["thinking"])
+            thoughts = pieces_of(block.get("thinking") or "")
             deltas = [{"type": "thinking_delta", "thinking": piece} for piece in thoughts]
             signed = {"type": "signature_delta", "signature": block.get("signature") or ""}
             return block | {"thinking": "", "signature": ""}, [*deltas, signed]

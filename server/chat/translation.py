@@ -166,18 +166,23 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
 
 
 def _choice(place: int, candidate: Candidate) -> dict[str, Any]:
-    message = {"refusal": None} | wire_message(candidate.message)
+    return {
+        **candidate.extra,
+        "index": place,
+        "message": {"refusal": None} | _reply_of(candidate),
+        "logprobs": candidate.logprobs,
+        "finish_reason": finish_reason_of(candidate),
+    }
+
+
+def _reply_of(candidate: Candidate) -> dict[str, Any]:
+    """The message; calls to which the upstream gave no id get one."""
+    message = wire_message(candidate.message)
     if calls := message.get("tool_calls"):
         message["tool_calls"] = [
             call | {"id": call["id"] or f"call_{uuid.uuid4().hex}"} for call in calls
         ]
-    return {
-        **candidate.extra,
-        "index": place,
-        "message": message,
-        "logprobs": candidate.logprobs,
-        "finish_reason": finish_reason_of(candidate),
-    }
+    return message
 
 
 def finish_reason_of(candidate: Candidate) -> str:
@@ -260,7 +265,7 @@ def _usage(usage: StepUsage) -> dict[str, dict[str, Any]]:
 def _candidates(decision: Decision) -> list[dict[str, Any]]:
     return [
         {
-            "message": wire_message(candidate.message),
+            "message": _reply_of(candidate),
             "q_value": q,
             "finish_reason": finish_reason_of(candidate),
         }

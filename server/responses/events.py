@@ -35,10 +35,10 @@ def _item_events(index: int, item: Json) -> Iterator[Json]:
     kind = item["type"]
     begun = item | {"status": "in_progress"}
     if kind == "function_call":
-        inside = _text_events("function_call_arguments", "arguments", item["arguments"], place)
+        inside = _text_events("function_call_arguments", "arguments", item.get("arguments"), place)
         begun["arguments"] = ""
     elif kind == "custom_tool_call":
-        inside = _text_events("custom_tool_call_input", "input", item["input"], place)
+        inside = _text_events("custom_tool_call_input", "input", item.get("input"), place)
         begun["input"] = ""
     else:  # an upstream's own item of another type may have no content
         parts = enumerate(item.get("content") or ())
@@ -49,17 +49,17 @@ def _item_events(index: int, item: Json) -> Iterator[Json]:
     yield {"type": "response.output_item.done", "item": item} | at
 
 
-def _text_events(name: str, field: str, text: str, place: Json) -> Iterator[Json]:
-    """A text in one piece, and as a whole."""
+def _text_events(name: str, field: str, text: str | None, place: Json) -> Iterator[Json]:
+    """A text in one piece, and as a whole; an upstream's own item may have none."""
     if text:
         yield {"type": f"response.{name}.delta", "delta": text} | place
-    yield {"type": f"response.{name}.done", field: text} | place
+    yield {"type": f"response.{name}.done", field: text or ""} | place
 
 
 def _part_events(part: Json, place: Json) -> Iterator[Json]:
-    kind = part["type"]
+    kind = part.get("type") or "output_text"
     field = "refusal" if kind == "refusal" else "text"
-    text = part[field]
+    text = part.get(field) or ""
     begun = part | {field: ""} | ({"logprobs": []} if "logprobs" in part else {})
     yield {"type": "response.content_part.added", "part": begun} | place
     if kind == "output_text":

@@ -58,6 +58,10 @@ class IgnoringExtras(BaseModel):
 
 
 Count = Annotated[int, Field(ge=0), BeforeValidator(lambda count: count or 0)]
+Said = Annotated[str, BeforeValidator(lambda said: "" if said is None else said)]
+"""A text that may be null; any other value is no answer of the dialect."""
+Tokens = list[dict[str, Any]] | None
+"""Log-probabilities, one row per token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from qnet.policies.dialects.base import (
     Completion,
     Count,
     IgnoringExtras,
+    Tokens,
     bearer,
     object_in,
     read_as,
@@ -86,9 +87,14 @@ class _Whole(Shape):
         return {name: value for name, value in rest.items() if value is not None}
 
 
+class _Logprobs(Shape):
+    content: Tokens = None
+    refusal: Tokens = None
+
+
 class _ReplyMessage(_Whole):
-    role: str = "assistant"
     content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
     tool_calls: list[FunctionCall | CustomCall] | None = None
     function_call: Function | None = None
 
@@ -102,7 +108,7 @@ class _Choice(_Whole):
     index: int = 0
     message: _ReplyMessage
     finish_reason: str | None = None
-    logprobs: dict[str, Any] | None = None
+    logprobs: _Logprobs | None = None
 
 
 class _PromptDetails(IgnoringExtras):
@@ -133,6 +139,7 @@ class _Usage(IgnoringExtras):
 
 class _Answer(_Whole):
     choices: list[_Choice]
+    system_fingerprint: str | None = None
     usage: _Usage | None = None
 
 
@@ -161,6 +168,9 @@ def _usage_of(said: dict[str, Any]) -> TokenUsage:
 def _candidates_of(read: _Answer) -> list[Candidate]:
     usage = read.usage or _Usage()
     shares = _split(usage.completion_tokens, len(read.choices))
+    extra = {k: v for k, v in read.rest.items() if k not in _NOT_PASSED_ON}
+    if read.system_fingerprint is not None:
+        extra["system_fingerprint"] = read.system_fingerprint
     return [
         Candidate(
             message=_message(choice.message),
@@ -169,9 +179,9 @@ def _candidates_of(read: _Answer) -> list[Candidate]:
             prompt_tokens=usage.prompt_tokens,
             spent=None if index else usage.spent,
             finish_reason=choice.finish_reason,
-            logprobs=choice.logprobs,
+            logprobs=choice.logprobs and choice.logprobs.model_dump(exclude_unset=True),
             extra=choice.rest,
-            answer_extra={k: v for k, v in read.rest.items() if k not in _NOT_PASSED_ON},
+            answer_extra=extra,
         )
         for index, (choice, share) in enumerate(zip(read.choices, shares, strict=True))
     ]
@@ -180,6 +190,7 @@ def _candidates_of(read: _Answer) -> list[Candidate]:
 def _message(said: _ReplyMessage) -> Message:
     calls = calls_of(said.tool_calls, said.function_call)
     wire = {name: value for name, value in said.model_dump().items() if value is not None}
+    wire["role"] = "assistant"
     wire["content"] = said.text or (None if calls else "")
     if not said.tool_calls:
         wire.pop("tool_calls", None)

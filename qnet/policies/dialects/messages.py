@@ -15,6 +15,7 @@ from qnet.policies.dialects.base import (
     Completion,
     Count,
     IgnoringExtras,
+    Said,
     native_body,
     object_in,
     passed_on,
@@ -223,7 +224,9 @@ def _output_config(format_: Any, effort: Any) -> Json:
 
 class _Block(Shape):
     type: str
-    text: str = ""
+    text: Said = ""
+    thinking: Said = ""
+    signature: Said = ""
     id: str = ""
     name: str = ""
     input: dict[str, Any] = Field(default_factory=dict)

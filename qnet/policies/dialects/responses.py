@@ -5,13 +5,15 @@ from typing import Any, ClassVar, Final
 
 from qnet.errors import InvalidRequestError
 from qnet.native import DialectName, NativeAnswer
-from qnet.openai_messages import Shape, plain_message, text_of, wire_message
+from qnet.openai_messages import plain_message, text_of, wire_message
 from qnet.policies.dialects.base import (
     CHATS_ALONE,
     LENGTH,
     Completion,
     Count,
     IgnoringExtras,
+    Said,
+    Tokens,
     bearer,
     native_body,
     object_in,
@@ -155,9 +157,16 @@ def _flat(nested: Mapping[str, Any]) -> Json:
     return {"type": nested["type"], **(inner if isinstance(inner, Mapping) else {})}
 
 
-class _Item(Shape):
+class _Part(IgnoringExtras):
+    type: str = ""
+    text: Said = ""
+    refusal: Said = ""
+    logprobs: Tokens = None
+
+
+class _Item(IgnoringExtras):
     type: str
-    content: list[dict[str, Any]] | None = None
+    content: list[_Part] | None = None
     call_id: str = ""
     name: str = ""
     arguments: str = ""
@@ -205,7 +214,7 @@ def _candidate(read: _Answer, said: Json, spent: TokenUsage) -> Candidate:
     cut = read.incomplete_details.reason if read.incomplete_details else ""
     ended = "tool_calls" if message.tool_calls else "stop"
     reason = _INCOMPLETE.get(cut, ended)
-    tokens = [token for part in _parts(read.output) for token in part.get("logprobs") or ()]
+    tokens = [token for part in _parts(read.output) for token in part.logprobs or ()]
     return Candidate(
         message=message,
         completion_tokens=spent.completion_tokens,
@@ -220,18 +229,18 @@ def _candidate(read: _Answer, said: Json, spent: TokenUsage) -> Candidate:
 
 def _message(items: Sequence[_Item]) -> Message:
     parts = list(_parts(items))
-    text = "".join(str(part.get("text") or "") for part in parts)
+    text = "".join(part.text for part in parts)
     calls = tuple(_call(item) for item in items if item.type in _KINDS)
     wire = plain_message(Message("assistant", text, calls))
-    if refusal := "".join(str(part.get("refusal") or "") for part in parts):
+    if refusal := "".join(part.refusal for part in parts):
         wire["refusal"] = refusal
     thoughts = [part for item in items if item.type == "reasoning" for part in item.content or ()]
-    if thought := "".join(str(part.get("text") or "") for part in thoughts):
+    if thought := "".join(part.text for part in thoughts):
         wire["reasoning_content"] = thought
     return Message("assistant", text, calls, wire=wire)
 
 
-def _parts(items: Sequence[_Item]) -> Iterator[dict[str, Any]]:
+def _parts(items: Sequence[_Item]) -> Iterator[_Part]:
     for item in items:
         if item.type == "message":
             yield from item.content or ()

@@ -139,7 +139,17 @@ def test_thoughts_are_kept_for_the_next_request() -> None:
     assert asked["messages"][1]["content"] == [thought, text("go")]
 
 
-@pytest.mark.parametrize("answer", [b"<html>", b"[]", b'{"content": "text"}', b"{}"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"<html>",
+        b"[]",
+        b'{"content": "text"}',
+        b"{}",
+        b'{"content": [{"type": "text", "text": 5}]}',
+        b'{"content": [{"type": "thinking", "thinking": {"a": 1}}]}',
+    ],
+)
 def test_anything_else_is_no_message(answer: bytes) -> None:
     assert DIALECT.read_answer(answer).candidates == []
 

@@ -145,6 +145,9 @@ def test_usage_is_the_upstreams() -> None:
         b"[]",
         b"{}",
         b'{"status": "failed", "output": [], "error": {"message": "no"}}',
+        b'{"output": [{"type": "message", "content": [{"text": "go", "logprobs": 5}]}]}',
+        b'{"output": [{"type": "message", "content": [{"text": "go", "logprobs": [5]}]}]}',
+        b'{"output": [{"type": "message", "content": [{"text": ["go"]}]}]}',
     ],
 )
 def test_anything_else_is_no_response(answer: bytes) -> None:
