@@ -1,0 +1,72 @@
+"""Measure a learner at strangers' environments.
+
+    python -m benchmarks.strangers crafting helpdesk --learner benchmarks.strangers.ridge:Ridge
+
+The results are written to `results.json` and `results.md` as they come.
+"""
+
+import json
+from pathlib import Path
+from time import process_time
+from typing import Annotated
+
+import typer
+
+from benchmarks.strangers.catalogue import STRANGERS
+from benchmarks.strangers.protocol import Learner, Measurement, Result
+from benchmarks.strangers.report import markdown
+from qnet.support.operator_code import import_operator_module
+
+app = typer.Typer()
+
+
+def load_learner(path: str) -> Learner:
+    """The learner that the factory at an import path makes."""
+    module, _, name = path.partition(":")
+    learner: Learner = getattr(import_operator_module(module), name)()
+    return learner
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+@app.command()
+def main(
+    environments: Annotated[
+        list[str] | None, typer.Argument(help=f"Of {', '.join(STRANGERS)}; all by default.")
+    ] = None,
+    learner: Annotated[
+        str, typer.Option(help="Import path of a class or factory with `fit(rows) -> scorer`.")
+    ] = "benchmarks.strangers.ridge:Ridge",
+    episodes: Annotated[str, typer.Option(help="Numbers of recorded episodes.")] = "25,50,100,200",
+    rounds: Annotated[str, typer.Option(help="Numbers recorded in three rounds.")] = "",
+    recordings: Annotated[str, typer.Option(help="Numbers of the recordings.")] = "0,1,2",
+    worlds: Annotated[str, typer.Option(help="Numbers of the worlds.")] = "0",
+    new: Annotated[int, typer.Option(help="Least number of new episodes of a chooser.")] = 300,
+    oracle: Annotated[int, typer.Option(help="The same for the oracle.")] = 96,
+    output: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/strangers"),
+) -> None:
+    """Record, learn, and play new tasks by every chooser."""
+    output.mkdir(parents=True, exist_ok=True)
+    built, results = load_learner(learner), list[Result]()
+    for name in environments or STRANGERS:
+        for world in _numbers(worlds):
+            measured = Measurement(STRANGERS[name], world, new, oracle)
+            start = process_time()
+            results += measured.baselines()
+            for recording in _numbers(recordings):
+                if sizes := _numbers(episodes):
+                    results += measured.learned(built, recording, sizes)
+                for size in _numbers(rounds):
+                    results += measured.in_rounds(built, recording, size)
+            rows = [result.row() for result in results]
+            (output / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
+            (output / "results.md").write_text(markdown(results) + "\n")
+            spent = process_time() - start
+            typer.echo(f"{name}, world {world}: {spent:.0f} CPU seconds", err=True)
+    typer.echo(markdown(results))
+
+
+if __name__ == "__main__":
+    app()

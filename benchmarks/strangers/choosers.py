@@ -1,0 +1,165 @@
+"""Agents that choose among M candidates, as rollout tasks; all see the same draws of a state.
+
+greedy      the likeliest reply
+sample      one draw: the agent without guidance
+random      any of the distinct candidates
+votes       the candidate that was drawn most often
+q           the one of highest Q
+posterior   the one of highest Q / tau + log prior, for a scorer that brings a `tau`
+oracle      peeks: tries each candidate in a copy, and goes on from there several times without
+            guidance; the one with the best mean outcome
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+from typing import Any, Final, Literal
+
+from qnet.decision.prior import prior_of
+from qnet.decision.selection import select
+from qnet.types import Candidate, History, Message, SampleRequest, Sampling, ScoreRequest
+from training.environment import Environment, Task
+from training.environments.task_selection import SelectedSuite
+from training.evaluation.replays import replay
+from training.rollouts.episode import (
+    Agent,
+    AgentStep,
+    Episode,
+    derived_seed,
+    first_reply,
+    play_episode,
+    seeded,
+)
+from training.rollouts.rollout import ModelRequest, RolloutTask
+from training.trajectory import reply_key
+
+Chooser = Literal["greedy", "sample", "random", "votes", "q", "posterior", "explore", "oracle"]
+"""Names of the ways to choose; `explore` is `q` with a random candidate in some of the steps."""
+
+DRAWN: Final = Sampling(temperature=1.0, max_tokens=None)
+EXPLORED: Final = 0.3
+"""Share of the steps of `explore` that take a random candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One game to play: a task of a suite, and what its draws depend on.
+
+    Attributes:
+        seed: parts of the seed, beside the task.
+        candidates: M, the draws of a decision.
+    """
+
+    suite: SelectedSuite
+    task: Task
+    seed: tuple[object, ...]
+    max_steps: int
+    candidates: int
+
+    def make(self) -> Environment:
+        """A fresh episode of the task."""
+        return self.suite.make(self.task)
+
+    def play(self, choose: Agent, prefix: Sequence[Message] = ()) -> RolloutTask[Episode]:
+        """Play to the end, from the state after the replies of `prefix`."""
+        return play_episode(
+            self.make,
+            choose,
+            max_steps=self.max_steps,
+            prefix=prefix,
+            chat=self.suite.environment.chat,
+        )
+
+    def sampling(self, *more: object) -> Callable[[int], Sampling]:
+        """The sampling of each step, by its seed."""
+        return seeded(DRAWN, *self.seed, self.task.id, *more)
+
+
+def play(
+    seat: Seat, chooser: Chooser, *, tau: float | None = None, continuations: int = 10
+) -> RolloutTask[Episode]:
+    """One episode of a chooser.
+
+    Args:
+        seat: the game.
+        chooser: how it is played.
+        tau: temperature of the posterior.
+        continuations: of each candidate that the oracle tries.
+    """
+    match chooser:
+        case "greedy":
+            return seat.play(first_reply(lambda step: Sampling(temperature=0.0)))
+        case "sample":
+            return seat.play(first_reply(seat.sampling()))
+        case "oracle":
+            return _oracle(seat, continuations)
+    return seat.play(_choosing(seat, chooser, tau))
+
+
+def _choosing(seat: Seat, chooser: Chooser, tau: float | None) -> Agent:
+    """The agent that draws M candidates and takes one of the distinct ones."""
+    sampling = seat.sampling()
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        drawn: list[Candidate] = yield SampleRequest(history, seat.candidates, sampling(step))
+        messages, counts = distinct(drawn)
+        chance = Random(derived_seed("choice", *seat.seed, seat.task.id, step))
+        anything = chooser == "random" or (chooser == "explore" and chance.random() < EXPLORED)
+        if len(messages) == 1:
+            chosen = 0
+        elif anything:
+            chosen = chance.randrange(len(messages))
+        elif chooser == "votes":
+            chosen = counts.index(max(counts))
+        else:
+            scored = yield ScoreRequest(history, tuple(messages))
+            prior = prior_of(messages, counts=counts)
+            posterior = tau if chooser == "posterior" else None
+            chosen = select(messages, scored.q_values, prior=prior, tau=posterior).chosen
+        return AgentStep(messages[chosen], 0, len(messages))
+
+    return choose
+
+
+def distinct(drawn: Sequence[Candidate]) -> tuple[list[Message], list[int]]:
+    """The candidates of different effect in the order of first appearance, and their votes."""
+    votes: dict[str, int] = {}
+    first: dict[str, Message] = {}
+    for candidate in drawn:
+        key = reply_key(candidate.message)
+        votes[key] = votes.get(key, 0) + 1
+        first.setdefault(key, candidate.message)
+    return list(first.values()), list(votes.values())
+
+
+def _oracle(seat: Seat, continuations: int) -> RolloutTask[Episode]:
+    """The episode of the oracle; between candidates of equal outcome votes decide."""
+    chat, taken = seat.suite.environment.chat, list[Message]()
+    episode: Episode = yield from replay(seat.make, taken, chat=chat)
+    while len(taken) < seat.max_steps and not (episode.steps and episode.steps[-1].ended):
+        step = len(taken)
+        request = SampleRequest(episode.messages, seat.candidates, seat.sampling()(step))
+        messages, counts = distinct((yield request))
+        values = [0.0]
+        if len(messages) > 1:
+            values = []
+            for message in messages:
+                value = yield from _value(seat, [*taken, message], continuations)
+                values.append(value)
+        best = max(range(len(messages)), key=lambda i: (values[i], counts[i]))
+        taken.append(messages[best])
+        episode = yield from replay(seat.make, taken, chat=chat)
+    return episode
+
+
+def _value(seat: Seat, replies: Sequence[Message], continuations: int) -> RolloutTask[float]:
+    """Mean outcome after some replies, if the agent goes on without guidance."""
+    outcomes = []
+    for number in range(continuations):
+        onward = first_reply(seat.sampling("onward", number))
+        episode = yield from seat.play(onward, prefix=replies)
+        outcomes.append(episode.reward)
+        if len(episode.steps) == len(replies):
+            break  # the last reply ended the episode
+    return fmean(outcomes)

@@ -1,0 +1,99 @@
+"""The strangers' harness at its smallest: what it records, learns from, plays and prints."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.strangers.__main__ import app
+from benchmarks.strangers.catalogue import STRANGERS
+from benchmarks.strangers.choosers import distinct
+from benchmarks.strangers.protocol import Measurement
+from benchmarks.strangers.report import share_of_way
+from benchmarks.strangers.ridge import Ridge
+from qnet.types import Candidate, Message, Scorer, ScoreRequest, ScoreResult
+from training.data.records import TrajectoryRow
+
+SMALL = Measurement(STRANGERS["errands"], new_episodes=24, oracle_episodes=24, continuations=3)
+
+
+class Constant:
+    """A learner of nothing, whose posterior is the prior."""
+
+    name = "constant"
+    tau = 1.0
+
+    def fit(self, rows: Sequence[TrajectoryRow]) -> Scorer:
+        return self
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        return [ScoreResult((0.0,) * len(request.candidates), 0) for request in requests]
+
+
+def test_recordings_differ_and_a_shorter_one_is_the_beginning_of_a_longer_one() -> None:
+    rows = SMALL.record(0, 12)
+    assert SMALL.record(0, 6) == rows[:6]
+    assert SMALL.record(1, 12) != rows
+    assert len({row.task_id for row in rows}) == 12
+    assert {row.outcome_reward for row in rows} == {0.0, 1.0}
+
+
+def test_no_new_task_is_recorded() -> None:
+    recorded = {row.task_id for row in SMALL.record(0, 100)}
+    [sample, *_] = SMALL.baselines()
+    assert len(recorded) == 40
+    assert len(sample.task_rewards) == 24
+    assert not recorded & sample.task_rewards.keys()
+
+
+def test_candidates_of_one_effect_are_counted_together() -> None:
+    replies = [f"Thought: {thought}\nAction: {action}" for thought, action in ("ax", "bx", "cy")]
+    messages, votes = distinct([Candidate(Message("assistant", reply), 1) for reply in replies])
+    assert [message.content for message in messages] == [replies[0], replies[2]]
+    assert votes == [2, 1]
+
+
+def test_a_q_without_knowledge_plays_like_votes() -> None:
+    by_name = {result.chooser: result for result in SMALL.baselines()}
+    for result in SMALL.learned(Constant(), 0, (5,)):
+        assert result.task_rewards == by_name["votes"].task_rewards
+        assert (result.chooser, result.episodes) in {("q", 5), ("posterior", 5)}
+
+
+def test_the_oracle_and_the_ridge_are_above_random() -> None:
+    rewards = {result.chooser: result.reward for result in SMALL.baselines()}
+    larger = Measurement(STRANGERS["errands"], new_episodes=72)
+    [learned] = larger.learned(Ridge(), 0, (100,))
+    assert rewards["oracle"] > rewards["random"] + 0.2
+    assert learned.reward > rewards["random"] + 0.2
+    assert share_of_way(learned.reward, rewards["random"], rewards["oracle"]) > 0.3
+
+
+def test_rounds_learn_from_their_own_guidance() -> None:
+    [rounds] = SMALL.in_rounds(Ridge(), 0, 30)
+    assert (rounds.episodes, rounds.rounds) == (30, 3)
+    guided = SMALL.record(0, 30, first=20, scorer=Ridge().fit(SMALL.record(0, 20)))
+    assert guided != SMALL.record(0, 30)[20:]
+
+
+def test_results_are_written_as_json_and_as_a_table(tmp_path: Path) -> None:
+    small = ["--episodes=10", "--rounds=12", "--recordings=0,1", "--new=24", "--oracle=24"]
+    said = CliRunner().invoke(app, ["errands", *small, "--output", str(tmp_path)])
+    assert said.exit_code == 0, said.output
+    rows = json.loads((tmp_path / "results.json").read_text())
+    names = [(row["chooser"], row["recording"], row["rounds"]) for row in rows]
+    assert names[:5] == [(n, None, 1) for n in ("sample", "greedy", "random", "votes", "oracle")]
+    assert names[5:] == [("q", 0, 1), ("q", 0, 3), ("q", 1, 1), ("q", 1, 3)]
+    table = (tmp_path / "results.md").read_text()
+    assert "| q | 12 in 3 rounds | " in table
+    oracle = next(line for line in table.splitlines() if line.startswith("| oracle"))
+    assert oracle.split(" | ")[5] == "100%"
+
+
+@pytest.mark.parametrize(("reward", "share"), [(0.2, 0.0), (0.6, 1.0), (0.4, 0.5), (0.1, -0.25)])
+def test_the_share_of_the_way_is_0_for_random_and_1_for_the_oracle(
+    reward: float, share: float
+) -> None:
+    assert share_of_way(reward, 0.2, 0.6) == pytest.approx(share)
