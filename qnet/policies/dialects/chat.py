@@ -110,6 +110,11 @@ class _Choice(_Whole):
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
+    @property
+    def tokens(self) -> dict[str, Any] | None:
+        """The log-probabilities as they came."""
+        return None if self.logprobs is None else self.logprobs.model_dump(exclude_unset=True)
+
 
 class _PromptDetails(IgnoringExtras):
     cached_tokens: int | None = None
@@ -179,7 +184,7 @@ def _candidates_of(read: _Answer) -> list[Candidate]:
             prompt_tokens=usage.prompt_tokens,
             spent=None if index else usage.spent,
             finish_reason=choice.finish_reason,
-            logprobs=choice.logprobs and choice.logprobs.model_dump(exclude_unset=True),
+            logprobs=choice.tokens,
             extra=choice.rest,
             answer_extra=extra,
         )
