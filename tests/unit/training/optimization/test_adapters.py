@@ -134,6 +134,7 @@ def test_a_killed_run_ends_where_an_unbroken_one_ends(tmp_path: Path) -> None:
     assert torch.equal(end_of(tmp_path / "broken"), whole)
 
 
+@pytest.mark.alone
 def test_two_processes_with_checkpointing_end_where_one_ends(tmp_path: Path) -> None:
     ends = []
     for processes in (1, 2):

@@ -118,6 +118,7 @@ def test_a_broken_run_ends_where_a_whole_one_ends(tmp_path: Path) -> None:
     assert torch.equal(end_of(tmp_path / "broken"), whole)
 
 
+@pytest.mark.alone
 def test_two_processes_end_where_one_ends(tmp_path: Path) -> None:
     ends = [
         weights_of(

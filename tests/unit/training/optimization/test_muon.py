@@ -31,6 +31,7 @@ def test_it_minimises_a_quadratic() -> None:
     assert min(losses) < losses[0] / 50
 
 
+@pytest.mark.alone
 def test_two_processes_share_a_map_and_both_have_all_of_it() -> None:
     tensors = [torch.full((2, 3), float(i)) for i in range(5)]
     computed: list[float] = []

@@ -24,6 +24,8 @@ from training.optimization.launch import in_processes
 from training.optimization.options import Optimization
 from training.optimization.trainer import Loop, Loss, Training
 
+pytestmark = pytest.mark.alone
+
 STEPS = [[[1, 2, 3, 4], [5, 6], [7, 8, 9]], [[2, 4, 6]]] * 3
 
 

@@ -89,6 +89,7 @@ def test_the_schedule_warms_up_and_falls_to_zero() -> None:
     assert factors[100] == pytest.approx(0.0)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_two_processes_end_where_one_ends(tmp_path: Path, optimizer: str) -> None:
     # The last step has one micro-batch, so the second process has none of its own.
@@ -108,6 +109,7 @@ def test_two_processes_end_where_one_ends(tmp_path: Path, optimizer: str) -> Non
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
+@pytest.mark.alone
 def test_weights_that_a_micro_batch_does_not_use_are_trained_by_the_others(tmp_path: Path) -> None:
     def loss_of(model: Any) -> Callable[[list[int]], Loss]:
         def loss(rows: list[int]) -> Loss:
@@ -126,6 +128,7 @@ def test_weights_that_a_micro_batch_does_not_use_are_trained_by_the_others(tmp_p
     torch.testing.assert_close(ends[0], ends[1])
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is another device")
 def test_without_another_device_the_processes_of_auto_divide_the_work(tmp_path: Path) -> None:
     done = tmp_path / "done"
@@ -144,6 +147,7 @@ def test_without_another_device_the_processes_of_auto_divide_the_work(tmp_path: 
     assert len(set(workers)) == 2
 
 
+@pytest.mark.alone
 def test_how_work_is_divided_changes_nothing_but_float_sums(tmp_path: Path) -> None:
     ends: list[torch.Tensor] = []
     # Weighed by their number, then as if the first micro-batch were as long as all others.
@@ -258,12 +262,14 @@ def test_processes_of_a_launcher_are_not_divided_again(
         train(tmp_path, processes=2)
 
 
+@pytest.mark.alone
 def test_a_saved_state_is_not_resumed_by_another_number_of_processes(tmp_path: Path) -> None:
     train(tmp_path, steps=STEPS[:2], processes=2)
     with pytest.raises(ConfigError, match="saved by 2 processes, but this training has 1"):
         train(tmp_path)
 
 
+@pytest.mark.alone
 def test_processes_are_not_forked_where_a_gpu_would_be_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

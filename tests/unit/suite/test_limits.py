@@ -1,0 +1,153 @@
+"""A run of tests ends and says where it stood, whatever its tests do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+WORKERS = ("-n", "2", "--dist", "loadfile")
+
+LIMITS = {
+    "timeout": "2",
+    "faulthandler_timeout": "6",
+    "faulthandler_exit_on_timeout": "true",
+    "session_timeout": "300",
+}
+
+ENDS = "def test_one():\n    pass\n\ndef test_two():\n    pass\n"
+
+
+def run(folder: Path, *options: str, **limits: str) -> tuple[int, str]:
+    """Exit status and output of a run of the folder's tests in two workers, with short limits."""
+    chosen = [
+        word for name, value in (LIMITS | limits).items() for word in ("-o", f"{name}={value}")
+    ]
+    plugins = [f"-p{name}" for name in ("timeout", "xdist", "tests.support.limits")]
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-pno:cacheprovider", *plugins, *chosen, *options, folder],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("options", [(), WORKERS])
+def test_a_test_that_takes_too_long_fails_and_the_others_run(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "test_a.py").write_text(
+        "import time\n\ndef test_hangs():\n    time.sleep(3600)\n\ndef test_after():\n    pass\n"
+    )
+    (tmp_path / "test_b.py").write_text(ENDS)
+    code, output = run(tmp_path, *options)
+    assert code == 1
+    assert "FAILED test_a.py::test_hangs" in output
+    assert "time.sleep(3600)" in output
+    assert "1 failed, 3 passed" in output
+
+
+# The lock of the interpreter is held, so that no thread and no signal handler of Python runs.
+HOLDS_THE_INTERPRETER = """import ctypes
+
+def test_before():
+    pass
+
+def test_holds_the_interpreter():
+    libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+
+def test_after():
+    pass
+"""
+
+
+def test_a_process_that_notices_nothing_is_ended_and_its_test_named(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(HOLDS_THE_INTERPRETER)
+    (tmp_path / "test_b.py").write_text(ENDS)
+    code, output = run(tmp_path, *WORKERS)
+    assert code == 1
+    assert "crashed while running 'test_a.py::test_holds_the_interpreter'" in output
+    assert "in test_holds_the_interpreter" in output  # where its thread stood
+    assert "1 failed, 4 passed" in output
+
+
+@pytest.mark.parametrize("files", [1, 12])
+def test_a_worker_that_dies_fails_its_test_once_and_the_others_run(
+    tmp_path: Path, files: int
+) -> None:
+    # Its process stays behind with the pipe on which the worker reported.
+    (tmp_path / "test_m.py").write_text(
+        "import os, time\n\ndef test_before():\n    pass\n\n"
+        "def test_dies():\n"
+        "    if os.fork() == 0:\n        time.sleep(3600)\n"
+        "    os._exit(9)\n\ndef test_after():\n    pass\n"
+    )
+    for i in range(files):
+        (tmp_path / f"test_{'az'[i % 2]}{i}.py").write_text(ENDS)
+    code, output = run(tmp_path, *WORKERS)
+    assert code == 1
+    assert output.count("crashed while running 'test_m.py::test_dies'") == 1
+    assert f"1 failed, {2 + 2 * files} passed" in output
+
+
+IMPATIENT = """import time
+from tests.support.limits import Limits
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Limits(silence_s={silence_s}, whole_s={whole_s}), "impatient")
+
+def pytest_sessionfinish(session):
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"silence_s": 15, "whole_s": 3600}, "no test has started or ended for 15 s"),
+        ({"silence_s": 3600, "whole_s": 15}, "the whole run takes longer than 15 s"),
+    ],
+)
+def test_a_run_that_does_not_end_is_ended(
+    limits: dict[str, int], reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "conftest.py").write_text(IMPATIENT.format(**limits))
+    (tmp_path / "test_a.py").write_text(ENDS)
+    (tmp_path / "test_b.py").write_text(ENDS)
+    code, output = run(tmp_path, *WORKERS)
+    assert code == 1
+    assert f"The run was ended: {reason}. Running tests: none" in output
+
+
+def test_a_run_that_takes_too_long_begins_no_further_test(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(
+        "import time\n\ndef test_is_long():\n    time.sleep(1.5)\n\ndef test_after():\n    pass\n"
+    )
+    code, output = run(tmp_path, session_timeout="1")
+    assert code == 1
+    assert "session-timeout: 1.0 sec exceeded" in output
+    assert "1 passed" in output
+
+
+def test_what_tests_leave_behind_ends_with_the_run(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(
+        "import pathlib, subprocess, sys\n\ndef test_leaves_a_process():\n"
+        "    command = [sys.executable, '-c', 'import time; time.sleep(3600)']\n"
+        "    child = subprocess.Popen(command, start_new_session=True)\n"
+        f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
+    )
+    code, _ = run(tmp_path, *WORKERS)  # returns although the child has its output
+    assert code == 0
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
