@@ -134,3 +134,11 @@ def _wire_call(call: ToolCall) -> dict[str, Any]:
     else:
         said = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": call.kind, call.kind: said}
+
+
+def tools_in(parameters: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
+    """The tools that a request's parameters offer; what has no shape of a tool is left out."""
+    tools = parameters.get("tools")
+    if not isinstance(tools, Sequence):
+        return ()
+    return tuple(tool for tool in tools if isinstance(tool, Mapping))

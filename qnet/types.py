@@ -214,12 +214,19 @@ class ScoreRequest:
         cache_salt: only what was cached under the same salt is found for it.
         observations: the environment's answer to each candidate that was tried, for a Q model that
             reads after it; empty for one that reads at the action.
+        counts: how often each candidate was drawn; empty if unknown.
+        logprobs: log-likelihood of each candidate by the policy that drew it; None or empty if
+            unknown.
+        tools: what the candidates may call, in OpenAI's shape; empty if unknown.
     """
 
     history: History
     candidates: tuple[Message, ...]
     cache_salt: str = ""
     observations: tuple[History, ...] = ()
+    counts: tuple[int, ...] = ()
+    logprobs: tuple[float | None, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), hash=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +264,8 @@ class ScoreResult:
             that were not asked for again.
         judge: requests to the judge that gave the values; None for a trained Q model.
         window: what was read in place of the whole history; None if that was read.
+        rules: values of each candidate that are compared before its Q, the first one first; empty
+            without such rules.
     """
 
     q_values: tuple[float, ...]
@@ -264,6 +273,7 @@ class ScoreResult:
     cached_tokens: int = 0
     judge: JudgeUsage | None = None
     window: HistoryWindow | None = None
+    rules: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

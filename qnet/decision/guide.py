@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from qnet.decision.deadline import DRAWING, NO_DEADLINE, REWORDING, SCORING, Deadline
-from qnet.decision.decide import Decision, Guidance, StepTimings, decide
+from qnet.decision.decide import Guidance, decide
+from qnet.decision.decision import Decision, StepTimings
 from qnet.decision.perturbation import Paraphraser, PerturbedPolicy, different_texts, find_task
 from qnet.types import (
     AsyncScorer,

@@ -89,21 +89,26 @@ def prior_of(
     return Prior(_likelihoods(candidates, effects, known), effects, by)
 
 
-def posterior(q_values: Sequence[float], prior: Prior, *, tau: float) -> tuple[float, ...]:
+def posterior(
+    q_values: Sequence[float], prior: Prior, *, tau: float, left: Sequence[int] | None = None
+) -> tuple[float, ...]:
     """Posterior share of each candidate's effect; the effects' shares sum to 1.
 
     Args:
         q_values: one per candidate, finite.
         tau: temperature of Q, at least 0; at 0 the effects of highest Q keep their prior's ratio.
+        left: candidates that may be chosen, at least one; the others have 0. None: all.
     """
     best: dict[int, float] = {}
-    for effect, q in zip(prior.effects, q_values, strict=True):
-        best[effect] = max(q, best.get(effect, -math.inf))
+    log_of: dict[int, float] = {}
+    for i in range(len(q_values)) if left is None else left:
+        effect = prior.effects[i]
+        best[effect] = max(q_values[i], best.get(effect, -math.inf))
+        log_of[effect] = prior.log_shares[i]
     highest = max(best.values())
-    log_of = dict(zip(prior.effects, prior.log_shares, strict=True))
-    logs = {e: _tilt(q - highest, tau) + log_of[e] for e, q in best.items()}
+    logs = {effect: _tilt(q - highest, tau) + log_of[effect] for effect, q in best.items()}
     total = _log_sum(list(logs.values()))
-    return tuple(math.exp(logs[effect] - total) for effect in prior.effects)
+    return tuple(math.exp(logs.get(effect, -math.inf) - total) for effect in prior.effects)
 
 
 def _tilt(gap: float, tau: float) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from qnet.decision.prior import Prior, prior_of
+from qnet.decision.prior import Prior, posterior, prior_of
 from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
 from qnet.types import Message
 
@@ -41,10 +41,12 @@ class Selection:
             `highest_posterior` where the prior counted, too; `rules` where those before the Q model
             left one candidate; `likeliest` where Q was the same for all; `only_candidate` where
             there was nothing to choose between.
+        posterior: of each candidate's effect, if it was the reason; 0 where the rules left it out.
     """
 
     chosen: int
     reason: Reason
+    posterior: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +68,26 @@ def distinct(candidates: Sequence[Message]) -> Distinct:
     return Distinct(tuple(index), tuple(index[message] for message in candidates))
 
 
-def ranking(candidates: Sequence[Message], values: Sequence[float] | None) -> list[int]:
+def ranking(
+    candidates: Sequence[Message],
+    values: Sequence[float] | None,
+    *,
+    rules: Sequence[tuple[float, ...]] = (),
+) -> list[int]:
     """Indices of the candidates, the best first: by value, equal ones in order, repetitions last.
 
     Args:
         values: Q, or the share of the posterior or prior; None leaves the order as it is.
+        rules: compared before the values; see `select`.
     """
     first = {message: index for index, message in reversed(list(enumerate(candidates)))}
-    value = [0.0] * len(candidates) if values is None else values
-    return sorted(
-        range(len(candidates)),
-        key=lambda index: (first[candidates[index]] != index, -value[index]),
-    )
+
+    def place(index: int) -> tuple[bool, list[float]]:
+        before = rules[index] if rules else ()
+        value = 0.0 if values is None else values[index]
+        return first[candidates[index]] != index, [-own for own in (*before, value)]
+
+    return sorted(range(len(candidates)), key=place)
 
 
 def select(
@@ -99,7 +109,8 @@ def select(
     Args:
         candidates: as they were drawn, repetitions included.
         q_values: one per candidate.
-        tie_break: without a `tau`, the first of equal Q that it prefers is taken.
+        tie_break: without a `tau`, the first of equal Q that it prefers is taken; "first" prefers
+            none where Q is the same for all.
         logprobs: of each candidate by the policy, for `tie_break` "logprob"; None if unknown.
         prior: of the candidates; None counts their repetitions.
         tau: temperature of Q, at least 0.
@@ -125,11 +136,13 @@ def select(
         return Selection(left[0], "rules")
     prior = prior or prior_of(candidates)
     if all(q[i] == highest for i in left):
-        return Selection(max(left, key=prior.log_shares.__getitem__), "likeliest")
+        wanted = {i: _preference(i, candidates, tie_break, logprobs) for i in left}
+        return Selection(max(left, key=lambda i: (wanted[i], prior.log_shares[i])), "likeliest")
     if tau is not None:
         # As Q / tau + log prior, without a division by 0; the prior breaks ties of its limit.
         scores = [(q[i] + tau * log, log, q[i]) for i, log in enumerate(prior.log_shares)]
-        return Selection(max(left, key=scores.__getitem__), "highest_posterior")
+        shares = posterior(q_values, prior, tau=tau, left=left)
+        return Selection(max(left, key=scores.__getitem__), "highest_posterior", shares)
     best = [i for i in left if q[i] == highest]
     tied = {candidates[i] for i in best}
     chosen = max(best, key=lambda i: _preference(i, candidates, tie_break, logprobs))

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from qnet.decision.decide import Decision, StepUsage
+from qnet.decision.decision import Decision, StepUsage
 from qnet.decision.selection import ranking
 from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
 from qnet.openai_messages import wire_message

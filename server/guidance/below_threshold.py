@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from qnet.decision.decide import Decision
+from qnet.decision.decision import Decision
 from qnet.decision.threshold import Threshold
 from qnet.records import ThresholdActionRow
 from server.errors.types import BelowThresholdError

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from qnet.decision.deadline import Deadline
-from qnet.decision.decide import Decision, Fallback, Guidance
+from qnet.decision.decide import Fallback, Guidance
+from qnet.decision.decision import Decision
 from qnet.decision.guide import Perturbation, guide
 from qnet.decision.history_window import LongHistory
 from qnet.decision.perturbation import Paraphraser

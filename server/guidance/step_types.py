@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from qnet.decision.decide import Decision
+from qnet.decision.decision import Decision
 from qnet.errors import HistoryTooLongError, MalformedHistoryError
 from qnet.types import History, Sampling
 from server.guidance.readable_view import ReadableView

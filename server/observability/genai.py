@@ -8,7 +8,7 @@ See https://github.com/open-telemetry/semantic-conventions-genai.
 from collections.abc import Sequence
 from typing import Final
 
-from qnet.decision.decide import StepUsage
+from qnet.decision.decision import StepUsage
 from qnet.types import Sampling
 from server.observability.tracing import Attributes, Tracing
 

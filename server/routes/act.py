@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from qnet.decision.decide import Decision
+from qnet.decision.decision import Decision
 from qnet.types import Sampling
 from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from server.messages.answers import (

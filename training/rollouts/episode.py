@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from qnet.decision.decide import Decision, Guidance, decide
+from qnet.decision.decide import Guidance, decide
+from qnet.decision.decision import Decision
 from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
 from training.environment import Environment, StepResult, take

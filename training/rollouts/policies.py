@@ -4,7 +4,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from qnet.decision.decide import Decision, Guidance, decide
+from qnet.decision.decide import Guidance, decide
+from qnet.decision.decision import Decision
 from qnet.types import BatchPolicy, Candidate, SampleRequest
 from training.rollouts.hosted import HostedPolicy
 from training.rollouts.rollout import RolloutRequest, RolloutTask, answered_by

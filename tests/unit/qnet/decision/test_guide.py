@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from qnet.decision.deadline import NO_DEADLINE, Deadline
-from qnet.decision.decide import Decision, Guidance
+from qnet.decision.decide import Guidance
+from qnet.decision.decision import Decision
 from qnet.decision.guide import guide
 from qnet.device.device_thread import DeviceThread
 from qnet.device.scoring_worker import ScoringWorker

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from qnet.decision.deadline import NO_DEADLINE
-from qnet.decision.decide import Decision, Guidance
+from qnet.decision.decide import Guidance
+from qnet.decision.decision import Decision
 from qnet.decision.guide import Perturbation, guide
 from qnet.decision.perturbation import (
     MAX_TASK_CHARACTERS,

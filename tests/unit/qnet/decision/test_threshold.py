@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from qnet.decision.decide import Decision, Guidance
+from qnet.decision.decide import Guidance
+from qnet.decision.decision import Decision
 from qnet.decision.guide import guide
 from qnet.decision.threshold import Threshold, noted_proposals, with_note
 from qnet.errors import ScorerUnavailableError, UpstreamError

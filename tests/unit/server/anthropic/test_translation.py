@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qnet.decision.decide import Decision, StepUsage
+from qnet.decision.decision import Decision, StepUsage
 from qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qnet.types import Candidate, Message, ToolCall
 from qnet.usage import TokenUsage

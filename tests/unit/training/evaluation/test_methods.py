@@ -196,10 +196,9 @@ def test_what_has_failed_is_not_said_again_until_something_happens() -> None:
     ("tie_break", "expected"), [("first", "a"), ("most-drawn", "b"), ("logprob", "c")]
 )
 def test_a_tie_is_broken_as_said(tie_break: TieBreak, expected: str) -> None:
-    candidates = drawn("a", "b", "b", "c", logprobs=[-3.0, -2.0, -2.0, -1.0])
-    choice, _ = ask(
-        q_guided(Play(tie_break=tie_break), 0, "t"), candidates, ScoreResult((0.5, 0.5, 0.5), 9)
-    )
+    candidates = drawn("a", "b", "b", "c", "d", logprobs=[-3.0, -2.0, -2.0, -1.0, -0.5])
+    scores = ScoreResult((0.5, 0.5, 0.5, 0.4), 9)
+    choice, _ = ask(q_guided(Play(tie_break=tie_break), 0, "t"), candidates, scores)
     assert choice.reply == expected
 
 
