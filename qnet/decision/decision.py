@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from qnet.decision.prior import Prior, prior_of
+from qnet.decision.prior import Prior, PriorBy, prior_of
 from qnet.decision.selection import Reason, ranking
 from qnet.decision.threshold import BelowThreshold
 from qnet.types import Candidate, HistoryWindow, Message
@@ -110,6 +110,11 @@ class Decision:
     def shares(self) -> tuple[float, ...]:
         """Prior share of each candidate's effect."""
         return (self.prior or prior_of([c.message for c in self.candidates])).shares
+
+    @property
+    def prior_by(self) -> PriorBy:
+        """Source of the prior."""
+        return self.prior.by if self.prior else "votes"
 
     @property
     def ranked(self) -> list[int]:

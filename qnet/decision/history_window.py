@@ -18,8 +18,8 @@ from qnet.rendering.message_rows import exchanges
 from qnet.types import History, HistoryWindow
 
 LongHistory = Literal["error", "first", "window"]
-"""Answer if a history is longer than the Q model takes: an error, the first candidate, or the one
-that is best by a window of the history."""
+"""Answer if a history is longer than the Q model takes: an error, the likeliest candidate, or
+the one that is best by a window of the history."""
 
 _RESERVES = (8, 4, 2)
 """Parts of the context that are kept free for what is not history. Few sizes, so that candidates

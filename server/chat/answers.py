@@ -10,9 +10,14 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from qnet.decision.prior import PriorBy
 from qnet.decision.selection import Reason
 from server.chat.schemas import ChatCustomCall, ChatToolCall
 from server.messages.answers import (
+    POSTERIOR_TEXT,
+    PRIOR_BY_TEXT,
+    PRIOR_TEXT,
+    TAU_TEXT,
     THRESHOLD_TEXT,
     WINDOW_TEXT,
     ScoreUsage,
@@ -91,6 +96,8 @@ class ChatCandidate(BaseModel):
 
     message: ChatReply
     q_value: float | None
+    prior: float
+    posterior: float | None
     finish_reason: str
 
 
@@ -105,6 +112,12 @@ class ChatGuidance(BaseModel):
     q_values: list[float] | None = Field(
         description="Q of every candidate; null if no Q was available"
     )
+    prior: list[float] = Field(description=f"of every candidate, {PRIOR_TEXT}")
+    posterior: list[float] | None = Field(
+        description=f"of every candidate, {POSTERIOR_TEXT}; null if it was not the reason"
+    )
+    prior_by: PriorBy = Field(description=PRIOR_BY_TEXT)
+    tau: float | None = Field(description=TAU_TEXT)
     q_model: str
     q_model_version: str
     judge: JudgeFlag = False

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from qnet.decision.decision import Decision, StepUsage
-from qnet.decision.selection import ranking
 from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
 from qnet.openai_messages import wire_message
 from qnet.types import Candidate, Sampling, spent_on
@@ -141,10 +140,7 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
         n: number of candidates to return, best first.
     """
     decision = taken.decision
-    messages = [candidate.message for candidate in decision.candidates]
-    ranked = ranking(messages, decision.q_values)
-    # The decision's choice comes first, even if the Q-values are tied or missing.
-    best = [decision.chosen, *(index for index in ranked if index != decision.chosen)][:n]
+    best = decision.ranked[:n]
     usage = decision.usage
     details = spent_on(decision.candidates).completion_details
     return {
@@ -214,6 +210,10 @@ def guidance_of(
         "chosen": decision.chosen,
         "returned": best,
         "q_values": decision.q_values,
+        "prior": decision.shares,
+        "posterior": decision.posterior,
+        "prior_by": decision.prior_by,
+        "tau": decision.tau,
         "num_candidates": len(decision.candidates),
         "distinct_candidates": decision.distinct_candidates,
         "draws_saved": decision.draws_saved,
@@ -267,7 +267,9 @@ def _candidates(decision: Decision) -> list[dict[str, Any]]:
         {
             "message": _reply_of(candidate),
             "q_value": q,
+            "prior": decision.shares[index],
+            "posterior": decision.posterior[index] if decision.posterior else None,
             "finish_reason": finish_reason_of(candidate),
         }
-        for candidate, q in decision.scored_candidates
+        for index, (candidate, q) in enumerate(decision.scored_candidates)
     ]

@@ -36,6 +36,7 @@ from server.guidance.long_history import (
 )
 from server.guidance.read_ahead import reading_ahead
 from server.guidance.readable_view import ViewScorer
+from server.guidance.selection import selection_rule
 from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from server.messages.schemas import StepOptions
 from server.observability.genai import record_draw, record_q_values, record_usage
@@ -95,8 +96,9 @@ class GuidedStepService:
             asked = await self._fitting(asked, q_model)
             asked, warnings = self._with_a_choice(asked)
             threshold = self._threshold(asked, q_model)
-            guidance = self._guidance(asked, episode, q_model.id)
-            guidance = replace(guidance, threshold=threshold_of(threshold))
+            guidance = replace(
+                self._guidance(asked, episode, q_model), threshold=threshold_of(threshold)
+            )
             perturbation = self._perturbation(asked)
             record_draw(
                 self.metrics.tracing,
@@ -234,12 +236,13 @@ class GuidedStepService:
         return scorer if asked.view is None else ViewScorer(scorer, asked.view)
 
     def _guidance(
-        self, asked: GuidedStepRequest, episode: Episode | None, q_model: str
+        self, asked: GuidedStepRequest, episode: Episode | None, q_model: QModelLease
     ) -> Guidance:
         options = asked.options
         blind = asked.blind
         mode = long_history_mode(options, self.settings)
-        previous_q = _previous_q(options, asked.history, episode, q_model)
+        previous_q = _previous_q(options, asked.history, episode, q_model.id)
+        rule = selection_rule(options, self.settings, q_model, prior=options.prior)
         return Guidance(
             num_candidates=asked.n if blind else asked.num_candidates,
             sampling=asked.sampling,
@@ -249,6 +252,9 @@ class GuidedStepService:
             always_score=bool(options.adaptive) or blind,
             fallback="first" if blind else options.fallback or self.settings.fallback,
             too_long="first" if blind else self._fallback(options, mode),
+            selection=rule.selection,
+            tau=rule.tau,
+            prior=rule.prior,
         )
 
     def _perturbation(self, asked: GuidedStepRequest) -> Perturbation | None:

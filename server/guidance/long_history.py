@@ -43,9 +43,9 @@ class Choices:
 
 
 STEP: Final = Choices(
-    f"{_CHOICE}'first' answers with the first candidate, unguided, and 'error' refuses such "
+    f"{_CHOICE}'first' answers with the likeliest candidate, unguided, and 'error' refuses such "
     "histories",
-    ", or set fallback (QGUIDE_FALLBACK) to 'first' for the first candidate, unguided",
+    ", or set fallback (QGUIDE_FALLBACK) to 'first' for the likeliest candidate, unguided",
 )
 """Of endpoints that draw candidates."""
 SCORE: Final = Choices(f"{_CHOICE}and 'error' refuses such histories")

@@ -3,24 +3,26 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from qnet.decision.deadline import SCORING, Deadline
 from qnet.decision.history_window import LongHistory
 from qnet.decision.selection import Distinct, Reason, distinct, select
+from qnet.errors import InvalidRequestError
 from qnet.types import History, HistoryWindow, Message, ScoreRequest
 from qnet.usage import JudgeUsage
 from server.episodes.service import Episodes
 from server.episodes.state import Offer
 from server.guidance.long_history import SCORE, Choices, LongHistoryScorer
+from server.guidance.selection import SelectionOptions, SelectionRule, selection_rule
 from server.messages.history import (
     TriedCandidates,
     to_candidates,
     to_documents,
     to_history,
 )
-from server.messages.schemas import CandidateMessage, ChatMessage
+from server.messages.schemas import CandidateMessage, ChatMessage, ScoreItem
 from server.observability.genai import record_q_values
 from server.observability.metrics import Metrics
 from server.q_models.build import Models
@@ -35,6 +37,9 @@ class Scored:
     Attributes:
         q_values: one per candidate, including repeated ones.
         score_ms: time for scoring, including waits.
+        prior: share of each candidate's effect; None if its draws are unknown.
+        posterior: share of each candidate's effect by Q and the prior; None if Q alone chose.
+        tau: temperature of Q in the posterior; None without one.
         judge: requests to the judge that scored; None for a trained Q model.
         window: what was read in place of a history that is too long; None if it was read whole.
     """
@@ -45,6 +50,9 @@ class Scored:
     computed_tokens: int
     cached_tokens: int
     score_ms: float
+    prior: tuple[float, ...] | None = None
+    posterior: tuple[float, ...] | None = None
+    tau: float | None = None
     judge: JudgeUsage | None = None
     window: HistoryWindow | None = None
 
@@ -81,6 +89,22 @@ class ScoringService:
         """
         most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
         return to_candidates(given, most=most, most_bytes=most_bytes)
+
+    def drawn_candidates(self, item: ScoreItem) -> TriedCandidates:
+        """The candidates of an item, with what it says of their draws.
+
+        Raises:
+            InvalidRequestError: one is malformed, there are too many, or there is not one count or
+                log-likelihood for each.
+        """
+        tried = replace(
+            self.candidates(item.candidates),
+            counts=tuple(item.counts or ()),
+            logprobs=tuple(item.logprobs or ()),
+            tools=tuple(item.tools or ()),
+        )
+        tried.prior("votes")  # refuses numbers that are not one per candidate
+        return tried
 
     def documents(self, texts: Sequence[str]) -> tuple[Message, ...]:
         """Validate a reranker's documents, which may repeat, and convert them to messages.
@@ -119,11 +143,13 @@ class ScoringService:
         q_model: str | None,
         episode_id: str | None,
         long_history: LongHistory | None = None,
+        selection: SelectionOptions | None = None,
     ) -> tuple[QModelLease, Scored]:
         """Score a step of an episode; returns the Q model as well.
 
         Args:
             long_history: see `score`.
+            selection: see `score`.
 
         Raises:
             EpisodeClosedError: the episode has ended.
@@ -136,7 +162,9 @@ class ScoringService:
         episode_id = self._episode(episode_id)
         await self.episodes.begin_step(episode_id)
         with self.hold(q_model, episode_id) as held:
-            scored = await self.score(history, candidates, held, long_history=long_history)
+            scored = await self.score(
+                history, candidates, held, long_history=long_history, selection=selection
+            )
         record_q_values(
             self.metrics.tracing,
             scored.q_values,
@@ -145,7 +173,7 @@ class ScoringService:
             episode_id=episode_id,
         )
         if episode_id is not None:
-            offer = _offer(history, candidates.messages, scored, held, asked=q_model or "")
+            offer = _offer(history, candidates, scored, held, asked=q_model or "")
             await self.episodes.end_step(episode_id, history, offer, candidates=candidates.messages)
         return held, scored
 
@@ -160,12 +188,14 @@ class ScoringService:
         q_model: QModelLease,
         *,
         long_history: LongHistory | None = None,
+        selection: SelectionOptions | None = None,
     ) -> Scored:
         """Score each candidate; equal ones without observations are scored once.
 
         Args:
             long_history: "window" scores after a window of a history that is too long; None is an
                 error, for endpoints whose callers cannot choose.
+            selection: what the request says of the choice; None chooses by Q alone.
 
         Raises:
             HistoryTooLongError: history and candidate exceed the trunk's context.
@@ -173,50 +203,95 @@ class ScoringService:
                 them although it does.
             ScorerUnavailableError: scoring failed or was not done in time.
         """
-        messages, observations = candidates.messages, candidates.observations
+        rule = _rule(candidates, selection, self.settings, q_model)
+        messages = candidates.messages
         unique = distinct(messages)
-        if observations:
+        if candidates.observations:
             unique = Distinct(messages, tuple(range(len(messages))))
-        request = ScoreRequest(history, unique.messages, observations=observations)
         choices = SCORE if long_history else Choices()
         scorer = LongHistoryScorer(q_model, long_history or "error", choices)
         asked = perf_counter()
         async with self.deadline.enforce(SCORING):
-            result = await scorer.score(request)
+            result = await scorer.score(_request(history, candidates, unique))
         score_s = perf_counter() - asked
         self.metrics.candidates.observe(len(unique.messages))
         if result.window is not None:
             self.metrics.count_window(q_model.id, result.window)
         q_values = tuple(result.q_values[i] for i in unique.index)
-        selection = select(messages, q_values)
+        prior = candidates.prior(rule.prior) if rule and candidates.drawn else None
+        tau = rule.tau if rule and prior and rule.selection == "posterior" else None
+        rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
+        chosen = select(messages, q_values, prior=prior, tau=tau, rules=rules)
         return Scored(
             q_values=q_values,
-            chosen=selection.chosen,
-            reason=selection.reason,
+            chosen=chosen.chosen,
+            reason=chosen.reason,
             computed_tokens=result.computed_tokens,
             cached_tokens=result.cached_tokens,
             score_ms=score_s * 1e3,
+            prior=prior.shares if prior else None,
+            posterior=chosen.posterior,
+            tau=None if chosen.posterior is None else tau,
             judge=result.judge,
             window=result.window,
         )
 
 
+def _rule(
+    candidates: TriedCandidates,
+    selection: SelectionOptions | None,
+    settings: Settings,
+    q_model: QModelLease,
+) -> SelectionRule | None:
+    """The rule of the choice; None is by Q alone.
+
+    Raises:
+        InvalidRequestError: the request asks for a posterior, and the draws are unknown.
+    """
+    if selection is None:
+        return None
+    rule = selection_rule(selection, settings, q_model)
+    asked = selection.selection == "posterior" or selection.tau is not None
+    if asked and rule.selection == "posterior" and not candidates.drawn:
+        raise InvalidRequestError(
+            "selection is posterior, but neither counts nor logprobs of the candidates are given; "
+            "send one of them, or choose by argmax"
+        )
+    return rule
+
+
+def _request(history: History, candidates: TriedCandidates, unique: Distinct) -> ScoreRequest:
+    """The different candidates and what is known of them."""
+    drawn = Counter(candidates.messages)
+    return ScoreRequest(
+        history,
+        unique.messages,
+        observations=candidates.observations,
+        counts=candidates.counts or tuple(drawn[message] for message in unique.messages),
+        logprobs=candidates.logprobs,
+        tools=candidates.tools,
+    )
+
+
 def _offer(
     history: History,
-    candidates: Sequence[Message],
+    candidates: TriedCandidates,
     scored: Scored,
     q_model: QModelLease,
     *,
     asked: str,
 ) -> Offer:
     """The scored candidates as a step of the episode."""
-    texts = [candidate.text for candidate in candidates]
+    texts = [candidate.text for candidate in candidates.messages]
+    counts = Counter(texts)
+    if candidates.counts:
+        counts = +Counter(dict(zip(texts, candidates.counts, strict=True)))
     return Offer(
         at=len(history),
         q_values=dict(zip(texts, scored.q_values, strict=True)),
         chosen=texts[scored.chosen],
         q_model=q_model.id,
-        counts=Counter(texts),
+        counts=counts,
         asked=asked,
         reason=scored.reason,
         duration_ms=scored.score_ms,

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field
 
+from qnet.decision.prior import PriorBy
 from qnet.decision.selection import Reason
 from qnet.decision.threshold import BelowThreshold
 from qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
@@ -107,6 +108,15 @@ WINDOW_TEXT: Final = (
 WindowField = Annotated[Window | None, Field(description=WINDOW_TEXT, exclude_if=is_none)]
 
 
+PRIOR_TEXT: Final = (
+    "the policy's preference: the smoothed share of the draws with the candidate's effect, or its "
+    "share of the likelihood"
+)
+POSTERIOR_TEXT: Final = "share of the candidate's effect by Q and the prior"
+PRIOR_BY_TEXT: Final = "source of the prior"
+TAU_TEXT: Final = "temperature of Q in the posterior; null where Q alone chose, or none did"
+
+
 class ScoreUsage(Body):
     """Tokens that the scorer computed or found in its cache."""
 
@@ -161,6 +171,8 @@ class ScoredCandidate(Body):
 
     message: DrawnMessage
     q_value: float | None = Field(description="null if it was not scored; see `reason`")
+    prior: float = Field(description=PRIOR_TEXT)
+    posterior: float | None = Field(description=f"{POSTERIOR_TEXT}; null if it was not the reason")
 
 
 class ActResponse(Body):
@@ -172,6 +184,8 @@ class ActResponse(Body):
     guided: bool = Field(description="true if a Q model chose among different candidates")
     unguided_reason: str | None = Field(default=None, description="why no Q model has chosen")
     candidates: list[ScoredCandidate]
+    prior_by: PriorBy = Field(description=PRIOR_BY_TEXT)
+    tau: float | None = Field(description=TAU_TEXT)
     draws_saved: int = Field(description="candidates that adaptive M did not need")
     perturbed: int = Field(description="candidates drawn under a paraphrase")
     warnings: list[str] = Field(description="options that could not be applied, and why")
@@ -190,6 +204,16 @@ class Score(Body):
 
     index: int
     q_value: float
+    prior: float | None = Field(
+        default=None,
+        description=f"{PRIOR_TEXT}; absent without `counts` and `logprobs`",
+        exclude_if=is_none,
+    )
+    posterior: float | None = Field(
+        default=None,
+        description=f"{POSTERIOR_TEXT}; absent if it was not the reason",
+        exclude_if=is_none,
+    )
 
 
 class ScoredItem(Body):
@@ -198,6 +222,11 @@ class ScoredItem(Body):
     scores: list[Score]
     chosen: int
     reason: Reason
+    tau: float | None = Field(
+        default=None,
+        description="temperature of Q in the posterior; absent if it was not the reason",
+        exclude_if=is_none,
+    )
     window: WindowField = None
     usage: ScoreUsage
 

@@ -1,10 +1,11 @@
 """Validation of messages and candidates, and their conversion to `qnet`'s types."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Final
+from typing import Any, Final
 
+from qnet.decision.prior import Prior, PriorBy, prior_of
 from qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
@@ -39,10 +40,34 @@ class TriedCandidates:
 
     Attributes:
         observations: the observation after each candidate; empty if they were not tried.
+        counts: how often each was drawn; empty if unknown.
+        logprobs: log-likelihood of each by its policy; empty if unknown.
+        tools: what they may call, in OpenAI's shape; empty if unknown.
     """
 
     messages: tuple[Message, ...]
     observations: tuple[History, ...] = ()
+    counts: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+
+    @property
+    def drawn(self) -> bool:
+        """True if it is known what their policy prefers."""
+        return bool(self.counts or self.logprobs)
+
+    def prior(self, by: PriorBy) -> Prior:
+        """Their prior, from what is known.
+
+        Args:
+            by: its source if both counts and log-likelihoods are known.
+
+        Raises:
+            InvalidCandidatesError: there is not one count, or log-likelihood, per candidate.
+        """
+        if not (self.counts and self.logprobs):
+            by = "likelihood" if self.logprobs else "votes"
+        return prior_of(self.messages, by=by, counts=self.counts, logprobs=self.logprobs)
 
 
 def to_candidates(

@@ -7,6 +7,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qnet.decision.decide import Fallback
 from qnet.decision.history_window import LongHistory
+from qnet.decision.prior import PriorBy
+from qnet.decision.selection import SelectionName
 from qnet.errors import MalformedHistoryError
 from qnet.openai_messages import (
     PART_END,
@@ -77,6 +79,24 @@ LongHistoryToScore = Annotated[
     Field(
         description="answer if the history is longer than the Q model takes: `error`, or `window` "
         "to score after the task and the newest turns that fit; null takes the server's setting"
+    ),
+]
+
+Selection = Annotated[
+    SelectionName | None,
+    Field(
+        description="`argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; "
+        "null takes the server's setting, else `posterior` if `tau` is given or the Q model's "
+        "manifest has a fitted one"
+    ),
+]
+Tau = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, "
+        "the more the prior does; null takes the server's setting, else the Q model's fitted one",
     ),
 ]
 
@@ -186,14 +206,22 @@ class StepOptions(Body):
     q_model: QModelName = None
     fallback: Fallback | None = Field(
         default=None,
-        description="answer if no Q is available: `error`, or `first` for the first candidate; "
-        "null takes the server's setting",
+        description="answer if no Q is available: `error`, or `first` for the likeliest candidate: "
+        "the one drawn most often, of equal ones the first; null takes the server's setting",
     )
     long_history: LongHistory | None = Field(
         default=None,
         description="answer if the history is longer than the Q model takes: `error`, `first` for "
-        "the first candidate, or `window` to score after the task and the newest turns that fit; "
-        "null takes the server's setting",
+        "the likeliest candidate, or `window` to score after the task and the newest turns that "
+        "fit; null takes the server's setting",
+    )
+    selection: Selection = None
+    tau: Tau = None
+    prior: PriorBy | None = Field(
+        default=None,
+        description="the prior: `votes`, smoothed shares of the draws, or the policy's own "
+        "`likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null "
+        "takes the server's setting, else what the Q model was fitted with",
     )
     episode_id: EpisodeId = None
     adaptive: bool | None = Field(
@@ -261,12 +289,26 @@ class ScoreItem(Body):
         description="possible next actions: texts or assistant messages, all different",
         json_schema_extra=NOT_EMPTY,
     )
+    counts: list[Annotated[int, Field(ge=0), WHOLE]] | None = Field(
+        default=None, description="how often each candidate was drawn, for its prior"
+    )
+    logprobs: list[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
+        default=None,
+        description="log-likelihood of each candidate by its policy; in place of `counts`",
+    )
+    tools: list[dict[str, Any]] | None = Field(
+        default=None,
+        description="what the candidates may call, in OpenAI's shape; only the rule `validity` "
+        "reads it",
+    )
 
 
 class ScoreRequestBody(ScoreItem):
     """One history with candidates, and the Q model to score them."""
 
     q_model: QModelName = None
+    selection: Selection = None
+    tau: Tau = None
     long_history: LongHistoryToScore = None
     episode_id: EpisodeId = None
 
@@ -276,6 +318,8 @@ class ScoreBatchBody(Body):
 
     items: list[ScoreItem] = Field(json_schema_extra=NOT_EMPTY)
     q_model: QModelName = None
+    selection: Selection = None
+    tau: Tau = None
     long_history: LongHistoryToScore = None
     episode_id: EpisodeArm = None
 

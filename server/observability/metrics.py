@@ -63,7 +63,7 @@ class Metrics:
         )
         self.unguided = self._counter(
             "unguided",
-            "Requests answered with the first candidate because no Q could be given.",
+            "Requests answered with the likeliest candidate because Q was missing or told nothing.",
             _Q_MODEL,
         )
 

@@ -8,9 +8,12 @@ import { textOf } from "./messages.js";
 const REASONS = {
   highest_q: "it has the highest Q",
   tied_highest_q: "it came first among those of the highest Q",
+  highest_posterior: "it has the highest posterior, by its Q and by how often it was drawn",
+  rules: "the rules before the Q model left no other",
+  likeliest: "its Q is that of all others, and it was drawn most often",
   only_candidate: "there was no other",
   unanimous: "all candidates are the same, so none was scored",
-  fallback: "no Q could be given and it came first",
+  fallback: "no Q could be given and it was drawn most often",
 };
 
 /** @returns {Candidate[]} */

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1", tags=["guidance"])
 
 @router.post("/act")
 async def choose_action(body: ActRequest, stepper: StepperDep) -> ActResponse:
-    """Draw candidates for the agent's state and return the one with the highest Q."""
+    """Draw candidates for the agent's state and return the best one."""
     settings = stepper.settings
     asked = GuidedStepRequest(
         policy=stepper.models.find_policy(body.policy),
@@ -50,8 +50,13 @@ def _sampling(body: ActRequest) -> Sampling:
 def _candidates(decision: Decision) -> list[ScoredCandidate]:
     """All candidates in the order in which they were drawn."""
     return [
-        ScoredCandidate(message=DrawnMessage.of(candidate.message), q_value=q)
-        for candidate, q in decision.scored_candidates
+        ScoredCandidate(
+            message=DrawnMessage.of(candidate.message),
+            q_value=q,
+            prior=decision.shares[index],
+            posterior=decision.posterior[index] if decision.posterior else None,
+        )
+        for index, (candidate, q) in enumerate(decision.scored_candidates)
     ]
 
 
@@ -65,6 +70,8 @@ def _response(taken: GuidedStepResult) -> ActResponse:
         guided=decision.guided,
         unguided_reason=decision.unguided_reason,
         candidates=_candidates(decision),
+        prior_by=decision.prior_by,
+        tau=decision.tau,
         draws_saved=decision.draws_saved,
         perturbed=decision.perturbed,
         warnings=list(decision.warnings),

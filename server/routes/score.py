@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from qnet.decision.history_window import LongHistory
 from qnet.errors import InvalidRequestError
 from qnet.support.concurrency import all_of
 from server.guidance.score_step import Scored, ScoringService
@@ -53,7 +52,7 @@ async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchRe
     with scoring.hold(body.q_model, body.episode_id) as q_model:
         scored = await all_of(
             [
-                _score_item(index, item, q_model, scoring, scoring.long_history(body.long_history))
+                _score_item(index, item, q_model, scoring, body)
                 for index, item in enumerate(body.items)
             ],
             at_once=scoring.settings.max_batch,
@@ -74,10 +73,11 @@ async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreRespon
     started = perf_counter()
     q_model, scored = await scoring.step(
         scoring.history(body.messages),
-        scoring.candidates(body.candidates),
+        scoring.drawn_candidates(body),
         q_model=body.q_model,
         episode_id=body.episode_id,
         long_history=scoring.long_history(body.long_history),
+        selection=body,
     )
     return ScoreResponse(
         **_shown(scored),
@@ -93,19 +93,32 @@ async def _score_item(
     item: ScoreItem,
     q_model: QModelLease,
     scoring: ScoringService,
-    long_history: LongHistory,
+    body: ScoreBatchBody,
 ) -> Scored:
     try:
-        history = scoring.history(item.messages)
-        candidates = scoring.candidates(item.candidates)
-        return await scoring.score(history, candidates, q_model, long_history=long_history)
+        return await scoring.score(
+            scoring.history(item.messages),
+            scoring.drawn_candidates(item),
+            q_model,
+            long_history=scoring.long_history(body.long_history),
+            selection=body,
+        )
     except InvalidRequestError as error:
         raise type(error)(f"items[{index}]: {error}") from error
 
 
 def _shown(scored: Scored) -> dict[str, Any]:
     return {
-        "scores": [Score(index=i, q_value=q) for i, q in enumerate(scored.q_values)],
+        "scores": [
+            Score(
+                index=i,
+                q_value=q,
+                prior=scored.prior[i] if scored.prior else None,
+                posterior=scored.posterior[i] if scored.posterior else None,
+            )
+            for i, q in enumerate(scored.q_values)
+        ],
+        "tau": scored.tau,
         "chosen": scored.chosen,
         "reason": scored.reason,
         "window": Window.of(scored.window),

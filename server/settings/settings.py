@@ -18,6 +18,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from qnet.decision.history_window import LongHistory
 from qnet.decision.perturbation import DEFAULT_MAX_TOKENS
+from qnet.decision.prior import PriorBy
+from qnet.decision.selection import SelectionName
 from qnet.judging.settings import JudgeSettings
 from qnet.policies.upstream_settings import (
     DEFAULT_LIMITS,
@@ -180,9 +182,16 @@ class Settings(BaseSettings):
             at which they would be equal; 0 draws only as many as the caller gets back, unguided.
         max_candidates: maximum number of candidates per request.
         max_score_items: maximum number of histories in one batch to score.
-        fallback: answer if no Q is available: an error, or the first candidate.
+        selection: "argmax" chooses the candidate of highest Q, "posterior" that of highest
+            Q / tau + log prior; null is "posterior" for a Q model whose manifest has a fitted tau,
+            and "argmax" for any other. Requests may choose another.
+        tau: temperature of Q in the posterior; null is the Q model's fitted one, or 0.05.
+        prior: source of the prior: "votes", "likelihood" or "likelihood-per-token"; null is what
+            the Q model was fitted with, or votes.
+        fallback: answer if no Q is available: an error, or with "first" the likeliest candidate:
+            the one drawn most often, of equal ones the first.
         long_history: answer if a history is longer than the Q model takes: "error", "first" for the
-            first candidate, or "window" to score after the task and the newest turns that fit;
+            likeliest candidate, or "window" to score after the task and the newest turns that fit;
             null takes the value of `fallback`. Where no window fits, `fallback` decides.
         heartbeat_s: time between the keep-alive comments of a stream that is waiting.
         max_history_messages: maximum number of messages in a history; the model's context limits
@@ -279,6 +288,9 @@ class Settings(BaseSettings):
     guidance_temperature: float = Field(default=0.7, ge=0, le=5)
     max_candidates: int = Field(default=64, ge=1)
     max_score_items: int = Field(default=64, ge=1)
+    selection: SelectionName | None = None
+    tau: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    prior: PriorBy | None = None
     fallback: Literal["error", "first"] = "error"
     long_history: LongHistory | None = None
     heartbeat_s: float = Field(default=5.0, gt=0)

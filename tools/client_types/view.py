@@ -38,6 +38,7 @@ PARENTS: Final = {
     "SampleUsage": "ParaphraseUsage",
     "ActOptions": "ModelOptions",
     "RerankOptions": "ModelOptions",
+    "BatchOptions": "ModelOptions",
     "ScoreOptions": "ModelOptions",
 }
 """Types that extend another; the OpenAPI document repeats the inherited fields."""
@@ -65,12 +66,16 @@ class Options:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
+_ITEM: Final = frozenset(("messages", "candidates", "counts", "logprobs", "tools"))
+"""Fields that each item of a batch has for itself."""
+
 OPTIONS: Final = {
     "ModelOptions": Options(
         "Options of a request that only scores.",
         "ScoreRequestBody",
-        frozenset(("messages", "candidates", "long_history")),
+        _ITEM | {"long_history", "selection", "tau"},
     ),
+    "BatchOptions": Options("Options of scoring a batch.", "ScoreRequestBody", _ITEM),
     "ScoreOptions": Options(
         "Options of scoring candidates.", "ScoreRequestBody", frozenset(("messages", "candidates"))
     ),

@@ -4,6 +4,7 @@ import { withDefaults } from "./defaults.js";
 import { UnreadableAnswerError } from "./errors.js";
 import type {
   ActOptions,
+  BatchOptions,
   Candidate,
   ChatChunk,
   ChatCompletion,
@@ -52,7 +53,7 @@ export function score(
   return post("/v1/score", ["scores", "chosen"], { messages, candidates, ...options });
 }
 
-export function scoreBatch(items: readonly ScoreItem[], options: ScoreOptions): Call<ScoreBatch> {
+export function scoreBatch(items: readonly ScoreItem[], options: BatchOptions): Call<ScoreBatch> {
   return post("/v1/score/batch", ["items"], { items, ...options });
 }
 

@@ -10,6 +10,7 @@ import { QGuideError } from "./errors.js";
 import { Exchange, type Fetch } from "./exchange.js";
 import type {
   ActOptions,
+  BatchOptions,
   Candidate,
   ChatChunk,
   ChatCompletion,
@@ -107,7 +108,7 @@ export class QGuide {
   /** Score the candidates of several histories; if one item fails, all do. */
   scoreBatch(
     items: readonly ScoreItem[],
-    options: ScoreOptions = {},
+    options: BatchOptions = {},
     request: RequestOptions = {},
   ): Promise<ScoreBatch> {
     return this.#ask(calls.scoreBatch(items, options), request);

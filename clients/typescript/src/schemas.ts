@@ -6,10 +6,16 @@
 
 /** @description Options of drawing candidates and scoring them. */
 export type ActOptions = ModelOptions & {
-    /** @description answer if no Q is available: `error`, or `first` for the first candidate; null takes the server's setting */
+    /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
     fallback?: ("error" | "first") | null;
-    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the first candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
+    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the likeliest candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
     long_history?: ("error" | "first" | "window") | null;
+    /** @description `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted one */
+    selection?: ("argmax" | "posterior") | null;
+    /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
+    tau?: number | null;
+    /** @description the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what the Q model was fitted with */
+    prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
     /** @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs an episode or previous_q; null takes the server's setting for steps of an episode */
     adaptive?: boolean | null;
     /** @description for adaptive: Q of the previous action; null takes it from the episode */
@@ -46,6 +52,16 @@ export type ActOptions = ModelOptions & {
     policy?: string | null;
 };
 
+/** @description Options of scoring a batch. */
+export type BatchOptions = ModelOptions & {
+    /** @description `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted one */
+    selection?: ("argmax" | "posterior") | null;
+    /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
+    tau?: number | null;
+    /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
+    long_history?: ("error" | "window") | null;
+};
+
 /** @description Name and arguments of a called function. */
 export interface CalledFunction {
     name: string;
@@ -76,6 +92,8 @@ export interface CandidateMessage {
 export interface ChatCandidate {
     message: ChatMessage;
     q_value: number | null;
+    prior: number;
+    posterior: number | null;
     finish_reason: string;
 }
 
@@ -151,13 +169,24 @@ export interface ChatGuidance {
     /** @description why no Q model has chosen */
     unguided_reason: string | null;
     /** @enum {string} */
-    reason: "highest_q" | "tied_highest_q" | "only_candidate" | "unanimous" | "fallback";
+    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback";
     /** @description index of the chosen candidate */
     chosen: number;
     /** @description indices of the returned candidates, the best first */
     returned: readonly number[];
     /** @description Q of every candidate; null if no Q was available */
     q_values: readonly number[] | null;
+    /** @description of every candidate, the policy's preference: the smoothed share of the draws with the candidate's effect, or its share of the likelihood */
+    prior: readonly number[];
+    /** @description of every candidate, share of the candidate's effect by Q and the prior; null if it was not the reason */
+    posterior: readonly number[] | null;
+    /**
+     * @description source of the prior
+     * @enum {string}
+     */
+    prior_by: "votes" | "likelihood" | "likelihood-per-token";
+    /** @description temperature of Q in the posterior; null where Q alone chose, or none did */
+    tau: number | null;
     q_model: string;
     q_model_version: string;
     /**
@@ -260,12 +289,19 @@ export interface Decision {
     /** @description index of the chosen candidate */
     chosen: number;
     /** @enum {string} */
-    reason: "highest_q" | "tied_highest_q" | "only_candidate" | "unanimous" | "fallback";
+    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback";
     /** @description true if a Q model chose among different candidates */
     guided: boolean;
     /** @description why no Q model has chosen */
     unguided_reason?: string | null;
     candidates: readonly ScoredCandidate[];
+    /**
+     * @description source of the prior
+     * @enum {string}
+     */
+    prior_by: "votes" | "likelihood" | "likelihood-per-token";
+    /** @description temperature of Q in the posterior; null where Q alone chose, or none did */
+    tau: number | null;
     /** @description candidates that adaptive M did not need */
     draws_saved: number;
     /** @description candidates drawn under a paraphrase */
@@ -308,10 +344,16 @@ export interface FunctionDelta {
 export interface GuidanceOptions {
     /** @description a name, `name@version` or alias; null takes the default */
     q_model?: string | null;
-    /** @description answer if no Q is available: `error`, or `first` for the first candidate; null takes the server's setting */
+    /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
     fallback?: ("error" | "first") | null;
-    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the first candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
+    /** @description answer if the history is longer than the Q model takes: `error`, `first` for the likeliest candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
     long_history?: ("error" | "first" | "window") | null;
+    /** @description `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted one */
+    selection?: ("argmax" | "posterior") | null;
+    /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
+    tau?: number | null;
+    /** @description the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what the Q model was fitted with */
+    prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
     /** @description identifies the episode that this step belongs to; with a split alias all its steps use the same Q model */
     episode_id?: string | null;
     /** @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs an episode or previous_q; null takes the server's setting for steps of an episode */
@@ -540,6 +582,10 @@ export type SampleUsage = ParaphraseUsage & {
 export interface Score {
     index: number;
     q_value: number;
+    /** @description the policy's preference: the smoothed share of the draws with the candidate's effect, or its share of the likelihood; absent without `counts` and `logprobs` */
+    prior?: number | null;
+    /** @description share of the candidate's effect by Q and the prior; absent if it was not the reason */
+    posterior?: number | null;
 }
 
 /** @description One answer per item, in the request's order. */
@@ -561,10 +607,30 @@ export interface ScoreItem {
     messages: readonly Message[];
     /** @description possible next actions: texts or assistant messages, all different */
     candidates: readonly (string | CandidateMessage)[];
+    /** @description how often each candidate was drawn, for its prior */
+    counts?: readonly number[] | null;
+    /** @description log-likelihood of each candidate by its policy; in place of `counts` */
+    logprobs?: readonly number[] | null;
+    /** @description what the candidates may call, in OpenAI's shape; only the rule `validity` reads it */
+    tools?: readonly {
+        [key: string]: unknown;
+    }[] | null;
 }
 
 /** @description Options of scoring candidates. */
 export type ScoreOptions = ModelOptions & {
+    /** @description how often each candidate was drawn, for its prior */
+    counts?: readonly number[] | null;
+    /** @description log-likelihood of each candidate by its policy; in place of `counts` */
+    logprobs?: readonly number[] | null;
+    /** @description what the candidates may call, in OpenAI's shape; only the rule `validity` reads it */
+    tools?: readonly {
+        [key: string]: unknown;
+    }[] | null;
+    /** @description `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted one */
+    selection?: ("argmax" | "posterior") | null;
+    /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
+    tau?: number | null;
     /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
     long_history?: ("error" | "window") | null;
 };
@@ -588,6 +654,10 @@ export interface ScoredCandidate {
     message: DrawnMessage;
     /** @description null if it was not scored; see `reason` */
     q_value: number | null;
+    /** @description the policy's preference: the smoothed share of the draws with the candidate's effect, or its share of the likelihood */
+    prior: number;
+    /** @description share of the candidate's effect by Q and the prior; null if it was not the reason */
+    posterior: number | null;
 }
 
 /** @description Q of every candidate of one history, in the request's order. */
@@ -595,7 +665,9 @@ export interface ScoredItem {
     scores: readonly Score[];
     chosen: number;
     /** @enum {string} */
-    reason: "highest_q" | "tied_highest_q" | "only_candidate" | "unanimous" | "fallback";
+    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback";
+    /** @description temperature of Q in the posterior; absent if it was not the reason */
+    tau?: number | null;
     /** @description present if the Q model read a window of a history that is longer than it takes (`long_history`) */
     window?: Window | null;
     usage: ScoreUsage;

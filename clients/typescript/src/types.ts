@@ -20,10 +20,10 @@ export type * from "./schemas.js";
 /** Who speaks in a turn. */
 export type Role = Message["role"];
 
-/** Why a candidate was chosen; for the last two no Q was read. */
+/** Why a candidate was chosen; for `unanimous` and `fallback` no Q was read. */
 export type Reason = Decision["reason"];
 
-/** What to do where no Q can be given: refuse the request, or take the first candidate. */
+/** What to do where no Q can be given: refuse the request, or take the likeliest candidate. */
 export type Fallback = NonNullable<GuidanceOptions["fallback"]>;
 
 /** A tool call; its `type` is "custom" for a custom tool. */

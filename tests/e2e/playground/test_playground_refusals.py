@@ -26,7 +26,7 @@ def test_an_answer_without_guidance_says_why(driver: Any) -> None:
         page = Page(driver, url).open()
         page.act()
         assert page.text("answer-notes").startswith(
-            "Not guided: chosen because no Q could be given and it came first."
+            "Not guided: chosen because no Q could be given and it was drawn most often."
         )
         assert "the device is gone" in page.text("answer-notes")
         assert page.texts("#answer .q") == ["no Q", "no Q", "no Q"]

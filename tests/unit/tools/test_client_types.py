@@ -3,7 +3,7 @@
 from typing import Any, get_type_hints
 
 import pytest
-from qguide_client.types import ScoreItem, ScoreOptions
+from qguide_client.types import BatchOptions, ScoreItem
 
 from tools.client_types import view
 from tools.client_types.__main__ import ROOT
@@ -26,7 +26,7 @@ def test_the_python_clients_types_are_generated_from_the_document(document: dict
 def test_an_item_of_a_batch_has_the_servers_fields(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     assert get_type_hints(ScoreItem).keys() == schemas["ScoreItem"]["properties"].keys()
-    options = get_type_hints(ScoreOptions).keys() - {"deadline_s"} | {"items"}
+    options = get_type_hints(BatchOptions).keys() - {"deadline_s"} | {"items"}
     assert options == schemas["ScoreBatchBody"]["properties"].keys()
 
 

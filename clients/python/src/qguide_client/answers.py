@@ -194,6 +194,13 @@ class Score(Answer):
 
     index: int
     q_value: float
+    prior: float | None = None
+    """
+    the policy's preference: the smoothed share of the draws with the candidate's effect, or its
+    share of the likelihood; absent without `counts` and `logprobs`
+    """
+    posterior: float | None = None
+    """share of the candidate's effect by Q and the prior; absent if it was not the reason"""
 
 
 class ScoreTimings(Answer):
@@ -313,6 +320,20 @@ class ChatGuidance(Answer):
     """indices of the returned candidates, the best first"""
     q_values: tuple[float, ...] | None
     """Q of every candidate; null if no Q was available"""
+    prior: tuple[float, ...]
+    """
+    of every candidate, the policy's preference: the smoothed share of the draws with the
+    candidate's effect, or its share of the likelihood
+    """
+    posterior: tuple[float, ...] | None
+    """
+    of every candidate, share of the candidate's effect by Q and the prior; null if it was not
+    the reason
+    """
+    prior_by: str
+    """source of the prior"""
+    tau: float | None
+    """temperature of Q in the posterior; null where Q alone chose, or none did"""
     q_model: str
     q_model_version: str
     judge: bool = False
@@ -391,6 +412,13 @@ class ScoredCandidate(Answer):
     message: Message
     q_value: float | None
     """null if it was not scored; see `reason`"""
+    prior: float
+    """
+    the policy's preference: the smoothed share of the draws with the candidate's effect, or its
+    share of the likelihood
+    """
+    posterior: float | None
+    """share of the candidate's effect by Q and the prior; null if it was not the reason"""
 
 
 class ScoredItem(ScoredItemBase):
@@ -399,6 +427,8 @@ class ScoredItem(ScoredItemBase):
     scores: tuple[Score, ...]
     chosen: int
     reason: str
+    tau: float | None = None
+    """temperature of Q in the posterior; absent if it was not the reason"""
     window: Window | None = None
     """
     present if the Q model read a window of a history that is longer than it takes
@@ -475,6 +505,10 @@ class Decision(Answer):
     unguided_reason: str | None = None
     """why no Q model has chosen"""
     candidates: tuple[ScoredCandidate, ...]
+    prior_by: str
+    """source of the prior"""
+    tau: float | None
+    """temperature of Q in the posterior; null where Q alone chose, or none did"""
     draws_saved: int = 0
     """candidates that adaptive M did not need"""
     perturbed: int = 0

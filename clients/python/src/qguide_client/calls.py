@@ -11,6 +11,7 @@ from qguide_client.chat_types import ChatChunk, ChatCompletion, ChatOptions
 from qguide_client.errors import UnreadableAnswerError
 from qguide_client.types import (
     ActOptions,
+    BatchOptions,
     Candidate,
     Decision,
     Messages,
@@ -84,7 +85,7 @@ def score(
     return _post("/v1/score", Scores, body)
 
 
-def score_batch(items: Sequence[ScoreItem], options: ScoreOptions) -> Call[ScoreBatch]:
+def score_batch(items: Sequence[ScoreItem], options: BatchOptions) -> Call[ScoreBatch]:
     """POST /v1/score/batch."""
     return _post("/v1/score/batch", ScoreBatch, {"items": items, **options})
 

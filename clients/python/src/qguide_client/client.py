@@ -19,6 +19,7 @@ from qguide_client.conversation import Reply, Retry, converse, error_of
 from qguide_client.episode import AsyncEpisode, Episode
 from qguide_client.types import (
     ActOptions,
+    BatchOptions,
     Candidate,
     Decision,
     Messages,
@@ -78,7 +79,7 @@ class QGuide:
         return self.ask(calls.score(messages, candidates, options))
 
     def score_batch(
-        self, items: Sequence[ScoreItem], **options: Unpack[ScoreOptions]
+        self, items: Sequence[ScoreItem], **options: Unpack[BatchOptions]
     ) -> ScoreBatch:
         """Score the candidates of several histories; if one item fails, all do."""
         return self.ask(calls.score_batch(items, options))
@@ -219,7 +220,7 @@ class AsyncQGuide:
         return await self.ask(calls.score(messages, candidates, options))
 
     async def score_batch(
-        self, items: Sequence[ScoreItem], **options: Unpack[ScoreOptions]
+        self, items: Sequence[ScoreItem], **options: Unpack[BatchOptions]
     ) -> ScoreBatch:
         """See `QGuide.score_batch`."""
         return await self.ask(calls.score_batch(items, options))

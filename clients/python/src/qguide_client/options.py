@@ -3,7 +3,7 @@
 Generated from the server's OpenAPI document by `make client-types`; do not edit.
 """
 
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 
 class GuidanceOptions(TypedDict, total=False):
@@ -13,14 +13,31 @@ class GuidanceOptions(TypedDict, total=False):
     """a name, `name@version` or alias; null takes the default"""
     fallback: Literal["error", "first"] | None
     """
-    answer if no Q is available: `error`, or `first` for the first candidate; null takes the
-    server's setting
+    answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn
+    most often, of equal ones the first; null takes the server's setting
     """
     long_history: Literal["error", "first", "window"] | None
     """
-    answer if the history is longer than the Q model takes: `error`, `first` for the first
+    answer if the history is longer than the Q model takes: `error`, `first` for the likeliest
     candidate, or `window` to score after the task and the newest turns that fit; null takes the
     server's setting
+    """
+    selection: Literal["argmax", "posterior"] | None
+    """
+    `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the
+    server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted
+    one
+    """
+    tau: float | None
+    """
+    temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
+    prior does; null takes the server's setting, else the Q model's fitted one
+    """
+    prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
+    """
+    the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or
+    `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's
+    setting, else what the Q model was fitted with
     """
     episode_id: str | None
     """
@@ -92,6 +109,23 @@ class RerankOptions(ModelOptions, total=False):
 class ScoreOptions(ModelOptions, total=False):
     """Options of scoring candidates."""
 
+    counts: list[int] | None
+    """how often each candidate was drawn, for its prior"""
+    logprobs: list[float] | None
+    """log-likelihood of each candidate by its policy; in place of `counts`"""
+    tools: list[dict[str, Any]] | None
+    """what the candidates may call, in OpenAI's shape; only the rule `validity` reads it"""
+    selection: Literal["argmax", "posterior"] | None
+    """
+    `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the
+    server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted
+    one
+    """
+    tau: float | None
+    """
+    temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
+    prior does; null takes the server's setting, else the Q model's fitted one
+    """
     long_history: Literal["error", "window"] | None
     """
     answer if the history is longer than the Q model takes: `error`, or `window` to score after
@@ -104,14 +138,31 @@ class ActOptions(ModelOptions, total=False):
 
     fallback: Literal["error", "first"] | None
     """
-    answer if no Q is available: `error`, or `first` for the first candidate; null takes the
-    server's setting
+    answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn
+    most often, of equal ones the first; null takes the server's setting
     """
     long_history: Literal["error", "first", "window"] | None
     """
-    answer if the history is longer than the Q model takes: `error`, `first` for the first
+    answer if the history is longer than the Q model takes: `error`, `first` for the likeliest
     candidate, or `window` to score after the task and the newest turns that fit; null takes the
     server's setting
+    """
+    selection: Literal["argmax", "posterior"] | None
+    """
+    `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the
+    server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted
+    one
+    """
+    tau: float | None
+    """
+    temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
+    prior does; null takes the server's setting, else the Q model's fitted one
+    """
+    prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
+    """
+    the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or
+    `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's
+    setting, else what the Q model was fitted with
     """
     adaptive: bool | None
     """
@@ -136,6 +187,27 @@ class ActOptions(ModelOptions, total=False):
     seed: int | None
     policy: str | None
     """null takes the default"""
+
+
+class BatchOptions(ModelOptions, total=False):
+    """Options of scoring a batch."""
+
+    selection: Literal["argmax", "posterior"] | None
+    """
+    `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the
+    server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted
+    one
+    """
+    tau: float | None
+    """
+    temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
+    prior does; null takes the server's setting, else the Q model's fitted one
+    """
+    long_history: Literal["error", "window"] | None
+    """
+    answer if the history is longer than the Q model takes: `error`, or `window` to score after
+    the task and the newest turns that fit; null takes the server's setting
+    """
 
 
 class ChatParameters(TypedDict, total=False):

@@ -5,7 +5,7 @@ server's default.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from qguide_client.answer import Answer
 from qguide_client.answers import (
@@ -32,7 +32,13 @@ from qguide_client.answers import (
     ToolCall,
     Usage,
 )
-from qguide_client.options import ActOptions, OutcomeOptions, RerankOptions, ScoreOptions
+from qguide_client.options import (
+    ActOptions,
+    BatchOptions,
+    OutcomeOptions,
+    RerankOptions,
+    ScoreOptions,
+)
 
 Messages = Sequence[Mapping[str, Any]]
 """A history in OpenAI's shape; its last turn is not the assistant's."""
@@ -49,10 +55,19 @@ AnyToolCall = ToolCall | CustomToolCall
 
 
 class ScoreItem(TypedDict):
-    """One item of a batch: a history and the candidates to score after it."""
+    """One item of a batch: a history and the candidates to score after it.
+
+    Attributes:
+        counts: how often each candidate was drawn, for its prior.
+        logprobs: log-likelihood of each candidate by its policy; in place of `counts`.
+        tools: what the candidates may call, in OpenAI's shape.
+    """
 
     messages: Messages
     candidates: Sequence[Candidate]
+    counts: NotRequired[Sequence[int]]
+    logprobs: NotRequired[Sequence[float]]
+    tools: NotRequired[Sequence[Mapping[str, Any]]]
 
 
 class CallOptions(TypedDict, total=False):
@@ -70,6 +85,7 @@ __all__ = [
     "ActOptions",
     "Answer",
     "AnyToolCall",
+    "BatchOptions",
     "CallOptions",
     "CalledFunction",
     "CalledTool",

@@ -1,0 +1,56 @@
+"""The rule by which a step chooses: the request's, else the setting's, else the Q model's own."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from qnet.decision.prior import PriorBy
+from qnet.decision.selection import DEFAULT_TAU, SelectionName
+from qnet.models.manifest import PriorSection
+from server.q_models.served import QModelLease
+from server.settings.settings import Settings
+
+
+class SelectionOptions(Protocol):
+    """What a request may say of the choice."""
+
+    @property
+    def selection(self) -> SelectionName | None: ...  # noqa: D102
+    @property
+    def tau(self) -> float | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionRule:
+    """Rule for the choice of one request; see `qnet.decision.decide.Guidance`."""
+
+    selection: SelectionName
+    tau: float
+    prior: PriorBy
+
+
+def selection_rule(
+    options: SelectionOptions,
+    settings: Settings,
+    q_model: QModelLease,
+    *,
+    prior: PriorBy | None = None,
+) -> SelectionRule:
+    """The rule of a request.
+
+    Args:
+        prior: the request's own source of the prior.
+    """
+    fitted = _fitted(q_model)
+    wanted = options.selection or (None if options.tau is None else "posterior")
+    known: SelectionName = "argmax" if fitted is None else "posterior"
+    taus = (options.tau, settings.tau, fitted.tau if fitted else None, DEFAULT_TAU)
+    return SelectionRule(
+        selection=wanted or settings.selection or known,
+        tau=next(tau for tau in taus if tau is not None),
+        prior=prior or settings.prior or (fitted.by if fitted else "votes"),
+    )
+
+
+def _fitted(q_model: QModelLease) -> PriorSection | None:
+    manifest = q_model.model.manifest
+    return manifest.prior if manifest else None
