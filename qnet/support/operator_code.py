@@ -1,6 +1,7 @@
 """Modules of the operator's own code, named by their import path."""
 
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,3 +19,10 @@ def import_operator_module(name: str) -> ModuleType:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     return import_module(name)
+
+
+def raised_text(error: BaseException) -> str:
+    """An exception of somebody's code as a line: its type, its message, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

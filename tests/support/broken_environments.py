@@ -30,6 +30,7 @@ class Faults:
     shared: bool = False
     closes_once: bool = False
     raises: bool = False
+    cannot_start: bool = False
 
 
 _noise: Iterator[int] = count()
@@ -45,6 +46,8 @@ class Waiting:
         self._waited, self._running, self._closed = 0, False, False
 
     def reset(self) -> str:
+        if self._faults.cannot_start:
+            raise RuntimeError("no room is free")
         self._running = True
         Waiting.open_rooms.add(self._room)
         start = OPENING.format(room=1 if self._faults.same_start else self._room)

@@ -6,6 +6,7 @@ from math import fsum
 from typing import Any, Protocol, TypeVar
 
 from qnet.errors import EnvironmentFailureError, QGuideError
+from qnet.support.operator_code import raised_text
 from qnet.types import ToolCall
 from training.environment import StepResult
 from training.environments.adapters.config import AdaptedConfig
@@ -154,4 +155,4 @@ def _guarded(function: Callable[[], T]) -> T:
     except QGuideError:
         raise
     except Exception as error:  # someone else's code, which may raise anything
-        raise EnvironmentFailureError(f"{type(error).__name__}: {error}") from error
+        raise EnvironmentFailureError(raised_text(error)) from error

@@ -39,6 +39,8 @@ def test_nothing_fails_without_a_fault() -> None:
     }
 
 
+STARTS = "an episode of each task starts"
+HARMLESS = "the harmless action is valid at the start of every task"
 START = "the first observation is the task's own, and the same each time"
 MEANINGLESS = "an action that means nothing is answered, is not valid and changes nothing"
 BEGINNING = "a beginning is no success, and rewards are in [0, 1]"
@@ -68,8 +70,30 @@ def test_a_broken_rule_is_found(fault: str, rule: str) -> None:
 
 
 def test_whatever_an_environment_raises_is_a_finding() -> None:
-    found = findings(raises=True)[REPLAYS]
-    assert (found.outcome, found.detail) == ("failed", "KeyError: 'room'")
+    found = findings(known=False, raises=True)["a step before reset fails"]
+    assert found.outcome == "failed"
+    assert found.detail.startswith("KeyError: 'room' (")
+    assert "broken_environments.py, line " in found.detail
+
+
+def test_one_cause_is_one_failure() -> None:
+    found = findings(raises=True)
+    assert [rule for rule, each in found.items() if each.outcome == "failed"] == [HARMLESS]
+    assert found[REPLAYS].outcome == "not checked"
+    assert found[REPLAYS].detail == "it fails as above"
+    found = findings(cannot_start=True)
+    assert [rule for rule, each in found.items() if each.outcome == "failed"] == [STARTS]
+    assert "start the server" in found[STARTS].check.remedy
+
+
+def test_a_harmless_action_that_is_none_is_the_only_failure() -> None:
+    found = RUN.invoke(app, ["environment", "check", WAITING.name, "--harmless", "sleep"])
+    assert found.exit_code == 1
+    lines = found.output.splitlines()
+    [failure] = [i for i, line in enumerate(lines) if line.startswith("failed ")]
+    assert HARMLESS in lines[failure]
+    assert "'sleep' is answered by 'You cannot do that.', not valid" in lines[failure + 1]
+    assert "remedy: name another by --harmless" in lines[failure + 2]
 
 
 def test_without_a_harmless_action_the_rest_is_checked() -> None:
@@ -95,7 +119,7 @@ def test_replays_of_meaningless_actions_alone_prove_nothing() -> None:
 def test_the_command_prints_what_fails_and_the_remedy() -> None:
     good = RUN.invoke(app, ["environment", "check", WAITING.name])
     assert good.exit_code == 0
-    assert good.output.splitlines()[-1] == "10 passed, 0 failed, 2 not checked"
+    assert good.output.splitlines()[-1] == "12 passed, 0 failed, 2 not checked"
     bad = RUN.invoke(app, ["environment", "check", "tests.support.broken_environments:RANDOM"])
     assert bad.exit_code == 1
     assert "failed       the same actions lead to the same observations" in bad.output
