@@ -7,7 +7,7 @@ ReAct's form "Thought: … Action: …"; the environment gets only the bare acti
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from qnet.decision.action_key import ACTION_PREFIX, message_key
+from qnet.action_key import ACTION_PREFIX, message_key
 from qnet.types import History, Message, ToolCall
 from training.tool_calls import Tool
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
-from qnet.decision.action_key import message_key
+from qnet.action_key import message_key
 from qnet.types import History, Message, ScoreRequest, ScoreResult
 from training.data.records import TrajectoryRow, messages_of
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from qnet.decision.action_key import effects_of
+from qnet.action_key import effects_of
 from qnet.errors import InvalidCandidatesError
 from qnet.types import Message
 

@@ -15,13 +15,14 @@ from qnet.rendering.version import FIRST_RENDERER_VERSION, RENDERER_VERSION
 from qnet.types import TaskMarker
 
 MANIFEST = "manifest.json"
-Kind = Literal["policy", "qnet", "implicit-q", "ensemble"]
+Kind = Literal["policy", "qnet", "implicit-q", "ensemble", "features"]
 ReadAt = Literal["", "last_token", "observation", "action_tokens"]
 _READ_AT: dict[Kind, tuple[ReadAt, ...]] = {
     "policy": ("",),
     "qnet": ("last_token", "observation"),
     "implicit-q": ("action_tokens",),
     "ensemble": ("last_token", "observation", "action_tokens"),
+    "features": ("",),
 }
 _LOADABLE = {".json", ".safetensors", ".jinja", ".model", ".txt"}
 """Suffixes of the files that loading may read: each has to have its hash in the manifest."""

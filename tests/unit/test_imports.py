@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 WITHOUT_TORCH = (
     "types.py",
     "errors.py",
-    "decision/action_key.py",
+    "action_key.py",
     "decision/prior.py",
     "decision/selection.py",
     "decision/decide.py",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from qnet.decision.action_key import message_key
+from qnet.action_key import message_key
 from qnet.errors import RecordError
 from qnet.types import Message
 from training.data.records import TrajectoryRow, messages_of

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
-from qnet.decision.action_key import message_key
+from qnet.action_key import message_key
 from qnet.records import TaskRow
 from qnet.types import History
 from training.data.records import MessageRow, messages_of, rows_of

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
 from typing import Final, Literal
 
-from qnet.decision.action_key import ACTION_PREFIX
+from qnet.action_key import ACTION_PREFIX
 from training.environment import Task
 from training.environments.sciworld.episode import SciWorldEpisode
 from training.environments.sciworld.simulator import SimulatorPool

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from qnet.decision.action_key import effects_of, message_key
+from qnet.action_key import effects_of, message_key
 from qnet.decision.prior import SMOOTHING, posterior, prior_of
 from qnet.decision.selection import select
 from qnet.errors import InvalidCandidatesError

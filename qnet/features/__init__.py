@@ -1,0 +1,1 @@
+"""Features of a state and a candidate, from their words alone: no network, no torch."""

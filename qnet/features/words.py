@@ -1,0 +1,116 @@
+"""Words of texts and actions, and the part of a long text that concerns a task."""
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from qnet.action_key import message_key
+from qnet.types import Message, ToolCall
+
+_WORD: Final = re.compile(r"\w+(?:[-'.:/]\w+)*")
+_SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")
+_CACHED_TEXTS: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class ActionWords:
+    """A reply as what acts in it: a verb, and words after it.
+
+    Attributes:
+        key: all of it; equal for replies of one effect, whatever was thought before.
+        verb: a tool's name, or the first word of a text.
+        places: of each further word, what it is an argument of; "" in a text.
+        words: the further words, in their order.
+    """
+
+    key: str
+    verb: str
+    places: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+@lru_cache(_CACHED_TEXTS)
+def words_of(text: str) -> tuple[str, ...]:
+    """The different words of a text in lower case, in the order of first appearance."""
+    return tuple(dict.fromkeys(_WORD.findall(text.lower())))
+
+
+@lru_cache(_CACHED_TEXTS)
+def sentences_of(text: str) -> tuple[tuple[str, ...], ...]:
+    """The words of each sentence or line of a text."""
+    found = (words_of(sentence) for sentence in _SENTENCE_END.split(text))
+    return tuple(words for words in found if words)
+
+
+def focused(text: str, concern: Collection[str], *, most: int) -> tuple[str, ...]:
+    """At most so many different words, those of the sentences first that share most with a concern.
+
+    The words of one observation may be hundreds, of which a few sentences matter.
+    """
+    if len(words := words_of(text)) <= most:
+        return words
+    ordered = sorted(sentences_of(text), key=lambda own: -len(set(own) & set(concern)))
+    return tuple(dict.fromkeys(word for own in ordered for word in own))[:most]
+
+
+def action_words(reply: Message) -> ActionWords:
+    """The part of a reply that acts, as words."""
+    if reply.tool_calls:
+        named = [pair for call in reply.tool_calls for pair in _call_words(call)]
+        first = reply.tool_calls[0].name.lower()
+        places, words = zip(*named, strict=True) if named else ((), ())
+        key = " ".join(f"{p}={w}" for p, w in named)
+        verbs = "+".join(call.name.lower() for call in reply.tool_calls)
+        return ActionWords(f"{verbs} {key}", verbs or first, places, words)
+    said = _WORD.findall(message_key(reply).lower())
+    verb = said[0] if said else ""
+    return ActionWords(" ".join(said), verb, ("",) * len(said[1:]), tuple(said[1:]))
+
+
+def _call_words(call: ToolCall) -> list[tuple[str, str]]:
+    """Each word of a call's arguments, with the argument's name."""
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = call.arguments
+    if not isinstance(arguments, dict):
+        arguments = {"": arguments}
+    return [
+        (str(name).lower(), word)
+        for name, value in sorted(arguments.items())
+        for word in _WORD.findall(_text(value).lower())
+    ]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def relation(
+    word: str, *, task: Collection[str], last: Collection[str], earlier: Collection[str]
+) -> str:
+    """Place where a word of an action was read: the task, the last or an earlier observation.
+
+    Names differ from task to task; where they come from does not.
+    """
+    if word in task:
+        return "task"
+    if word in last:
+        return "last"
+    return "earlier" if word in earlier else "new"
+
+
+def skeleton(action: ActionWords, relations: Sequence[str]) -> str:
+    """The action with each argument word replaced by its relation, equal neighbours merged."""
+    parts: list[str] = []
+    for place, known in zip(action.places, relations, strict=True):
+        part = f"{place}:{known}"
+        if not parts or parts[-1] != part:
+            parts.append(part)
+    return " ".join((action.verb, *parts[:_MOST_PARTS]))
+
+
+_MOST_PARTS: Final = 8

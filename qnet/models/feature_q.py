@@ -1,0 +1,155 @@
+"""A Q model without a network: linear in hashed features of state and candidate.
+
+    Q(s, a) = V(s) + A(s, a),   V(s) = v · x(s) + b,   A(s, a) = w · x(s, a)
+
+Its folder holds `config.json`, `model.safetensors` and `manifest.json`, like any checkpoint's; it
+has neither a tokenizer nor a trunk, and reading it needs no torch.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from qnet.errors import CheckpointError
+from qnet.features.hashing import Hasher, Sparse
+from qnet.features.state_action import (
+    FEATURES_VERSION,
+    State,
+    candidate_features,
+    state_features,
+    state_of,
+)
+from qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+from qnet.types import History, Message
+
+CONFIG: Final = "config.json"
+WEIGHTS: Final = "model.safetensors"
+_TENSORS: Final = ("advantages", "values")
+
+
+class FeatureQConfig(BaseModel):
+    """Configuration of a Q model without a network.
+
+    Attributes:
+        model_type: tells its folder from that of a network.
+        bits: weights have 2^bits places.
+        salt: of the hashes, in hex.
+        mean: value of a state of which nothing is known.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model_type: str = "qguide-features"
+    features_version: int = FEATURES_VERSION
+    bits: int = Field(ge=8, le=24)
+    salt: str = Field(pattern=r"^([0-9a-f]{2}){0,64}$")
+    mean: float = Field(allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureQ:
+    """A Q model without a network.
+
+    Attributes:
+        values: (2^bits,) weights v of the state.
+        advantages: (2^bits,) weights w of the candidate in it.
+    """
+
+    config: FeatureQConfig
+    values: NDArray[np.float32]
+    advantages: NDArray[np.float32]
+    hasher: Hasher
+
+    def q_values(self, history: History, candidates: tuple[Message, ...]) -> tuple[float, ...]:
+        """Q of each candidate."""
+        state = state_of(history)
+        value = self.config.mean + _dot(state_features(state, self.hasher), self.values)
+        return tuple(value + self._advantage(state, candidate) for candidate in candidates)
+
+    def _advantage(self, state: State, candidate: Message) -> float:
+        return _dot(candidate_features(state, candidate, self.hasher), self.advantages)
+
+
+def feature_q_of(
+    values: NDArray[np.float32], advantages: NDArray[np.float32], *, mean: float, hasher: Hasher
+) -> FeatureQ:
+    """A Q model of these weights."""
+    config = FeatureQConfig(bits=hasher.bits, salt=hasher.salt.hex(), mean=mean)
+    return FeatureQ(config, values, advantages, hasher)
+
+
+def save_feature_q(directory: Path, model: FeatureQ, manifest: Manifest) -> Manifest:
+    """Write weights, configuration and manifest; the manifest gets the files' hashes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file({"values": model.values, "advantages": model.advantages}, directory / WEIGHTS)
+    (directory / CONFIG).write_text(model.config.model_dump_json(indent=2) + "\n")
+    complete = manifest.model_copy(
+        update={
+            "files": {name: sha256_of(directory / name) for name in (CONFIG, WEIGHTS)},
+            "versions": {"numpy": version("numpy")},
+        }
+    )
+    text = json.dumps(complete.model_dump(mode="json"), indent=2)
+    (directory / MANIFEST).write_text(text + "\n")
+    return complete
+
+
+def load_feature_q(directory: Path) -> tuple[FeatureQ, Manifest]:
+    """The Q model of a folder, and its manifest.
+
+    Raises:
+        CheckpointError: see `read_manifest`; also a manifest of another kind, features of another
+            version, and weights that do not fit or are not finite.
+    """
+    manifest = read_manifest(directory)
+    if manifest is None or manifest.kind != "features":
+        kind = "without a manifest" if manifest is None else f"of kind {manifest.kind}"
+        raise CheckpointError(f"{directory} is {kind}, not features; see `qguide learn`")
+    try:
+        config = FeatureQConfig.model_validate_json((directory / CONFIG).read_bytes())
+        tensors = load_file(directory / WEIGHTS)
+    except (ValidationError, SafetensorError, OSError) as error:
+        raise CheckpointError(f"{directory} does not load: {error}; learn it again") from error
+    if config.features_version != FEATURES_VERSION:
+        raise CheckpointError(
+            f"{directory} has features of version {config.features_version}; this version makes "
+            f"{FEATURES_VERSION}; learn it again"
+        )
+    _require_fit(directory, tensors, places=1 << config.bits)
+    hasher = Hasher(bytes.fromhex(config.salt), bits=config.bits)
+    return FeatureQ(config, tensors["values"], tensors["advantages"], hasher), manifest
+
+
+def is_feature_q(directory: Path) -> bool:
+    """True for the folder of a Q model without a network, by its manifest's kind."""
+    path = directory / MANIFEST
+    try:
+        return bool(json.loads(path.read_bytes())["kind"] == "features")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _require_fit(directory: Path, tensors: dict[str, NDArray[np.float32]], *, places: int) -> None:
+    for name in _TENSORS:
+        weights = tensors.get(name)
+        if weights is None or weights.shape != (places,) or weights.dtype != np.float32:
+            raise CheckpointError(
+                f"{directory}: {name} is not {places:,} numbers of float32; learn it again"
+            )
+        if not np.isfinite(weights).all():
+            raise CheckpointError(
+                f"{directory}: {name} holds values that are not finite; learn it again"
+            )
+
+
+def _dot(vector: Sparse, weights: NDArray[np.float32]) -> float:
+    indices, values = vector
+    return float(weights[indices] @ values)

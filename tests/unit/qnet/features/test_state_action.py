@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from qnet.features.hashing import Hasher
+from qnet.features.state_action import candidate_features, state_features, state_of
+from qnet.features.words import action_words, focused, skeleton
+from qnet.types import History, Message, ToolCall
+
+
+def call(name: str, arguments: str) -> Message:
+    return Message("assistant", "", (ToolCall(name, arguments),))
+
+
+def weight(history: History, candidate: Message, hasher: Hasher) -> dict[int, float]:
+    indices, values = candidate_features(state_of(history), candidate, hasher)
+    found: dict[int, float] = {}
+    for index, value in zip(indices.tolist(), values.tolist(), strict=True):
+        found[index] = found.get(index, 0.0) + value
+    return found
+
+
+HISTORY = (
+    Message("system", "You run errands."),
+    Message("user", "Bring the milk to Ana."),
+    call("open", '{"place": "shelf"}'),
+    Message("tool", "No milk here. There is a vase."),
+)
+
+
+def test_replies_of_one_effect_have_the_same_features() -> None:
+    hasher = Hasher(b"salt")
+    one = Message("assistant", "Thought: I look there.\nAction: open fridge")
+    other = Message("assistant", "Action: open fridge")
+
+    assert weight(HISTORY, one, hasher) == weight(HISTORY, other, hasher)
+
+
+def test_equal_tool_calls_have_the_same_features_whatever_their_spelling() -> None:
+    hasher = Hasher(b"salt")
+    one = call("bring", '{"thing": "milk", "room": "office"}')
+    other = call("bring", '{"room":"office","thing":"milk"}')
+
+    assert weight(HISTORY, one, hasher) == weight(HISTORY, other, hasher)
+
+
+def test_a_word_is_known_by_where_it_was_read() -> None:
+    action = action_words(call("bring", '{"thing": "milk", "room": "office"}'))
+
+    assert action.places == ("room", "thing")
+    assert skeleton(action, ["new", "task"]) == "bring room:new thing:task"
+
+
+def test_names_of_another_task_share_the_skeleton_and_not_the_action() -> None:
+    hasher = Hasher(b"salt")
+    other_task = (HISTORY[0], Message("user", "Bring the atlas to Ana."), *HISTORY[2:])
+    milk = weight(HISTORY, call("take", '{"thing": "milk"}'), hasher)
+    atlas = weight(other_task, call("take", '{"thing": "atlas"}'), hasher)
+
+    assert milk != atlas
+    assert milk.keys() & atlas.keys()
+
+
+def test_each_family_weighs_the_same_however_long_the_observation_is() -> None:
+    hasher = Hasher(b"salt")
+    long = Message("tool", " ".join(f"word{i}" for i in range(5_000)))
+    short = weight(HISTORY, call("open", '{"place": "fridge"}'), hasher)
+    many = weight((*HISTORY[:-1], long), call("open", '{"place": "fridge"}'), hasher)
+
+    def length(vector: dict[int, float]) -> float:
+        return sum(value**2 for value in vector.values())
+
+    assert length(many) == pytest.approx(length(short), rel=0.15)
+
+
+def test_an_action_that_was_answered_before_is_told_from_a_new_one() -> None:
+    hasher = Hasher(b"salt")
+    once = weight(HISTORY, call("open", '{"place": "shelf"}'), hasher)
+    never = weight(HISTORY[:2], call("open", '{"place": "shelf"}'), hasher)
+
+    assert once != never
+
+
+def test_a_long_text_is_read_where_it_concerns_the_task() -> None:
+    text = ". ".join([*(f"filler{i} filler{i + 1}" for i in range(100)), "The milk is cold"])
+
+    assert focused(text, {"milk"}, most=4) == ("the", "milk", "is", "cold")
+
+
+def test_a_salt_hides_which_weights_a_word_has() -> None:
+    reply = call("open", '{"place": "fridge"}')
+
+    assert (
+        weight(HISTORY, reply, Hasher(b"a")).keys() != weight(HISTORY, reply, Hasher(b"b")).keys()
+    )
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        (Message("user", ""),),
+        (Message("user", "Go."), Message("assistant", ""), Message("user", "")),
+        (Message("system", "Only instructions."),),
+        (Message("user", "Go."), call("f", "not json"), Message("tool", "\ud800 half a character")),
+    ],
+)
+@pytest.mark.parametrize(
+    "reply", [Message("assistant", ""), call("f", "[1, 2]"), call("f", '{"a": {"b": null}}')]
+)
+def test_odd_histories_and_replies_have_finite_features(history: History, reply: Message) -> None:
+    hasher = Hasher(b"")
+    state = state_of(history)
+
+    for indices, values in (
+        state_features(state, hasher),
+        candidate_features(state, reply, hasher),
+    ):
+        assert np.isfinite(values).all()
+        assert ((indices >= 0) & (indices < 1 << hasher.bits)).all()

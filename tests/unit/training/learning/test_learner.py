@@ -1,0 +1,77 @@
+from random import Random
+
+import numpy as np
+import pytest
+
+from qnet.features.hashing import Hasher
+from qnet.types import History, Message
+from training.learning.advantage import Options, trace_returns
+from training.learning.episodes import Episode, folds_of
+from training.learning.learner import learn
+
+DRAWERS = ("red", "blue", "green")
+
+
+def opened(colour: str) -> Message:
+    return Message("assistant", f"Action: open the {colour} drawer")
+
+
+def episodes(count: int, seed: int = 0) -> list[Episode]:
+    """One guess a step, of which the first decides; the second is luck."""
+    chance = Random(seed)
+    found = []
+    for number in range(count):
+        thing = ("ring", "coin")[number % 2]
+        start: History = (Message("user", f"Find the {thing} of guest {number}."),)
+        first, second = chance.choice(DRAWERS), chance.choice(DRAWERS)
+        right = first == {"ring": "red", "coin": "blue"}[thing]
+        after = (*start, opened(first), Message("user", "Something rattles."))
+        reward = float(right and chance.random() < 0.7)
+        found.append(Episode(f"{number}", (start, after), (opened(first), opened(second)), reward))
+    return found
+
+
+@pytest.mark.parametrize(("thing", "drawer"), [("ring", "red"), ("coin", "blue")])
+def test_what_led_to_success_is_learned_for_tasks_that_were_not_recorded(
+    thing: str, drawer: str
+) -> None:
+    model = learn(episodes(120), Options(), Hasher(b"salt"))
+    state = (Message("user", f"Find the {thing} of a new guest."),)
+
+    q_values = model.q_values(state, tuple(map(opened, DRAWERS)))
+
+    assert DRAWERS[int(np.argmax(q_values))] == drawer
+
+
+def test_q_is_on_the_scale_of_the_outcomes() -> None:
+    recorded = episodes(120)
+    model = learn(recorded, Options(), Hasher(b"salt"))
+
+    means = [np.mean(model.q_values(e.states[0], tuple(map(opened, DRAWERS)))) for e in recorded]
+
+    assert np.mean(means) == pytest.approx(np.mean([e.reward for e in recorded]), abs=0.1)
+
+
+def test_equal_outcomes_leave_nothing_to_prefer() -> None:
+    alike = [Episode(e.task, e.states, e.actions, 1.0) for e in episodes(20)]
+
+    q_values = learn(alike, Options(), Hasher(b"salt")).q_values(
+        alike[0].states[0], tuple(map(opened, DRAWERS))
+    )
+
+    assert q_values == pytest.approx([1.0] * 3, abs=1e-6)
+
+
+def test_lambda_returns_mix_the_outcome_with_the_next_value() -> None:
+    outcome = np.array([1.0, 1.0, 0.0])
+    values = np.array([0.5, 0.8, 0.2])
+    last = np.array([False, True, True])
+
+    assert trace_returns(outcome, values, last, trace=1.0) == pytest.approx([1.0, 1.0, 0.0])
+    assert trace_returns(outcome, values, last, trace=0.0) == pytest.approx([0.8, 1.0, 0.0])
+    assert trace_returns(outcome, values, last, trace=0.5) == pytest.approx([0.9, 1.0, 0.0])
+
+
+def test_episodes_of_one_task_are_in_one_fold() -> None:
+    assert folds_of(["a", "b", "a", "c"], most=2) == [0, 1, 0, 0]
+    assert folds_of(["a", "a"]) == [0, 0]

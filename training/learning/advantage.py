@@ -1,0 +1,130 @@
+"""Values of states and advantages of actions from whole episodes, by cross-fitted TD(lambda).
+
+One outcome a trajectory teaches little about its single steps: most of its variance comes from
+other steps, and from the task. So the value V of the states is fitted first, and each step is
+credited with what it changed:
+
+    G_t = (1 - lambda) V(s_t+1) + lambda G_t+1, and G_T the outcome     (Sutton and Barto, 12.3)
+    A(s_t, a_t) ~ G_t - V(s_t)
+
+V of a state comes from episodes of other tasks (cross-fitting), so that no step is judged by its
+own luck. Both are linear in hashed features.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qnet.features.hashing import Hasher
+from qnet.features.state_action import candidate_features, state_features, state_of
+from training.learning.episodes import Episode, folds_of
+from training.learning.ridge import Floats, design, ridge
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a fit.
+
+    Attributes:
+        trace: lambda; 1 credits every step with the whole outcome, 0 with the next state's value.
+        alpha: penalty of the squared weights; features come in families of length 1.
+        rounds: fits of V, each on the returns that the one before makes.
+    """
+
+    trace: float = 0.5
+    alpha: float = 10.0
+    rounds: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """All decisions of some episodes as matrices.
+
+    Attributes:
+        states, actions: (n, 2^bits) features.
+        outcome: (n,) of each decision's episode.
+        last: (n,) true at an episode's last decision.
+        tasks: of each decision.
+    """
+
+    states: Any
+    actions: Any
+    outcome: Floats
+    last: NDArray[np.bool_]
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Weights of values and advantages; value(s) = values @ state + mean.
+
+    Attributes:
+        values, advantages: (2^bits,) weights.
+        mean: value of a state of which nothing is known.
+    """
+
+    values: NDArray[np.float32]
+    advantages: NDArray[np.float32]
+    mean: float
+
+
+def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
+    """Features of all decisions."""
+    states, actions = [], []
+    for episode in episodes:
+        for history, action in zip(episode.states, episode.actions, strict=True):
+            state = state_of(history)
+            states.append(state_features(state, hasher))
+            actions.append(candidate_features(state, action, hasher))
+    lengths = [len(episode.actions) for episode in episodes]
+    last = np.zeros(sum(lengths), np.bool_)
+    last[np.cumsum(lengths) - 1] = True
+    return Steps(
+        states=design(states, bits=hasher.bits),
+        actions=design(actions, bits=hasher.bits),
+        outcome=np.repeat([episode.reward for episode in episodes], lengths),
+        last=last,
+        tasks=tuple(e.task for e, n in zip(episodes, lengths, strict=True) for _ in range(n)),
+    )
+
+
+def fit(steps: Steps, options: Options) -> Fit:
+    """Weights from these decisions."""
+    folds = np.array(folds_of(steps.tasks))
+    returns = steps.outcome
+    values = returns
+    for _ in range(options.rounds):
+        values = _cross_fitted(steps.states, returns, folds, alpha=options.alpha)
+        returns = trace_returns(steps.outcome, values, steps.last, trace=options.trace)
+    advantages, _ = ridge(steps.actions, returns - values, alpha=options.alpha)
+    weights, mean = ridge(steps.states, returns, alpha=options.alpha)
+    return Fit(weights, advantages, mean)
+
+
+def trace_returns(
+    outcome: Floats, values: Floats, last: NDArray[np.bool_], *, trace: float
+) -> Floats:
+    """(n,) lambda-return of each decision, episodes one after the other.
+
+    Args:
+        values: (n,) of the state before each decision.
+        trace: lambda, in [0, 1].
+    """
+    returns = outcome.astype(np.float64)
+    for i in range(len(returns) - 2, -1, -1):
+        if not last[i]:
+            returns[i] = (1 - trace) * values[i + 1] + trace * returns[i + 1]
+    return returns
+
+
+def _cross_fitted(x: Any, y: Floats, folds: NDArray[np.int_], *, alpha: float) -> Floats:
+    """(n,) predictions of each fold by a fit to the others; of a single fold its mean."""
+    predicted = np.full(len(y), y.mean())
+    for fold in range(folds.max() + 1) if folds.max() else ():
+        held = folds == fold
+        weights, mean = ridge(x[~held], y[~held], alpha=alpha)
+        predicted[held] = x[held] @ weights + mean
+    return predicted
