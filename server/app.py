@@ -18,6 +18,7 @@ from server.access.key_schemes import declare_keys
 from server.access.keys import KeyFile
 from server.access.rate_limits import Limiter
 from server.anthropic.answers import MessageEvent
+from server.bodies.long_bodies import LongBodies
 from server.chat.answers import ChatChunk
 from server.episodes.archive import EpisodeArchive
 from server.episodes.service import Episodes, build_recorder, build_store
@@ -171,6 +172,7 @@ def _lifespan(
         app.state.game_threads = games = ThreadPoolExecutor(
             games_route.GAMES_AT_ONCE, thread_name_prefix="game"
         )
+        app.state.long_bodies = long_bodies = LongBodies()
         app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.metrics)
         try:
             async with redis.watched() if redis else nullcontext(), upstreams.watched():
@@ -178,6 +180,7 @@ def _lifespan(
                 await app.state.episodes.settle()
         finally:
             games.shutdown(wait=False, cancel_futures=True)
+            long_bodies.close()
             await models.close()
 
     return lifespan

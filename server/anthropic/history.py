@@ -14,7 +14,7 @@ from qnet.errors import MalformedHistoryError
 from qnet.openai_messages import PART_END
 from qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
 from server.anthropic.schemas import Block, Part, Source, Turn
-from server.messages.surrogates import lone_surrogate_in
+from server.bodies.surrogates import lone_surrogate_in
 from server.streaming.events import Json
 
 INVALID_JSON: Final = "INVALID_JSON"
@@ -73,7 +73,7 @@ def input_of(arguments: str) -> tuple[dict[str, Any], bool]:
         read = None
     if not isinstance(read, dict) or exceeds_max_depth(read, MOST_LEVELS - _LEVELS_AROUND):
         return {INVALID_JSON: arguments}, False
-    if lone_surrogate_in(arguments.encode(errors="surrogatepass")):
+    if lone_surrogate_in(read):
         return {INVALID_JSON: arguments}, False
     return read, True
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
 from server.messages.answers import StoppedField
-from server.messages.schemas import NOT_EMPTY, Positive, Seed, StepOptions, Temperature
+from server.messages.schemas import NOT_EMPTY, ListOf, Positive, Seed, StepOptions, Temperature
 
 
 class Source(Whole):
@@ -38,7 +38,7 @@ class Block(Part):
     name: str | None = Field(default=None, description="the called tool")
     input: dict[str, Any] | None = Field(default=None, description="the called tool's arguments")
     tool_use_id: str | None = Field(default=None, description="the tool_use of a tool_result")
-    content: str | list[Part] | None = Field(default=None, description="of a tool_result")
+    content: str | ListOf[Part] | None = Field(default=None, description="of a tool_result")
     is_error: bool | None = Field(
         default=None, description="true if the tool failed: its text then begins with `Error: `"
     )
@@ -50,7 +50,7 @@ class Turn(Whole):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | ListOf[Block]
 
 
 class AnthropicTool(Whole):
@@ -105,10 +105,10 @@ class Metadata(Whole):
 class Prompt(WholeRequest):
     """Everything that the model reads."""
 
-    messages: list[Turn] = Field(json_schema_extra=NOT_EMPTY)
+    messages: ListOf[Turn] = Field(json_schema_extra=NOT_EMPTY)
     model: str | None = Field(default=None, description="the policy; null takes the default")
-    system: str | list[Part] | None = None
-    tools: list[AnthropicTool] | None = None
+    system: str | ListOf[Part] | None = None
+    tools: ListOf[AnthropicTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
 
@@ -121,7 +121,7 @@ class MessagesRequest(Prompt):
     temperature: Temperature | None = None
     top_p: float | None = Field(default=None, allow_inf_nan=False)
     top_k: int | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: ListOf[str] | None = None
     seed: Seed | None = Field(default=None, description="OpenAI's; Anthropic has none")
     output_config: OutputConfig | None = None
     metadata: Metadata | None = None

@@ -16,7 +16,7 @@ from server.streaming.events import Json
 
 
 async def count_tokens(
-    body: CountTokensRequest, models: Models, settings: Settings
+    history: History, body: CountTokensRequest, policy: ServedPolicy, models: Models
 ) -> CountedTokens:
     """Count by the tokenizer of the policy, or of the Q model if the policy is an upstream.
 
@@ -24,13 +24,13 @@ async def count_tokens(
     model's context the prompt takes, and estimates what it takes of the upstream's, images aside.
     `exact` is false then, and with tools, whose place in the prompt only the upstream knows.
 
+    Args:
+        history: the prompt, see `prompt_history`.
+
     Raises:
-        InvalidRequestError: neither has a tokenizer in this server, or a tool is nested too deeply.
-        MalformedHistoryError: the policy, or if it is an upstream the Q model, cannot read it.
-        UnknownModelError: there is no such policy or Q model.
+        InvalidRequestError: neither has a tokenizer in this server.
+        UnknownModelError: there is no such Q model.
     """
-    policy = models.find_policy(body.model)
-    history = _history(body, policy, settings)
     if isinstance(policy.model, CountsTokens):
         tokens = await policy.model.count_tokens(history)
         source = TokenSource(counted_by="policy", name=policy.name, exact=not body.tools)
@@ -46,8 +46,13 @@ async def count_tokens(
     return CountedTokens(input_tokens=counted, qguide=source)
 
 
-def _history(body: CountTokensRequest, policy: ServedPolicy, settings: Settings) -> History:
-    """The prompt as a history; tools as their JSON, because chat templates write them so."""
+def prompt_history(body: CountTokensRequest, policy: ServedPolicy, settings: Settings) -> History:
+    """The prompt as a history; tools as their JSON, because chat templates write them so.
+
+    Raises:
+        InvalidRequestError: a tool is nested too deeply.
+        MalformedHistoryError: the policy, or if it is an upstream the Q model, cannot read it.
+    """
     prompt = {name: value for name, value in chat_prompt(body).items() if value is not None}
     chat = chat_request_of(prompt)
     history, flaw = to_chat_history(

@@ -23,6 +23,7 @@ from server.messages.schemas import (
     NOT_EMPTY,
     ContentPart,
     Integer,
+    ListOf,
     Positive,
     Seed,
     StepOptions,
@@ -89,8 +90,8 @@ class ChatTurn(Whole):
     """One message of a conversation, passed on to an upstream unchanged."""
 
     role: Role | Literal["function"]
-    content: str | list[ContentPart] | None = None
-    tool_calls: list[ChatToolCall | ChatCustomCall] | None = None
+    content: str | ListOf[ContentPart] | None = None
+    tool_calls: ListOf[ChatToolCall | ChatCustomCall] | None = None
     tool_call_id: str | None = None
     function_call: ChatFunction | None = Field(
         default=None, description="OpenAI's deprecated form of a tool call"
@@ -139,7 +140,7 @@ class WholeRequest(Whole):
 class ChatCompletionRequest(WholeRequest):
     """OpenAI's request body; unknown parameters are passed on to an upstream."""
 
-    messages: list[ChatTurn] = Field(json_schema_extra=NOT_EMPTY)
+    messages: ListOf[ChatTurn] = Field(json_schema_extra=NOT_EMPTY)
     model: str | None = Field(default=None, description="the policy; null takes the default")
     n: Positive | None = Field(
         default=None, description="number of candidates to return, best first"

@@ -6,13 +6,13 @@ from pydantic import BaseModel, Field
 
 from server.chat.answers import Absent, ChatGuidance, ChatUsage
 from server.chat.schemas import GuidanceOptions, StreamOptions, WholeRequest
-from server.messages.schemas import NOT_EMPTY, WHOLE, Integer, Positive, Temperature
+from server.messages.schemas import NOT_EMPTY, WHOLE, Integer, ListOf, Positive, Temperature
 
 
 class CompletionRequest(WholeRequest):
     """OpenAI's request body; unknown parameters are passed on to an upstream."""
 
-    prompt: str | list[str] = Field(
+    prompt: str | ListOf[str] = Field(
         description="one text, which the policy reads as a user message",
         json_schema_extra=NOT_EMPTY,
     )

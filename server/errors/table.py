@@ -96,7 +96,6 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 _API = "/v1/"
-UNREADABLE = "the body is not JSON in UTF-8, or nested too deeply; send one JSON object"
 _SHOWN_CHARACTERS = 40
 _SHOWN_PATH = 100
 
@@ -195,9 +194,6 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
     if isinstance(first["input"], bytes):
         message = "the body is not declared as JSON; send Content-Type: application/json"
         return error_response(request, 422, "malformed_body", message)
-    if first["type"] == "json_invalid":
-        message = f"the body is not JSON at character {first['loc'][-1]}: {first['ctx']['error']}"
-        return error_response(request, 422, "malformed_body", message)
     source, *parts = first["loc"]
     if source == "body":
         parts = _named_by_caller(parts, error.body, is_missing=first["type"] == "missing")
@@ -226,8 +222,6 @@ def _named_by_caller(parts: Sequence[str | int], body: Any, *, is_missing: bool)
 async def _http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         return unknown_error_response(request, error)
-    if error.status_code == 400:  # FastAPI's answer to a body that no parser could read
-        return error_response(request, 422, "malformed_body", UNREADABLE)
     code = HTTP_CODES.get(error.status_code, "invalid_request")
     message = str(error.detail)
     if error.status_code == 404 and request.url.path.startswith(_API):

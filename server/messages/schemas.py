@@ -1,9 +1,15 @@
 """Request and response bodies of QGuide's own endpoints."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+)
 
 from qnet.decision.decide import Fallback
 from qnet.decision.history_window import LongHistory
@@ -39,6 +45,14 @@ def _whole_number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _paced(part: object, info: ValidationInfo) -> object:
+    """Let validation rest between the parts of a list; see `server.bodies.pace`."""
+    return part if info.context is None else info.context.keep(part)
+
+
+T = TypeVar("T")
+ListOf = Annotated[list[Annotated[T, BeforeValidator(_paced)]], Field(fail_fast=True)]
+"""A list of a body: validation stops at the first part that does not fit, and rests in between."""
 WHOLE: Final = BeforeValidator(_whole_number)
 """Must follow a field's limits; placed before, it would hide them in the OpenAPI document."""
 Integer = Annotated[int, WHOLE]
@@ -162,10 +176,12 @@ class ChatMessage(Body):
     """One message in OpenAI's format."""
 
     role: Role
-    content: str | list[ContentPart] | None = Field(
+    content: str | ListOf[ContentPart] | None = Field(
         default=None, description="text, or parts of type text; null beside tool calls"
     )
-    tool_calls: list[ToolCallBody | CustomCallBody] | None = Field(default=None, exclude_if=is_none)
+    tool_calls: ListOf[ToolCallBody | CustomCallBody] | None = Field(
+        default=None, exclude_if=is_none
+    )
     tool_call_id: str | None = Field(default=None, exclude_if=is_none)
 
     @classmethod
@@ -249,7 +265,7 @@ class StepOptions(Body):
 class ActRequest(StepOptions):
     """The agent's history, and how to draw and score its next action."""
 
-    messages: list[ChatMessage] = Field(
+    messages: ListOf[ChatMessage] = Field(
         description="the history; its last message is the observation to answer",
         json_schema_extra=NOT_EMPTY,
     )
@@ -273,7 +289,7 @@ class ActRequest(StepOptions):
 class CandidateMessage(ChatMessage):
     """A possible next action, and what trying it answered."""
 
-    observation: str | list[ChatMessage] | None = Field(
+    observation: str | ListOf[ChatMessage] | None = Field(
         default=None,
         description="what the environment answered: a text, or the tools' results as messages; "
         "needed by a Q model whose `read_at` is `observation`, refused by any other",
@@ -284,8 +300,8 @@ class CandidateMessage(ChatMessage):
 class ScoreItem(Body):
     """An agent's history and the caller's own candidates."""
 
-    messages: list[ChatMessage] = Field(json_schema_extra=NOT_EMPTY)
-    candidates: list[str | CandidateMessage] = Field(
+    messages: ListOf[ChatMessage] = Field(json_schema_extra=NOT_EMPTY)
+    candidates: ListOf[str | CandidateMessage] = Field(
         description="possible next actions: texts or assistant messages, all different",
         json_schema_extra=NOT_EMPTY,
     )
@@ -316,7 +332,7 @@ class ScoreRequestBody(ScoreItem):
 class ScoreBatchBody(Body):
     """Several histories with candidates, of one agent or several, and one Q model."""
 
-    items: list[ScoreItem] = Field(json_schema_extra=NOT_EMPTY)
+    items: ListOf[ScoreItem] = Field(json_schema_extra=NOT_EMPTY)
     q_model: QModelName = None
     selection: Selection = None
     tau: Tau = None

@@ -9,11 +9,8 @@ from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qnet.errors import OverloadedError, QGuideError
-from server.access.rate_limits import Caller
 from server.errors.table import known_error_response
-from server.errors.types import BodyTimeoutError, BodyTooLargeError, MalformedBodyError
-from server.messages.surrogates import lone_surrogate_in
-from server.middleware.long_bodies import LONG_BYTES, LongBodyTurns
+from server.errors.types import BodyTimeoutError, BodyTooLargeError
 
 _WHOLE_BODIES: Final = 64
 """Memory for bodies that are still arriving, in bodies of the maximum size."""
@@ -47,7 +44,6 @@ class BodyReader:
         self._timeout_s = timeout_s
         self._arriving: dict[int, _Arrival] = {}
         self._arriving_bytes = 0
-        self._turns = LongBodyTurns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request once its body is complete."""
@@ -69,8 +65,6 @@ class BodyReader:
             nonlocal body
             if body is None:
                 return await receive()
-            if len(body) > LONG_BYTES:
-                await self._turns.take(_caller(scope))
             message = {"type": "http.request", "body": body, "more_body": False}
             body = None
             return message
@@ -84,7 +78,6 @@ class BodyReader:
             BodyTooLargeError: it has, or announces, more bytes than the limit.
             BodyTimeoutError: it did not arrive in time.
             OverloadedError: it was aborted to make room for other bodies.
-            MalformedBodyError: it contains a lone surrogate.
         """
         if _announced(scope) > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
@@ -104,10 +97,6 @@ class BodyReader:
             raise BodyTimeoutError(self._timeout_s) from None
         if body is not None and len(body) > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
-        if body and (place := lone_surrogate_in(body)):
-            raise MalformedBodyError(
-                f"{place} contains a lone surrogate (half a character); send valid Unicode"
-            )
         return body
 
     async def _read_on(
@@ -141,12 +130,6 @@ class BodyReader:
             self._arriving_bytes -= oldest.received
             oldest.received = 0
             oldest.give_up()
-
-
-def _caller(scope: Scope) -> str:
-    """The name of the caller that was admitted; "" where anybody is."""
-    caller: Caller | None = scope.get("state", {}).get("caller")
-    return caller.name if caller else ""
 
 
 def _announced(scope: Scope) -> int:

@@ -15,6 +15,7 @@ from server.messages.schemas import (
     TEI_SHAPE,
     VOYAGE_SHAPE,
     EpisodeId,
+    ListOf,
     Positive,
     QModelName,
 )
@@ -31,7 +32,7 @@ class TeiRerankRequest(RerankBody):
 
     model: QModelName = None
     query: str = Field(description="the history as a single user message")
-    texts: list[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
+    texts: ListOf[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
     raw_scores: bool = Field(default=False, description="true returns the raw Q")
     return_text: bool = False
     episode_id: EpisodeId = None
@@ -50,7 +51,7 @@ class VoyageRerankRequest(RerankBody):
 
     model: QModelName = None
     query: str = Field(description="the history as a single user message")
-    documents: list[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
+    documents: ListOf[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
     top_k: Positive | None = Field(default=None, description="null returns all documents")
     truncation: bool = Field(
         default=True, description="ignored, because a truncated action is another action"

@@ -18,6 +18,7 @@ from server.messages.schemas import (
     CandidateMessage,
     ChatMessage,
     EpisodeId,
+    ListOf,
     QModelName,
 )
 from server.rerank.schemas import CachedTokens, PairScoreUsage, RerankBody
@@ -31,7 +32,7 @@ class PoolingRequest(RerankBody):
     """vLLM's request, with a conversation."""
 
     model: QModelName = None
-    messages: list[ChatMessage] = Field(
+    messages: ListOf[ChatMessage] = Field(
         description="the history and the action, which is the last assistant message; a Q model "
         "that reads after the observation has the observation last",
         json_schema_extra=NOT_EMPTY,

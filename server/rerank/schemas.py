@@ -24,6 +24,7 @@ from server.messages.schemas import (
     EpisodeArm,
     EpisodeId,
     Integer,
+    ListOf,
     Positive,
     QModelName,
     ScoreRequestBody,
@@ -34,7 +35,7 @@ TopN = Annotated[
     Field(description="number of documents to return, best first; null returns all"),
 ]
 Messages = Annotated[
-    list[ChatMessage] | None,
+    ListOf[ChatMessage] | None,
     Field(
         description="ours: the whole history, in place of the query", json_schema_extra=NOT_EMPTY
     ),
@@ -89,7 +90,7 @@ class RerankRequest(RerankBody):
 class JinaRerankRequest(RerankRequest):
     """Jina's `POST /v1/rerank`."""
 
-    documents: list[str | DocumentText] = Field(
+    documents: ListOf[str | DocumentText] = Field(
         description="the candidates", json_schema_extra=NOT_EMPTY
     )
     return_documents: bool = False
@@ -114,7 +115,7 @@ class JinaRerankRequest(RerankRequest):
 class CohereRerankRequest(RerankRequest):
     """Cohere's `POST /v2/rerank`."""
 
-    documents: list[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
+    documents: ListOf[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
     max_tokens_per_doc: Integer | None = Field(
         default=None, description="ignored, because a truncated action is another action"
     )
@@ -216,7 +217,7 @@ class PairScoreRequest(RerankBody):
     model_config = ConfigDict(json_schema_extra=_add_field_aliases)
 
     model: QModelName = None
-    queries: str | list[str] | None = Field(
+    queries: str | ListOf[str] | None = Field(
         default=None,
         validation_alias=AliasChoices(*_QUERIES),
         description="the history as a single user message, or one for each document; also "
@@ -224,7 +225,7 @@ class PairScoreRequest(RerankBody):
         json_schema_extra=NOT_EMPTY,
     )
     messages: Messages = None
-    documents: str | list[str] = Field(
+    documents: str | ListOf[str] = Field(
         validation_alias=AliasChoices(*_DOCUMENTS),
         description="the candidates; also `items`, `text_2` or `data_2`",
         json_schema_extra=NOT_EMPTY,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
-from server.messages.schemas import NOT_EMPTY, WHOLE, Positive, Temperature
+from server.messages.schemas import NOT_EMPTY, WHOLE, ListOf, Positive, Temperature
 
 _OF_RESPONSES_ONLY: Final = frozenset(
     (
@@ -46,7 +46,7 @@ class InputItem(Whole):
     role: Literal["user", "assistant", "system", "developer"] | None = Field(
         default=None, description="of a message"
     )
-    content: str | list[ItemPart] | None = Field(
+    content: str | ListOf[ItemPart] | None = Field(
         default=None, description="of a message or of a reasoning item"
     )
     call_id: str | None = Field(default=None, description="of a call and of its output")
@@ -56,7 +56,7 @@ class InputItem(Whole):
         default=None, description="of a function call: JSON, as the model wrote it"
     )
     input: str | None = Field(default=None, description="of a custom tool's call: any text")
-    output: str | list[ItemPart] | None = Field(
+    output: str | ListOf[ItemPart] | None = Field(
         default=None, description="of a function or custom tool"
     )
 
@@ -80,7 +80,7 @@ class Tool(CallersTool):
     """A tool that the policy may call, or a namespace of them."""
 
     type: str = Field(description="`function`, `custom` or `namespace`; others are refused")
-    tools: list[CallersTool] | None = Field(default=None, description="of a namespace")
+    tools: ListOf[CallersTool] | None = Field(default=None, description="of a namespace")
 
 
 class TextFormat(Whole):
@@ -106,14 +106,14 @@ class Reasoning(Whole):
 class ResponsesRequest(WholeRequest):
     """OpenAI's request body; unknown parameters are passed on to an upstream."""
 
-    input: str | list[InputItem] = Field(
+    input: str | ListOf[InputItem] = Field(
         description="the task as a text, or the history as items", json_schema_extra=NOT_EMPTY
     )
     model: str | None = Field(default=None, description="the policy; null takes the default")
     instructions: str | None = Field(
         default=None, description="placed before the input as a system message"
     )
-    tools: list[Tool] | None = None
+    tools: ListOf[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
@@ -124,7 +124,7 @@ class ResponsesRequest(WholeRequest):
     presence_penalty: Penalty = None
     frequency_penalty: Penalty = None
     top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
-    include: list[str] | None = Field(
+    include: ListOf[str] | None = Field(
         default=None, description="`message.output_text.logprobs` is read; others have no effect"
     )
     metadata: dict[str, Any] | None = Field(

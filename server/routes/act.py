@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from qnet.decision.decision import Decision
 from qnet.types import Sampling
+from server.bodies.route import BodyRoute
 from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from server.messages.answers import (
     ActResponse,
@@ -19,7 +20,7 @@ from server.messages.history import to_history
 from server.messages.schemas import ActRequest
 from server.routes.dependencies import StepperDep
 
-router = APIRouter(prefix="/v1", tags=["guidance"])
+router = APIRouter(prefix="/v1", tags=["guidance"], route_class=BodyRoute)
 
 
 @router.post("/act")

@@ -10,8 +10,10 @@ from fastapi.responses import JSONResponse, Response
 from server.anthropic.answers import AnthropicMessage, CountedTokens, MessageEvent
 from server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest
 from server.anthropic.streaming import MessageWriter
-from server.anthropic.token_count import count_tokens
+from server.anthropic.token_count import count_tokens, prompt_history
 from server.anthropic.translation import CALLED_HERE, Asked, message_of, read_message
+from server.bodies.parsing import translate_body
+from server.bodies.route import BodyRoute
 from server.chat.schemas import GuidanceOptions, options_of
 from server.chat.translation import read_request
 from server.errors.anthropic import OVERLOADED
@@ -19,12 +21,14 @@ from server.errors.table import STATUSES
 from server.guidance.guided_step import GuidedStepService
 from server.guidance.native import as_it_came
 from server.guidance.step_types import GuidedStepRequest
+from server.q_models.build import ServedPolicy
 from server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
+from server.settings.settings import Settings
 from server.streaming.event_stream import EventStream
 from server.streaming.events import Json
 from server.streaming.openapi import answer_or_events
 
-router = APIRouter(prefix="/v1/messages", tags=["anthropic"])
+router = APIRouter(prefix="/v1/messages", tags=["anthropic"], route_class=BodyRoute)
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": AnthropicErrorBody} for status in (*STATUSES, OVERLOADED)
@@ -44,12 +48,9 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
 async def create_message(body: MessagesRequest, request: Request, stepper: StepperDep) -> Response:
     """Draw M candidates and return the one with the highest Q as an ordinary message."""
     options = options_of(body.qguide, request.headers)
-    asked = read_message(body)
     policy = stepper.models.find_policy(body.model)
-    step = read_request(asked.chat, options, policy, stepper.settings, names=CALLED_HERE)
-    step = as_it_came(step, body, "messages", without=frozenset({"seed"}))
-    if step.sampling.native is not None:
-        asked = replace(asked, warnings=())  # of what an upstream of another dialect would not get
+    read = partial(_read, body, options, policy, stepper.settings)
+    step, asked = await translate_body(request, read)
     complete = partial(_complete, step, asked, options, stepper)
     if not body.stream:
         return JSONResponse(await complete())
@@ -59,10 +60,24 @@ async def create_message(body: MessagesRequest, request: Request, stepper: Stepp
 
 @router.post("/count_tokens", responses=_ERRORS)
 async def count_message_tokens(
-    body: CountTokensRequest, models: ModelsDep, settings: SettingsDep
+    body: CountTokensRequest, request: Request, models: ModelsDep, settings: SettingsDep
 ) -> CountedTokens:
     """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
-    return await count_tokens(body, models, settings)
+    policy = models.find_policy(body.model)
+    history = await translate_body(request, partial(prompt_history, body, policy, settings))
+    return await count_tokens(history, body, policy, models)
+
+
+def _read(
+    body: MessagesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
+) -> tuple[GuidedStepRequest, Asked]:
+    """The step that is asked for, and what its answer needs of the request."""
+    asked = read_message(body)
+    step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
+    step = as_it_came(step, body, "messages", without=frozenset({"seed"}))
+    if step.sampling.native is not None:
+        asked = replace(asked, warnings=())  # of what an upstream of another dialect would not get
+    return step, asked
 
 
 async def _complete(

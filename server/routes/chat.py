@@ -6,6 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from server.bodies.parsing import translate_body
+from server.bodies.route import BodyRoute
 from server.chat.answers import ChatChunk, ChatCompletion
 from server.chat.schemas import (
     ChatCompletionRequest,
@@ -22,7 +24,7 @@ from server.routes.dependencies import StepperDep
 from server.streaming.event_stream import EventStream
 from server.streaming.openapi import answer_or_events
 
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: answer_or_events(
@@ -44,7 +46,7 @@ async def complete_chat(
     settings = stepper.settings
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
-    asked = read_request(body, options, policy, settings)
+    asked = await translate_body(request, partial(read_request, body, options, policy, settings))
     complete = partial(_complete, asked, options, stepper)
     if not body.stream:
         return JSONResponse(await complete())

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from server.bodies.route import BodyRoute
 from server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
 from server.chat.translation import completion_of, read_request
 from server.completions.schemas import CompletionRequest, TextCompletion
@@ -19,7 +20,7 @@ from server.streaming.event_stream import EventStream
 from server.streaming.events import Json
 from server.streaming.openapi import answer_or_events
 
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: answer_or_events(

@@ -2,11 +2,10 @@
 
 FastAPI finds a route twice, opens two exit stacks, solves dependencies and validates parameters at
 each request, which took a third of a step's own time. A direct route stands before FastAPI's route
-of the same path and calls the same endpoint. A request that is not an ordinary valid one goes on to
-FastAPI's route, which words every refusal, and from which the OpenAPI document is made.
+of the same path and calls the same endpoint. A request with other headers than ordinary ones goes
+on to FastAPI's route, from which the OpenAPI document is made.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, get_type_hints
 
@@ -15,18 +14,19 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from starlette.routing import BaseRoute, Match
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
+
+from server.bodies.parsing import parse_body
+from server.bodies.route import body_schema
 
 ServiceOf = Callable[[Request], Awaitable[Any]]
 """Makes the service of one request, as the endpoint's dependency would."""
 
-_PASSED_ON: Final = "qguide.passed_on"
-"""Marks the scope of a request that FastAPI's own route has to serve."""
 _JSON: Final = b"application/json"
 
 
 class DirectRoute(BaseRoute):
-    """Serves the valid requests of a POST endpoint that takes a body and one service.
+    """Serves a POST endpoint that takes a body and one service.
 
     Args:
         route: FastAPI's route of the endpoint.
@@ -43,7 +43,7 @@ class DirectRoute(BaseRoute):
         self._parameter = parameter
         self._service = service
         self._unless = frozenset(unless)
-        self._body = TypeAdapter[Any](hints["body"])
+        self._body = body_schema(route)
         self._takes_request = hints.get("request") is Request
         responds = isinstance(hints["return"], type) and issubclass(hints["return"], Response)
         self._answer = None if responds else TypeAdapter[Any](hints["return"])
@@ -55,20 +55,14 @@ class DirectRoute(BaseRoute):
             and scope["path"] == self._route.path
             and scope["method"] == "POST"
             and not scope.get("root_path")
-            and _PASSED_ON not in scope
             and self._has_ordinary_headers(scope)
         )
         return (Match.FULL, {"route": self._route}) if ordinary else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a valid request; pass any other on to FastAPI."""
+        """Answer a request; what is wrong with its body is raised for the error handlers."""
         request = Request(scope, receive, send)
-        raw = await request.body()
-        try:
-            body = self._body.validate_python(json.loads(raw))
-        except (ValueError, RecursionError):  # FastAPI's route says what is wrong, and where
-            await _pass_on(raw, scope, receive, send)
-            return
+        body = await parse_body(request, self._body)
         given = {"body": body, self._parameter: await self._service(request)}
         if self._takes_request:
             given["request"] = request
@@ -96,14 +90,3 @@ class DirectRoute(BaseRoute):
 def prepend_routes(app: FastAPI, routes: Iterable[DirectRoute]) -> None:
     """Put direct routes before all others, so that they are tried first."""
     app.router.routes[:0] = routes
-
-
-async def _pass_on(raw: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request by FastAPI's route; its body, which has been read, is given once more."""
-    whole: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
-
-    async def again() -> Message:
-        return whole.pop() if whole else await receive()
-
-    scope[_PASSED_ON] = True
-    await scope["app"].router(scope, again, send)

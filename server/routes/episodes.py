@@ -2,12 +2,13 @@
 
 from fastapi import APIRouter
 
+from server.bodies.route import BodyRoute
 from server.episodes.state import Outcome
 from server.messages.answers import OutcomeResponse
 from server.messages.schemas import OutcomeRequest
 from server.routes.dependencies import EpisodesDep
 
-router = APIRouter(prefix="/v1/episodes", tags=["episodes"])
+router = APIRouter(prefix="/v1/episodes", tags=["episodes"], route_class=BodyRoute)
 
 
 @router.post("/{episode_id:path}/outcome")

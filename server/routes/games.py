@@ -14,10 +14,11 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from qnet.errors import InvalidRequestError
-from server.messages.schemas import Body, ChatMessage, Integer
+from server.bodies.route import BodyRoute
+from server.messages.schemas import Body, ChatMessage, Integer, ListOf
 from server.race.games import Games
 
-router = APIRouter(prefix="/v1/games", tags=["playground"])
+router = APIRouter(prefix="/v1/games", tags=["playground"], route_class=BodyRoute)
 
 MOST_REPLIES: Final = 60
 GAMES_AT_ONCE: Final = 2
@@ -28,7 +29,7 @@ class GameRequest(Body):
     """A game and the replies so far."""
 
     game: Integer = Field(ge=0, description="number of the game, from 0")
-    replies: list[str] = Field(
+    replies: ListOf[str] = Field(
         max_length=MOST_REPLIES, description="the agent's whole replies, first to last"
     )
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from qnet.errors import InvalidCandidatesError
 from qnet.support.concurrency import all_of
 from qnet.types import History, Message
+from server.bodies.route import BodyRoute
 from server.guidance.score_step import Scored, ScoringService
 from server.messages.history import TriedCandidates
 from server.q_models.served import QModelLease
@@ -34,7 +35,7 @@ from server.rerank.schemas import (
 from server.rerank.translation import cohere_response, jina_response, messages_of, pair_response
 from server.routes.dependencies import ScoringDep
 
-router = APIRouter(tags=["rerank"])
+router = APIRouter(tags=["rerank"], route_class=BodyRoute)
 
 
 @router.post("/rerank", response_model_exclude_none=True)

@@ -6,23 +6,27 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from server.bodies.parsing import translate_body
+from server.bodies.route import BodyRoute
 from server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
 from server.chat.translation import completion_of
 from server.errors.table import STATUSES
 from server.guidance.guided_step import GuidedStepService
 from server.guidance.native import as_it_came, native_answer
 from server.guidance.step_types import GuidedStepRequest
+from server.q_models.build import ServedPolicy
 from server.responses.answers import ResponseEvent, ResponseObject
 from server.responses.output import finished, opened
 from server.responses.schemas import ResponsesRequest
 from server.responses.streaming import ResponseWriter
 from server.responses.translation import read_request, temperature_of
 from server.routes.dependencies import StepperDep
+from server.settings.settings import Settings
 from server.streaming.event_stream import EventStream
 from server.streaming.events import Json
 from server.streaming.openapi import answer_or_events
 
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: answer_or_events(
@@ -46,14 +50,22 @@ async def create_response(
     settings = stepper.settings
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
-    asked = read_request(body, options, policy, settings)
-    asked = as_it_came(asked, body, "responses", without=frozenset())
-    response = opened(body, model=policy.name, temperature=temperature_of(asked))
+    read = partial(_read, body, options, policy, settings)
+    asked, response = await translate_body(request, read)
     complete = partial(_complete, response, asked, options, stepper)
     if not body.stream:
         return JSONResponse(await complete())
     writer = ResponseWriter(response)
     return EventStream(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+
+
+def _read(
+    body: ResponsesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
+) -> tuple[GuidedStepRequest, Json]:
+    """The step that is asked for, and the response as far as it is known before."""
+    asked = read_request(body, options, policy, settings)
+    asked = as_it_came(asked, body, "responses", without=frozenset())
+    return asked, opened(body, model=policy.name, temperature=temperature_of(asked))
 
 
 async def _complete(

@@ -10,6 +10,7 @@ from fastapi import APIRouter
 
 from qnet.errors import InvalidRequestError
 from qnet.support.concurrency import all_of
+from server.bodies.route import BodyRoute
 from server.guidance.score_step import Scored, ScoringService
 from server.messages.answers import (
     JudgeCalls,
@@ -27,7 +28,7 @@ from server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScor
 from server.routes.dependencies import ScoringDep
 from server.routes.rerank import score_pairs
 
-router = APIRouter(prefix="/v1", tags=["guidance"])
+router = APIRouter(prefix="/v1", tags=["guidance"], route_class=BodyRoute)
 
 
 @router.post("/score")

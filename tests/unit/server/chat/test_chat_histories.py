@@ -292,7 +292,7 @@ def test_a_task_without_words_is_not_paraphrased(
     assert [asked["n"] for asked in upstream.asked] == [3]
 
 
-@pytest.mark.parametrize("levels", [50, 300, 930, 945, 1_000, 10_000, 100_000])
+@pytest.mark.parametrize("levels", [50, 300, 930, 945, 1_000, 10_000, 30_000])
 @pytest.mark.parametrize("where", ["tools", "part"])
 @pytest.mark.parametrize("form", ["[]", "{}"])
 def test_what_is_nested_without_measure_is_a_400(

@@ -1,0 +1,1 @@
+"""Request bodies: parsed and validated once, within limits, and off the event loop where long."""
