@@ -3,8 +3,9 @@
     qguide environment check benchmarks.strangers.crafting:Crafting --harmless look
 
 An order such as "Make a copper lantern" takes a material, which is gathered, perhaps soaked, and
-worked at its station, and a part; both are assembled at the station of the form. Where things lie,
-which part a form takes and where it is made are the workshop's secrets, the same in every order.
+worked at its station, and a part from the store; both are assembled at the station of the form.
+Where materials lie, which part a form takes and where things are made are the workshop's secrets,
+the same in every order.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 from benchmarks.strangers.worlds import shared_out, world_and_number
 
 PLACES = ("forest", "mine", "meadow", "river")
+STORE = "store"
 STATIONS = ("furnace", "loom", "workbench")
 MATERIALS = ("copper", "willow", "clay", "flax", "amber", "slate", "wool", "horn")
 FORMS = ("lantern", "basket", "flute", "bowl", "clasp", "kite", "comb", "drum")
@@ -48,7 +50,7 @@ def workshop(world: int) -> Workshop:
     """The workshop of a world."""
     chance = Random(f"workshop {world}")
     orders = list(product(MATERIALS, FORMS))
-    place = shared_out((*MATERIALS, *PARTS), PLACES, chance)
+    place = shared_out(MATERIALS, PLACES, chance) | dict.fromkeys(PARTS, STORE)
     station = shared_out(MATERIALS, STATIONS, chance) | shared_out(FORMS, STATIONS, chance)
     part = shared_out(FORMS, PARTS, chance)
     soaked = frozenset(chance.sample(MATERIALS, 4))
@@ -100,7 +102,7 @@ class Crafting:
         if self.made:
             return 1.0
         raw = self.carried & {self.material, f"soaked {self.material}"}
-        worth = 0.3 if f"worked {self.material}" in self.carried else 0.1 * bool(raw)
+        worth = 0.4 if f"worked {self.material}" in self.carried else 0.2 * bool(raw)
         return worth + 0.2 * (self.shop.part[self.form] in self.carried)
 
     def _act(self, verb: str, thing: str) -> str | None:
@@ -108,7 +110,7 @@ class Crafting:
         match verb:
             case "look" | "stop" if not thing:
                 return "You look around." if verb == "look" else "You stop."
-            case "go" if thing in (*PLACES, *STATIONS):
+            case "go" if thing in (STORE, *PLACES, *STATIONS):
                 self.here = thing
                 return "You walk."
             case "gather" if thing in self.shop.place:

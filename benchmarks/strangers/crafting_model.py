@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from benchmarks.strangers.crafting import FORMS, MATERIALS, PARTS, PLACES, STATIONS, workshop
+from benchmarks.strangers.crafting import FORMS, MATERIALS, PARTS, PLACES, STATIONS, STORE, workshop
 from benchmarks.strangers.mock_policy import (
     Mistake,
     MockPolicy,
@@ -50,7 +50,7 @@ class _Beliefs:
 
     def __init__(self, world: int) -> None:
         shop, chance = workshop(world), Random(f"workshop mock {world}")
-        self.place = beliefs(shop.place, PLACES, chance)
+        self.place = beliefs({m: shop.place[m] for m in MATERIALS}, PLACES, chance)
         self.station = beliefs(shop.station, STATIONS, chance)
         self.part = beliefs(shop.part, PARTS, chance)
 
@@ -71,7 +71,7 @@ class _Beliefs:
         else:
             found += self._fetch(state, {material: 0.85})
             found += self._part(state, 0.1)
-            found.append(text(f"work {material}", 0.08, "skip"))
+            found.append(text(f"work {material}", 0.04, "skip"))
         return found
 
     def _part(self, state: _State, weight: float) -> Iterator[Option]:
@@ -89,6 +89,9 @@ class _Beliefs:
             guess: Mistake = "guess" if thing in PARTS else ""
             if thing in state.seen:
                 yield text(f"gather {thing}", weight, guess)
+                continue
+            if thing in PARTS:
+                yield text(f"go {STORE}", weight)
                 continue
             for place, share in _elsewhere(self.place[thing], state).items():
                 yield text(f"go {place}", weight * share, "guess")
@@ -129,12 +132,12 @@ def _elsewhere(believed: Weights, state: _State) -> dict[str, float]:
 
 def _mistakes(state: _State) -> Iterator[Option]:
     """Carelessness of every state."""
-    yield text(f"use {state.here} on {state.material}", 0.05, "malformed")
-    yield text("gather", 0.03, "malformed")
-    yield text("stop", 0.04, "stop")
-    yield text(f"assemble {state.form}", 0.04, "skip")
+    yield text(f"use {state.here} on {state.material}", 0.04, "malformed")
+    yield text("gather", 0.02, "malformed")
+    yield text("stop", 0.02, "stop")
+    yield text(f"assemble {state.form}", 0.03, "skip")
     if state.failed:
-        yield text(state.failed, 0.25, "repeat")
+        yield text(state.failed, 0.15, "repeat")
 
 
 def _read(history: History) -> _State:

@@ -53,9 +53,9 @@ class _Beliefs:
 
     def __init__(self, world: int) -> None:
         secrets, chance = desk(world), Random(f"desk mock {world}")
-        self._team = beliefs(secrets.team, TEAMS, chance)
-        self._remedy = beliefs(secrets.remedy, REMEDIES, chance)
-        self._channel = beliefs(secrets.channel, CHANNELS, chance)
+        self._team = beliefs(secrets.team, TEAMS, chance, known=0.25, misled=0.5)
+        self._remedy = beliefs(secrets.remedy, REMEDIES, chance, known=0.2, misled=0.6)
+        self._channel = beliefs(secrets.channel, CHANNELS, chance, known=0.2, misled=0.6)
         self.late = shared_out(COMPLAINTS, chance.sample(_STEPS[:3], 2), chance)
 
     def options(self, history: History) -> list[Option]:
@@ -69,7 +69,7 @@ class _Beliefs:
             habitual.insert(habitual.index("resolve") + 1 if put_off else 0, late)
         found = list(_mistakes(state))
         for place, step in enumerate(habitual):
-            weight = 0.6 if place == 0 else 0.3 * 0.5**place
+            weight = 0.6 if place == 0 else 0.25 * 0.5**place
             found += self._step(state, step, weight, step != left[0])
         return found
 
@@ -112,9 +112,9 @@ def _even(values: tuple[str, ...]) -> dict[str, float]:
 
 def _mistakes(state: _State) -> Iterator[Option]:
     """Carelessness of every state."""
-    yield tool("find_customer", {"name": state.name.split()[0]}, 0.05, "malformed")
-    yield tool("assign", {"group": "support"}, 0.04, "malformed")
-    yield tool("close_ticket", {}, 0.03, "stop")
+    yield tool("find_customer", {"name": state.name.split()[0]}, 0.03, "malformed")
+    yield tool("assign", {"group": "support"}, 0.03, "malformed")
+    yield tool("close_ticket", {}, 0.02, "stop")
     if state.failed is not None:
         yield tool(state.failed.name, _arguments(state.failed), 0.05, "repeat")
 
