@@ -91,7 +91,7 @@ def test_its_mock_makes_mistakes_of_every_kind(stranger: Stranger) -> None:
     mock = stranger.policy()
     assert isinstance(mock, MockPolicy)
     made = Counter[str]()
-    for episode in played(stranger, stranger.suite(new=False), mock, times=5):
+    for episode in played(stranger, stranger.suite(new=False), mock, times=10):
         for number, step in enumerate(episode.steps):
             history = episode.chat.history(episode.first_observation, episode.steps[:number])
             options = merged(mock.options(history))
