@@ -97,6 +97,7 @@ class EpisodeRow(_Row):
         actions: the replies taken.
         trajectories: those between which the method chose; empty for other methods.
         reflections: what the policy wrote between them; for reflexion only.
+        excess_tokens: completion tokens above the budget that the method had.
     """
 
     version: Literal[1] = 1
@@ -121,6 +122,7 @@ class EpisodeRow(_Row):
     actions: tuple[str, ...]
     trajectories: tuple[TrajectoryCost, ...] = ()
     reflections: tuple[str, ...] = Field(default=(), exclude_if=lambda texts: not texts)
+    excess_tokens: NonNegativeInt = 0
 
 
 class MethodRow(_Row):
@@ -130,6 +132,7 @@ class MethodRow(_Row):
         success_rate: share of the episodes that succeeded by the environment's own criterion.
         ci95: Wilson score interval of `success_rate` over tasks.
         completion_tokens: total over the episodes.
+        excess_tokens: those above the budgets of the episodes, likewise.
         wall_time_s: total of the episodes' shares; see `EpisodeRow`.
         peeks: the method chooses or goes on by the true reward.
         deterministic: the rows of all seeds have the same episodes.
@@ -143,6 +146,7 @@ class MethodRow(_Row):
     episodes: int
     completion_tokens: int
     completion_tokens_per_episode: float
+    excess_tokens: int = 0
     scored_tokens: int
     distinct_candidates_per_step: float
     invalid_action_rate: float

@@ -27,8 +27,10 @@ NOTES = {
     "tasks' mean differences (10,000 flips), in which a task's seeds count as one cluster",
     "greedy": "deterministic: played once per task, the same episodes in every seed's row",
     "best-of-n": "peeks: it chooses by the true reward among whole trajectories, which it draws "
-    "until they have as many completion tokens as the guided episode of the same task and seed "
-    "(the last one may exceed that); without q-guided it draws as many trajectories as candidates",
+    "while they have fewer completion tokens than q-guided-n's of the same task and seed, or "
+    "q-guided's where q-guided-n is not played; one that would exceed them is left out, but for "
+    "the first, whose excess is in excess_tokens; without either it draws as many trajectories as "
+    "candidates",
     "q-guided-n": "peeks: it chooses by the true reward among N guided trajectories, the first of "
     "which is q-guided's; N is guided_trajectories",
     "adaptive": "q-guided that draws until Q is above the previous step's, at most M candidates",
@@ -87,6 +89,7 @@ def _method_row(method: MethodName, seed: int, played: Sequence[EpisodeRow]) -> 
         episodes=count,
         completion_tokens=tokens,
         completion_tokens_per_episode=tokens / count,
+        excess_tokens=sum(row.excess_tokens for row in played),
         scored_tokens=sum(row.scored_tokens for row in played),
         distinct_candidates_per_step=sum(row.distinct_candidates for row in played) / decisions,
         invalid_action_rate=sum(row.invalid_actions for row in played) / decisions,

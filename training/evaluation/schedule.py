@@ -38,6 +38,7 @@ from training.evaluation.records import (
 )
 from training.evaluation.reflexion import Reflecting, Reflexion
 from training.evaluation.search import (
+    Budget,
     Searched,
     Verification,
     trajectory_seed,
@@ -58,7 +59,7 @@ class Trial:
 def plan_trials(methods: Sequence[MethodName], seeds: Sequence[int]) -> list[Trial]:
     """Every trial of a task.
 
-    q-guided comes before best-of-n and verifier-best-of-n, which get its token budget.
+    q-guided and q-guided-n come before best-of-n and verifier-best-of-n, which get their budget.
     """
     once = [Trial(m, None) for m in METHODS if m in methods and m in DETERMINISTIC]
     drawn = [m for m in METHODS if m in methods and m not in DETERMINISTIC]
@@ -72,9 +73,9 @@ class TaskTrials:
     Attributes:
         make: makes a fresh, single-use episode.
         environment: bundle of the task's environment.
-        budgets: for each seed, the completion tokens of the guided episode once it is played.
-        matched: either best-of-n draws trajectories while its tokens are below the guided
-            episode's; otherwise it draws `trajectories`.
+        budgets: for each seed, the completion tokens of `budget_of` once it is played.
+        budget_of: the guided method whose tokens either best-of-n gets; None if none is played,
+            and it draws `trajectories`.
         trajectories: maximum number of trajectories of either best-of-n, beside that budget.
         guided_trajectories: N, the number of trajectories of q-guided-n.
         verification: options of the methods that try before they choose.
@@ -89,7 +90,7 @@ class TaskTrials:
     environment: EnvironmentBundle[Any]
     play: Play
     budgets: dict[int, int]
-    matched: bool
+    budget_of: MethodName | None
     trajectories: int
     guided_trajectories: int
     verification: Verification
@@ -114,7 +115,7 @@ def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None
             continue
         after: Timings = yield TimingsRequest()
         row = episode_row(shared, trial, searched, after.since(before))
-        if trial.method == "q-guided" and trial.seed is not None:
+        if trial.method == shared.budget_of and trial.seed is not None:
             shared.budgets[trial.seed] = row.completion_tokens
         shared.on_row(row)
 
@@ -136,7 +137,6 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
         case "best-of-n" | "best-of-n-aug":
             return (yield from _best_of_n(shared, seed, trial.method))
         case "verifier-best-of-n":
-            _require_budget(shared, seed)
             return (
                 yield from verifier_best_of_n(
                     lambda agent: _play(shared, agent),
@@ -144,7 +144,7 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
                     shared.verification,
                     seed=seed,
                     task_id=task_id,
-                    goes_on=lambda episodes: _goes_on(shared, seed, episodes),
+                    budget=_budget(shared, seed),
                 )
             )
         case "q-beam":
@@ -227,20 +227,24 @@ def _q_guided_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
 
 
 def _best_of_n(shared: TaskTrials, seed: int, method: MethodName) -> RolloutTask[Searched]:
-    """Play whole trajectories until the budget is spent; the last one may exceed it.
+    """Play whole trajectories until the budget is spent; the one that would exceed it is left out.
 
     Trajectory k > 0 of best-of-n-aug is drawn under paraphrase k - 1, round and round.
     """
-    _require_budget(shared, seed)
+    budget = _budget(shared, seed)
     episodes: list[Episode] = []
-    while _goes_on(shared, seed, episodes):
+    while budget.goes_on(episodes):
         parts = trajectory_seed(seed, shared.task.id, episodes)
         agent = first_reply(seeded(shared.play.sampling, *parts))
         if method in PARAPHRASED and episodes:
             text = shared.paraphrases[(len(episodes) - 1) % len(shared.paraphrases)]
             agent = under_paraphrase(agent, text, shared.environment.task_markers)
-        episodes.append((yield from _play(shared, agent)))
-    return Searched(episodes, _best_by_reward(episodes))
+        episode = yield from _play(shared, agent)
+        if not budget.affords(episodes, episode):
+            break
+        episodes.append(episode)
+    best = _best_by_reward(episodes)
+    return Searched(episodes, best, excess_tokens=budget.excess(episodes))
 
 
 def _best_by_reward(episodes: Sequence[Episode]) -> int:
@@ -248,23 +252,15 @@ def _best_by_reward(episodes: Sequence[Episode]) -> int:
     return max(range(len(episodes)), key=lambda number: episodes[number].reward)
 
 
-def _require_budget(shared: TaskTrials, seed: int) -> None:
-    if shared.matched and seed not in shared.budgets:
+def _budget(shared: TaskTrials, seed: int) -> Budget:
+    if shared.budget_of is None:
+        return Budget(shared.trajectories)
+    if seed not in shared.budgets:
         raise EnvironmentFailureError(
-            f"best-of-n has no budget: the guided episode of seed {seed} failed; resume the run"
+            f"best-of-n has no budget: the {shared.budget_of} episode of seed {seed} failed; "
+            "resume the run"
         )
-
-
-def _goes_on(shared: TaskTrials, seed: int, episodes: Sequence[Episode]) -> bool:
-    if not episodes:
-        return True
-    if len(episodes) >= shared.trajectories:
-        return False
-    if not shared.matched:
-        return True
-    spent = sum(episode.completion_tokens for episode in episodes)
-    # An episode without tokens (its first history was too long) would be repeated forever.
-    return episodes[-1].completion_tokens > 0 and spent < shared.budgets[seed]
+    return Budget(shared.trajectories, shared.budgets[seed])
 
 
 def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Timings) -> EpisodeRow:
@@ -299,6 +295,7 @@ def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Tim
         actions=tuple(step.action for step in best.steps),
         trajectories=tuple(trajectories) if trial.method in MANY_TRAJECTORIES else (),
         reflections=searched.reflections,
+        excess_tokens=searched.excess_tokens,
     )
 
 

@@ -48,6 +48,7 @@ class Searched:
         scored_tokens: tokens that went through the Q model's trunk.
         reflections: what the policy wrote between the trajectories.
         reflection_tokens: tokens generated for them.
+        excess_tokens: tokens of the episodes above their budget.
     """
 
     episodes: list[Episode]
@@ -56,6 +57,44 @@ class Searched:
     scored_tokens: int = 0
     reflections: tuple[str, ...] = ()
     reflection_tokens: int = 0
+    excess_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of the trajectories of one trial, of which a method keeps one.
+
+    Attributes:
+        trajectories: maximum number of them.
+        tokens: completion tokens of all of them; None for no limit.
+    """
+
+    trajectories: int
+    tokens: int | None = None
+
+    def goes_on(self, episodes: Sequence[Episode]) -> bool:
+        """True if another trajectory may be begun after these."""
+        if not episodes:
+            return True
+        if len(episodes) >= self.trajectories:
+            return False
+        if self.tokens is None:
+            return True
+        # An episode without tokens (its first history was too long) would be repeated forever.
+        return episodes[-1].completion_tokens > 0 and _spent(episodes) < self.tokens
+
+    def affords(self, episodes: Sequence[Episode], episode: Episode) -> bool:
+        """True if an episode after these ends within the budget; the first one always counts.
+
+        One that does not would have been cut off at the budget, without an outcome.
+        """
+        if not episodes or self.tokens is None:
+            return True
+        return _spent(episodes) + episode.completion_tokens <= self.tokens
+
+    def excess(self, episodes: Sequence[Episode]) -> int:
+        """Tokens above the budget: those of a first episode that is longer than all of it."""
+        return 0 if self.tokens is None else max(0, _spent(episodes) - self.tokens)
 
 
 def verifier_best_of_n(
@@ -65,20 +104,22 @@ def verifier_best_of_n(
     *,
     seed: int,
     task_id: str,
-    goes_on: Callable[[Sequence[Episode]], bool],
+    budget: Budget,
 ) -> RolloutTask[Searched]:
     """Draw whole trajectories, the same as best-of-n, and take the one of highest value.
 
     Args:
         play: plays an agent's whole episode.
-        goes_on: True if another trajectory may be drawn after these.
+        budget: of the trajectories.
     """
     episodes: list[Episode] = []
     values: list[tuple[float, ...]] = []
     scored_tokens = 0
-    while goes_on(episodes):
+    while budget.goes_on(episodes):
         agent = first_reply(seeded(options.sampling, *trajectory_seed(seed, task_id, episodes)))
         episode = yield from play(agent)
+        if not budget.affords(episodes, episode):
+            break
         valued, tokens = yield from _state_values(episode, verification)
         episodes.append(episode)
         values.append(valued)
@@ -87,7 +128,13 @@ def verifier_best_of_n(
         if verification.stop_at is not None and value >= verification.stop_at:
             break
     ranks = [trajectory_value(valued, verification.trajectory_value) for valued in values]
-    return Searched(episodes, ranks.index(max(ranks)), tuple(values), scored_tokens)
+    return Searched(
+        episodes,
+        ranks.index(max(ranks)),
+        tuple(values),
+        scored_tokens,
+        excess_tokens=budget.excess(episodes),
+    )
 
 
 def trajectory_seed(seed: int, task_id: str, episodes: Sequence[Episode]) -> tuple[object, ...]:
@@ -121,3 +168,7 @@ def _state_values(
     except HistoryTooLongError:  # the Q model's context is shorter than the policy's
         pass
     return tuple(values), tokens
+
+
+def _spent(episodes: Sequence[Episode]) -> int:
+    return sum(episode.completion_tokens for episode in episodes)

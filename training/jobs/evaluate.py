@@ -80,7 +80,8 @@ class EvaluateConfig(RolloutConfig):
             the "mean" or "min" over its states.
         stop_at: value of a trajectory at which verifier-best-of-n stops drawing; None for never.
         trajectories: maximum number of trajectories of best-of-n and verifier-best-of-n; None for
-            as many as candidates, or with q-guided as many as its tokens pay for.
+            as many as candidates, or as many as the tokens of q-guided-n pay for, or of q-guided
+            where q-guided-n is not played.
         beams: number of trajectories that q-beam keeps, each with `candidates` draws per step.
         lats_iterations: maximum number of trajectories of lats, which ends with the first success.
         guided_trajectories: N, the number of trajectories of q-guided-n.
@@ -163,7 +164,13 @@ class EvaluateConfig(RolloutConfig):
         """Most trajectories of either best-of-n; a budget of tokens may end them before."""
         if self.trajectories is not None:
             return self.trajectories
-        return sys.maxsize if "q-guided" in self.methods else self.candidates
+        return sys.maxsize if self.budget_of else self.candidates
+
+    @property
+    def budget_of(self) -> MethodName | None:
+        """The guided method whose tokens either best-of-n gets: the one that spends more."""
+        played: tuple[MethodName, ...] = ("q-guided-n", "q-guided")
+        return next((method for method in played if method in self.methods), None)
 
     def verification(self, *, observes: bool) -> Verification:
         """Options of the methods that try before they choose."""
@@ -295,14 +302,15 @@ class _Evaluator:
     def evaluate(self, playable: PlayableTask) -> RolloutTask[None]:
         """Play one task's trials; best-of-n gets the token budgets of the guided episodes."""
         task, config = playable.task, self._config
-        guided = [self.played.get(("q-guided", seed, task.id)) for seed in config.seeds]
+        budget_of = config.budget_of
+        guided = [self.played.get((budget_of, seed, task.id)) for seed in config.seeds if budget_of]
         shared = TaskTrials(
             task=task,
             make=playable.make,
             environment=playable.environment,
             play=config.play,
             budgets={r.seed: r.completion_tokens for r in guided if r and r.seed is not None},
-            matched="q-guided" in config.methods,
+            budget_of=budget_of,
             trajectories=config.most_trajectories,
             guided_trajectories=config.guided_trajectories,
             verification=self._verification,

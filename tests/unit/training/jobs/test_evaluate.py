@@ -14,7 +14,7 @@ from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreRes
 from training.data.runs import read_rows
 from training.environment import StepResult, Task
 from training.environments.corridor import CorridorConfig, CorridorEnvironment, CorridorSuite
-from training.evaluation.records import DEFAULT_METHODS, EpisodeRow, Results
+from training.evaluation.records import DEFAULT_METHODS, EpisodeRow, MethodName, Results
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
 from training.trajectory import parse_action, react_reply
 
@@ -158,18 +158,40 @@ def test_greedy_is_played_once_and_stands_in_every_seeds_row(tmp_path: Path) -> 
     assert len({row.completion_tokens for row in results.rows}) == 1
 
 
-def test_best_of_n_spends_what_the_guided_episode_of_its_seed_spent(tmp_path: Path) -> None:
-    evaluate(tmp_path)
+@pytest.mark.parametrize("guided", ["q-guided", "q-guided-n"])
+def test_best_of_n_spends_at_most_what_the_guided_episodes_of_its_seed_spent(
+    tmp_path: Path, guided: MethodName
+) -> None:
+    results = evaluate(tmp_path, methods=(guided, "best-of-n"))
     rows = {(row.method, row.seed, row.task_id): row for row in rows_of(tmp_path)}
     several = 0
     for (method, seed, task_id), row in rows.items():
         if method == "best-of-n":
-            budget = rows["q-guided", seed, task_id].completion_tokens
-            *before, last = (t.completion_tokens for t in row.trajectories)
-            assert sum(before) < budget <= sum(before) + last
+            budget = rows[guided, seed, task_id].completion_tokens
+            spent = sum(t.completion_tokens for t in row.trajectories)
+            assert row.completion_tokens == spent
+            assert row.excess_tokens == max(0, spent - budget)
+            assert spent <= budget or len(row.trajectories) == 1
             assert row.reward == max(t.reward for t in row.trajectories)
             several += len(row.trajectories) > 1
     assert several > 10
+    excess = dict.fromkeys((0, 1, 2), 0)
+    for (_, seed, _), row in rows.items():
+        excess[seed or 0] += row.excess_tokens
+    reported = {row.seed: row.excess_tokens for row in results.rows if row.method == "best-of-n"}
+    assert reported == excess
+
+
+def test_best_of_n_gets_the_tokens_of_many_guided_episodes_where_they_are_played(
+    tmp_path: Path,
+) -> None:
+    evaluate(tmp_path, methods=("q-guided", "q-guided-n", "best-of-n"), seeds=(0,))
+    rows = {(row.method, row.task_id): row for row in rows_of(tmp_path)}
+    spent = {
+        method: sum(row.completion_tokens for (other, _), row in rows.items() if other == method)
+        for method in ("q-guided", "q-guided-n", "best-of-n")
+    }
+    assert spent["q-guided"] < spent["best-of-n"] <= spent["q-guided-n"]
 
 
 def test_best_of_n_without_guidance_draws_as_many_trajectories_as_candidates(
