@@ -5,11 +5,23 @@ line in `training/environments/registry.py`. One that lies elsewhere needs no li
 its import path (`name = "package.module:BUNDLE"`).
 """
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import Annotated, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import (
+    Annotated,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    SupportsFloat,
+    TypeVar,
+    runtime_checkable,
+)
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -109,12 +121,35 @@ class SnapshotEnvironment(Environment, Protocol):
         ...
 
 
+def reward_of(value: object) -> float:
+    """A reward that somebody's code or server gave, as a finite number.
+
+    Raises:
+        EnvironmentFailureError: it is none.
+    """
+    if isinstance(value, SupportsFloat) and not isinstance(value, str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            if isfinite(reward := float(value)):
+                return reward
+    shown = (
+        f"a number of {value.bit_length()} bits" if isinstance(value, int) else reprlib.repr(value)
+    )
+    raise EnvironmentFailureError(f"a reward is {shown}; give a finite number")
+
+
 def take(environment: Environment, action: Action) -> StepResult:
     """Take a bare action or call a tool.
 
     Raises:
-        EnvironmentFailureError: the engine failed, the episode is over, or it has no tools.
+        EnvironmentFailureError: the engine failed, the episode is over, it has no tools, or its
+            reward is no number.
     """
+    result = _answer_to(environment, action)
+    reward = reward_of(result.reward)
+    return result if result.reward is reward else replace(result, reward=reward)
+
+
+def _answer_to(environment: Environment, action: Action) -> StepResult:
     if isinstance(action, str):
         return environment.step(action)
     if not isinstance(environment, ToolEnvironment):

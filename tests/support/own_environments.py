@@ -58,6 +58,16 @@ class Tenths(GymLamp):
         return "On it goes.", 0.1, self.steps == 10, False, {}
 
 
+class BadReward(GymLamp):
+    """Its second task gives `value` for the first switch, in place of a number."""
+
+    value: Any = "one"
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        text, reward, *rest = super().step(action)
+        return text, self.value if reward and self.seed == 1 else reward, *rest  # type: ignore[return-value]
+
+
 class KeptLamp(NoisyLamp):
     """The noisy one, whose states can be kept."""
 

@@ -9,6 +9,7 @@ reset by a list. An error is `{"error": text}` with status 200; a busy server an
 servers have POST /close.
 """
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +18,8 @@ import httpx
 import stamina
 
 from qnet.errors import ConfigError, EnvironmentFailureError
+from training.environment import reward_of
+from training.environments.adapters.bounded_http import BoundedHttp
 from training.environments.adapters.config import AGENTGYM, SEED, AdaptedConfig
 from training.environments.adapters.episode import Answer
 
@@ -64,7 +67,7 @@ class AgentGymSide:
     def __init__(self, config: AdaptedConfig, given: Mapping[str, Any]) -> None:
         self._given, self._fields = given, config.reset_fields
         self._index_field = config.index_field
-        self._http = httpx.Client(base_url=address_of(config.name), timeout=config.timeout_s)
+        self._http = BoundedHttp(address_of(config.name), timeout_s=config.timeout_s)
         self._family = _BY_ID
         self._number: int | None = None
 
@@ -84,13 +87,21 @@ class AgentGymSide:
     def step(self, action: str) -> Answer:
         """Take one action."""
         said = self._post("/step", {"action": action})
-        return Answer(self._text(said), said.get("reward"), terminated=bool(said.get("done")))
+        if not isinstance(said, Mapping):
+            raise EnvironmentFailureError(
+                f"/step of {self._http.url} is answered by {reprlib.repr(said)}, not by an object"
+            )
+        reward = said.get("reward")
+        earned = None if reward is None else reward_of(reward)
+        return Answer(self._text(said), earned, terminated=bool(said.get("done")))
 
     def close(self) -> None:
         """Close the episode, where the server can, and the connections."""
-        if self._number is not None:
-            self._http.post("/close", json={self._family.episode: self._number})
-        self._http.close()
+        try:
+            if self._number is not None:
+                self._http.request("POST", "/close", json={self._family.episode: self._number})
+        finally:
+            self._http.close()
 
     def _text(self, said: Any) -> str:
         """The text of an answer; the server is asked for it where an answer has none."""
@@ -98,7 +109,8 @@ class AgentGymSide:
             said = said.get(self._family.text, said.get("observation"))
         if isinstance(said, str):
             return said
-        shown = self._http.get("/observation", params={self._family.episode: str(self._number)})
+        number = {self._family.episode: str(self._number)}
+        shown = self._http.request("GET", "/observation", params=number)
         text: object = shown.raise_for_status().json()
         return text if isinstance(text, str) else str(text)
 
@@ -107,15 +119,15 @@ class AgentGymSide:
         if self._number is not None:
             body = {self._family.episode: self._number, **body}
         try:
-            response = self._http.post(path, json=dict(body))
+            response = self._http.request("POST", path, json=dict(body))
         except httpx.HTTPError as error:
             raise EnvironmentFailureError(
-                f"no AgentGym server answers at {self._http.base_url} ({error}); start it, or name "
+                f"no AgentGym server answers at {self._http.url} ({error}); start it, or name "
                 "another"
             ) from error
         if response.status_code == _BUSY:
-            raise _BusyError(f"{self._http.base_url} is busy")
+            raise _BusyError(f"{self._http.url} is busy")
         said = response.json() if response.is_success else {"error": response.text}
         if isinstance(said, Mapping) and "error" in said:
-            raise EnvironmentFailureError(f"{path} of {self._http.base_url}: {said['error']}")
+            raise EnvironmentFailureError(f"{path} of {self._http.url}: {said['error']}")
         return said

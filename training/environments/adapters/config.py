@@ -53,7 +53,7 @@ class AdaptedConfig(EnvironmentConfig):
             field, or the whole observation as JSON.
         index_field: AgentGym: field of /reset that holds the task's number; "" is the usual one.
         reset_fields: further fields of each reset.
-        timeout_s: longest wait for an answer of a server.
+        timeout_s: longest wait for the whole answer of a server.
     """
 
     tasks: Path | None = None

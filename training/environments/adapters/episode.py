@@ -91,7 +91,7 @@ class AdaptedEpisode:
             self._rewards = (answer.earned,)
         elif answer.reward is not None:
             before = self._rewards if self._config.sums_rewards else ()
-            self._rewards = (*before, float(answer.reward))
+            self._rewards = (*before, answer.reward)
         self._running = not (answer.terminated or answer.truncated)
         return StepResult(
             answer.observation,

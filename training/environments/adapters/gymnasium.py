@@ -11,6 +11,7 @@ from typing import Any
 
 from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.support.operator_code import import_operator_module
+from training.environment import reward_of
 from training.environments.adapters.config import SEED
 from training.environments.adapters.episode import Answer
 
@@ -84,7 +85,7 @@ class GymnasiumSide:
         observation, reward, terminated, truncated, info = said
         return Answer(
             text_of(observation),
-            float(reward),
+            reward_of(reward),
             bool(terminated),
             bool(truncated),
             valid=bool(info.get("valid", True)),

@@ -17,11 +17,13 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from qnet.errors import ConfigError, EnvironmentFailureError
+from qnet.support.bounded_body import AnswerTooLargeError, check_number_of_values
+from training.environment import reward_of
+from training.environments.adapters.bounded_http import MOST_BYTES, MOST_VALUES
 from training.environments.adapters.config import OPENENV, AdaptedConfig
 from training.environments.adapters.episode import Answer
 
 _NOT_UNDERSTOOD: Final = "VALIDATION_ERROR"
-_MOST_BYTES: Final = 100 * 1024**2
 
 
 def address_of(name: str) -> str:
@@ -84,7 +86,7 @@ class OpenEnvSide:
             ) from error
         try:
             return self._open.enter_context(
-                connect(self._url, open_timeout=self._config.timeout_s, max_size=_MOST_BYTES)
+                connect(self._url, open_timeout=self._config.timeout_s, max_size=MOST_BYTES)
             )
         except OSError as error:
             raise EnvironmentFailureError(
@@ -99,7 +101,7 @@ class OpenEnvSide:
 
     def _ask(self, message: Mapping[str, Any]) -> Answer:
         self._send(message)
-        said = json.loads(self._connection.recv(timeout=self._config.timeout_s))
+        said = self._receive()
         data = said.get("data") or {}
         if said.get("type") == "error":
             if data.get("code") == _NOT_UNDERSTOOD:
@@ -109,9 +111,24 @@ class OpenEnvSide:
             )
         return Answer(
             observation_text(data.get("observation") or {}, self._config.observation_field),
-            data.get("reward"),
+            None if (reward := data.get("reward")) is None else reward_of(reward),
             terminated=bool(data.get("done")),
         )
+
+    def _receive(self) -> Any:
+        try:
+            text = self._connection.recv(timeout=self._config.timeout_s)
+        except TimeoutError as error:
+            raise EnvironmentFailureError(
+                f"{self._url} has not answered to the end after {self._config.timeout_s:g} s; see "
+                "what the server does, or raise timeout_s"
+            ) from error
+        content = text.encode() if isinstance(text, str) else text
+        try:
+            check_number_of_values(content, MOST_VALUES)
+        except AnswerTooLargeError as error:
+            raise EnvironmentFailureError(f"{self._url} {error}; correct the server") from error
+        return json.loads(content)
 
 
 def observation_text(observation: Mapping[str, Any], field: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from qnet.errors import ConfigError
 from qnet.types import ToolCall
+from training.environment import reward_of
 from training.environments.adapters.episode import Answer
 from training.tool_calls import Tool, arguments_of
 
@@ -108,7 +109,7 @@ class TrlSide:
 
     def _reward(self) -> float:
         get_reward = getattr(self._environment, "get_reward", None)
-        return 0.0 if get_reward is None else float(get_reward())
+        return 0.0 if get_reward is None else reward_of(get_reward())
 
 
 def prompt_text(prompt: str | Sequence[Mapping[str, Any]] | None) -> str:

@@ -1,10 +1,8 @@
 """Branches where replays differ: by snapshots, or whole episodes only, which the job says."""
 
 import json
-from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,8 +10,8 @@ from rich.console import Console
 
 from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.records import TreeRow
-from qnet.types import Candidate, SampleRequest
 from tests.support.own_environments import UnsteadyLamp
+from tests.support.presser import Presser
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.records import tree_from_row
 from training.data.runs import read_rows
@@ -26,24 +24,8 @@ from training.exploration.tree_expansion import Exploration
 from training.jobs.explore import ExploreConfig, run_explore
 from training.jobs.groups import Continuation, GroupsConfig, run_groups
 from training.jobs.rro import RroConfig, run_rro
-from training.trajectory import react_reply, text_reply
 
 HERE = "tests.support.own_environments:"
-
-
-class Presser:
-    """A policy that looks, or presses one of the switches."""
-
-    name = "presser"
-
-    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        actions = ["look", "press 1", "press 2", "press 3"]
-        drawn = []
-        for request in requests:
-            rng = Random(request.sampling.seed)
-            replies = [react_reply("", rng.choice(actions)) for _ in range(request.n)]
-            drawn.append([Candidate(text_reply(reply), 1) for reply in replies])
-        return drawn
 
 
 def table(kind: str, **fields: object) -> Any:

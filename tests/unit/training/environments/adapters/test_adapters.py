@@ -247,8 +247,10 @@ def test_a_server_that_is_full_or_gone_fails_the_task() -> None:
             full.reset()
     with pytest.raises(EnvironmentFailureError, match="no OpenEnv server answers"):
         first(suite_of(name=f"openenv:{url}")).reset()
+    gone = first(suite_of(name=f"agentgym:{url}"))
     with pytest.raises(EnvironmentFailureError, match="no AgentGym server answers"):
-        first(suite_of(name=f"agentgym:{url}")).reset()
+        gone.reset()
+    gone.close()
 
 
 @pytest.mark.parametrize(

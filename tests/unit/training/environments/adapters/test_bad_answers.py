@@ -1,0 +1,213 @@
+"""Rewards that are none fail their task, and servers that never end an answer cost little."""
+
+import contextlib
+import gzip
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Response, WebSocket, WebSocketDisconnect
+from fastapi.responses import StreamingResponse
+from rich.console import Console
+
+from qnet.errors import EnvironmentFailureError
+from qnet.records import TreeRow
+from tests.support.own_environments import BadReward
+from tests.support.presser import Presser
+from tests.support.serving import serving_app
+from training.data.runs import read_rows
+from training.environment import Environment, StepResult, take
+from training.environments.registry import environment_config
+from training.environments.task_selection import build_selected_suite
+from training.exploration.tree_expansion import Exploration
+from training.jobs.explore import ExploreConfig, run_explore
+
+BAD = {
+    "a text": ('"one"', "'one'"),
+    "a number in a text": ('"1"', "'1'"),
+    "a list": ("[1.0]", "[1.0]"),
+    "400 digits": ("1" * 400, "a number of 1326 bits"),
+    "no number": ("NaN", "nan"),
+    "infinity": ("1e999", "inf"),
+}
+"""JSON of a reward, and what the message shows of it."""
+
+
+def episode(name: str, **table: object) -> Environment:
+    suite = build_selected_suite(environment_config({"name": name, "count": 2, **table}))
+    return suite.make(suite.tasks[1])
+
+
+@pytest.mark.parametrize(("value", "shown"), BAD.values(), ids=BAD)
+def test_a_bad_reward_of_a_factory_is_shown(
+    value: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BadReward, "value", json.loads(value))
+    with closing(episode("tests.support.own_environments:BadReward")) as lamp:
+        lamp.reset()
+        assert lamp.step("look").reward == 0.0
+        with pytest.raises(EnvironmentFailureError, match=re.escape(f"a reward is {shown}; give")):
+            lamp.step("press 1")
+
+
+@pytest.mark.parametrize(("value", "shown"), BAD.values(), ids=BAD)
+def test_a_bad_reward_of_an_agentgym_server_is_shown(value: str, shown: str) -> None:
+    answer = f'{{"id": 1, "observation": "dark", "reward": {value}, "done": false}}'
+    with agentgym(lambda _: Response(answer, media_type="application/json")) as lamp:
+        lamp.reset()
+        with pytest.raises(EnvironmentFailureError, match=re.escape(f"a reward is {shown}; give")):
+            lamp.step("look")
+
+
+@pytest.mark.parametrize(("value", "shown"), BAD.values(), ids=BAD)
+def test_a_bad_reward_of_an_openenv_server_is_shown(value: str, shown: str) -> None:
+    data = '{"observation": {"text": "dark"}, "done": false, "reward": %s}'
+    with openenv([data % "null", data % value]) as lamp:
+        lamp.reset()
+        with pytest.raises(EnvironmentFailureError, match=re.escape(f"a reward is {shown}; give")):
+            lamp.step("look")
+
+
+def test_a_bad_reward_fails_its_task_and_the_others_are_explored(tmp_path: Path) -> None:
+    table = {"name": "tests.support.own_environments:BadReward", "count": 3, "harmless": "look"}
+    config = ExploreConfig(
+        output=tmp_path,
+        environment=environment_config(table),
+        exploration=Exploration(max_steps=4, max_draws=5, depth=3, stop_on_zero=False),
+    )
+    run_explore(config, policy=Presser(), console=Console(file=StringIO()))
+    trees = list(read_rows(tmp_path / "rows.jsonl", TreeRow))
+    assert {tree.task_id for tree in trees} == {"task:0", "task:2"}
+    metrics = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    [failed] = [row for row in metrics if "error" in row]
+    assert failed == {"task_id": "task:1", "error": "a reward is 'one'; give a finite number"}
+
+
+def test_a_bad_reward_of_an_environment_of_ones_own_is_shown() -> None:
+    class Own:
+        def step(self, action: str) -> StepResult:
+            return StepResult("dark", action, terminated=False)  # type: ignore[arg-type]
+
+    with pytest.raises(EnvironmentFailureError, match="a reward is 'press'"):
+        take(Own(), "press")  # type: ignore[arg-type]
+
+
+def drips() -> Iterator[bytes]:
+    while True:
+        yield b" "
+        time.sleep(0.1)
+
+
+def flood() -> Iterator[bytes]:
+    while True:
+        yield b" " * 2**20
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda: StreamingResponse(drips()), "has not answered to the end after 1 s"),
+        (lambda: StreamingResponse(flood()), "answered with more than 16,777,216 bytes"),
+        (
+            lambda: Response(gzip.compress(bytes(2**25)), headers={"content-encoding": "gzip"}),
+            "answered with more than 16,777,216 bytes",
+        ),
+        (
+            lambda: Response("[" + "1," * 2**20 + "1]", media_type="application/json"),
+            "answered with more than 1,000,000 JSON values",
+        ),
+        (lambda: Response("5", media_type="application/json"), "is answered by 5, not by an"),
+    ],
+    ids=["drips", "flood", "bomb", "many values", "no object"],
+)
+def test_an_answer_of_an_agentgym_server_is_bounded(
+    answer: Callable[[], Response], message: str
+) -> None:
+    with agentgym(lambda _: answer(), timeout_s=1.0 if "1 s" in message else 60.0) as lamp:
+        lamp.reset()
+        with pytest.raises(EnvironmentFailureError, match=message):
+            lamp.step("look")
+
+
+def test_the_head_of_an_answer_is_bounded_as_well() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stopped = threading.Event()
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                while not stopped.wait(0.1):
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        lamp = episode(f"agentgym:http://127.0.0.1:{server.getsockname()[1]}", timeout_s=1.0)
+        with pytest.raises(EnvironmentFailureError, match="has not answered to the end after 1 s"):
+            lamp.reset()
+        stopped.set()
+        thread.join()
+        lamp.close()
+
+
+def test_an_answer_of_an_openenv_server_is_bounded() -> None:
+    start, many = '{"observation": {"text": "dark"}}', "[" + "1," * 2**20 + "1]"
+    with openenv([start, many]) as lamp:
+        lamp.reset()
+        with pytest.raises(EnvironmentFailureError, match="more than 1,000,000 JSON values"):
+            lamp.step("look")
+    with openenv([start], timeout_s=1.0) as lamp:
+        lamp.reset()
+        with pytest.raises(EnvironmentFailureError, match="has not answered to the end after 1 s"):
+            lamp.step("look")
+    with openenv([start, '"' + "x" * 2**25 + '"']) as lamp:
+        lamp.reset()
+        with pytest.raises(EnvironmentFailureError, match="message too big"):
+            lamp.step("look")
+
+
+@contextmanager
+def agentgym(step: Callable[[dict[str, Any]], Response], **table: object) -> Iterator[Environment]:
+    """An episode of an AgentGym server that answers steps as told."""
+    server = FastAPI()
+    server.post("/create")(lambda: {"id": 1})
+    server.post("/reset")(lambda: {"id": 1, "observation": "It is dark."})
+    server.post("/close")(lambda: {"closed": True})
+
+    @server.post("/step")
+    def take(body: dict[str, Any]) -> Response:
+        return step(body)
+
+    with serving_app(server) as url, closing(episode(f"agentgym:{url}", **table)) as lamp:
+        yield lamp
+
+
+@contextmanager
+def openenv(answers: list[str], **table: object) -> Iterator[Environment]:
+    """An episode of an OpenEnv server that gives these answers in turn."""
+    server = FastAPI()
+
+    @server.websocket("/ws")
+    async def session(socket: WebSocket) -> None:
+        await socket.accept()
+        for data in answers:
+            await socket.receive_json()
+            await socket.send_text(f'{{"type": "observation", "data": {data}}}')
+        with contextlib.suppress(WebSocketDisconnect):
+            while True:  # and then says nothing more
+                await socket.receive_json()
+
+    with (
+        serving_app(server, ws="websockets-sansio") as url,
+        closing(episode(f"openenv:{url}", **table)) as lamp,
+    ):
+        yield lamp
