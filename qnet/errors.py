@@ -8,6 +8,7 @@ QGuideError
 │   ├── UnknownModelError        no policy or Q model of that name
 │   ├── UnknownEpisodeError      no step of such an episode is known
 │   ├── EpisodeClosedError       the episode has ended, or ended otherwise
+│   ├── EpisodeFullError         no more steps of the episode can be kept for its record
 │   ├── UnsupportedParameterError  a parameter that the policy does not support
 │   └── UpstreamRefusedError     a request that the upstream refused
 ├── RenderingError               a chat template that leaves out what was said
@@ -65,6 +66,10 @@ class UnknownEpisodeError(InvalidRequestError):
 
 class EpisodeClosedError(InvalidRequestError):
     """A step or another reward for an episode that has ended."""
+
+
+class EpisodeFullError(InvalidRequestError):
+    """A step of an episode of which no more can be kept for its record."""
 
 
 class UnsupportedParameterError(InvalidRequestError):

@@ -22,6 +22,7 @@ from server.bodies.long_bodies import LongBodies
 from server.chat.answers import ChatChunk
 from server.episodes.archive import EpisodeArchive
 from server.episodes.service import Episodes, build_recorder, build_store
+from server.episodes.state import EpisodeLimits
 from server.errors.table import STATUSES, install_error_handlers
 from server.messages.answers import ErrorBody
 from server.middleware.bodies import BodyReader
@@ -162,6 +163,7 @@ def _lifespan(
             recorder,
             models.runtime.metrics,
             rewards=(settings.min_reward, settings.max_reward),
+            limits=EpisodeLimits(settings.episode_max_bytes, settings.episode_max_steps),
         )
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         models.runtime.metrics.watch_load(

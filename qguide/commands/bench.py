@@ -21,6 +21,10 @@ Episodes of a hosted policy, many at once and one at a time:
 
     qguide bench rollouts --parallel 1,64 --output rollouts.json
 
+Storing of a step, by the number of steps before it:
+
+    qguide bench episodes --steps 10,100,500 --output episodes.json
+
 What a cold history adds to a step while an upstream draws, read ahead and not:
 
     qguide bench read-ahead --history-tokens 3000 --delay-s 0.3 --output read_ahead.json
@@ -47,6 +51,7 @@ import typer
 
 from qguide.commands.bench_runs import (
     progress_bar,
+    run_episodes,
     run_fairness,
     run_gpu,
     run_read_ahead,
@@ -212,6 +217,26 @@ def fairness(
         from training.configs.job_files import load_config
 
         run_fairness(load_config(FairnessBench, config, overrides or (), options=options))
+
+
+@app.command()
+def episodes(
+    output: Output = None,
+    steps: Annotated[str | None, typer.Option(help="Steps that are measured.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Times taken before each.")] = None,
+    candidates: Candidates = None,
+    candidate_bytes: Annotated[int | None, typer.Option(help="Size of a candidate.")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="A Redis to measure too.")] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure what storing a step costs, by the number of steps before it."""
+    options = _options(locals())
+    with _shown_errors():
+        from qguide.bench.episodes.episodes import EpisodesBench
+        from training.configs.job_files import load_config
+
+        run_episodes(load_config(EpisodesBench, config, overrides or (), options=options))
 
 
 @app.command()

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
+    from qguide.bench.episodes.episodes import EpisodesBench
     from qguide.bench.fairness.fairness import FairnessBench
     from qguide.bench.gpu.config import GpuCheck
     from qguide.bench.read_ahead.read_ahead import ReadAheadBench
@@ -38,6 +39,16 @@ def run_gpu(config: "GpuCheck") -> bool:
         run = gpu_check(config, advance=advance)
     print_gpu(run, Console())
     return run.passed
+
+
+def run_episodes(config: "EpisodesBench") -> None:
+    """Measure the storing of steps."""
+    from qguide.bench.episodes.episodes import episodes_bench, stores_of
+    from qguide.bench.episodes.report import print_episodes
+
+    with _steps(len(stores_of(config))) as advance:
+        run = episodes_bench(config, advance=advance)
+    print_episodes(run, Console())
 
 
 def run_fairness(config: "FairnessBench") -> None:

@@ -5,7 +5,7 @@
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -20,7 +20,8 @@ from server.episodes.records import (
 )
 from server.episodes.redaction import RedactionError, Redactor
 from server.episodes.rotated_file import RotatedFile, Undo
-from server.episodes.state import Episode
+from server.episodes.state import Episode, Outcome
+from server.episodes.transcript import Transcript, read_transcript
 
 TREES = "trees"
 OFFERS = "offers"
@@ -39,16 +40,22 @@ class EpisodeRecorder:
         self, folder: Path, *, max_file_bytes: int, max_files: int, redactor: Redactor
     ) -> None:
         self._redactor = redactor
+        # One at a time: a thread that converts an episode takes turns with the event loop.
+        self._converting = asyncio.Lock()
         self._writing = asyncio.Lock()
         self._trees, self._offers = (
             RotatedFile(folder, kind, max_bytes=max_file_bytes, max_files=max_files)
             for kind in (TREES, OFFERS)
         )
 
-    async def write(self, episode: Episode) -> str:
-        """Record a closed episode; returns "" or the reason why it was not recorded."""
+    async def write(self, episode: Episode, records: Sequence[bytes]) -> str:
+        """Record a closed episode; returns "" or the reason why it was not recorded.
+
+        Args:
+            records: of its steps, in order.
+        """
         try:
-            tree, offers = await self._rows(episode)
+            tree, offers = await self._rows(episode, records)
             async with self._writing:
                 await asyncio.to_thread(self._write, tree, offers)
         except (NotRecordableError, RedactionError) as error:
@@ -62,15 +69,18 @@ class EpisodeRecorder:
         """Abort redactions; an episode that is being written is still completed."""
         await self._redactor.close()
 
-    async def _rows(self, episode: Episode) -> tuple[TreeRow | None, list[OfferRow]]:
+    async def _rows(
+        self, episode: Episode, records: Sequence[bytes]
+    ) -> tuple[TreeRow | None, list[OfferRow]]:
         outcome = episode.outcome
         assert outcome is not None
-        texts = texts_of(episode, outcome)
+        if episode.broken:
+            raise NotRecordableError(episode.broken)
+        async with self._converting:
+            transcript, texts = await asyncio.to_thread(_read, records, outcome)
         redacted = dict(zip(texts, await self._redactor.redact(texts), strict=True))
-        redact = redacted.__getitem__
-        acted = took_actions(episode, outcome)
-        tree = tree_row(episode, outcome, redact) if acted else None
-        return tree, list(offer_rows(episode, outcome, redact))
+        async with self._converting:
+            return await asyncio.to_thread(_rows_of, transcript, outcome, redacted)
 
     def _write(self, tree: TreeRow | None, offers: Sequence[OfferRow]) -> None:
         undo: Undo = bool if tree is None else self._trees.append([tree])
@@ -82,3 +92,18 @@ class EpisodeRecorder:
         # Only after both are written: a full disk must not cost an episode already recorded.
         self._trees.remove_oldest()
         self._offers.remove_oldest()
+
+
+def _read(records: Sequence[bytes], outcome: Outcome) -> tuple[Transcript, list[str]]:
+    """The transcript, and every text of it that is to be redacted."""
+    transcript = read_transcript(records)
+    return transcript, texts_of(transcript, outcome)
+
+
+def _rows_of(
+    transcript: Transcript, outcome: Outcome, redacted: Mapping[str, str]
+) -> tuple[TreeRow | None, list[OfferRow]]:
+    redact = redacted.__getitem__
+    acted = took_actions(transcript, outcome)
+    tree = tree_row(transcript, outcome, redact) if acted else None
+    return tree, list(offer_rows(transcript, outcome, redact))

@@ -19,7 +19,8 @@ from typing import Final
 from qnet.openai_messages import PART_END
 from qnet.records import JudgedRow, MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
 from qnet.types import Message
-from server.episodes.state import Episode, Outcome
+from server.episodes.state import Outcome
+from server.episodes.transcript import Transcript
 
 Redact = Callable[[str], str]
 """Maps a text of an episode to the text that may be written."""
@@ -33,7 +34,7 @@ class NotRecordableError(Exception):
     """The episode cannot be recorded; the message is the reason."""
 
 
-def texts_of(episode: Episode, outcome: Outcome) -> list[str]:
+def texts_of(episode: Transcript, outcome: Outcome) -> list[str]:
     """Every distinct text that the rows would hold.
 
     Collected by building the rows, so that no text can get into them without being redacted.
@@ -67,24 +68,22 @@ class _Step:
         return PART_END.join(message.text for message in self.observed)
 
 
-def took_actions(episode: Episode, outcome: Outcome) -> bool:
+def took_actions(episode: Transcript, outcome: Outcome) -> bool:
     """False if the first step was stopped and nothing else done: there is no path then."""
     first = episode.offers[0] if len(episode.offers) == 1 else None
     return first is None or not first.stopped or outcome.action is not None or _acted(episode)
 
 
-def _acted(episode: Episode) -> bool:
+def _acted(episode: Transcript) -> bool:
     return any(message.role == "assistant" for message in episode.messages)
 
 
-def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
+def tree_row(episode: Transcript, outcome: Outcome, redact: Redact) -> TreeRow:
     """The path taken, as a tree.
 
     Raises:
         NotRecordableError: it does not begin with a task, or its texts were not kept.
     """
-    if episode.broken:
-        raise NotRecordableError(episode.broken)
     if not episode.offers:
         raise NotRecordableError("the texts of its steps were not kept")
     system, opening = _opening(episode, redact)
@@ -121,15 +120,18 @@ def tree_row(episode: Episode, outcome: Outcome, redact: Redact) -> TreeRow:
     )
 
 
-def _judged(episode: Episode, redact: Redact) -> Iterator[JudgedRow]:
+def _judged(episode: Transcript, redact: Redact) -> Iterator[JudgedRow]:
     """A judge's scores of the candidates of each step; places in a ranking are no scores."""
     for offer in episode.offers:
+        if not offer.judge or offer.ranked:
+            continue
+        parent = _depth(episode, offer.at) - 1
         for text, q in offer.q_values.items():
-            if offer.judge and not offer.ranked and q is not None:
+            if q is not None:
                 calling = offer.calling.get(text)
                 reply = None if calling is None else _redacted(calling, redact, _CallIds())
                 yield JudgedRow(
-                    parent=_depth(episode, offer.at) - 1,
+                    parent=parent,
                     action=redact(text),
                     q_value=q,
                     judge=offer.q_model,
@@ -137,7 +139,7 @@ def _judged(episode: Episode, redact: Redact) -> Iterator[JudgedRow]:
                 )
 
 
-def offer_rows(episode: Episode, outcome: Outcome, redact: Redact) -> Iterator[OfferRow]:
+def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact) -> Iterator[OfferRow]:
     """The candidates of each step, with the reward of the episode."""
     # Not the caller's id, which may say more than the caller wants to be written.
     recorded_as = secrets.token_hex(8)
@@ -180,7 +182,7 @@ def task_id(system: str | None, first_observation: str) -> str:
     return f"{ENVIRONMENT}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _opening(episode: Episode, redact: Redact) -> tuple[str | None, tuple[Message, ...]]:
+def _opening(episode: Transcript, redact: Redact) -> tuple[str | None, tuple[Message, ...]]:
     """The system message, if any, and the other messages before the first action."""
     before = tuple(takewhile(lambda message: message.role != "assistant", episode.messages))
     instructed = before and before[0].role in ("system", "developer")
@@ -192,7 +194,7 @@ def _opening(episode: Episode, redact: Redact) -> tuple[str | None, tuple[Messag
     return system, tuple(_redacted(message, redact, ids) for message in opening)
 
 
-def _steps(episode: Episode, outcome: Outcome, redact: Redact) -> list[_Step]:
+def _steps(episode: Transcript, outcome: Outcome, redact: Redact) -> list[_Step]:
     """The agent's actions; the last one is not among the episode's messages.
 
     A step that was stopped has none, unless the outcome tells what the agent did instead.
@@ -252,7 +254,7 @@ def _is_plain(messages: tuple[Message, ...]) -> bool:
     return len(messages) == 1 and messages[0].role == "user"
 
 
-def _drawers(episode: Episode, redact: Redact) -> dict[tuple[int, str], str]:
+def _drawers(episode: Transcript, redact: Redact) -> dict[tuple[int, str], str]:
     """The policy that drew each candidate, by (depth, text)."""
     drawers = {}
     for offer in episode.offers:
@@ -263,6 +265,6 @@ def _drawers(episode: Episode, redact: Redact) -> dict[tuple[int, str], str]:
     return drawers
 
 
-def _depth(episode: Episode, at: int) -> int:
+def _depth(episode: Transcript, at: int) -> int:
     """Depth of the action after `at` messages."""
     return sum(message.role == "assistant" for message in episode.messages[:at]) + 1

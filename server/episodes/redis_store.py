@@ -1,23 +1,34 @@
 """Store of episodes in Redis, shared by replicas, with a copy in memory.
 
-Each replica also keeps its latest state of an episode in memory. So an episode that continues on
-the same replica loses nothing while Redis is down, and its first step after that updates Redis.
+    qguide:episodes:<hash>   hash: `state`, and the step records as `0`, `1`, …
+
+A step reads the state and appends one record. Each replica also keeps its latest state of an
+episode and the records until then in memory, of which it reads each once. So an episode that
+continues on the same replica loses nothing while Redis is down, and its first step after that
+updates Redis.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Final, cast
+from weakref import WeakValueDictionary
 
-from redis.exceptions import WatchError
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import ResponseError, WatchError
 
 from server.episodes.redis_budget import RedisEpisodeBudget
-from server.episodes.state import Episode
+from server.episodes.state import Episode, EpisodeChange, chained
 from server.episodes.store import Change, MemoryEpisodeStore
 from server.redis.client import NAMESPACE, RedisLink
 
 _CLAIM_S: Final = 60
 """Longer than recording takes; the claim of a replica that died expires."""
+_STATE: Final = "state"
+_Field = bytes | bytearray | memoryview | str | int | float
+"""What redis-py takes in a hash."""
 
 
 class RedisEpisodeStore:
@@ -36,13 +47,15 @@ class RedisEpisodeStore:
         self._budget = RedisEpisodeBudget(max_bytes=max_bytes, ttl_s=ttl_s)
         self._own = own
         self._ttl_ms = max(1, round(ttl_s * 1e3))
+        # Requests of one server for one episode would only make each other start again.
+        self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, episode_id: str) -> Episode | None:
         """The episode, or None if it is unknown."""
         own = await self._own.get(episode_id)
 
         async def shared() -> Episode | None:
-            return _later(self._read(await self._link.client.get(_name(episode_id))), own)
+            return _later(await self._state(self._link.client, _name(episode_id)), own)
 
         async def alone() -> Episode | None:
             return own
@@ -51,26 +64,23 @@ class RedisEpisodeStore:
 
     async def update(self, episode_id: str, change: Change) -> Episode:
         """Change an episode atomically, retrying if another replica changes it meanwhile."""
+        async with self._changing.setdefault(episode_id, asyncio.Lock()):
+            return await self._link.use(
+                lambda: self._update_shared(episode_id, change),
+                lambda: self._own.update(episode_id, change),
+            )
 
-        async def shared() -> Episode:
-            name = _name(episode_id)
-            async with self._link.client.pipeline() as pipe:
-                while True:
-                    await pipe.watch(name)
-                    known = self._read(await pipe.get(name))
-                    changed = change(_later(known, await self._own.get(episode_id)))
-                    pipe.multi()  # type: ignore[no-untyped-call]
-                    row = changed.model_dump_json().encode()
-                    pipe.set(name, row, px=self._ttl_ms)
-                    self._budget.count(pipe, episode_id, name=name, size=len(row))
-                    try:
-                        await pipe.execute()
-                    except WatchError:
-                        continue
-                    break
-            return await self._own.update(episode_id, lambda _: changed)
+    async def records(self, episode_id: str) -> Sequence[bytes]:
+        """The step records of an episode, in order; none if they are lost."""
+        own, name = await self._own.get(episode_id), _name(episode_id)
 
-        return await self._link.use(shared, lambda: self._own.update(episode_id, change))
+        async def shared() -> Sequence[bytes]:
+            known = await self._state(self._link.client, name)
+            if known is None or _later(known, own) is own:
+                return await self._own.records(episode_id)
+            return await _read_records(self._link.client, name, range(known.records))
+
+        return await self._link.use(shared, lambda: self._own.records(episode_id))
 
     @asynccontextmanager
     async def claimed(self, episode_id: str) -> AsyncIterator[bool]:
@@ -90,8 +100,92 @@ class RedisEpisodeStore:
             if mine:
                 await self._link.use(give_back, _nothing)
 
-    def _read(self, row: object) -> Episode | None:
+    async def _update_shared(self, episode_id: str, change: Change) -> Episode:
+        name = _name(episode_id)
+        async with self._link.client.pipeline() as pipe:
+            while True:
+                await pipe.watch(name)
+                known, own = await self._state(pipe, name), await self._own.get(episode_id)
+                latest = _later(known, own)
+                changed = change(latest)
+                if known is None or (own and latest is own and own.chain != known.chain):
+                    copied, anew = True, await self._own.records(episode_id)
+                else:
+                    copied, anew = await self._catch_up(pipe, episode_id, known, own), None
+                self._write(pipe, episode_id, changed, anew=anew)
+                try:
+                    await pipe.execute()
+                except WatchError:
+                    continue
+                if copied:
+                    self._own.put(episode_id, changed)
+                else:
+                    self._own.drop(episode_id)
+                return changed.episode
+
+    async def _catch_up(
+        self, redis: Redis, episode_id: str, known: Episode, own: Episode | None
+    ) -> bool:
+        """Copy the records in Redis that this replica lacks; False if it cannot have them all."""
+        if own is not None and own.chain == known.chain:
+            return True
+        if known.record_bytes > self._own.max_bytes:
+            return False
+        copies = [(0, "")]
+        if own is not None and own.records < known.records:
+            copies.insert(0, (own.records, own.chain))
+        for records, chain in copies:
+            which = range(records, known.records)
+            missed = await _read_records(redis, _name(episode_id), which)
+            if chained(chain, missed) == known.chain:  # else the copy is of other steps
+                if not records:
+                    self._own.drop(episode_id)
+                self._own.put(episode_id, EpisodeChange(known), before=missed)
+                return True
+        return False
+
+    def _write(
+        self,
+        pipe: Pipeline,
+        episode_id: str,
+        changed: EpisodeChange,
+        *,
+        anew: Sequence[bytes] | None,
+    ) -> None:
+        """Add the writing of a change to the transaction.
+
+        Args:
+            anew: all earlier records, where those in Redis are not these; None appends.
+        """
+        name, episode = _name(episode_id), changed.episode
+        row = episode.model_dump_json().encode()
+        fields: dict[_Field, _Field] = {_STATE: row}
+        if episode.records:
+            fields |= {str(number): record for number, record in enumerate(anew or ())}
+        if changed.record is not None:
+            fields[str(episode.records - 1)] = changed.record
+        pipe.multi()  # type: ignore[no-untyped-call]
+        if anew is not None or not episode.records:
+            pipe.delete(name)
+        pipe.hset(name, mapping=fields)
+        pipe.pexpire(name, self._ttl_ms)
+        self._budget.count(pipe, episode_id, name=name, size=len(row) + episode.record_bytes)
+
+    async def _state(self, redis: Redis, name: str) -> Episode | None:
+        """The state in Redis; None if there is none, or none that this version can read."""
+        try:
+            row = await redis.hget(name, _STATE)
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            row = b""
         return self._link.read(cast("bytes | None", row), Episode.model_validate_json)
+
+
+async def _read_records(redis: Redis, name: str, which: range) -> list[bytes]:
+    """Those records; none if one of them is missing."""
+    rows = await redis.hmget(name, [str(number) for number in which]) if which else []
+    return [] if None in rows else cast("list[bytes]", rows)
 
 
 def _later(shared: Episode | None, own: Episode | None) -> Episode | None:

@@ -16,7 +16,7 @@ from server.context.request_context import scoped_episode_id
 from server.episodes.recorder import EpisodeRecorder
 from server.episodes.redaction import NoRedaction, RedactionProcesses, Redactor, require_redaction
 from server.episodes.redis_store import RedisEpisodeStore
-from server.episodes.state import Episode, Offer, Outcome
+from server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
 from server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from server.observability.metrics import Metrics
 from server.redis.client import RedisLink
@@ -46,6 +46,7 @@ class Episodes:
         recorder: records closed episodes; None keeps no texts.
         metrics: counts closed episodes and their rewards.
         rewards: least and greatest reward of an outcome.
+        limits: most that is kept of one episode for its record; None is no limit.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class Episodes:
         metrics: Metrics,
         *,
         rewards: tuple[float, float] = (-math.inf, math.inf),
+        limits: EpisodeLimits | None = None,
     ) -> None:
         self._store = store
         self._metrics = metrics
         self._recorder = recorder
         self._rewards = rewards
+        self._limits = limits
         # One lock per episode being closed, so that a slow redaction delays no other episode.
         self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[asyncio.Task[Closed]] = set()
@@ -69,12 +72,13 @@ class Episodes:
 
         Raises:
             EpisodeClosedError: it has ended.
+            EpisodeFullError: no more of it can be kept for its record.
         """
         episode = (
             await self._store.get(scoped_episode_id(episode_id)) if episode_id is not None else None
         )
         if episode is not None:
-            episode.require_open()
+            self._require_open(episode)
         return episode
 
     async def end_step(
@@ -94,6 +98,7 @@ class Episodes:
 
         Raises:
             EpisodeClosedError: it has ended meanwhile.
+            EpisodeFullError: other steps have filled it meanwhile.
         """
         if episode_id is None:
             return
@@ -101,12 +106,18 @@ class Episodes:
         if keep:
             calling = {c.text: replace(c, wire=None) for c in candidates if c.tool_calls}
             offer = offer.model_copy(update={"calling": calling})
-        await self._store.update(
-            scoped_episode_id(episode_id),
-            lambda known: (known or Episode(id=episode_id)).after(
-                history, offer, keep=keep, unreadable=unreadable
-            ),
-        )
+
+        def step(known: Episode | None) -> EpisodeChange:
+            episode = known or Episode(id=episode_id)
+            self._require_open(episode)
+            return episode.after(history, offer, keep=keep, unreadable=unreadable)
+
+        await self._store.update(scoped_episode_id(episode_id), step)
+
+    def _require_open(self, episode: Episode) -> None:
+        episode.require_open()
+        if self._limits is not None:
+            episode.require_room(self._limits)
 
     async def close(self, episode_id: str, outcome: Outcome) -> Closed:
         """Set the outcome of an episode and record it; idempotent for the same reward.
@@ -151,10 +162,10 @@ class Episodes:
         async with self._closing.setdefault(place, asyncio.Lock()):
             ends = False
 
-            def close(known: Episode | None) -> Episode:
+            def close(known: Episode | None) -> EpisodeChange:
                 nonlocal ends  # `update` may call this several times; the last call counts
                 ends = known is not None and known.outcome is None
-                return _closed(episode_id, outcome, known)
+                return EpisodeChange(_closed(episode_id, outcome, known))
 
             episode = await self._store.update(place, close)
             if ends and episode.last is not None:
@@ -182,7 +193,9 @@ class Episodes:
                     episode, "another replica is recording it now; send the outcome again to check"
                 )
             episode = await self._store.get(place) or episode
-            why_not = "" if episode.recorded else await self._recorder.write(episode)
+            why_not = ""
+            if not episode.recorded:
+                why_not = await self._recorder.write(episode, await self._store.records(place))
             if not why_not:
                 episode = await self._store.update(place, partial(_written, episode))
             return Closed(episode, why_not)
@@ -225,5 +238,5 @@ def _closed(episode_id: str, outcome: Outcome, known: Episode | None) -> Episode
     return known.closed(outcome)
 
 
-def _written(closed: Episode, known: Episode | None) -> Episode:
-    return (known or closed).written()
+def _written(closed: Episode, known: Episode | None) -> EpisodeChange:
+    return EpisodeChange((known or closed).written())

@@ -1,16 +1,22 @@
-"""State of an episode as an immutable, JSON-serialisable value."""
+"""State of an episode as an immutable, JSON-serialisable value of constant size.
+
+The texts of an episode are no part of its state: each step appends one record of what it added, and
+`server.episodes.transcript` puts the records together when the episode ends. The state has their
+number, size and hash, so that a step costs the same however many there were before it.
+"""
 
 import hashlib
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Self
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from qnet.errors import EpisodeClosedError
+from qnet.errors import EpisodeClosedError, EpisodeFullError
 from qnet.records import ThresholdActionRow
 from qnet.types import History, HistoryWindow, Message
+
+_NO_MESSAGES: Final = hashlib.sha256().hexdigest()
 
 
 class _State(BaseModel):
@@ -64,24 +70,17 @@ class Offer(_State):
         """True if no candidate was answered."""
         return bool(self.actions) and self.actions[-1].outcome == "stopped"
 
-    def merged_with(self, other: Self) -> Self:
-        """Merge with a later offer for the same state."""
-        return other.model_copy(
-            update={
-                "q_values": {
-                    **self.q_values,
-                    **{
-                        text: self.q_values.get(text) if q is None else q
-                        for text, q in other.q_values.items()
-                    },
-                },
-                "completion_tokens": self.completion_tokens + other.completion_tokens,
-                "calling": {**self.calling, **other.calling},
-                "counts": dict(Counter(self.counts) + Counter(other.counts)),
-                "duration_ms": self.duration_ms + other.duration_ms,
-                "actions": (*self.actions, *other.actions),
-            }
-        )
+
+class StepRecord(_State):
+    """What a step adds to the record of its episode.
+
+    Attributes:
+        messages: those that its history has and the previous step's has not; none for another
+            offer at the same state.
+    """
+
+    messages: tuple[Message, ...] = ()
+    offer: Offer
 
 
 class Mark(_State):
@@ -107,14 +106,25 @@ class Outcome(_State):
     observation: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class EpisodeLimits:
+    """Most that is kept of one episode for its record; its last step may exceed the bytes."""
+
+    max_bytes: int
+    max_steps: int
+
+
 class Episode(_State):
     """State of an episode.
 
     Attributes:
         steps: number of distinct states that were guided.
         last, before: the two latest of them.
-        messages: the history at the last step; empty if episodes are not recorded.
-        offers: one per step; empty if episodes are not recorded.
+        records: number of step records; 0 if episodes are not recorded.
+        record_bytes: their size.
+        chain: hash of them all, in order; "" for none.
+        messages: number of messages in the history at the last record.
+        seen: hash of those messages.
         broken: why it can no longer be recorded, or "".
         recorded: True once it is in a file.
     """
@@ -123,8 +133,11 @@ class Episode(_State):
     steps: int = 0
     last: Mark | None = None
     before: Mark | None = None
-    messages: tuple[Message, ...] = ()
-    offers: tuple[Offer, ...] = ()
+    records: int = 0
+    record_bytes: int = 0
+    chain: str = ""
+    messages: int = 0
+    seen: str = _NO_MESSAGES
     broken: str = ""
     outcome: Outcome | None = None
     recorded: bool = False
@@ -141,44 +154,63 @@ class Episode(_State):
                 return mark.q_value if mark.q_model == q_model else None
         return None
 
-    def after(self, history: History, offer: Offer, *, keep: bool, unreadable: str = "") -> Self:
+    def after(
+        self, history: History, offer: Offer, *, keep: bool, unreadable: str = ""
+    ) -> "EpisodeChange":
         """The episode with one more step, or with another offer for its latest state.
 
         Args:
-            keep: keep the texts as well, to record them at the end.
+            keep: make a record of it, to be written at the end.
             unreadable: why a record would not show what the policy saw, or "".
 
         Raises:
             EpisodeClosedError: the episode has ended.
         """
         self.require_open()
-        mark = Mark(
-            state=digest(history), q_value=offer.q_values[offer.chosen], q_model=offer.q_model
-        )
+        before, seen = _hashes(history, self.messages)
+        q_value = offer.q_values[offer.chosen]
+        mark = Mark(state=_state(history, seen), q_value=q_value, q_model=offer.q_model)
         again = self.last is not None and self.last.state == mark.state
-        moved = {
-            "steps": self.steps if again else self.steps + 1,
-            "before": self.before if again else self.last,
-            "last": mark,
-        }
-        kept = self._kept(history, offer, unreadable) if keep else {}
-        return self.model_copy(update=moved | kept)
-
-    def _kept(self, history: History, offer: Offer, unreadable: str) -> dict[str, object]:
-        if self.broken:
-            return {}
+        moved = self.model_copy(
+            update={
+                "steps": self.steps if again else self.steps + 1,
+                "before": self.before if again else self.last,
+                "last": mark,
+            }
+        )
+        if not keep or self.broken:
+            return EpisodeChange(moved)
+        new = history[self.messages :]
+        if not unreadable and self.steps and (before != self.seen or not self._continued_by(new)):
+            number = self.steps + 1
+            unreadable = f"the history of step {number} does not continue that of step {self.steps}"
         if unreadable:
-            return {"broken": unreadable, "messages": (), "offers": ()}
-        if self.offers and history == self.messages:
-            return {"offers": (*self.offers[:-1], self.offers[-1].merged_with(offer))}
-        if self.steps and not _extends(history, self.messages):
-            why = (
-                f"the history of step {self.steps + 1} does not continue that of step {self.steps}"
-            )
-            return {"broken": why, "messages": (), "offers": ()}
+            return EpisodeChange(moved._without_records(broken=unreadable))
+        return moved._recorded(new, offer, messages=len(history), seen=seen)
+
+    def _recorded(self, new: History, offer: Offer, *, messages: int, seen: str) -> "EpisodeChange":
+        """One more record."""
         # Without the wire format, which may be large and is not recorded.
-        plain = tuple(replace(message, wire=None) for message in history)
-        return {"messages": plain, "offers": (*self.offers, offer)}
+        plain = tuple(replace(message, wire=None) for message in new)
+        row = StepRecord(messages=plain, offer=offer).model_dump_json().encode()
+        longer = {
+            "records": self.records + 1,
+            "record_bytes": self.record_bytes + len(row),
+            "chain": chained(self.chain, [row]),
+            "messages": messages,
+            "seen": seen,
+        }
+        return EpisodeChange(self.model_copy(update=longer), row)
+
+    def _continued_by(self, new: History) -> bool:
+        """True if messages are an action and what followed, or none: the same state again."""
+        if not new:
+            return self.records > 0
+        return len(new) > 1 and new[0].role == "assistant"
+
+    def _without_records(self, **more: object) -> Self:
+        none = {"records": 0, "record_bytes": 0, "chain": "", "messages": 0, "seen": _NO_MESSAGES}
+        return self.model_copy(update=none | more)
 
     def closed(self, outcome: Outcome) -> Self:
         """The episode with its outcome; idempotent for the same reward.
@@ -196,8 +228,8 @@ class Episode(_State):
         return self
 
     def written(self) -> Self:
-        """The episode marked as recorded, without its texts."""
-        return self.model_copy(update={"recorded": True, "messages": (), "offers": ()})
+        """The episode marked as recorded, without its step records."""
+        return self._without_records(recorded=True)
 
     def require_open(self) -> None:
         """Refuse a step after the end.
@@ -210,14 +242,67 @@ class Episode(_State):
                 f"episode {self.id!r} has ended; use another episode_id for the next episode"
             )
 
+    def require_room(self, limits: EpisodeLimits) -> None:
+        """Refuse a step that no record can be kept of.
+
+        Raises:
+            EpisodeFullError: the episode has reached a limit.
+        """
+        if self.records < limits.max_steps and self.record_bytes < limits.max_bytes:
+            return
+        raise EpisodeFullError(
+            f"episode {self.id!r} has {self.records:,} steps of {self.record_bytes:,} bytes; this "
+            f"server keeps at most {limits.max_steps:,} steps (QGUIDE_EPISODE_MAX_STEPS) and "
+            f"{limits.max_bytes:,} bytes (QGUIDE_EPISODE_MAX_BYTES) of an episode; report its "
+            "outcome and use another episode_id for what follows"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeChange:
+    """The new state of an episode.
+
+    Attributes:
+        record: JSON of a `StepRecord` to append to its records; None appends nothing. A state
+            without records drops those that there were.
+    """
+
+    episode: Episode
+    record: bytes | None = None
+
 
 def digest(history: History) -> str:
     """Hash of a state: the texts of its messages and their other content."""
-    seen = [(message.key, *message.unread) for message in history]
-    return hashlib.sha256(repr(seen).encode()).hexdigest()
+    return _state(history, _hashes(history, 0)[1])
 
 
-def _extends(history: History, former: History) -> bool:
-    """True if only an action and its observation were appended."""
-    new = history[len(former) :]
-    return history[: len(former)] == former and len(new) > 1 and new[0].role == "assistant"
+def chained(chain: str, records: Iterable[bytes]) -> str:
+    """Hash of a chain of records and of those that follow it."""
+    for record in records:
+        chain = hashlib.sha256(chain.encode() + record).hexdigest()
+    return chain
+
+
+def _state(history: History, seen: str) -> str:
+    """`digest` of a history of which the hash of its texts is known."""
+    unread = [(at, *parts) for at, message in enumerate(history) if (parts := message.unread)]
+    return hashlib.sha256(f"{seen} {unread!r}".encode()).hexdigest() if unread else seen
+
+
+def _hashes(history: History, at: int) -> tuple[str, str]:
+    """Hashes of the first `at` messages, "" if there are fewer, and of all."""
+    hashed = hashlib.sha256()
+    for message in history[:at]:
+        hashed.update(_read(message))
+    before = hashed.hexdigest() if len(history) >= at else ""
+    for message in history[at:]:
+        hashed.update(_read(message))
+    return before, hashed.hexdigest()
+
+
+def _read(message: Message) -> bytes:
+    """All that equality of messages compares; not by `repr`, which takes 10 ms for a megabyte."""
+    if message.tool_calls:
+        return repr(message.key).encode()
+    content = message.content
+    return f"{message.role} {len(content)} {content}".encode(errors="surrogatepass")

@@ -2,14 +2,15 @@
 
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from server.context.request_context import owner_of
-from server.episodes.state import Episode
+from server.episodes.state import Episode, EpisodeChange
 
-Change = Callable[[Episode | None], Episode]
+Change = Callable[[Episode | None], EpisodeChange]
 """Maps the stored episode, or None, to its new state; pure, because it may be called again."""
 
 
@@ -27,13 +28,27 @@ class EpisodeStore(Protocol):
         """
         ...
 
+    async def records(self, episode_id: str) -> Sequence[bytes]:
+        """The step records of an episode, in order; none if they are lost."""
+        ...
+
     def claimed(self, episode_id: str) -> AbstractAsyncContextManager[bool]:
         """Claim the episode for the block; False if another replica has claimed it."""
         ...
 
 
+@dataclass(slots=True)
+class _Kept:
+    """An episode, and when it was changed; JSON."""
+
+    changed_s: float
+    state: bytes
+    records: list[bytes]
+    nbytes: int
+
+
 class MemoryEpisodeStore:
-    """Episodes as JSON in this process.
+    """Episodes as JSON in this process; a step appends its record and rewrites none.
 
     Args:
         max_bytes: memory for all episodes. When it is full, the key that holds most loses its least
@@ -45,11 +60,11 @@ class MemoryEpisodeStore:
     def __init__(
         self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._ttl_s = ttl_s
         self._clock = clock
         # Not an `LRUCache`: episodes expire, and a full store drops those of its largest key.
-        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._of_owner: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._bytes: Counter[str] = Counter()
 
@@ -66,41 +81,60 @@ class MemoryEpisodeStore:
     async def update(self, episode_id: str, change: Change) -> Episode:
         """Change an episode atomically, because there is no `await` within."""
         self._forget_old()
-        episode = change(self._read(episode_id))
-        row = episode.model_dump_json().encode()
-        self._drop(episode_id)
-        self._keep(episode_id, row)
-        while self._bytes.total() > self._max_bytes:
-            [(largest, _)] = self._bytes.most_common(1)
-            self._drop(next(iter(self._of_owner[largest])))
-        return episode
+        changed = change(self._read(episode_id))
+        self.put(episode_id, changed)
+        return changed.episode
+
+    async def records(self, episode_id: str) -> Sequence[bytes]:
+        """The step records of an episode, in order."""
+        kept = self._kept.get(episode_id)
+        return tuple(kept.records) if kept else ()
 
     @asynccontextmanager
     async def claimed(self, episode_id: str) -> AsyncIterator[bool]:
         """True: no other replica knows the episode, and `Episodes` has a lock for it."""
         yield True
 
+    def put(self, episode_id: str, changed: EpisodeChange, *, before: Sequence[bytes] = ()) -> None:
+        """Store the new state of an episode, and append its record to those that are stored.
+
+        Args:
+            before: further records, to be appended first.
+        """
+        known = self.drop(episode_id)
+        records = known.records if known and changed.episode.records else []
+        records += before
+        if changed.record is not None:
+            records.append(changed.record)
+        self._keep(episode_id, changed.episode, records)
+        while self.nbytes > self.max_bytes:
+            [(largest, _)] = self._bytes.most_common(1)
+            self.drop(next(iter(self._of_owner[largest])))
+
+    def drop(self, episode_id: str) -> _Kept | None:
+        """Take an episode out of the store."""
+        kept = self._kept.pop(episode_id, None)
+        if kept is None:
+            return None
+        owner = owner_of(episode_id)
+        del self._of_owner[owner][episode_id]
+        self._bytes[owner] -= kept.nbytes
+        if not self._of_owner[owner]:
+            del self._of_owner[owner], self._bytes[owner]
+        return kept
+
     def _read(self, episode_id: str) -> Episode | None:
-        _, row = self._kept.get(episode_id, (0.0, None))
-        return None if row is None else Episode.model_validate_json(row)
+        kept = self._kept.get(episode_id)
+        return None if kept is None else Episode.model_validate_json(kept.state)
 
     def _forget_old(self) -> None:
         oldest = self._clock() - self._ttl_s
-        while self._kept and next(iter(self._kept.values()))[0] < oldest:
-            self._drop(next(iter(self._kept)))
+        while self._kept and next(iter(self._kept.values())).changed_s < oldest:
+            self.drop(next(iter(self._kept)))
 
-    def _keep(self, episode_id: str, row: bytes) -> None:
-        owner = owner_of(episode_id)
-        self._kept[episode_id] = (self._clock(), row)
+    def _keep(self, episode_id: str, episode: Episode, records: list[bytes]) -> None:
+        owner, state = owner_of(episode_id), episode.model_dump_json().encode()
+        nbytes = len(state) + episode.record_bytes
+        self._kept[episode_id] = _Kept(self._clock(), state, records, nbytes)
         self._of_owner[owner][episode_id] = None
-        self._bytes[owner] += len(row)
-
-    def _drop(self, episode_id: str) -> None:
-        if episode_id not in self._kept:
-            return
-        _, row = self._kept.pop(episode_id)
-        owner = owner_of(episode_id)
-        del self._of_owner[owner][episode_id]
-        self._bytes[owner] -= len(row)
-        if not self._of_owner[owner]:
-            del self._of_owner[owner], self._bytes[owner]
+        self._bytes[owner] += nbytes

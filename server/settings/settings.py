@@ -152,6 +152,9 @@ class Settings(BaseSettings):
         episodes_max_files: maximum number of files of each kind; the oldest is deleted.
         episodes_memory_bytes: memory for all open episodes, in this process and in Redis alike;
             when it is full, the least recently used episode of the key that holds most is dropped.
+        episode_max_bytes: maximum size of what is kept of one episode to record it, its candidates
+            included; at this size its next step is refused.
+        episode_max_steps: likewise the maximum number of its steps.
         episodes_ttl_s: an episode without a step for this long is dropped.
         min_reward: least reward of an outcome; `qguide label` has the same bounds.
         max_reward: greatest reward of an outcome.
@@ -262,6 +265,8 @@ class Settings(BaseSettings):
     episodes_file_bytes: int = Field(default=64 * 1024**2, ge=1)
     episodes_max_files: int = Field(default=16, ge=1)
     episodes_memory_bytes: int = Field(default=256 * 1024**2, ge=0)
+    episode_max_bytes: int = Field(default=16 * 1024**2, ge=1)
+    episode_max_steps: int = Field(default=2000, ge=1)
     episodes_ttl_s: float = Field(default=6 * 3600.0, gt=0)
     min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
     max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)

@@ -15,6 +15,8 @@ PROTECTING: Final = frozenset(
         "body_timeout_s",
         "concurrent_requests",
         "cors_origins",
+        "episode_max_bytes",
+        "episode_max_steps",
         "episodes_redact",
         "episodes_redact_timeout_s",
         "episodes_ttl_s",

@@ -7,7 +7,7 @@ from qnet.types import Message, ScoreRequest, ScoreResult
 from server.access.rate_limits import Caller, Limiter
 from server.context.request_context import Account
 from server.episodes.redis_store import RedisEpisodeStore
-from server.episodes.state import Episode
+from server.episodes.state import Episode, EpisodeChange
 from server.episodes.store import MemoryEpisodeStore
 from server.errors.types import OverLimitError
 from server.redis.client import RedisLink
@@ -48,16 +48,16 @@ class CountingScorer:
         return ScoreResult((self.q_value,) * len(scored.q_values), scored.computed_tokens, 0)
 
 
-def stores(link: RedisLink) -> list[RedisEpisodeStore]:
+def stores(link: RedisLink, *, max_bytes: int = 10_000) -> list[RedisEpisodeStore]:
     """Of two servers."""
     return [
         RedisEpisodeStore(
-            link, MemoryEpisodeStore(max_bytes=10_000, ttl_s=60), max_bytes=10_000, ttl_s=60
+            link, MemoryEpisodeStore(max_bytes=max_bytes, ttl_s=60), max_bytes=max_bytes, ttl_s=60
         )
         for _ in range(2)
     ]
 
 
-def step(known: Episode | None) -> Episode:
+def step(known: Episode | None) -> EpisodeChange:
     known = known or Episode(id="e")
-    return known.model_copy(update={"steps": known.steps + 1})
+    return EpisodeChange(known.model_copy(update={"steps": known.steps + 1}))

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qnet.types import Message
-from server.episodes.state import Episode, Mark, Offer, Outcome
+from server.episodes.state import Episode, EpisodeChange, Mark, Outcome
 from server.episodes.store import EpisodeStore, MemoryEpisodeStore
 
 STORES: dict[str, Callable[[], EpisodeStore]] = {
@@ -18,8 +17,6 @@ FULL = Episode(
     steps=2,
     last=Mark(state="ab", q_value=0.1 + 0.2, q_model="demo@1"),
     before=Mark(state="cd", q_value=-1e-300, q_model="demo@0"),
-    messages=(Message("user", "task\n“x”"), Message("assistant", "a"), Message("user", "o")),
-    offers=(Offer(at=1, q_values={"a": 0.5, "b": -0.25}, chosen="a", q_model="demo@1"),),
     outcome=Outcome(reward=0.5, terminated=False, observation="end"),
 )
 
@@ -30,9 +27,17 @@ def store(request: pytest.FixtureRequest) -> EpisodeStore:
     return STORES[request.param]()
 
 
-def one_more(episode: Episode | None) -> Episode:
+def one_more(episode: Episode | None) -> EpisodeChange:
     known = episode or Episode(id="e")
-    return known.model_copy(update={"steps": known.steps + 1})
+    return EpisodeChange(known.model_copy(update={"steps": known.steps + 1}))
+
+
+def recorded(episode: Episode | None) -> EpisodeChange:
+    """One more step with a record, which is its number."""
+    known = one_more(episode).episode
+    row = str(known.steps).encode()
+    longer = {"records": known.records + 1, "record_bytes": known.record_bytes + len(row)}
+    return EpisodeChange(known.model_copy(update=longer), row)
 
 
 async def test_what_was_never_kept_is_not_there(store: EpisodeStore) -> None:
@@ -40,7 +45,7 @@ async def test_what_was_never_kept_is_not_there(store: EpisodeStore) -> None:
 
 
 async def test_an_update_is_what_is_read_afterwards(store: EpisodeStore) -> None:
-    assert await store.update(FULL.id, lambda _: FULL) == FULL
+    assert await store.update(FULL.id, lambda _: EpisodeChange(FULL)) == FULL
     assert await store.get(FULL.id) == FULL
     assert await store.get("other") is None
 
@@ -48,7 +53,7 @@ async def test_an_update_is_what_is_read_afterwards(store: EpisodeStore) -> None
 async def test_a_change_sees_the_last_one(store: EpisodeStore) -> None:
     seen: list[Episode | None] = []
 
-    def change(episode: Episode | None) -> Episode:
+    def change(episode: Episode | None) -> EpisodeChange:
         seen.append(episode)
         return one_more(episode)
 
@@ -58,7 +63,7 @@ async def test_a_change_sees_the_last_one(store: EpisodeStore) -> None:
 
 
 async def test_a_change_that_raises_keeps_what_was(store: EpisodeStore) -> None:
-    def refuse(episode: Episode | None) -> Episode:
+    def refuse(episode: Episode | None) -> EpisodeChange:
         raise ValueError("no")
 
     await store.update("e", one_more)
@@ -76,3 +81,14 @@ async def test_no_change_is_lost_when_many_come_at_once(store: EpisodeStore) -> 
     kept = await store.get("e")
     assert kept is not None
     assert kept.steps == 20
+
+
+async def test_records_are_kept_in_order_until_the_state_has_none(store: EpisodeStore) -> None:
+    assert list(await store.records("e")) == []
+    for _ in range(3):
+        await store.update("e", recorded)
+    await store.update("other", recorded)
+    assert list(await store.records("e")) == [b"1", b"2", b"3"]
+    await store.update("e", lambda _: EpisodeChange(Episode(id="e", steps=3)))
+    assert list(await store.records("e")) == []
+    assert list(await store.records("other")) == [b"1"]

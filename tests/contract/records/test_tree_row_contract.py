@@ -8,7 +8,8 @@ import pytest
 from qnet.records import TreeRow
 from qnet.types import Message
 from server.episodes.records import tree_row as served_row
-from server.episodes.state import Episode, Offer, Outcome
+from server.episodes.state import Offer, Outcome
+from server.episodes.transcript import Transcript
 from training.algorithms.labelling import label_tree
 from training.algorithms.tree import Tree, merge_branch
 from training.data.records import tree_from_row
@@ -37,9 +38,7 @@ def explored() -> TreeRow:
 
 def served() -> TreeRow:
     first, last = STEPS
-    episode = Episode(
-        id="e",
-        steps=2,
+    episode = Transcript(
         messages=(
             Message("user", TASK),
             Message("assistant", first.action),

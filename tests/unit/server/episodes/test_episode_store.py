@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from server.episodes.state import Episode
+from server.episodes.state import Episode, EpisodeChange
 from server.episodes.store import MemoryEpisodeStore
 from tests.support.clock import Clock
 
 
-def _kept(episode: Episode, known: Episode | None) -> Episode:
-    return known or episode
+def _kept(episode: Episode, known: Episode | None) -> EpisodeChange:
+    return EpisodeChange(known or episode)
 
 
 async def keep(store: MemoryEpisodeStore, *ids: str) -> None:

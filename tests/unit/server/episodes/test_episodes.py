@@ -341,6 +341,41 @@ def test_a_history_that_was_rewritten_is_no_record(serve: Serve, tmp_path: Path)
     assert rows(tmp_path, "trees") == []
 
 
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ({"episode_max_steps": 2}, "at most 2 steps (QGUIDE_EPISODE_MAX_STEPS)"),
+        ({"episode_max_bytes": 1_000}, "and 1,000 bytes (QGUIDE_EPISODE_MAX_BYTES)"),
+    ],
+)
+def test_an_episode_that_is_full_takes_no_step_and_is_recorded(
+    serve: Serve, tmp_path: Path, limit: dict[str, int], said: str
+) -> None:
+    client = serve(recording(tmp_path, **limit))
+    play(client, steps=2)
+    body = {"messages": then([TASK], "Action: look", "a desk"), "episode_id": "e"}
+    for path, more in (("/v1/act", {}), ("/v1/score", {"candidates": ["go"]})):
+        error = client.post(path, json=body | more).json()["error"]
+        assert error["code"] == "episode_full"
+        assert "episode 'e' has 2 steps of " in error["message"]
+        assert said in error["message"]
+        assert "report its outcome and use another episode_id" in error["message"]
+    assert "qguide_distinct_candidates_count 2.0" in client.get("/metrics").text, (
+        "nothing was drawn"
+    )
+    act(client, [TASK], episode_id="another")
+    assert end(client).json()["recorded"]
+    assert len(rows(tmp_path, "offers")) == 2
+
+
+def test_an_episode_of_which_nothing_is_kept_has_no_limit(serve: Serve, tmp_path: Path) -> None:
+    limits = {"episode_max_steps": 1, "episode_max_bytes": 1}
+    play(serve(FAKES.model_copy(update=limits)), steps=3)
+    client = serve(recording(tmp_path, episode_max_steps=2))
+    for text in ("task", "a summary", "another one", "a third one"):  # no record after the second
+        act(client, [{"role": "user", "content": text}])
+
+
 def test_several_messages_may_open_an_episode(serve: Serve, tmp_path: Path) -> None:
     client = serve(recording(tmp_path))
     act(client, [TASK, TASK])

@@ -4,7 +4,8 @@ import pytest
 
 from qnet.types import Message, ToolCall
 from server.episodes.records import NotRecordableError, offer_rows, texts_of, tree_row
-from server.episodes.state import Episode, Offer, Outcome
+from server.episodes.state import Offer, Outcome
+from server.episodes.transcript import Transcript
 from training.data.records import tree_from_row
 
 SYSTEM = Message("system", "You find things.")
@@ -35,9 +36,7 @@ def offer(at: int, *candidates: Message) -> Offer:
     )
 
 
-EPISODE = Episode(
-    id="e",
-    steps=2,
+EPISODE = Transcript(
     messages=(SYSTEM, TASK, BOTH, *SEEN),
     offers=(offer(2, BOTH), offer(5, TAKE, DROP)),
 )
@@ -84,9 +83,7 @@ def test_ids_of_calls_are_numbers_and_not_the_clients_text() -> None:
     call = ToolCall("look", "{}", "john@example.com")
     look = Message("assistant", "", (call,))
     seen = Message("tool", "A mug.", tool_call_id=call.id)
-    episode = Episode(
-        id="e", steps=2, messages=(TASK, look, seen), offers=(offer(1, look), offer(3, TAKE))
-    )
+    episode = Transcript((TASK, look, seen), (offer(1, look), offer(3, TAKE)))
     row = tree_row(episode, OUTCOME, plain)
     assert call.id not in row.model_dump_json()
     _, asked, answered, took, _ = tree_from_row(row).history(2)
@@ -98,11 +95,11 @@ def test_ids_of_calls_are_numbers_and_not_the_clients_text() -> None:
 def test_a_judges_scores_are_kept_and_its_places_are_not(ranked: bool, scored: list[float]) -> None:
     judged = {"judge": True, "ranked": ranked}
     offers = tuple(one.model_copy(update=judged) for one in EPISODE.offers)
-    row = tree_row(EPISODE.model_copy(update={"offers": offers}), OUTCOME, plain)
+    row = tree_row(Transcript(EPISODE.messages, offers), OUTCOME, plain)
     assert [score.q_value for score in row.judged] == scored
 
 
 def test_an_episode_without_a_task_is_no_record() -> None:
-    greeting = Episode(id="e", steps=1, messages=(BOTH, *SEEN), offers=(offer(3, TAKE),))
+    greeting = Transcript((BOTH, *SEEN), (offer(3, TAKE),))
     with pytest.raises(NotRecordableError, match="begin with a task"):
         tree_row(greeting, OUTCOME, plain)

@@ -4,7 +4,7 @@ import asyncio
 from hashlib import sha256
 
 from server.episodes.redis_store import RedisEpisodeStore
-from server.episodes.state import Episode
+from server.episodes.state import Episode, EpisodeChange
 from server.episodes.store import MemoryEpisodeStore
 from server.redis.client import RedisLink
 from tests.support.redis_server import RedisServer
@@ -39,7 +39,7 @@ async def kept(store: RedisEpisodeStore, *ids: str) -> list[str]:
 
 
 async def test_a_key_that_opens_many_pushes_out_only_its_own_in_redis(link: RedisLink) -> None:
-    size = len(step(None).model_dump_json())
+    size = len(step(None).episode.model_dump_json())
     one, two = (forgetful(link, max_bytes=6 * size) for _ in range(2))
     for episode_id in ("ada/1", "ada/2", "bob/1"):
         await one.update(episode_id, step)
@@ -51,18 +51,19 @@ async def test_a_key_that_opens_many_pushes_out_only_its_own_in_redis(link: Redi
 
 
 async def test_the_budget_counts_an_episodes_present_size_once(link: RedisLink) -> None:
-    size = len(step(None).model_dump_json())
+    size = len(step(None).episode.model_dump_json())
     store = forgetful(link, max_bytes=3 * size + 20)
     for _ in range(5):
         for episode_id in ("ada/1", "ada/2", "bob/1"):
             await store.update(episode_id, step)
     assert await kept(store, "ada/1", "ada/2", "bob/1") == ["ada/1", "ada/2", "bob/1"]
-    await store.update("bob/2", lambda _: Episode(id="e", broken="x" * 10 * size))
+    large = EpisodeChange(Episode(id="e", broken="x" * 10 * size))
+    await store.update("bob/2", lambda _: large)
     assert await kept(store, "ada/1", "ada/2", "bob/1", "bob/2") == ["ada/1", "ada/2"]
 
 
 async def test_expired_episodes_are_no_part_of_the_budget(link: RedisLink) -> None:
-    size = len(step(None).model_dump_json())
+    size = len(step(None).episode.model_dump_json())
     brief = forgetful(link, max_bytes=2 * size, ttl_s=0.05)
     await brief.update("ada/1", step)
     await brief.update("ada/2", step)

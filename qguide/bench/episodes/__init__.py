@@ -1,0 +1,1 @@
+"""Episodes benchmark: the cost of a step at different lengths of its episode."""

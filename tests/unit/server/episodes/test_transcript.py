@@ -1,0 +1,74 @@
+"""Step records of an episode become its transcript again."""
+
+import pytest
+
+from qnet.types import History, Message, ToolCall
+from server.episodes.state import Episode, Offer
+from server.episodes.transcript import Transcript, merged, read_transcript
+
+TASK = Message("user", "Find the mug.", wire={"role": "user", "content": "large"})
+LOOK = Message("assistant", "", (ToolCall("look", "{}", "call-1"),))
+SEEN = Message("tool", "A mug.", tool_call_id="call-1")
+
+
+def offer(at: int, chosen: str, **more: object) -> Offer:
+    """One candidate, which was chosen."""
+    return Offer(at=at, q_values={chosen: 0.5}, chosen=chosen, q_model="q@1").model_copy(
+        update=more
+    )
+
+
+def recorded(*steps: tuple[History, Offer]) -> tuple[Episode, Transcript]:
+    """The episode after these steps, and its transcript."""
+    episode, rows = Episode(id="e"), []
+    for history, offered in steps:
+        changed = episode.after(history, offered, keep=True)
+        episode = changed.episode
+        rows += [changed.record] if changed.record else []
+    assert episode.record_bytes == sum(map(len, rows))
+    return episode, read_transcript(rows)
+
+
+def test_each_message_is_kept_once_and_without_its_wire_format() -> None:
+    first, second = offer(1, "look"), offer(3, "take")
+    episode, transcript = recorded(((TASK,), first), ((TASK, LOOK, SEEN), second))
+    assert transcript == Transcript((TASK, LOOK, SEEN), (first, second))
+    assert transcript.messages[0].wire is None
+    assert transcript.messages[1].tool_calls[0].id == "call-1"
+    assert (episode.steps, episode.records, episode.messages) == (2, 2, 3)
+
+
+def test_offers_of_one_state_are_one() -> None:
+    drawn = offer(1, "look", counts={"look": 1}, completion_tokens=3, duration_ms=1.0)
+    again = Offer(
+        at=1, q_values={"look": None, "go": 0.25}, chosen="go", q_model="q@2", counts={"look": 1}
+    )
+    episode, transcript = recorded(((TASK,), drawn), ((TASK,), again))
+    [one] = transcript.offers
+    assert (episode.steps, episode.records) == (1, 2)
+    assert one.q_values == {"look": 0.5, "go": 0.25}
+    assert one.counts == {"look": 2}
+    assert (one.chosen, one.q_model, one.completion_tokens, one.duration_ms) == ("go", "q@2", 3, 1)
+
+
+def test_a_later_value_of_a_candidate_counts() -> None:
+    assert merged([offer(1, "a"), offer(1, "a", q_values={"a": 0.75})]).q_values == {"a": 0.75}
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        (Message("user", "Another task."), LOOK, SEEN),
+        (TASK, SEEN, LOOK),
+        (TASK, LOOK),
+        (Message("user", "Summary."),),
+        (),
+    ],
+)
+def test_a_history_that_does_not_continue_drops_the_records(history: History) -> None:
+    episode, _ = recorded(((TASK,), offer(1, "look")))
+    changed = episode.after(history, offer(3, "take"), keep=True)
+    assert (changed.record, changed.episode.records, changed.episode.record_bytes) == (None, 0, 0)
+    assert changed.episode.broken == ("the history of step 2 does not continue that of step 1")
+    later = changed.episode.after((TASK, LOOK, SEEN), offer(3, "take"), keep=True)
+    assert (later.record, later.episode.steps) == (None, 3)
