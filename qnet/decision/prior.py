@@ -13,7 +13,7 @@ highest of their Q-values speaks for it.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -83,10 +83,10 @@ def prior_of(
     effects = effects_of(candidates)
     known = [logprob for logprob in logprobs if logprob is not None]
     if by == "votes" or not known or len(known) < len(candidates):
-        return Prior(_votes(effects, counts or [1] * len(effects)), effects)
+        return Prior(log_votes(effects, counts or [1] * len(effects)), effects)
     if by == "likelihood-per-token":
         known = [log / max(n, 1) for log, n in zip(known, tokens, strict=True)]
-    return Prior(_likelihoods(candidates, effects, known), effects, by)
+    return Prior(log_likelihoods(candidates, effects, known), effects, by)
 
 
 def posterior(
@@ -118,8 +118,12 @@ def _tilt(gap: float, tau: float) -> float:
     return gap / tau if tau else -math.inf
 
 
-def _votes(effects: Sequence[int], counts: Sequence[int]) -> tuple[float, ...]:
-    """Log of the smoothed share of the draws with each candidate's effect."""
+def log_votes(effects: Sequence[int], counts: Sequence[int]) -> tuple[float, ...]:
+    """Log of the smoothed share of the draws with each candidate's effect.
+
+    Raises:
+        InvalidCandidatesError: a count is negative.
+    """
     if any(count < 0 for count in counts):
         raise InvalidCandidatesError(f"a count is {min(counts)}; send how often each was drawn")
     votes: Counter[int] = Counter()
@@ -129,11 +133,11 @@ def _votes(effects: Sequence[int], counts: Sequence[int]) -> tuple[float, ...]:
     return tuple(math.log((votes[effect] + SMOOTHING) / total) for effect in effects)
 
 
-def _likelihoods(
-    candidates: Sequence[Message], effects: Sequence[int], logprobs: Sequence[float]
+def log_likelihoods(
+    replies: Sequence[Hashable], effects: Sequence[int], logprobs: Sequence[float]
 ) -> tuple[float, ...]:
-    """Log of the share of each candidate's effect in the likelihood of the distinct candidates."""
-    once = {m: (e, log) for m, e, log in zip(candidates, effects, logprobs, strict=True)}
+    """Log of the share of each candidate's effect in the likelihood of the distinct replies."""
+    once = {r: (e, log) for r, e, log in zip(replies, effects, logprobs, strict=True)}
     of_effect = {
         effect: _log_sum([log for own, log in once.values() if own == effect])
         for effect in set(effects)

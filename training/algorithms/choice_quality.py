@@ -24,6 +24,9 @@ class ScoredChoice:
         draws: how often each candidate was drawn; empty if unknown.
         greedy: index of the policy's greedy reply; None if it was not drawn, or unknown.
         after_invalid: the action before this state was invalid.
+        values: label of each candidate, more is better; empty if unknown.
+        logprobs: log-likelihood of each by the policy; None or empty if unknown.
+        task: its id; "" if unknown.
     """
 
     q_values: Sequence[float]
@@ -32,6 +35,9 @@ class ScoredChoice:
     draws: Sequence[int] = ()
     greedy: int | None = None
     after_invalid: bool = False
+    values: Sequence[float] = ()
+    logprobs: Sequence[float | None] = ()
+    task: str = ""
 
     @property
     def chosen(self) -> int:

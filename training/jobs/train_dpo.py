@@ -23,7 +23,7 @@ from qnet.models.checkpoint import save_checkpoint
 from qnet.models.hub import hub_name, model_folder
 from qnet.models.implicit_q import ImplicitQ
 from qnet.models.loading import load_renderer
-from qnet.models.manifest import Manifest, sha256_of
+from qnet.models.manifest import Manifest, PriorSection, sha256_of
 from qnet.rendering.renderer import Renderer
 from training.data.runs import RunFolder, open_run, sha256_of_rows
 from training.environments.registry import task_markers_of
@@ -37,7 +37,8 @@ from training.policy_training.examples import PackedExamples, PairExamples, read
 from training.policy_training.logprobs import kept_logprobs, reply_logprobs
 from training.policy_training.objective import DpoObjective, PairWeights, pairs_loss
 from training.policy_training.packed_steps import plan_epochs, prepare_for_packing
-from training.policy_training.validation import Referenced, validate
+from training.policy_training.validation import Referenced, scored_choices, validate
+from training.q_training.fitted_prior import fitted_prior
 from training.rollouts.models import weights_sha256
 
 
@@ -119,16 +120,16 @@ def _train(config: TrainDpoConfig, run: RunFolder) -> Manifest:
     model.reference.requires_grad_(False)
 
     def fit() -> Manifest:
-        loop, figures = _optimize(config, run, model, examples)
-        return loop.write(lambda policy: _save(config, model, policy, renderer, figures))
+        loop, figures, prior = _optimize(config, run, model, examples)
+        return loop.write(lambda policy: _save(config, model, policy, renderer, figures, prior))
 
     return in_processes(config.optimization, fit)
 
 
 def _optimize(
     config: TrainDpoConfig, run: RunFolder, model: ImplicitQ, examples: PackedExamples
-) -> tuple[Loop[PreTrainedModel], dict[str, float]]:
-    """Train the policy; the loop with the weights to keep, and their validation figures."""
+) -> tuple[Loop[PreTrainedModel], dict[str, float], PriorSection | None]:
+    """Train the policy; the loop with the weights to keep, their figures and their prior."""
     policy = model.policy
     best = BestWeights(run.path, config.keep)
     loop = _packed_loop(config, run, model, best)
@@ -166,10 +167,12 @@ def _optimize(
             steps_per_epoch=len(epochs[0]),
         )
     )
-    if loop.restore_best():
-        return loop, best.figures
     # A run that had ended before has seen no epoch now.
-    return loop, of_last_epoch or loop.evaluate(figures_now)
+    figures = best.figures if loop.restore_best() else of_last_epoch or loop.evaluate(figures_now)
+    prior = loop.evaluate(
+        lambda: fitted_prior(scored_choices(policy, data.groups, beta=config.beta))
+    )
+    return loop, figures, prior
 
 
 def _packed_loop(
@@ -212,6 +215,7 @@ def _save(
     policy: PreTrainedModel,
     renderer: Renderer,
     figures: dict[str, float],
+    prior: PriorSection | None,
 ) -> Manifest:
     model.policy = policy
     model.reference.float()
@@ -228,13 +232,16 @@ def _save(
         data_sha256=sha256_of_rows(config.pairs),
         lora=merged_lora(config.optimization.lora),
         metrics=figures,
+        prior=prior,
     )
     if config.write_policy:
         save_checkpoint(
             config.output / "policy",
             model=model.policy,
             tokenizer=renderer.tokenizer,
-            manifest=manifest.model_copy(update={"kind": "policy", "read_at": "", "target": ""}),
+            manifest=manifest.model_copy(
+                update={"kind": "policy", "read_at": "", "target": "", "prior": None}
+            ),
         )
     return save_checkpoint(
         config.output / "checkpoint", model=model, tokenizer=renderer.tokenizer, manifest=manifest

@@ -45,12 +45,19 @@ def pack_groups(
             break
         tree = packed[-1] if packed else PackedTree()
         if not packed or len(tree) + asked.new_tokens(tree) > max_tokens:
-            packed.append(tree := PackedTree())
+            packed.append(tree := PackedTree(task=row.task_id))
         read = _add(tree, asked, read_at, framing, with_features=with_features)
         candidates = decision.row.candidates
         found = [candidate_label(candidate, decision, labels) for candidate in candidates]
         places = [
-            Place(position, label.value, label.steps, candidate.valid)
+            Place(
+                position,
+                label.value,
+                label.steps,
+                candidate.valid,
+                draws=candidate.count,
+                logprob=candidate.logprob,
+            )
             for position, label, candidate in zip(read, found, candidates, strict=True)
         ]
         _label(tree, places, min_label_margin=min_label_margin)

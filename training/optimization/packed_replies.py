@@ -37,6 +37,8 @@ class ReplyGroup:
         values: label of each.
         draws: how often each was drawn.
         valid: validity of each.
+        logprobs: log-likelihood of each by the policy that drew it; None if unknown.
+        task: id of the task.
     """
 
     replies: tuple[int, ...]
@@ -44,6 +46,8 @@ class ReplyGroup:
     values: tuple[float, ...]
     draws: tuple[int, ...]
     valid: tuple[bool, ...]
+    logprobs: tuple[float | None, ...] = ()
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,8 @@ def pack_candidates(
                 values=tuple(label.value for label in labelled),
                 draws=tuple(candidate.count for candidate in candidates),
                 valid=tuple(candidate.valid for candidate in candidates),
+                logprobs=tuple(candidate.logprob for candidate in candidates),
+                task=row.task_id,
             )
         )
     return packed

@@ -38,12 +38,16 @@ class Place:
         q_value: the action's label.
         steps: number of steps to the goal after it; None if only the label is known.
         valid: False if the environment did not understand the action.
+        draws: how often a policy drew the action.
+        logprob: log-likelihood of the action by that policy; None if unknown.
     """
 
     position: int
     q_value: float
     steps: float | None = None
     valid: bool = True
+    draws: int = 1
+    logprob: float | None = None
 
 
 Pair = tuple[Place, Place]
@@ -88,6 +92,7 @@ class PackedTree(TokenTrie):
         pairs: pairs of siblings with different labels.
         successions: pairs of an action and the one before it on its path, both labelled.
         groups: the candidates that a policy drew, state by state.
+        task: id of the groups' task.
         features: the head's inputs besides the hidden state, by position where Q is read.
         observed: positions of the tokens that the environment wrote after actions.
         outcomes: the first token of the answer to each action, by position of the action's last
@@ -99,6 +104,7 @@ class PackedTree(TokenTrie):
     pairs: list[Pair] = field(default_factory=list)
     successions: list[tuple[Place, Place]] = field(default_factory=list)
     groups: list[tuple[Place, ...]] = field(default_factory=list)
+    task: str = ""
     features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     observed: set[int] = field(default_factory=set)
     outcomes: dict[int, int] = field(default_factory=dict)

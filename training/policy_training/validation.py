@@ -59,9 +59,18 @@ def validate(
                 f"preference_margin{suffix}": sum(margins) / len(margins),
                 f"preference_pairs{suffix}": len(margins),
             }
-    if judged := [g for tree, r in groups for g in _groups(policy, tree, r, beta=beta)]:
+    if judged := scored_choices(policy, groups, beta=beta):
         figures |= choice_quality(judged)
     return figures
+
+
+@torch.no_grad()
+def scored_choices(
+    policy: PreTrainedModel, groups: Referenced, *, beta: float
+) -> list[ScoredChoice]:
+    """The decisions of packed groups with the implicit Q."""
+    policy.eval()
+    return [g for tree, r in groups for g in _groups(policy, tree, r, beta=beta)]
 
 
 def _margins(
@@ -77,6 +86,14 @@ def _groups(
 ) -> list[ScoredChoice]:
     q_R = implicit_q(reply_logprobs(policy, tree).cpu(), reference_R, beta=beta)
     return [
-        ScoredChoice(q_values=q_R[list(g.replies)].tolist(), steps=g.steps, valid=g.valid)
+        ScoredChoice(
+            q_values=q_R[list(g.replies)].tolist(),
+            steps=g.steps,
+            valid=g.valid,
+            draws=g.draws,
+            values=g.values,
+            logprobs=g.logprobs,
+            task=g.task,
+        )
         for g in tree.groups
     ]

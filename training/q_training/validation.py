@@ -107,24 +107,33 @@ def validate(
             "sibling_pairs": pairs,
         }
     if groups:
-        q_values = [q_of_tree(qnet, tree) for tree in groups]
-        figures |= choice_quality(
-            [
-                choice_of(q_T, places)
-                for q_T, tree in zip(q_values, groups, strict=True)
-                for places in tree.groups
-            ]
-        )
+        figures |= choice_quality(scored_choices(qnet, groups))
     return figures
 
 
-def choice_of(q_T: Tensor, places: Sequence[Place]) -> ScoredChoice:
-    """One state's candidates: their Q, known steps and validity."""
+@torch.no_grad()
+def scored_choices(qnet: QNet, groups: Sequence[PackedTree]) -> list[ScoredChoice]:
+    """The decisions of packed groups with the net's Q."""
+    qnet.eval()
+    q_values = [q_of_tree(qnet, tree) for tree in groups]
+    return [
+        choice_of(q_T, places, tree.task)
+        for q_T, tree in zip(q_values, groups, strict=True)
+        for places in tree.groups
+    ]
+
+
+def choice_of(q_T: Tensor, places: Sequence[Place], task: str) -> ScoredChoice:
+    """One state's candidates with their Q."""
     assert all(place.steps is not None for place in places)
     return ScoredChoice(
         q_values=q_T[[place.position for place in places]].tolist(),
         steps=[place.steps or 0.0 for place in places],
         valid=[place.valid for place in places],
+        draws=[place.draws for place in places],
+        values=[place.q_value for place in places],
+        logprobs=[place.logprob for place in places],
+        task=task,
     )
 
 

@@ -95,7 +95,7 @@ def test_argmax_has_no_posterior() -> None:
 
 def test_where_q_is_the_same_for_all_the_votes_decide_and_it_is_not_guided() -> None:
     for selection in ("argmax", "posterior"):
-        guidance = Guidance(3, Sampling(), selection=selection)  # type: ignore[arg-type]
+        guidance = Guidance(3, Sampling(), selection=selection)
         decision = decided(candidates("a", "b", "b"), Known({"a": 0.5, "b": 0.5}), guidance)
         assert (decision.chosen, decision.reason, decision.guided) == (1, "likeliest", False)
         assert "the same value" in str(decision.unguided_reason)

@@ -33,7 +33,7 @@ def pairs_of(folder: Path, numbers: range) -> Path:
 def config(tmp_path: Path) -> TrainDpoConfig:
     return TrainDpoConfig(
         pairs=(pairs_of(tmp_path / "train", range(16)),),
-        held_back_pairs=(pairs_of(tmp_path / "held_back", range(20, 24)),),
+        held_back_pairs=(pairs_of(tmp_path / "held_back", range(40, 52)),),
         other_pairs=(pairs_of(tmp_path / "others", range(30, 34)),),
         held_back_groups=(tmp_path / "held_back" / "groups",),
         policy=save_policy(tmp_path / "policy"),
@@ -56,8 +56,11 @@ def test_pairs_teach_an_implicit_q_that_the_scorers_read(config: TrainDpoConfig)
     assert figures["preference_accuracy"] == figures["preference_accuracy_other"] == 1.0
     assert figures["spearman"] == pytest.approx(1.0)
     assert figures["regret_steps"] == figures["invalid_rate"] == 0.0
+    assert manifest.prior is not None
+    assert manifest.prior.tasks >= 10
     q_model = loaded(config.output / "checkpoint")
     assert q_model.manifest == manifest
+    assert load_policy(config.output / "policy").manifest.prior is None
     policy = load_policy(config.output / "policy").model
     assert torch.equal(policy.lm_head.weight, q_model.model.policy.lm_head.weight)
     margins = []

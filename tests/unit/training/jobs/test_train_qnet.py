@@ -64,7 +64,7 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
     config = TrainQNetConfig(
         labels=(labels,) if with_trees else (),
         groups=(groups_in(tmp_path / "groups", range(40)),),
-        held_back_groups=(groups_in(tmp_path / "held_back", range(90, 96)),),
+        held_back_groups=(groups_in(tmp_path / "held_back", range(90, 102)),),
         trunk=tmp_path / "sft" / "checkpoint",
         output=tmp_path / "qnet",
         head_width=32,
@@ -85,7 +85,13 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
     assert manifest.metrics["regret_steps_of_random_distinct"] == 20.0
     assert manifest.target == ("q+groups-linear" if with_trees else "groups-linear")
     assert manifest.label_range == ((0.0 if with_trees else pytest.approx(0.2)), 1.0)
+    assert manifest.prior is not None
+    assert manifest.prior.tasks >= 10
+    by_q, *_, by_prior = manifest.prior.curve
+    assert by_q.outcome == pytest.approx(1.0)
+    assert by_prior.outcome <= by_q.outcome
     loaded = load_qnet(tmp_path / "qnet" / "checkpoint")
+    assert loaded.manifest == manifest
     assert loaded.model.config.head_features == "match-1"
     candidates = (Message("assistant", "Action: red"), Message("assistant", "Action: blue"))
     for asked, better in (("red", 0), ("blue", 1)):
