@@ -1,4 +1,4 @@
-"""The methods that are compared, as agents (QLASS, algorithm 4 and section 4.1).
+"""The methods that are compared, as agents (QLASS, algorithm 4 and section 5).
 
 An agent sees only the history and the models' answers: no reward ever reaches this code, so the
 guided agent cannot use it. Best-of-n and q-guided-n peek at the true reward, after their
