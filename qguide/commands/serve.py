@@ -38,14 +38,15 @@ def serve(
         typer.Option(
             "--q-model",
             "--scorer",
-            help="embedded, scripted, a checkpoint folder or judge:UPSTREAM.",
+            help="embedded, scripted, none, a checkpoint folder or judge:UPSTREAM. Without it only "
+            "the embedded policy has a Q model.",
         ),
     ] = None,
     upstream: Annotated[
         str | None,
         typer.Option(
             help="A chat model as the policy: openai:MODEL, anthropic:MODEL or URL#MODEL; see "
-            "QGUIDE_UPSTREAMS."
+            "QGUIDE_UPSTREAMS. --scorer judge:MODEL has it judge its own candidates."
         ),
     ] = None,
     vllm: Annotated[
@@ -72,9 +73,15 @@ def serve(
     if insecure:
         given["insecure"] = True
     if q_model is not None:
-        given["q_models"] = {"default": q_model}
+        given["q_models"] = {_name_of(q_model): q_model}
     console = Console(stderr=True)
     _run(_settings({name: v for name, v in given.items() if v is not None}, console), console)
+
+
+def _name_of(scorer: str) -> str:
+    """Name of the Q model that --scorer gives; `default` stays an alias, which can be moved."""
+    kind = scorer.partition(":")[0]
+    return kind if kind in ("embedded", "scripted", "none", "judge") else "scorer"
 
 
 def _settings(given: dict[str, Any], console: Console) -> "Settings":
@@ -112,6 +119,7 @@ def _run(settings: "Settings", console: Console) -> None:
     from server.middleware.drain import DrainingServer
     from server.observability.logs import configure_logging
     from server.q_models.build import build_models
+    from server.settings.settings import NONE
     from server.upstreams.vllm_process import start_vllm
 
     configure_logging(settings.log_level)
@@ -129,7 +137,7 @@ def _run(settings: "Settings", console: Console) -> None:
             models = build_models(settings)
             app = create_app(settings, build=lambda _: models, vllm=process, games=games)
         q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))
-        served = f"{models.policy.name} with {q_models}"
+        served = models.policy.name + (f" with {q_models}" if q_models != NONE else ", unguided,")
         address = f"http://{settings.host}:{port_of(sockets)}"
         console.print(f"{served} on {address} (/docs)", markup=False)
         raise_descriptor_limit(settings.max_connections)

@@ -10,7 +10,8 @@ from server.anthropic.translation import chat_prompt
 from server.chat.history import to_chat_history
 from server.chat.schemas import chat_request_of
 from server.guidance.readable_view import readable_view
-from server.q_models.build import Models, ServedPolicy
+from server.q_models.build import Models
+from server.q_models.policies import ServedPolicy
 from server.settings.settings import Settings
 from server.streaming.events import Json
 

@@ -16,7 +16,7 @@ from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
 from server.guidance.readable_view import readable_view
 from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from server.messages.answers import ThresholdResult
-from server.q_models.build import ServedPolicy
+from server.q_models.policies import ServedPolicy
 from server.settings.settings import Settings
 
 _HARMLESS: Final = frozenset(

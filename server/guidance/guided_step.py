@@ -9,11 +9,11 @@ from qnet.decision.deadline import Deadline
 from qnet.decision.decide import Fallback, Guidance
 from qnet.decision.decision import Decision
 from qnet.decision.guide import Perturbation, guide
-from qnet.decision.history_window import LongHistory
 from qnet.decision.perturbation import Paraphraser
 from qnet.errors import (
     InvalidCandidatesError,
     InvalidRequestError,
+    UnknownModelError,
 )
 from qnet.policies.session import SessionPolicy
 from qnet.support.concurrency import one_group
@@ -31,6 +31,7 @@ from server.guidance.below_threshold import (
 from server.guidance.long_history import (
     STEP,
     LongHistoryScorer,
+    fallback_of,
     long_history_mode,
     too_long_to_draw,
 )
@@ -42,7 +43,8 @@ from server.messages.schemas import StepOptions
 from server.observability.genai import record_draw, record_q_values, record_usage
 from server.observability.metered import MeteredPolicy
 from server.observability.metrics import Metrics
-from server.q_models.build import Models, ServedPolicy
+from server.q_models.build import Models
+from server.q_models.policies import ServedPolicy
 from server.q_models.served import QModelLease
 from server.settings.settings import Settings
 from server.settings.thresholds import ThresholdSettings
@@ -91,7 +93,9 @@ class GuidedStepService:
         options = asked.options
         episode = await self.episodes.begin_step(options.episode_id)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
-        with self.models.q_models.hold(options.q_model, episode_id=options.episode_id) as q_model:
+        wanted_q = self.models.q_model_for(asked.policy, options.q_model)
+        with self.models.q_models.hold(wanted_q, episode_id=options.episode_id) as q_model:
+            asked = self._guidable(asked, q_model)
             asked = _comparable(asked, q_model, adaptive_wanted=bool(wanted))
             asked = await self._fitting(asked, q_model)
             asked, warnings = self._with_a_choice(asked)
@@ -167,16 +171,31 @@ class GuidedStepService:
         """
         if asked.blind:
             return asked
-        mode = long_history_mode(asked.options, self.settings)
+        mode = long_history_mode(asked, self.settings)
         history = asked.view.history if asked.view else asked.history
         error = await too_long_to_draw(history, q_model, mode)
-        if error and self._fallback(asked.options, mode) == "error":
+        if error and self._too_long(asked) == "error":
             raise error
         return replace(asked, too_long=error)
 
-    def _fallback(self, options: StepOptions, mode: LongHistory) -> Fallback:
+    def _guidable(self, asked: GuidedStepRequest, q_model: QModelLease) -> GuidedStepRequest:
+        """The request, blind if there is no Q model.
+
+        Raises:
+            UnknownModelError: there is none, and the caller or the operator wants no fallback.
+        """
+        if not q_model.refusal:
+            return asked
+        error = UnknownModelError(q_model.refusal)
+        wanted = asked.options.fallback or self.settings.fallback
+        if wanted == "error" and asked.num_candidates > 1:
+            raise error
+        return replace(asked, no_q_model=error)
+
+    def _too_long(self, asked: GuidedStepRequest) -> Fallback:
         """The answer if a history is too long and no window of it is read."""
-        return options.fallback or self.settings.fallback if mode == "window" else mode
+        mode = long_history_mode(asked, self.settings)
+        return fallback_of(asked, self.settings) if mode == "window" else mode
 
     def _with_a_choice(self, asked: GuidedStepRequest) -> tuple[GuidedStepRequest, tuple[str, ...]]:
         """The request so that its candidates can differ, and warnings of what was changed.
@@ -229,10 +248,9 @@ class GuidedStepService:
 
     def _scorer(self, asked: GuidedStepRequest, q_model: QModelLease) -> AsyncScorer:
         """The Q model as it reads this history."""
-        flaw = asked.too_long or asked.unreadable
-        if asked.blind and flaw is not None:
-            return UnreadableHistoryScorer(q_model.name, flaw)
-        scorer = LongHistoryScorer(q_model, long_history_mode(asked.options, self.settings), STEP)
+        if asked.obstacle is not None:
+            return ObstructedScorer(q_model.name, asked.obstacle)
+        scorer = LongHistoryScorer(q_model, long_history_mode(asked, self.settings), STEP)
         return scorer if asked.view is None else ViewScorer(scorer, asked.view)
 
     def _guidance(
@@ -240,7 +258,6 @@ class GuidedStepService:
     ) -> Guidance:
         options = asked.options
         blind = asked.blind
-        mode = long_history_mode(options, self.settings)
         previous_q = _previous_q(options, asked.history, episode, q_model.id)
         rule = selection_rule(options, self.settings, q_model, prior=options.prior)
         return Guidance(
@@ -250,8 +267,8 @@ class GuidedStepService:
             batch=self.settings.adaptive_batch,
             at_least=asked.n,
             always_score=bool(options.adaptive) or blind,
-            fallback="first" if blind else options.fallback or self.settings.fallback,
-            too_long="first" if blind else self._fallback(options, mode),
+            fallback="first" if blind else fallback_of(asked, self.settings),
+            too_long="first" if blind else self._too_long(asked),
             selection=rule.selection,
             tau=rule.tau,
             prior=rule.prior,
@@ -321,20 +338,20 @@ class GuidedStepService:
         record_q_values(metrics.tracing, q_values, chosen=decision.chosen, q_model=q_model)
 
 
-class UnreadableHistoryScorer:
-    """Stand-in for a Q model when the history cannot be read; always raises."""
+class ObstructedScorer:
+    """Stand-in for a Q model where there is none, or where it cannot read the history."""
 
-    def __init__(self, name: str, flaw: InvalidRequestError) -> None:
+    def __init__(self, name: str, obstacle: InvalidRequestError) -> None:
         self.name = name
-        self._flaw = flaw
+        self._obstacle = obstacle
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Raise the error of the history.
+        """Raise the obstacle.
 
         Raises:
             InvalidRequestError: always.
         """
-        raise self._flaw
+        raise self._obstacle
 
 
 def _comparable(

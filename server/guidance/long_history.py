@@ -6,6 +6,7 @@ The same for every Q model, whatever scores behind it: see `qnet.decision.histor
 from dataclasses import dataclass, replace
 from typing import Final
 
+from qnet.decision.decide import Fallback
 from qnet.decision.history_window import (
     LongHistory,
     RequestSize,
@@ -16,7 +17,7 @@ from qnet.decision.history_window import (
 )
 from qnet.errors import HistoryTooLongError, QGuideError
 from qnet.types import AsyncScorer, History, HistoryWindow, ScoreRequest, ScoreResult
-from server.messages.schemas import StepOptions
+from server.guidance.step_types import GuidedStepRequest
 from server.q_models.served import QModelLease
 from server.settings.settings import Settings
 
@@ -52,11 +53,23 @@ SCORE: Final = Choices(f"{_CHOICE}and 'error' refuses such histories")
 """Of those that score the caller's candidates."""
 
 
-def long_history_mode(options: StepOptions, settings: Settings) -> LongHistory:
+def fallback_of(asked: GuidedStepRequest, settings: Settings) -> Fallback:
+    """The answer if no Q is available: the request's wish before the server's.
+
+    An agent in front of an upstream goes on without a Q, as it did before QGuide was between them.
+    """
+    default: Fallback = "first" if asked.policy.upstream_model else "error"
+    return asked.options.fallback or settings.fallback or default
+
+
+def long_history_mode(asked: GuidedStepRequest, settings: Settings) -> LongHistory:
     """The answer to a history that is too long: the request's wish before the server's."""
-    if options.long_history is not None or settings.long_history == "window":
-        return options.long_history or "window"
-    return options.fallback or settings.long_history or settings.fallback
+    wanted, own = asked.options, settings.long_history
+    if own is None and settings.fallback is None and asked.policy.upstream_model:
+        own = "window"
+    if wanted.long_history is not None or own == "window":
+        return wanted.long_history or "window"
+    return wanted.fallback or own or fallback_of(asked, settings)
 
 
 class LongHistoryScorer:

@@ -3,11 +3,16 @@
 from dataclasses import dataclass
 
 from qnet.decision.decision import Decision
-from qnet.errors import HistoryTooLongError, MalformedHistoryError
+from qnet.errors import (
+    HistoryTooLongError,
+    InvalidRequestError,
+    MalformedHistoryError,
+    UnknownModelError,
+)
 from qnet.types import History, Sampling
 from server.guidance.readable_view import ReadableView
 from server.messages.schemas import StepOptions
-from server.q_models.build import ServedPolicy
+from server.q_models.policies import ServedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,7 @@ class GuidedStepRequest:
             can.
         view: what Q models can read of such a history; None if they can read nothing of it.
         too_long: the history is too long for the Q model, and so is every window that may be read.
+        no_q_model: no Q model is named, and why.
     """
 
     policy: ServedPolicy
@@ -32,11 +38,18 @@ class GuidedStepRequest:
     unreadable: MalformedHistoryError | None = None
     view: ReadableView | None = None
     too_long: HistoryTooLongError | None = None
+    no_q_model: UnknownModelError | None = None
+
+    @property
+    def obstacle(self) -> InvalidRequestError | None:
+        """Why no candidate can be judged for this history; None if they can."""
+        unreadable = self.unreadable if self.view is None else None
+        return self.no_q_model or self.too_long or unreadable
 
     @property
     def blind(self) -> bool:
-        """True if the Q model cannot judge candidates for this history."""
-        return self.too_long is not None or (self.unreadable is not None and self.view is None)
+        """True if no Q model can judge candidates for this history."""
+        return self.obstacle is not None
 
 
 @dataclass(frozen=True, slots=True)

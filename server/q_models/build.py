@@ -9,31 +9,37 @@ from pathlib import Path
 from time import time
 from typing import Final
 
+import structlog
+
 from qnet.device.device_loss import is_lost
 from qnet.device.device_thread import DeviceThread
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
 from qnet.models.hub import model_folder
 from qnet.models.loading import embedded_path
-from qnet.models.manifest import Manifest, content_sha256
-from qnet.native import DialectName
+from qnet.models.manifest import content_sha256
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qnet.scoring.scripted import ScriptedScorer
 from qnet.support.extras import MODELS, extra_named
-from qnet.types import Policy, TaskMarker
 from server.observability.metrics import Metrics
 from server.observability.tracing import build_tracing
 from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
 from server.q_models.judge import build_judge, check_judges, is_judge
+from server.q_models.no_q_model import build_no_q_model, unguided_policies
+from server.q_models.policies import (
+    ServedPolicy,
+    build_paraphraser,
+    build_upstreams,
+    named_policy,
+)
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from server.q_models.remote_classifier import build_classify_source
 from server.q_models.score_cache import ScoreCache
-from server.q_models.served import ServedQModel, Source
+from server.q_models.served import ServedQModel, source_of
 from server.q_models.thresholds import check_thresholds
 from server.q_models.vllm_trunk import build_vllm_scorer_source, check_servers, server_of
 from server.redis.client import RedisLink
-from server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings
-from server.upstreams.build import build_upstream, check_policies
+from server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE, SCRIPTED, Settings
+from server.upstreams.build import check_policies
 
 DEMO_Q = {
     "Action: put": 0.95,
@@ -44,35 +50,12 @@ DEMO_Q = {
 }
 """Q-values of the scripted Q model for the replies of the scripted policy and of the demo."""
 
+_log = structlog.get_logger(__name__)
+
 _VERSION_DIGITS: Final = 12
 _FAKE_VERSION: Final = "0"
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,7}")
 _SHADOW_END_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServedPolicy:
-    """A policy and the metadata of its checkpoint.
-
-    Attributes:
-        context: context length in tokens; None for a fake or an upstream.
-        manifest: None for a fake, an upstream or a folder that is not a QGuide checkpoint.
-        upstream_model: the model's name at its upstream; None if it runs in this process.
-        dialect: in which its upstream is asked.
-    """
-
-    name: str
-    model: Policy
-    source: Source
-    context: int | None = None
-    manifest: Manifest | None = None
-    upstream_model: str | None = None
-    dialect: DialectName = "chat"
-
-    @property
-    def task_markers(self) -> tuple[TaskMarker, ...]:
-        """Markers of the task in a first user message, if its checkpoint has any."""
-        return self.manifest.task_markers if self.manifest else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +68,7 @@ class Models:
         upstreams: all upstreams, including the default policy if it is one.
         started_at: Unix time in seconds.
         unknown_is_default: find the default policy under any unknown name.
+        q_model_named: the settings name a Q model.
     """
 
     runtime: Runtime
@@ -94,6 +78,7 @@ class Models:
     upstreams: tuple[ServedPolicy, ...] = ()
     started_at: int = field(default_factory=lambda: int(time()))
     unknown_is_default: bool = False
+    q_model_named: bool = True
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -139,6 +124,17 @@ class Models:
                 f"there is no policy {name!r}; this server has {', '.join(policies)}"
             )
         return policies.get(name) or of_model[0]
+
+    def q_model_for(self, policy: ServedPolicy, named: str | None) -> str | None:
+        """Name of the Q model of a policy's step; None is the default.
+
+        The embedded Q model knows one text game. Unless somebody names it, it judges only what the
+        embedded policy draws.
+        """
+        default = self.q_models.routes.aliases.get(DEFAULT, {})
+        if named or self.q_model_named or policy.source == EMBEDDED or EMBEDDED not in default:
+            return named
+        return NONE
 
     async def load(
         self, settings: Settings, folder: str, *, name: str, version: str | None, replacing: bool
@@ -200,15 +196,17 @@ def build_models(settings: Settings) -> Models:
         RoutingError: a name in the settings resolves to no Q model.
     """
     check_servers(settings)
-    check_judges(settings.judges, settings.q_models)
+    check_judges(settings.judges, settings.served_q_models)
     check_policies(settings)
     check_thresholds(settings)
     runtime = build_runtime(settings)
     try:
-        upstreams = _build_upstreams(settings)
-        policy = _named_policy(settings.policy, settings, runtime.thread, upstreams)
-        paraphraser = _build_paraphraser(settings, runtime.thread, upstreams)
+        upstreams = build_upstreams(settings)
+        policy = named_policy(settings.policy, settings, runtime.thread, upstreams)
+        paraphraser = build_paraphraser(settings, runtime.thread, upstreams)
         q_models = _build_q_models(settings, runtime, upstreams)
+        if unguided := unguided_policies(settings):
+            _log.warning(unguided)
         return Models(
             runtime,
             policy,
@@ -216,6 +214,7 @@ def build_models(settings: Settings) -> Models:
             paraphraser,
             upstreams,
             unknown_is_default=settings.unknown_models == "default",
+            q_model_named=bool(settings.q_models),
         )
     except QGuideError:
         runtime.thread.close()
@@ -247,7 +246,7 @@ def _build_q_models(
 ) -> QModels:
     q_models = QModels(runtime.metrics)
     with ExitStack() as refused:
-        for given, source in settings.q_models.items():
+        for given, source in settings.served_q_models.items():
             name, _, version = given.partition("@")
             model = _configured_q_model(
                 settings, runtime, upstreams, source, name=name, version=version or None
@@ -269,6 +268,8 @@ def _configured_q_model(
     version: str | None,
 ) -> ServedQModel:
     """The Q model of an entry of `q_models`."""
+    if source == NONE:
+        return build_no_q_model(settings, name=name, version=version)
     if not is_judge(source):
         return _open_q_model(settings, runtime, source, name=name, version=version)
     policies = [upstream.model for upstream in upstreams]
@@ -285,7 +286,7 @@ def _configured_q_model(
 def _aliases(settings: Settings) -> dict[str, Shares]:
     """The configured aliases and `default`, unless a Q model has that name."""
     aliases = dict(settings.aliases)
-    first, *others = map(plain_name, settings.q_models)
+    first, *others = map(plain_name, settings.served_q_models)
     if settings.default_q_model not in ("", DEFAULT):
         aliases[DEFAULT] = settings.default_q_model
     elif DEFAULT not in (first, *others):
@@ -339,61 +340,6 @@ def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str
         ):
             from server.q_models.local_models import build_local_source
 
-        origin = build_local_source(settings, folder, _source(source))
+        origin = build_local_source(settings, folder, source_of(source))
     assert origin.manifest is not None
     return content_sha256(folder, origin.manifest)[:_VERSION_DIGITS], origin
-
-
-def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
-    return tuple(
-        ServedPolicy(
-            name,
-            build_upstream(settings, name, upstream),
-            "upstream",
-            upstream_model=upstream.model,
-            dialect=upstream.dialect,
-        )
-        for name, upstream in settings.upstreams.items()
-    )
-
-
-def _named_policy(
-    named: str, settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
-) -> ServedPolicy:
-    """The upstream of that name, or else a policy in this process."""
-    for upstream in upstreams:
-        if upstream.name == named:
-            return upstream
-    return _build_policy(named, settings, thread)
-
-
-def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> ServedPolicy:
-    if named == SCRIPTED:
-        return ServedPolicy(SCRIPTED, ScriptedPolicy(), SCRIPTED)
-    folder = embedded_path("policy") if named == EMBEDDED else Path(named)
-    with extra_named(
-        f"the policy {named!r}, which would run in this process,",
-        MODELS,
-        otherwise=", or name an upstream (QGUIDE_UPSTREAMS and QGUIDE_POLICY)",
-    ):
-        from server.q_models.local_models import build_local_policy
-
-    policy, loaded = build_local_policy(settings, folder, thread)
-    source = _source(named)
-    name = EMBEDDED if source == EMBEDDED else loaded.name
-    return ServedPolicy(name, policy, source, policy.context, loaded.manifest)
-
-
-def _build_paraphraser(
-    settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
-) -> ServedPolicy | None:
-    """Build the policy that rewords tasks; "scripted" is a fake that paraphrases."""
-    if not settings.paraphraser:
-        return None
-    if settings.paraphraser == SCRIPTED:
-        return ServedPolicy(SCRIPTED, ScriptedParaphraser(), SCRIPTED)
-    return _named_policy(settings.paraphraser, settings, thread, upstreams)
-
-
-def _source(setting: str) -> Source:
-    return EMBEDDED if setting == EMBEDDED else "checkpoint"

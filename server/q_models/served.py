@@ -10,8 +10,14 @@ from qnet.judging.settings import JudgeSettings
 from qnet.models.manifest import Manifest
 from qnet.types import AsyncScorer, History, ScoreRequest
 from server.q_models.aliases import join
+from server.settings.settings import EMBEDDED
 
-Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstream"]
+Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstream", "none"]
+
+
+def source_of(setting: str) -> Source:
+    """Source of a model that a setting names as "embedded" or by its folder or hub name."""
+    return EMBEDDED if setting == EMBEDDED else "checkpoint"
 
 
 class ServedQModel(ABC):
@@ -22,6 +28,7 @@ class ServedQModel(ABC):
         manifest: None for a fake and for a judge.
         context: most tokens of history and candidate; None if unknown.
         judge: how a judge is asked; None for any other Q model.
+        refusal: why `none` scores nothing; "" for a Q model.
         scorer: scores requests.
         shadow_scorer: scores requests a second time, without charging anyone.
     """
@@ -45,6 +52,7 @@ class ServedQModel(ABC):
         self.manifest = manifest
         self.judge = judge
         self.context: int | None = None
+        self.refusal = ""
         self._holders = 0
         self._retired = False
 
@@ -136,6 +144,11 @@ class QModelLease:
     def judge(self) -> JudgeSettings | None:
         """Settings of a judge; None for any other Q model."""
         return self.model.judge
+
+    @property
+    def refusal(self) -> str:
+        """Why it scores nothing; "" for a Q model."""
+        return self.model.refusal
 
     @property
     def ranks(self) -> bool:

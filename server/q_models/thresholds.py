@@ -12,7 +12,7 @@ def check_thresholds(settings: Settings) -> None:
     Raises:
         ConfigError: a name is unknown, or the Q model is a judge that ranks.
     """
-    known = {name for q in settings.q_models for name in (q, plain_name(q))}
+    known = {name for q in settings.served_q_models for name in (q, plain_name(q))}
     for name, threshold in settings.thresholds.items():
         if name not in known and settings.models_dir is None:
             raise ConfigError(
@@ -33,6 +33,6 @@ def check_thresholds(settings: Settings) -> None:
 
 
 def _ranks(name: str, settings: Settings) -> bool:
-    sources = [s for q, s in settings.q_models.items() if name in (q, plain_name(q))]
+    sources = [s for q, s in settings.served_q_models.items() if name in (q, plain_name(q))]
     judge = settings.judges.get(name) or settings.judges.get(plain_name(name))
     return any(map(is_judge, sources)) and judge is not None and judge.mode == "rank"

@@ -25,7 +25,9 @@ def check_servers(settings: Settings) -> None:
     }
     for setting, servers in by_setting.items():
         for name in servers:
-            named = {q: s for q, s in settings.q_models.items() if name in (q, plain_name(q))}
+            named = {
+                q: s for q, s in settings.served_q_models.items() if name in (q, plain_name(q))
+            }
             if not named or SCRIPTED in named.values():
                 raise ConfigError(
                     f"QGUIDE_{setting} names {name!r}, which is "

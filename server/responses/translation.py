@@ -7,7 +7,7 @@ from qnet.types import DEFAULT_TEMPERATURE
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from server.chat.translation import read_request as read_chat_request
 from server.guidance.step_types import GuidedStepRequest
-from server.q_models.build import ServedPolicy
+from server.q_models.policies import ServedPolicy
 from server.responses.history import to_turns
 from server.responses.schemas import ResponsesRequest, TextFormat
 from server.responses.tools import to_chat_choice, to_chat_tools

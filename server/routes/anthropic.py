@@ -21,7 +21,7 @@ from server.errors.table import STATUSES
 from server.guidance.guided_step import GuidedStepService
 from server.guidance.native import as_it_came
 from server.guidance.step_types import GuidedStepRequest
-from server.q_models.build import ServedPolicy
+from server.q_models.policies import ServedPolicy
 from server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from server.settings.settings import Settings
 from server.streaming.event_stream import EventStream

@@ -9,8 +9,9 @@ from qnet.models.manifest import Manifest
 from server.chat.schemas import OpenAIErrorBody
 from server.errors.table import STATUSES
 from server.q_models.aliases import DEFAULT
-from server.q_models.build import Models, ServedPolicy
+from server.q_models.build import Models
 from server.q_models.judge import JudgeQModel
+from server.q_models.policies import ServedPolicy
 from server.q_models.schemas import JudgeCard, ModelCard, ModelList
 from server.q_models.served import ServedQModel
 from server.routes.dependencies import ModelsDep

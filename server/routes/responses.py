@@ -14,7 +14,7 @@ from server.errors.table import STATUSES
 from server.guidance.guided_step import GuidedStepService
 from server.guidance.native import as_it_came, native_answer
 from server.guidance.step_types import GuidedStepRequest
-from server.q_models.build import ServedPolicy
+from server.q_models.policies import ServedPolicy
 from server.responses.answers import ResponseEvent, ResponseObject
 from server.responses.output import finished, opened
 from server.responses.schemas import ResponsesRequest

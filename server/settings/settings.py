@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from qnet.decision.decide import Fallback
 from qnet.decision.history_window import LongHistory
 from qnet.decision.perturbation import DEFAULT_MAX_TOKENS
 from qnet.decision.prior import PriorBy
@@ -33,6 +34,7 @@ from server.settings.thresholds import ThresholdSettings
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
+NONE: Final = "none"
 DEFAULT_POLICY: Final = "default"
 VLLM: Final = "vllm"
 
@@ -110,12 +112,13 @@ class Settings(BaseSettings):
             for example `HF_TOKEN` for a gated model. No other variable of this server is passed.
         vllm_ready_s: longest time for vLLM to start.
         vllm_silent_s: vLLM is restarted if it does not answer health checks for this long.
-        q_models: `name` or `name@version` -> "embedded", "scripted", a checkpoint folder, or a
-            Hugging Face folder or hub name of any sequence classifier with one label, or
-            "judge:UPSTREAM" for a chat model that is prompted for scores. A name without a version
-            selects the first version listed. The default version is the first 12 digits of the
-            SHA-256 of the checkpoint's manifest, which identifies the checkpoint; a judge's begins
-            with `judge-`.
+        q_models: `name` or `name@version` -> "embedded", "scripted", a checkpoint folder, a Hugging
+            Face folder or hub name of any sequence classifier with one label, "judge:UPSTREAM" for
+            a chat model that is prompted for scores, or "none" for unguided steps. Without any, the
+            embedded policy has the embedded Q model, and every other policy none. A name without a
+            version selects the first version listed. The default version is the first 12 digits of
+            the SHA-256 of the checkpoint's manifest, which identifies the checkpoint; a judge's
+            begins with `judge-`.
         unknown_models: "default" serves the default to chat clients and rerankers whose `model` is
             unknown, for clients that insist on another service's names; "error" answers 404.
         vllm_trunks: `name@version`, or `name` for all of its versions -> the vLLM server that
@@ -192,10 +195,12 @@ class Settings(BaseSettings):
         prior: source of the prior: "votes", "likelihood" or "likelihood-per-token"; null is what
             the Q model was fitted with, or votes.
         fallback: answer if no Q is available: an error, or with "first" the likeliest candidate:
-            the one drawn most often, of equal ones the first.
+            the one drawn most often, of equal ones the first. The default is "first" for candidates
+            of an upstream and "error" for those of a policy in this process.
         long_history: answer if a history is longer than the Q model takes: "error", "first" for the
-            likeliest candidate, or "window" to score after the task and the newest turns that fit;
-            null takes the value of `fallback`. Where no window fits, `fallback` decides.
+            likeliest candidate, or "window" to score after the task and the newest turns that fit.
+            Without it `fallback` decides; if neither is set, it is "window" for candidates of an
+            upstream. Where no window fits, `fallback` decides.
         heartbeat_s: time between the keep-alive comments of a stream that is waiting.
         max_history_messages: maximum number of messages in a history; the model's context limits
             it too.
@@ -247,7 +252,7 @@ class Settings(BaseSettings):
     vllm_environment: tuple[str, ...] = ()
     vllm_ready_s: float = Field(default=1800.0, gt=0)
     vllm_silent_s: float = Field(default=60.0, gt=0)
-    q_models: dict[str, str] = Field(default_factory=lambda: {EMBEDDED: EMBEDDED}, min_length=1)
+    q_models: dict[str, str] = Field(default_factory=dict)
     unknown_models: Literal["error", "default"] = "error"
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     classifiers: dict[str, Classifier] = Field(default_factory=dict)
@@ -296,7 +301,7 @@ class Settings(BaseSettings):
     selection: SelectionName | None = None
     tau: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     prior: PriorBy | None = None
-    fallback: Literal["error", "first"] = "error"
+    fallback: Fallback | None = None
     long_history: LongHistory | None = None
     heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=1024, ge=1)
@@ -322,6 +327,14 @@ class Settings(BaseSettings):
     drain_delay_s: float = Field(default=2.0, ge=0)
     shutdown_timeout_s: int = Field(default=90, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    @property
+    def served_q_models(self) -> dict[str, str]:
+        """`q_models`, or what is served where none is named."""
+        if self.q_models:
+            return self.q_models
+        own = {EMBEDDED: EMBEDDED} if self.policy == EMBEDDED else {}
+        return own if own and not self.upstreams else own | {NONE: NONE}
 
     @property
     def tokens_per_forward(self) -> int:

@@ -26,7 +26,7 @@ import pytest
 from qnet.models.loading import embedded_path
 from server.chat.fake_openai import DEFAULT_REPLIES
 from tests.support.documents import blocks_of, pages, run_shell
-from tests.support.serving import ROOT, START_S, free_port, serving
+from tests.support.serving import ROOT, START_S, free_port, serving, serving_process
 from training.environments.contract import Subject, check_environment
 from training.environments.registry import environment_config
 from training.environments.replay_check import choose_branching
@@ -80,8 +80,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for name in ("shop-0042", "shop-0043"):
         shutil.copytree(embedded_path("qnet"), folder / "models" / name)
     with fake_upstream(folder) as upstream["url"]:
+        named = json.loads(shlex.split(variables["QGUIDE_Q_MODELS"])[0])
         environment = variables | {
             "QGUIDE_UPSTREAMS": json.dumps(upstreams),
+            # Pages about the server that `make serve` starts ask its Q model.
+            "QGUIDE_Q_MODELS": json.dumps({"embedded": "embedded", **named}),
             "QGUIDE_PARAPHRASER": "scripted",
             "QGUIDE_ADMIN": "true",
             "QGUIDE_MODELS_DIR": str(folder / "models"),
@@ -254,9 +257,12 @@ def test_environments_of_other_interfaces_keep_to_the_contract(
         assert choose_branching(suite).branching == "replay"
 
 
-def test_q_models_come_and_go(play: Play) -> None:
-    first, *_, last = play("docs/operate/q-models.md").answers
+def test_q_models_come_and_go_and_one_is_promoted(play: Play) -> None:
+    first, *answers, last = play("docs/operate/q-models.md").answers
     assert "shop@v2" in [card["id"] for card in first["q_models"]]
+    moves = [answer["aliases"]["default"] for answer in answers]
+    assert "shop@v3" in moves
+    assert last["aliases"]["default"] == "shop@v2"
     assert "shop@v3" not in [card["id"] for card in last["q_models"]]
 
 
@@ -275,3 +281,27 @@ def test_the_python_client_plays_an_episode_to_its_end(page: str, url: str, play
     path = f"{url}/v1/episodes/{names['episode'].episode_id}/outcome"
     assert httpx.post(path, json={"reward": 0.5}).json()["steps"] == 3
     assert httpx.post(path, json={"reward": 0.0}).status_code == 409
+
+
+def test_an_admin_key_promotes_a_q_model_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("no curl on PATH")
+    for name in ("shop-0042", "shop-0043"):
+        shutil.copytree(embedded_path("qnet"), tmp_path / "models" / name)
+    keys = tmp_path / "keys.json"
+    created = [sys.executable, "-m", "qguide", "keys", "create", "root", "--admin", "--file", keys]
+    said = subprocess.run(created, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    settings = {
+        "QGUIDE_KEYS_FILE": str(keys),
+        "QGUIDE_ADMIN": "true",
+        "QGUIDE_MODELS_DIR": str(tmp_path / "models"),
+    }
+    (key,) = re.findall(r"\bqg[\w-]{20,}", said)
+    monkeypatch.setenv("QGUIDE_KEY", key)
+    blocks = [block.text for block in blocks_of("docs/operate/q-models.md") if block.is_run]
+    with serving_process(tmp_path, environment=settings) as served:
+        for block in blocks:
+            for answer in _json_in(run_shell(block.replace(THERE, served.url), tmp_path)):
+                assert "error" not in answer, answer

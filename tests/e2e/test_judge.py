@@ -77,4 +77,4 @@ def test_the_judge_is_listed_as_one(guided: str) -> None:
     [policy], [judge] = listed["data"], listed["q_models"]
     assert (policy["kind"], policy["id"], policy["default"]) == ("policy", "fake-1", True)
     assert judge["source"] == "judge"
-    assert judge["id"].startswith("default@judge-")
+    assert judge["id"].startswith("judge@judge-")

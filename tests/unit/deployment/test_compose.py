@@ -63,6 +63,8 @@ def test_the_gpu_profile_draws_with_vllm_and_scores_on_the_gpu() -> None:
     assert upstream["url"] == "http://vllm:8000/v1"
     assert f"--served-model-name={upstream['model']}" in SERVICES["vllm"]["command"]
     assert environment["QGUIDE_DEVICE"] == "cuda"
+    served = Settings(policy=environment["QGUIDE_POLICY"], upstreams={"vllm": upstream})
+    assert served.served_q_models == {"none": "none"}, "the embedded Q model knows one text game"
     for name in ("server-gpu", "vllm"):
         (device,) = SERVICES[name]["deploy"]["resources"]["reservations"]["devices"]
         assert device["capabilities"] == ["gpu"]

@@ -14,7 +14,8 @@ from qnet.types import CachingScorer, Policy, TaskMarker
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
 from server.observability.metrics import Metrics
-from server.q_models.build import Models, ServedPolicy, build_models
+from server.q_models.build import Models, build_models
+from server.q_models.policies import ServedPolicy
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from server.settings.settings import SCRIPTED, Settings, Upstream
 from tests.support.tiny_models import CONTEXT, policy_model, q_model

@@ -152,19 +152,14 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5, help="episodes per errand")
     parser.add_argument("--candidates", type=int, default=1, help="tool calls to choose from")
     parser.add_argument("--q-model", help="name or alias of the Q model that chooses")
-    parser.add_argument(
-        "--unguided", type=float, default=0.0, help="share of episodes that draw one candidate"
-    )
     parser.add_argument("--name", default="errand", help="beginning of the episodes' ids")
     given = parser.parse_args()
     client = OpenAI(base_url=f"{given.url}/v1", api_key="unused")
     first, end = (int(bound) for bound in given.errands.split(":"))
-    chance = random.Random(given.name)
     rewards = []
     for number, errand in enumerate(errands()[first:end], first):
         for time in range(given.times):
-            guided = chance.random() >= given.unguided
-            options: dict[str, Any] = {"num_candidates": given.candidates if guided else 1}
+            options: dict[str, Any] = {"num_candidates": given.candidates}
             if given.q_model:
                 options["q_model"] = given.q_model
             house = House(errand.thing, errand.person)

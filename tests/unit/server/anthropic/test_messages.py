@@ -168,18 +168,18 @@ def dead_scorer(settings: Settings) -> Models:
     return models
 
 
-def test_without_a_scorer_the_service_is_overloaded_or_unguided(
+def test_without_a_scorer_it_is_unguided_or_overloaded_where_that_was_asked_for(
     serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
 ) -> None:
     client = serve(settings_of(address[1]), dead_scorer)
-    response = post(client)
+    assert ask(client)["qguide"]["guided"] is False
+    response = post(client, qguide={"fallback": "error"})
     error = refusal(response, 503)
     assert (error["type"], error["details"]["error_code"]) == (
         "overloaded_error",
         "scorer_unavailable",
     )
     assert int(response.headers["Retry-After"]) >= 1
-    assert ask(client, qguide={"fallback": "first"})["qguide"]["guided"] is False
 
 
 def test_a_stream_has_named_events_and_the_guidance_first(guided: TestClient) -> None:

@@ -39,29 +39,32 @@ def dead_scorer(settings: Settings) -> Models:
     return models
 
 
-def test_without_a_scorer_the_first_candidate_comes_flagged_where_that_was_asked_for(
+def test_without_a_scorer_the_first_candidate_comes_flagged(
     serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
 ) -> None:
     client = serve(settings_of(address[1]), dead_scorer)
-    assert refusal(client, 503)["code"] == "scorer_unavailable"
-    answer = ask(client, qguide={"fallback": "first"})
+    assert refusal(client, 503, qguide={"fallback": "error"})["code"] == "scorer_unavailable"
+    answer = ask(client)
     assert answer["choices"][0]["message"]["content"] == DEFAULT_REPLIES[0]
     guidance = answer["qguide"]
     assert (guidance["guided"], guidance["reason"]) == (False, "fallback")
     assert "dead" in guidance["unguided_reason"] or "closed" in guidance["unguided_reason"]
     assert guidance["q_values"] is None
     assert 'qguide_unguided_total{q_model="demo@0"} 1.0' in client.get("/metrics").text
-    acted = client.post("/v1/act", json={"messages": [USER], "fallback": "first"}).json()
+    acted = client.post("/v1/act", json={"messages": [USER]}).json()
     assert (acted["guided"], acted["chosen"], acted["reason"]) == (False, 0, "fallback")
     assert {candidate["q_value"] for candidate in acted["candidates"]} == {None}
 
 
-def test_the_operator_may_ask_for_the_fallback_and_a_request_may_refuse_it(
+def test_the_operator_decides_on_the_fallback_and_a_request_before_the_operator(
     serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
 ) -> None:
     client = serve(settings_of(address[1], fallback="first"), dead_scorer)
     assert ask(client)["qguide"]["guided"] is False
     refusal(client, 503, qguide={"fallback": "error"})
+    strict = serve(settings_of(address[1], fallback="error"), dead_scorer)
+    refusal(strict, 503)
+    assert ask(strict, qguide={"fallback": "first"})["qguide"]["guided"] is False
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from server.app import create_app
 from server.context.request_context import open_account
 from server.observability.metered import MeteredPolicy
 from server.observability.metrics import Metrics
-from server.q_models.build import Models, ServedPolicy
+from server.q_models.build import Models
+from server.q_models.policies import ServedPolicy
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from tests.support.queues import until_waiting
 from tests.support.tiny_models import CONTEXT, WORDS, policy_model, q_model

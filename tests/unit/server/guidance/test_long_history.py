@@ -164,7 +164,8 @@ def test_a_judge_without_a_context_says_what_is_missing(
 ) -> None:
     upstream.fault, upstream.faults_after = "context", 1
     client = serve(judged(address[1]))
-    assert "give a judge a `context` in QGUIDE_JUDGES" in refused(client, turns(2))
+    said = refused(client, turns(2), fallback="error")
+    assert "give a judge a `context` in QGUIDE_JUDGES" in said
 
 
 def test_the_window_stays_where_it_begins_until_it_is_full(tiny: TestClient) -> None:
@@ -239,7 +240,7 @@ def test_a_task_that_does_not_fit_is_an_error_before_anything_is_drawn(
     served = Upstream.model_validate({"url": address[1], "model": "fake-1", "retries": 0})
     settings = SCORERS["qnet"](tmp_path)
     client = serve(settings.model_copy(update={"upstreams": {"demo": served}, "policy": "demo"}))
-    said = refused(client, [LONG_TASK, *turns(2)])
+    said = refused(client, [LONG_TASK, *turns(2)], fallback="error")
     assert "no window of it fits: its task (the system and first user messages) has" in said
     assert "QGUIDE_FALLBACK" in said
     assert upstream.asked == []
@@ -316,3 +317,20 @@ def test_a_window_is_counted_and_recorded(serve: Serve, tmp_path: Path) -> None:
         line for line in metrics.splitlines() if line.startswith("qguide_left_out_tokens_total")
     )
     assert float(tokens.rpartition(" ")[2]) == window["left_out_tokens"]
+
+
+def test_an_agent_of_an_upstream_gets_a_window_or_the_first_candidate_by_default(
+    serve: Serve, tmp_path: Path, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    served = Upstream.model_validate({"url": address[1], "model": "fake-1", "retries": 0})
+    settings = SCORERS["qnet"](tmp_path).model_copy(
+        update={"upstreams": {"demo": served}, "policy": "demo"}
+    )
+    client = serve(settings)
+    answer = act(client, turns(40), long_history=None)
+    assert (answer["guided"], answer["window"]["left_out_messages"] > 0) == (True, True)
+    answer = act(client, [LONG_TASK, *turns(2)], long_history=None)
+    assert (answer["guided"], len(answer["candidates"])) == (False, 1)
+    assert "no window of it fits" in answer["unguided_reason"]
+    strict = serve(settings.model_copy(update={"fallback": "error"}))
+    refused(strict, turns(40), long_history=None)

@@ -108,11 +108,11 @@ def test_an_unreadable_answer_is_a_502_or_the_first_candidate(
 ) -> None:
     client = serve(settings_of(address[1]))
     upstream.fault = "chatty"
-    failed = client.post("/v1/act", json=ACT)
+    failed = client.post("/v1/act", json=ACT | {"fallback": "error"})
     assert (failed.status_code, failed.json()["error"]["code"]) == (502, "judge_unreadable")
     assert "does not end in one number" in failed.json()["error"]["message"]
     assert "I should" not in failed.text, "it may quote the operator's prompt"
-    taken = client.post("/v1/act", json=ACT | {"fallback": "first"}).raise_for_status().json()
+    taken = client.post("/v1/act", json=ACT).raise_for_status().json()
     assert (taken["guided"], taken["chosen"]) == (False, 0)
     assert "does not end in one number" in taken["unguided_reason"]
     assert all(candidate["q_value"] is None for candidate in taken["candidates"])
@@ -134,7 +134,7 @@ def test_a_budget_that_does_not_come_back_names_no_time(
     serve: Serve, address: Address, upstream: FakeUpstream
 ) -> None:
     client = serve(settings_of(address[1], {"total_calls": 2}))
-    refused = client.post("/v1/act", json=ACT)
+    refused = client.post("/v1/act", json=ACT | {"fallback": "error"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "judge_budget")
     assert "Retry-After" not in refused.headers
 

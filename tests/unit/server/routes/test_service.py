@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from qguide.cli import app as cli
 from qnet.errors import CheckpointError, RoutingError
 from server.q_models.build import build_models
-from server.settings.settings import SCRIPTED, Settings
+from server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.unit.server.conftest import FAKES, Serve
 
 BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 3}
@@ -75,7 +75,7 @@ def test_metrics_count_requests_stages_and_tokens(client: TestClient) -> None:
 
 def test_metrics_tell_of_each_q_models_batches_tokens_and_cache(serve: Serve) -> None:
     # The embedded Q model, with a cache that holds nothing beyond a request.
-    client = serve(Settings(policy=SCRIPTED, cache_bytes=0))
+    client = serve(Settings(policy=SCRIPTED, q_models={"embedded": EMBEDDED}, cache_bytes=0))
     body = {"messages": BODY["messages"], "candidates": ["Action: look", "Action: inventory"]}
     answer = client.post("/v1/score", json=body).json()
     q_model = f"embedded@{answer['q_model_version']}"

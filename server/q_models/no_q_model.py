@@ -1,0 +1,76 @@
+"""`none`, the Q model of steps that no Q model guides.
+
+It stands where the settings name no Q model for a policy, and may be named itself, as the arm of a
+split whose episodes are the control. The embedded Q model was trained in one text game, so it is
+the default of the embedded policy alone.
+"""
+
+from typing import Final, NoReturn
+
+from qnet.errors import UnknownModelError
+from qnet.types import ScoreRequest
+from server.q_models.served import ServedQModel
+from server.settings.settings import EMBEDDED, NONE, Settings
+
+_VERSION: Final = "0"
+
+
+class NoQModel(ServedQModel):
+    """A Q model that refuses every score, for the same reason.
+
+    Args:
+        version: None takes "0".
+        reason: why there is no Q.
+    """
+
+    def __init__(self, name: str, version: str | None, reason: str) -> None:
+        super().__init__(name, version or _VERSION, NONE)
+        self.refusal = reason
+        self.scorer = self.shadow_scorer = _RefusingScorer(name, reason)
+
+    def close(self) -> None:
+        """Do nothing: it runs no thread."""
+
+    def _close_retired(self) -> None:
+        """Free nothing."""
+
+
+class _RefusingScorer:
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self._reason = reason
+
+    async def score(self, request: ScoreRequest) -> NoReturn:
+        """Raise the reason.
+
+        Raises:
+            UnknownModelError: always.
+        """
+        raise UnknownModelError(self._reason)
+
+
+def build_no_q_model(settings: Settings, *, name: str, version: str | None) -> NoQModel:
+    """Build the Q model `none`; its reason says what to do where it was not asked for."""
+    if settings.q_models:
+        reason = f"the Q model {name!r} scores nothing, and steps that name it are unguided"
+        return NoQModel(name, version, reason)
+    return NoQModel(name, version, _not_named(settings))
+
+
+def unguided_policies(settings: Settings) -> str:
+    """The policies that no Q model guides, and the remedy; "" if there are none."""
+    if settings.q_models or NONE not in settings.served_q_models:
+        return ""
+    own = settings.policy == EMBEDDED
+    names = ", ".join(settings.upstreams) if own else settings.policy
+    return f"{_not_named(settings)}; unguided: {names}"
+
+
+def _not_named(settings: Settings) -> str:
+    upstream = settings.policy if settings.policy in settings.upstreams else ""
+    judge = upstream or next(iter(settings.upstreams), "UPSTREAM")
+    return (
+        "no Q model is named for this policy, so nothing chooses among candidates; name one with "
+        f"--scorer (--scorer judge:{judge} asks that model for scores), in QGUIDE_Q_MODELS, or as "
+        "q_model of the request"
+    )

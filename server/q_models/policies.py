@@ -1,0 +1,93 @@
+"""Served policies: upstreams, checkpoints in this process, and fakes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qnet.device.device_thread import DeviceThread
+from qnet.models.loading import embedded_path
+from qnet.models.manifest import Manifest
+from qnet.native import DialectName
+from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
+from qnet.support.extras import MODELS, extra_named
+from qnet.types import Policy, TaskMarker
+from server.q_models.served import Source, source_of
+from server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from server.upstreams.build import build_upstream
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPolicy:
+    """A policy and the metadata of its checkpoint.
+
+    Attributes:
+        context: context length in tokens; None for a fake or an upstream.
+        manifest: None for a fake, an upstream or a folder that is not a QGuide checkpoint.
+        upstream_model: the model's name at its upstream; None if it runs in this process.
+        dialect: in which its upstream is asked.
+    """
+
+    name: str
+    model: Policy
+    source: Source
+    context: int | None = None
+    manifest: Manifest | None = None
+    upstream_model: str | None = None
+    dialect: DialectName = "chat"
+
+    @property
+    def task_markers(self) -> tuple[TaskMarker, ...]:
+        """Markers of the task in a first user message, if its checkpoint has any."""
+        return self.manifest.task_markers if self.manifest else ()
+
+
+def build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
+    """Build the policy of every upstream; nothing is sent before the first request."""
+    return tuple(
+        ServedPolicy(
+            name,
+            build_upstream(settings, name, upstream),
+            "upstream",
+            upstream_model=upstream.model,
+            dialect=upstream.dialect,
+        )
+        for name, upstream in settings.upstreams.items()
+    )
+
+
+def named_policy(
+    named: str, settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
+) -> ServedPolicy:
+    """The upstream of that name, or else a policy in this process."""
+    for upstream in upstreams:
+        if upstream.name == named:
+            return upstream
+    return _build_policy(named, settings, thread)
+
+
+def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> ServedPolicy:
+    if named == SCRIPTED:
+        return ServedPolicy(SCRIPTED, ScriptedPolicy(), SCRIPTED)
+    folder = embedded_path("policy") if named == EMBEDDED else Path(named)
+    with extra_named(
+        f"the policy {named!r}, which would run in this process,",
+        MODELS,
+        otherwise=", or name an upstream (QGUIDE_UPSTREAMS and QGUIDE_POLICY)",
+    ):
+        from server.q_models.local_models import build_local_policy
+
+    policy, loaded = build_local_policy(settings, folder, thread)
+    source = source_of(named)
+    name = EMBEDDED if source == EMBEDDED else loaded.name
+    return ServedPolicy(name, policy, source, policy.context, loaded.manifest)
+
+
+def build_paraphraser(
+    settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
+) -> ServedPolicy | None:
+    """Build the policy that rewords tasks; "scripted" is a fake that paraphrases."""
+    if not settings.paraphraser:
+        return None
+    if settings.paraphraser == SCRIPTED:
+        return ServedPolicy(SCRIPTED, ScriptedParaphraser(), SCRIPTED)
+    return named_policy(settings.paraphraser, settings, thread, upstreams)
