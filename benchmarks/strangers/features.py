@@ -7,7 +7,17 @@ from qnet.scoring.feature_q import FeatureScorer
 from training.data.records import TrajectoryRow
 from training.learning.advantage import Options
 from training.learning.episodes import episodes_of
-from training.learning.learner import learn
+from training.learning.learner import Learned, learn
+from training.licence.verdict import licence_of
+
+
+class LicensedScorer(FeatureScorer):
+    """The scorer with the temperature of its posterior and its licence."""
+
+    def __init__(self, learned: Learned) -> None:
+        super().__init__("features", learned.model)
+        self.tau = learned.tau
+        self.licence = licence_of(learned.evidence, learned.credit)
 
 
 class Features:
@@ -15,6 +25,6 @@ class Features:
 
     name = "features"
 
-    def fit(self, rows: Sequence[TrajectoryRow]) -> FeatureScorer:
+    def fit(self, rows: Sequence[TrajectoryRow]) -> LicensedScorer:
         """Learn Q from recorded episodes, by the options of `qguide learn`."""
-        return FeatureScorer(self.name, learn(episodes_of(rows), Options(), Hasher(b"strangers")))
+        return LicensedScorer(learn(episodes_of(rows), Options(), Hasher(b"strangers")))

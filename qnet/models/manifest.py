@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qnet.errors import CheckpointError
+from qnet.models.licence import Licence
 from qnet.rendering.version import FIRST_RENDERER_VERSION, RENDERER_VERSION
 from qnet.types import TaskMarker
 
@@ -90,6 +91,7 @@ class Manifest(BaseModel):
         trunk_sha256: hash of the weights that the trunk started from.
         data_sha256: hash of the training rows.
         lora: the merged adapters, if not all weights were trained; absent otherwise.
+        licence: its choices beside the agent's own; absent where nothing judged them.
         metrics: what training measured.
         prior: how to choose by Q and the policy's prior; absent: by Q alone.
         versions: of the packages that wrote it.
@@ -113,6 +115,7 @@ class Manifest(BaseModel):
     data_sha256: str = ""
     # Left out where it is None, so that earlier versions read the manifest, too.
     lora: MergedLora | None = Field(default=None, exclude_if=lambda lora: lora is None)
+    licence: Licence | None = Field(default=None, exclude_if=lambda licence: licence is None)
     metrics: dict[str, float] = Field(default_factory=dict)
     prior: PriorSection | None = Field(default=None, exclude_if=lambda prior: prior is None)
     versions: dict[str, str] = Field(default_factory=dict)

@@ -56,6 +56,16 @@ class Steps:
     last: NDArray[np.bool_]
     tasks: tuple[str, ...]
 
+    def where(self, chosen: NDArray[np.bool_]) -> "Steps":
+        """Some of the decisions, of whole episodes."""
+        return Steps(
+            self.states[chosen],
+            self.actions[chosen],
+            self.outcome[chosen],
+            self.last[chosen],
+            tuple(task for task, kept in zip(self.tasks, chosen, strict=True) if kept),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:

@@ -1,14 +1,88 @@
-"""Learns a Q model without a network from recorded episodes."""
+"""Learns a Q model without a network from recorded episodes, and judges it on held-back tasks.
 
-from collections.abc import Sequence
+It is judged by cross-fitting: each fifth of the tasks by a model of the other four. So every
+recorded episode counts as evidence, and the model that is kept has learned from all of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from qnet.features.hashing import Hasher
 from qnet.models.feature_q import FeatureQ, feature_q_of
-from training.learning.advantage import Options, fit, steps_of
-from training.learning.episodes import Episode
+from training.learning.advantage import Fit, Options, Steps, fit, steps_of
+from training.learning.episodes import Episode, folds_of
+from training.learning.recorded import recorded_decisions
+from training.licence.credit import Credit, credit_of
+from training.licence.evidence import Evidence, HeldBackDecision, evidence_of
 
 
-def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> FeatureQ:
-    """The Q model of these episodes."""
-    found = fit(steps_of(episodes, hasher), options)
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A Q model and what was found on tasks that it had not learned from.
+
+    Attributes:
+        tau: temperature of its posterior. As fitted on held-back decisions where those show a
+            gain; else the size of a usual advantage, which then weighs as much as e votes to one.
+    """
+
+    model: FeatureQ
+    evidence: Evidence
+    credit: Credit
+    tau: float
+
+
+def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Learned:
+    """The Q model of these episodes, judged.
+
+    Raises:
+        ConfigError: there is no episode with an action.
+    """
+    steps = steps_of(episodes, hasher)
+    held_back = _Judge(episodes, steps, options, hasher)
+    evidence = evidence_of(held_back.decisions())
+    usual = float(np.sqrt(np.mean(held_back.advantages**2)))
+    return Learned(
+        _model(fit(steps, options), hasher),
+        evidence,
+        held_back.credit(),
+        evidence.tau.tau if evidence.tau and evidence.licensed else usual,
+    )
+
+
+class _Judge:
+    """Predictions for each fold of tasks by a model of the others."""
+
+    def __init__(
+        self, episodes: Sequence[Episode], steps: Steps, options: Options, hasher: Hasher
+    ) -> None:
+        self._episodes = episodes
+        self._steps = steps
+        self._hasher = hasher
+        self._of_episode = folds_of([episode.task for episode in episodes])
+        self._of_step = np.repeat(self._of_episode, [len(e.actions) for e in episodes])
+        self.advantages = np.zeros(len(steps.outcome))
+        self._values = np.zeros(len(steps.outcome))
+        self._fits: dict[int, Fit] = {}
+        for fold in sorted(set(self._of_episode)) if len(set(self._of_episode)) > 1 else ():
+            held = self._of_step == fold
+            found = fit(steps.where(~held), options)
+            self._fits[fold] = found
+            self.advantages[held] = steps.actions[held] @ found.advantages
+            self._values[held] = steps.states[held] @ found.values + found.mean
+
+    def decisions(self) -> Iterator[HeldBackDecision]:
+        """The decisions of every fold, valued by the others' model."""
+        for fold, found in self._fits.items():
+            mine = [e for e, f in zip(self._episodes, self._of_episode, strict=True) if f == fold]
+            yield from recorded_decisions(mine, _model(found, self._hasher).q_values)
+
+    def credit(self) -> Credit:
+        """Credit of preferred actions on every step."""
+        surprises = self._steps.outcome - self._values
+        return credit_of(self.advantages, surprises, self._steps.tasks)
+
+
+def _model(found: Fit, hasher: Hasher) -> FeatureQ:
     return feature_q_of(found.values, found.advantages, mean=found.mean, hasher=hasher)

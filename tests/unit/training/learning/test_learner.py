@@ -8,6 +8,7 @@ from qnet.types import History, Message
 from training.learning.advantage import Options, trace_returns
 from training.learning.episodes import Episode, folds_of
 from training.learning.learner import learn
+from training.licence.verdict import licence_of
 
 DRAWERS = ("red", "blue", "green")
 
@@ -35,7 +36,7 @@ def episodes(count: int, seed: int = 0) -> list[Episode]:
 def test_what_led_to_success_is_learned_for_tasks_that_were_not_recorded(
     thing: str, drawer: str
 ) -> None:
-    model = learn(episodes(120), Options(), Hasher(b"salt"))
+    model = learn(episodes(120), Options(), Hasher(b"salt")).model
     state = (Message("user", f"Find the {thing} of a new guest."),)
 
     q_values = model.q_values(state, tuple(map(opened, DRAWERS)))
@@ -45,7 +46,7 @@ def test_what_led_to_success_is_learned_for_tasks_that_were_not_recorded(
 
 def test_q_is_on_the_scale_of_the_outcomes() -> None:
     recorded = episodes(120)
-    model = learn(recorded, Options(), Hasher(b"salt"))
+    model = learn(recorded, Options(), Hasher(b"salt")).model
 
     means = [np.mean(model.q_values(e.states[0], tuple(map(opened, DRAWERS)))) for e in recorded]
 
@@ -55,7 +56,7 @@ def test_q_is_on_the_scale_of_the_outcomes() -> None:
 def test_equal_outcomes_leave_nothing_to_prefer() -> None:
     alike = [Episode(e.task, e.states, e.actions, 1.0) for e in episodes(20)]
 
-    q_values = learn(alike, Options(), Hasher(b"salt")).q_values(
+    q_values = learn(alike, Options(), Hasher(b"salt")).model.q_values(
         alike[0].states[0], tuple(map(opened, DRAWERS))
     )
 
@@ -75,3 +76,23 @@ def test_lambda_returns_mix_the_outcome_with_the_next_value() -> None:
 def test_episodes_of_one_task_are_in_one_fold() -> None:
     assert folds_of(["a", "b", "a", "c"], most=2) == [0, 1, 0, 0]
     assert folds_of(["a", "a"]) == [0, 0]
+
+
+def test_it_is_licensed_where_it_learned_and_not_where_outcomes_are_luck() -> None:
+    chance = Random(1)
+    luck = [
+        Episode(e.task, e.states, e.actions, float(chance.random() < 0.3)) for e in episodes(80)
+    ]
+
+    for recorded, granted in ((episodes(120), True), (luck, False)):
+        learned = learn(recorded, Options(), Hasher(b"salt"))
+        assert licence_of(learned.evidence, learned.credit).granted is granted
+
+
+def test_one_task_is_learned_from_and_not_judged() -> None:
+    recorded = [Episode("one", e.states, e.actions, e.reward) for e in episodes(10)]
+
+    learned = learn(recorded, Options(), Hasher(b"salt"))
+
+    assert learned.evidence.decisions == 0
+    assert not licence_of(learned.evidence, learned.credit).granted

@@ -1,0 +1,120 @@
+import math
+from random import Random
+
+import numpy as np
+import pytest
+
+from training.licence.credit import credit_of
+from training.licence.evidence import HeldBackDecision, evidence_of
+from training.licence.verdict import licence_of
+
+EVEN = (math.log(0.5), math.log(0.5))
+
+
+def decision(
+    task: str, *, q_is_right: bool, log_prior: tuple[float, ...] = EVEN
+) -> HeldBackDecision:
+    q_values = (0.9, 0.1) if q_is_right else (0.1, 0.9)
+    return HeldBackDecision(task, q_values, log_prior, ((1.0,), (0.0,)))
+
+
+def test_a_q_model_that_is_right_is_licensed_with_its_gain() -> None:
+    licence = licence_of(evidence_of([decision(f"{n}", q_is_right=n % 8 > 0) for n in range(80)]))
+
+    assert licence.granted
+    assert licence.gain == pytest.approx(70 / 80 - 0.5)
+    assert licence.choosers["draw"].outcome == pytest.approx(0.5)
+    assert licence.choosers["q"].pair_accuracy == pytest.approx(70 / 80)
+    assert licence.choosers["oracle"].outcome == 1.0
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2])
+def test_a_q_model_at_or_below_chance_is_not_licensed(share: float) -> None:
+    chance = Random(0)
+    decisions = [decision(f"{n}", q_is_right=chance.random() < share) for n in range(80)]
+
+    licence = licence_of(evidence_of(decisions))
+
+    assert not licence.granted
+    assert "not shown to be above the agent's own" in licence.reason
+
+
+def test_chance_is_licensed_in_few_of_many_trainings() -> None:
+    granted = 0
+    for seed in range(100):
+        chance = Random(seed)
+        decisions = [decision(f"{n}", q_is_right=chance.random() < 0.5) for n in range(40)]
+        granted += licence_of(evidence_of(decisions)).granted
+
+    assert granted <= 8
+
+
+def test_what_the_votes_know_already_is_no_gain() -> None:
+    known = (math.log(0.8), math.log(0.2))
+    decisions = [decision(f"{n}", q_is_right=True, log_prior=known) for n in range(40)]
+
+    evidence = evidence_of(decisions)
+
+    assert evidence.choosers["votes"].outcome == 1.0
+    assert evidence.gain == 0.0
+    assert not evidence.licensed
+
+
+def test_too_few_decisions_say_how_many_are_missing() -> None:
+    licence = licence_of(evidence_of([decision(f"{n}", q_is_right=True) for n in range(4)]))
+
+    assert not licence.granted
+    assert licence.missing_decisions == 6
+
+
+def test_decisions_without_a_difference_inform_about_nothing() -> None:
+    alike = HeldBackDecision("a", (0.9, 0.1), EVEN, ((1.0,), (1.0,)))
+
+    evidence = evidence_of([alike])
+
+    assert evidence.decisions == 0
+    assert not licence_of(evidence).granted
+
+
+def test_a_task_of_many_decisions_counts_once() -> None:
+    many = [decision("often", q_is_right=False) for _ in range(100)]
+    few = [decision(f"{n}", q_is_right=True) for n in range(9)]
+
+    evidence = evidence_of([*many, *few])
+
+    assert evidence.choosers["q"].outcome == pytest.approx(0.9)
+
+
+def test_the_ceiling_is_the_agreement_of_two_halves_of_the_outcomes() -> None:
+    sure = HeldBackDecision("a", (1.0, 0.0), EVEN, ((1.0, 1.0), (0.0, 0.0)))
+    luck = HeldBackDecision("b", (1.0, 0.0), EVEN, ((1.0, 0.0, 1.0), (0.0, 1.0)))
+
+    assert evidence_of([sure]).ceiling == 1.0
+    assert evidence_of([luck]).ceiling == 0.0
+
+
+def test_credit_is_the_correlation_of_advantage_and_surprise() -> None:
+    advantages = np.array([1.0, -1.0, 1.0, -1.0] * 20)
+    tasks = [f"{n}" for n in range(40) for _ in range(2)]
+
+    assert credit_of(advantages, advantages, tasks).correlation == pytest.approx(1.0)
+    assert credit_of(advantages, -advantages, tasks).interval[1] < 0
+
+
+def test_credit_by_chance_grants_nothing() -> None:
+    granted = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        tasks = [f"{n}" for n in range(40) for _ in range(5)]
+        luck = np.repeat(rng.normal(size=40), 5)
+        credit = credit_of(rng.normal(size=200), luck, tasks)
+        granted += licence_of(evidence_of([]), credit).granted
+
+    assert granted <= 8
+
+
+def test_nothing_known_has_no_credit() -> None:
+    credit = credit_of(np.zeros(4), np.ones(4), ["a", "a", "b", "b"])
+
+    assert credit.correlation == 0.0
+    assert not licence_of(evidence_of([]), credit).granted

@@ -1,0 +1,250 @@
+"""Evidence for a licence: choices of a Q model beside the agent's own, on decisions it never saw.
+
+    outcome(chooser) = mean over tasks of the mean outcome of its choices
+
+The agent's own choice is one draw, or the candidate that was drawn most often, whichever is better.
+A licence is granted if the 95 % interval, by task, of posterior − own choice lies above 0. The
+posterior's temperature is fitted on the other half of the tasks, so that the fit is not judged by
+the decisions that it was chosen on.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+
+from training.algorithms.posterior_temperature import (
+    FEWEST_DECISIONS,
+    TauFit,
+    ValuedDecision,
+    fit_tau,
+)
+from training.evaluation.statistics import bootstrap_interval, clustered_mean_interval
+
+RESAMPLES: Final = 2_000
+_SEED: Final = 0
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBackDecision:
+    """One state of a held-back task, and all outcomes that were seen after each candidate.
+
+    Attributes:
+        q_values, log_prior: one per distinct candidate.
+        outcomes: of each candidate, at least one.
+    """
+
+    task: str
+    q_values: Sequence[float]
+    log_prior: Sequence[float]
+    outcomes: Sequence[Sequence[float]]
+
+    @property
+    def valued(self) -> ValuedDecision:
+        """The decision with each candidate's mean outcome."""
+        means = tuple(fmean(own) for own in self.outcomes)
+        return ValuedDecision(self.task, tuple(self.q_values), tuple(self.log_prior), means)
+
+
+@dataclass(frozen=True, slots=True)
+class ChooserFigures:
+    """Figures of one way to choose.
+
+    Attributes:
+        outcome: expected outcome of its choices, and its 95 % interval by task.
+        regret: outcome of the best candidate in hindsight, minus that.
+        pair_accuracy: share of pairs with different outcomes that it has in the right order, where
+            chance is 0.5, and its interval; None for a choice that orders nothing.
+    """
+
+    outcome: float
+    interval: Interval
+    regret: float
+    pair_accuracy: float | None = None
+    pair_interval: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A Q model beside the agent's own choice on held-back decisions.
+
+    Attributes:
+        decisions: whose candidates differ in outcome; others inform about nothing.
+        tasks: of those decisions.
+        pairs: of candidates with different outcomes.
+        choosers: figures of `draw`, `votes`, `q`, `posterior` and `oracle`, in this order.
+        gain: outcome of the posterior minus that of the agent's own choice, and its interval.
+        ceiling: agreement of the labels with themselves: share of pairs that one half of the
+            outcomes orders as the other half does; None where candidates were seen once.
+        tau: the fit on all decisions.
+    """
+
+    decisions: int
+    tasks: int
+    pairs: int
+    choosers: Mapping[str, ChooserFigures]
+    gain: float
+    gain_interval: Interval
+    ceiling: float | None
+    tau: TauFit | None
+
+    @property
+    def licensed(self) -> bool:
+        """True if the Q model beats the agent's own choice."""
+        return self.decisions >= FEWEST_DECISIONS and self.gain_interval[0] > 0
+
+    @property
+    def missing_decisions(self) -> int | None:
+        """About how many further decisions would show the gain, if it is real; None if it is not.
+
+        The width of the interval falls with the square root of their number.
+        """
+        if self.licensed:
+            return 0
+        if self.decisions < FEWEST_DECISIONS:
+            return FEWEST_DECISIONS - self.decisions
+        half_width = self.gain - self.gain_interval[0]
+        if self.gain <= 0:
+            return None
+        return math.ceil(self.decisions * ((half_width / self.gain) ** 2 - 1))
+
+
+def evidence_of(decisions: Iterable[HeldBackDecision]) -> Evidence:
+    """The figures on all decisions whose candidates differ in outcome."""
+    informing = [one for one in decisions if one.valued.informs]
+    if not informing:
+        return Evidence(0, 0, 0, {}, 0.0, (0.0, 0.0), None, None)
+    valued = [one.valued for one in informing]
+    fitted = fit_tau(valued)
+    outcomes = _outcomes(valued, fitted)
+    means = {name: _by_task(valued, own) for name, own in outcomes.items()}
+    own = max(("draw", "votes"), key=lambda name: fmean(means[name]))
+    gains = [p - o for p, o in zip(means["posterior"], means[own], strict=True)]
+    pairs = [pair for one in valued for pair in _pairs(one)]
+    return Evidence(
+        decisions=len(informing),
+        tasks=len(means["draw"]),
+        pairs=len(pairs),
+        choosers={
+            name: _figures(name, means, pairs, tau=fitted.tau if fitted else 0.0) for name in means
+        },
+        gain=fmean(gains),
+        gain_interval=_interval(gains),
+        ceiling=_ceiling(informing),
+        tau=fitted,
+    )
+
+
+def _outcomes(valued: Sequence[ValuedDecision], fitted: TauFit | None) -> dict[str, list[float]]:
+    """Outcome of each decision by each chooser."""
+    taus = dict(_taus_of_tasks(valued)) if fitted else {}
+    return {
+        "draw": [_drawn(one) for one in valued],
+        "votes": [_likeliest(one) for one in valued],
+        "q": [one.outcome(0.0) for one in valued],
+        "posterior": [one.outcome(taus.get(one.task, 0.0)) for one in valued],
+        "oracle": [max(one.outcomes) for one in valued],
+    }
+
+
+def _taus_of_tasks(valued: Sequence[ValuedDecision]) -> Iterator[tuple[str, float]]:
+    """For each task the temperature that the other half of the tasks fits; 0 where it cannot."""
+    tasks = list(dict.fromkeys(one.task for one in valued))
+    for half in (tasks[::2], tasks[1::2]):
+        others = fit_tau([one for one in valued if one.task not in set(half)])
+        yield from ((task, others.tau if others else 0.0) for task in half)
+
+
+def _likeliest(one: ValuedDecision) -> float:
+    """Outcome of the likeliest candidate, the mean over those that tie."""
+    return ValuedDecision(one.task, one.log_prior, one.log_prior, one.outcomes).outcome(0.0)
+
+
+def _drawn(one: ValuedDecision) -> float:
+    """Expected outcome of one draw of the policy."""
+    weights = [math.exp(log) for log in one.log_prior]
+    return fmean(one.outcomes, weights=weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Margins by which Q and the log prior prefer the candidate of the better outcome."""
+
+    task: str
+    q: float
+    log_prior: float
+
+
+def _pairs(one: ValuedDecision) -> Iterator[_Pair]:
+    for a, b in combinations(range(len(one.outcomes)), 2):
+        if one.outcomes[a] != one.outcomes[b]:
+            better, worse = (a, b) if one.outcomes[a] > one.outcomes[b] else (b, a)
+            yield _Pair(
+                one.task,
+                one.q_values[better] - one.q_values[worse],
+                one.log_prior[better] - one.log_prior[worse],
+            )
+
+
+def _figures(
+    name: str, means: Mapping[str, Sequence[float]], pairs: Sequence[_Pair], *, tau: float
+) -> ChooserFigures:
+    margin = {
+        "votes": lambda pair: pair.log_prior,
+        "q": lambda pair: pair.q,
+        "posterior": lambda pair: pair.q + tau * pair.log_prior,
+    }.get(name)
+    outcome, best = fmean(means[name]), fmean(means["oracle"])
+    accuracy, interval = _accuracy(pairs, margin) if margin and pairs else (None, None)
+    return ChooserFigures(outcome, _interval(means[name]), best - outcome, accuracy, interval)
+
+
+def _accuracy(pairs: Sequence[_Pair], margin: Callable[[_Pair], float]) -> tuple[float, Interval]:
+    """Share of the pairs in the right order, where a tie is half right, and its interval."""
+    of_task: dict[str, list[float]] = defaultdict(list)
+    for pair in pairs:
+        of_task[pair.task].append((float(np.sign(margin(pair))) + 1) / 2)
+    share = fmean(right for own in of_task.values() for right in own)
+    return share, clustered_mean_interval(
+        [sum(own) for own in of_task.values()],
+        [len(own) for own in of_task.values()],
+        np.random.default_rng(_SEED),
+        resamples=RESAMPLES,
+    )
+
+
+def _by_task(valued: Sequence[ValuedDecision], outcomes: Sequence[float]) -> list[float]:
+    """Mean of each task's decisions, the tasks in the order of first appearance."""
+    of_task: dict[str, list[float]] = defaultdict(list)
+    for one, outcome in zip(valued, outcomes, strict=True):
+        of_task[one.task].append(outcome)
+    return [fmean(own) for own in of_task.values()]
+
+
+def _interval(task_means: Sequence[float]) -> Interval:
+    return bootstrap_interval(task_means, np.random.default_rng(_SEED), resamples=RESAMPLES)
+
+
+def _ceiling(decisions: Sequence[HeldBackDecision]) -> float | None:
+    """Agreement of two halves of the outcomes on the order of pairs; a tie is half an agreement."""
+    agreed = [
+        (np.sign(first_a - first_b) * np.sign(second_a - second_b) + 1) / 2
+        for decision in decisions
+        for (first_a, second_a), (first_b, second_b) in combinations(_halves(decision), 2)
+        if first_a != first_b or second_a != second_b
+    ]
+    return float(fmean(agreed)) if agreed else None
+
+
+def _halves(decision: HeldBackDecision) -> Iterator[tuple[float, float]]:
+    """Mean outcome in each half, of the candidates that were seen at least twice."""
+    for own in decision.outcomes:
+        if len(own) > 1:
+            yield fmean(own[::2]), fmean(own[1::2])
