@@ -1,5 +1,6 @@
 """Printing of errors and of retries for all commands: the message without a traceback."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -13,6 +14,21 @@ from qnet.errors import ConfigError, QGuideError
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as in shells."""
 
+_OF_FILES = {
+    errno.EACCES: "allow it, or name another place",
+    errno.EDQUOT: "free space, and run the same command again",
+    errno.EEXIST: "name another place",
+    errno.EFBIG: "raise the limit of file sizes, and run the same command again",
+    errno.EIO: "look at the disk",
+    errno.EISDIR: "name a file",
+    errno.ENAMETOOLONG: "shorten the name",
+    errno.ENOSPC: "free space, and run the same command again",
+    errno.ENOTDIR: "name a folder",
+    errno.EPERM: "allow it, or name another place",
+    errno.EROFS: "name another place",
+}
+"""Errors of the machine's files that are no bugs, and their remedies."""
+
 GOES_ON = "interrupted; run the same command again to resume"
 
 
@@ -20,7 +36,9 @@ GOES_ON = "interrupted; run the same command again to resume"
 def shown_errors(
     *, config_status: int = 2, other_status: int = 1, interrupted: str = GOES_ON
 ) -> Iterator[None]:
-    """Print a `QGuideError` and exit. Any other exception is a bug and keeps its traceback.
+    """Print a `QGuideError`, or an error of the machine's files, and exit.
+
+    Any other exception is a bug and keeps its traceback.
 
     Retries meanwhile are printed by `RetryNotice`, at most one line in 30 seconds.
 
@@ -36,6 +54,11 @@ def shown_errors(
         exit_with(
             str(error), config_status if isinstance(error, ConfigError) else other_status, error
         )
+    except OSError as error:
+        if error.errno not in _OF_FILES:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        exit_with(f"{place}{error.strerror}; {_OF_FILES[error.errno]}", other_status, error)
     except KeyboardInterrupt:
         exit_with(interrupted, INTERRUPTED)
 

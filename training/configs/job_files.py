@@ -29,6 +29,8 @@ from training.environments.registry import (
 
 C = TypeVar("C", bound=BaseModel)
 
+_MOST_BYTES = 4 * 1024**2
+
 RENAMED = {
     "flat_trees": "constant_trees",
     "idle_steps": "noop_cost_steps",
@@ -150,17 +152,43 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file's tables.
 
     Raises:
-        ConfigError: there is no such file, or it is not TOML.
+        ConfigError: there is no such file, it is too large, or it is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:  # which may be a device without an end
+            content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; give --config an existing file") from error
+    if len(content) > _MOST_BYTES:
+        raise ConfigError(
+            f"{path} has more than {_MOST_BYTES:,} bytes, as no job file has; give another file"
+        )
+    try:
+        values = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}; correct it there") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply; flatten it") from error
+    for name, value in values.items():
+        _require_no_nul(name, value)
+    return values
+
+
+def _require_no_nul(name: str, value: object) -> None:
+    """Refuse a character that neither a path nor an argument of a process may hold."""
+    match value:
+        case str() if "\0" in value:
+            raise ConfigError(f"{name} = {value!r} has a NUL character; remove it")
+        case dict():
+            for field, inner in value.items():
+                _require_no_nul(f"{name}.{field}", inner)
+        case list():
+            for inner in value:
+                _require_no_nul(name, inner)
 
 
 def _set(values: dict[str, Any], name: str, value: object) -> None:
+    _require_no_nul(name, value)
     *tables, field = name.split(".")
     if not all((*tables, field)):
         raise ConfigError(f"--set {name!r}: part of the name is empty; write table.field=value")
@@ -177,7 +205,7 @@ def _set(values: dict[str, Any], name: str, value: object) -> None:
 def _parse(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
     return parsed["value"] if parsed.keys() == {"value"} else text
 

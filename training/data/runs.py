@@ -185,8 +185,10 @@ class JsonlWriter:
     def __init__(self, path: Path) -> None:
         """Open `path` for appending and remove a last line that a kill cut short."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._file = path.open("a+b")
-        self._drop_torn_line()
+        if path.is_file():  # a device may be read without an end
+            self._drop_torn_line()
 
     def _drop_torn_line(self) -> None:
         self._file.seek(0)
@@ -204,13 +206,23 @@ class JsonlWriter:
         texts = [
             row.model_dump_json() if isinstance(row, BaseModel) else json.dumps(row) for row in rows
         ]
-        written = self._file.write("".join(f"{text}\n" for text in texts).encode())
-        self._file.flush()
+        with self._named_errors():
+            written = self._file.write("".join(f"{text}\n" for text in texts).encode())
+            self._file.flush()
         return written
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with self._named_errors():
+            self._file.close()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Name the file in errors of writing, which say only that there is no room."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def __enter__(self) -> Self:
         """The writer itself."""

@@ -81,13 +81,17 @@ def read_task_trees(
             without any; "" is the only judge, None reads no scores.
 
     Raises:
-        ConfigError: there is no tree with an action, or no judge's score or several judges'.
-        RecordError: a row is not a valid tree, or a reward in it is out of bounds.
+        ConfigError: there is no tree with an action, no judge's score or several judges', or a
+            folder is named twice.
+        RecordError: a row is not a valid tree, stands in its file twice, or has a reward out of
+            bounds.
     """
     tasks: dict[str, dict[str, list[SearchRow]]] = defaultdict(lambda: defaultdict(list))
-    for folder in folders:
-        for row in read_rows(rows_path(folder), SearchRow):
+    for path, folder in _once_each(folders).items():
+        explored: dict[str, list[SearchRow]] = defaultdict(list)
+        for row in read_rows(path, SearchRow):
             _check_rewards(row, folder, min_reward=min_reward, max_reward=max_reward)
+            _check_it_is_new(row, folder, explored[row.task_id])
             if row.nodes:
                 tasks[whole_task_id(row)][opening_hash_of_row(row)].append(row)
     if not tasks:
@@ -115,6 +119,32 @@ def _task_tree(rows: Sequence[SearchRow], *, task_id: str) -> TaskTree:
 def _judged_tree(rows: Sequence[SearchRow], *, task_id: str, judge: str) -> TaskTree:
     tree, scores = judged_tree(rows, judge=judge)
     return TaskTree(rows[0].model_copy(update={"task_id": task_id}), tree, {}, scores)
+
+
+def _once_each(folders: Sequence[Path]) -> dict[Path, Path]:
+    """The folders by their files of rows.
+
+    Raises:
+        ConfigError: two have the same file.
+    """
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        path = rows_path(folder).resolve()
+        if path in found:
+            raise ConfigError(f"trees names {found[path]} and {folder}, the same rows; remove one")
+        found[path] = folder
+    return found
+
+
+def _check_it_is_new(row: SearchRow, folder: Path, before: list[SearchRow]) -> None:
+    """Refuse an exploration that a file holds twice; one draw, as of served episodes, may recur."""
+    if row.draws > 1:
+        if row in before:
+            raise RecordError(
+                f"{folder}, task {row.task_id}: the same exploration stands there twice; remove "
+                "one of its rows"
+            )
+        before.append(row)
 
 
 def _check_rewards(row: TreeRow, folder: Path, *, min_reward: float, max_reward: float) -> None:

@@ -19,6 +19,7 @@ from qnet.errors import RecordError
 from qnet.records import MAX_REWARD
 from qnet.types import History, Message
 from training.data.records import TrajectoryRow, rows_of
+from training.recordings.fields import Fields
 
 UNNAMED: Final = "recorded"
 """The `source` of an episode whose recording does not name the agent."""
@@ -124,17 +125,23 @@ def hash_of(messages: Sequence[Message]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_reward(record: Mapping[str, object], field: str, default: float | None) -> float:
-    """The reward that a record states: a number, or true for 1 and false for 0.
+def read_reward(record: Mapping[str, object], fields: Fields) -> float:
+    """The reward that a record states: a number; in a field that is named, true is 1 and false 0.
 
     Raises:
         RecordError: there is none and no default, or it is no number in range.
     """
+    field = fields.reward or "reward"
     value = record.get(field)
     if value is None:
-        if default is None:
+        if fields.default_reward is None:
             raise RecordError(f"it has no {field!r}; name another field, or a default reward")
-        return default
+        return fields.default_reward
+    if isinstance(value, bool) and not fields.reward:
+        raise RecordError(
+            f"{field!r} is {json.dumps(value)}; a reward is a number. If it says who succeeded, "
+            f"name it: --reward-key {field}"
+        )
     return to_reward(value, field)
 
 

@@ -106,7 +106,7 @@ def read_message_record(record: Mapping[str, object], fields: Fields) -> Recorde
     source = record.get("source", "")
     return build_episode(
         messages,
-        reward=read_reward(record, fields.reward or "reward", fields.default_reward),
+        reward=read_reward(record, fields),
         task_id=read_task_id(record, fields.tasks or _TASK_FIELDS),
         terminated=terminated is not False,
         source=source if isinstance(source, str) else "",

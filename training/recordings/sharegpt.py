@@ -53,7 +53,7 @@ def read_sharegpt_record(record: Mapping[str, object], fields: Fields) -> Record
         ignored = {index + 1 for index in ignored}
     return build_episode(
         messages,
-        reward=read_reward(record, fields.reward or "reward", fields.default_reward),
+        reward=read_reward(record, fields),
         task_id=read_task_id(record, fields.tasks or _TASK_FIELDS),
         ignored=ignored,
     )

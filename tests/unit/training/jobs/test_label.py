@@ -146,7 +146,7 @@ def test_runs_from_before_there_were_such_targets_have_the_same_configuration(
 def test_values_of_a_search_are_not_made_up(tmp_path: Path) -> None:
     plain = write_trees(tmp_path / "plain", golden_tree("two_ways_home"))
     one = searched("two_ways_home", [0.5] * 5)
-    twice = write_trees(tmp_path / "twice", one, one)
+    twice = write_trees(tmp_path / "twice", one, one.model_copy(update={"draws": one.draws + 1}))
     for number, trees in enumerate((plain, twice)):
         config = LabelConfig(trees=(trees,), output=tmp_path / str(number), target="mcts")
         with pytest.raises(ConfigError, match="not have the values of a single search"):
@@ -188,6 +188,29 @@ def test_trees_of_the_same_task_become_one(tmp_path: Path) -> None:
     together = label(tmp_path, LabelConfig(trees=(first, second), output=tmp_path / "together"))
     alone = label(tmp_path, LabelConfig(trees=(second,), output=tmp_path / "alone"))
     assert together == alone
+
+
+def test_a_row_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
+    tree = golden_tree("partial_rewards")
+    trees = write_trees(tmp_path / "trees", tree, tree)
+    with pytest.raises(RecordError, match=f"task {tree.task_id}.*stands there twice; remove one"):
+        run_label(LabelConfig(trees=(trees,), output=tmp_path / "out"))
+    once = write_trees(tmp_path / "once", tree)
+    with pytest.raises(ConfigError, match=r"the same rows; remove one"):
+        run_label(LabelConfig(trees=(once, once / "rows.jsonl"), output=tmp_path / "out"))
+
+
+def test_equal_episodes_and_equal_explorations_of_two_runs_are_no_mistake(tmp_path: Path) -> None:
+    tree = golden_tree("partial_rewards")
+    episode = tree.model_copy(update={"draws": 1})
+    trees = (
+        write_trees(tmp_path / "served", episode, episode),
+        write_trees(tmp_path / "one", tree),
+        write_trees(tmp_path / "other", tree),
+    )
+    again = label(tmp_path, LabelConfig(trees=trees, output=tmp_path / "out"))
+    once = LabelConfig(trees=(tmp_path / "one",), output=tmp_path / "out-of-one")
+    assert again == label(tmp_path, once)
 
 
 def test_a_killed_run_starts_over_and_comes_out_the_same(tmp_path: Path) -> None:

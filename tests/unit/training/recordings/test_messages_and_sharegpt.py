@@ -99,9 +99,15 @@ def test_without_a_task_id_the_first_messages_identify_the_task() -> None:
 
 
 @pytest.mark.parametrize(("said", "reward"), [(True, 1.0), (False, 0.0), (3, 3.0), (-0.5, -0.5)])
-def test_rewards_are_numbers_or_successes(said: object, reward: float) -> None:
-    row = record({"role": "assistant", "content": "A"}, reward=said)
-    assert read_message_record(row, Fields()).reward == reward
+def test_a_named_reward_is_a_number_or_a_success(said: object, reward: float) -> None:
+    row = record({"role": "assistant", "content": "A"}, solved=said)
+    assert read_message_record(row, Fields(reward="solved")).reward == reward
+
+
+def test_a_reward_that_nobody_named_is_a_number() -> None:
+    row = record({"role": "assistant", "content": "A"}, reward=True)
+    assert "'reward' is true; a reward is a number" in refusal(row)
+    assert "--reward-key reward" in refusal(row)
 
 
 def test_the_operator_names_the_fields() -> None:
