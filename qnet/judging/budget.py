@@ -1,9 +1,9 @@
-"""Budget of a judge: requests and tokens within an hour, and in total."""
+"""Budget of a judge: requests and tokens of each caller and of all, within an hour and in total."""
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
@@ -24,12 +24,46 @@ class _Count:
     tokens: int = 0
 
 
+@dataclass(slots=True)
+class _Use:
+    """Requests and tokens of one caller, or of all.
+
+    Attributes:
+        hour: those of the last hour, by minute.
+        calls, tokens: all of them.
+        admitted: requests that are set aside.
+    """
+
+    hour: deque[_Count] = field(default_factory=deque)
+    calls: int = 0
+    tokens: int = 0
+    admitted: int = 0
+
+    def add(self, now_s: float, *, calls: int = 0, tokens: int = 0) -> None:
+        """Count in the running minute."""
+        self.forget(now_s)
+        if not self.hour or self.hour[-1].start_s + _BUCKET_S <= now_s:
+            self.hour.append(_Count(now_s))
+        self.hour[-1].calls += calls
+        self.hour[-1].tokens += tokens
+        self.calls += calls
+        self.tokens += tokens
+
+    def forget(self, now_s: float) -> None:
+        """Drop minutes that ended an hour ago."""
+        while self.hour and self.hour[0].start_s + _BUCKET_S + _HOUR_S <= now_s:
+            self.hour.popleft()
+
+
 class JudgeBudget:
     """Requests and tokens of one judge, of one process. Not thread-safe.
 
     The requests of a step are admitted together or not at all, because the answers of some are of
     no use. A request counts when it is sent, its tokens when it is answered: so tokens may exceed
     their limit by those of the requests in flight.
+
+    A caller that has used up its hour leaves the others theirs, as long as the limits of all
+    callers together are not reached. Callers are never dropped: they are few.
 
     Args:
         clock: monotonic seconds.
@@ -41,11 +75,10 @@ class JudgeBudget:
         self._judge = judge
         self._settings = settings
         self._clock = clock
-        self._hour: deque[_Count] = deque()
-        self._total = _Count(clock())
-        self._admitted = 0
+        self._all = _Use()
+        self._of: defaultdict[str, _Use] = defaultdict(_Use)
 
-    def admit(self, requests: int) -> None:
+    def admit(self, requests: int, *, caller: str = "") -> None:
         """Set aside so many requests, each until it is sent or released.
 
         Raises:
@@ -53,41 +86,49 @@ class JudgeBudget:
         """
         if not requests:
             return
-        self._bucket()  # drops what is over
-        limits, total = self._settings, self._total
-        needed = self._admitted + requests
+        limits, everyone, own = self._settings, self._all, self._of[caller]
+        for use in (everyone, own):
+            use.forget(self._clock())
+        needed = everyone.admitted + requests
         # Of tokens a request needs at least one.
-        self._require("total_calls", limits.total_calls, [total.calls], needed, requests)
-        self._require("total_tokens", limits.total_tokens, [total.tokens], 1, 1)
-        calls = [count.calls for count in self._hour]
-        self._require("calls_per_hour", limits.calls_per_hour, calls, needed, requests, hourly=True)
-        tokens = [count.tokens for count in self._hour]
-        self._require("tokens_per_hour", limits.tokens_per_hour, tokens, 1, 1, hourly=True)
-        self._admitted += requests
+        self._require("total_calls", limits.total_calls, [everyone.calls], needed, requests)
+        self._require("total_tokens", limits.total_tokens, [everyone.tokens], 1, 1)
+        self._require_hour("total_", everyone, requests)
+        self._require_hour("", own, requests, caller=caller)
+        for use in (everyone, own):
+            use.admitted += requests
 
-    def send(self) -> None:
+    def send(self, *, caller: str = "") -> None:
         """Count one of the requests that were set aside as sent."""
-        self._admitted -= 1
-        self._bucket().calls += 1
-        self._total.calls += 1
+        self.release(1, caller=caller)
+        for use in (self._all, self._of[caller]):
+            use.add(self._clock(), calls=1)
 
-    def release(self, requests: int) -> None:
+    def release(self, requests: int, *, caller: str = "") -> None:
         """Give back requests that were set aside and will not be sent."""
-        self._admitted -= requests
+        for use in (self._all, self._of[caller]):
+            use.admitted -= requests
 
-    def spend(self, tokens: int) -> None:
+    def hand_over(self, *, to: str, of: str) -> None:
+        """Let one caller send a request that was set aside for another."""
+        self._of[of].admitted -= 1
+        self._of[to].admitted += 1
+
+    def spend(self, tokens: int, *, caller: str = "") -> None:
         """Count the tokens of an answered request."""
-        self._bucket().tokens += tokens
-        self._total.tokens += tokens
+        for use in (self._all, self._of[caller]):
+            use.add(self._clock(), tokens=tokens)
 
-    def _bucket(self) -> _Count:
-        """The running minute's count; minutes that ended an hour ago are dropped."""
-        now = self._clock()
-        while self._hour and self._hour[0].start_s + _BUCKET_S + _HOUR_S <= now:
-            self._hour.popleft()
-        if not self._hour or self._hour[-1].start_s + _BUCKET_S <= now:
-            self._hour.append(_Count(now))
-        return self._hour[-1]
+    def _require_hour(self, prefix: str, use: _Use, requests: int, *, caller: str = "") -> None:
+        """Require that the hourly limits of that prefix leave room."""
+        for what, needed, step in (
+            ("calls", use.admitted + requests, requests),
+            ("tokens", 1, 1),
+        ):
+            name = f"{prefix}{what}_per_hour"
+            used = [getattr(count, what) for count in use.hour]
+            limit = getattr(self._settings, name)
+            self._require(name, limit, used, needed, step, caller=caller, hour=use.hour)
 
     def _require(
         self,
@@ -97,7 +138,8 @@ class JudgeBudget:
         needed: int,
         step: int,
         *,
-        hourly: bool = False,
+        caller: str = "",
+        hour: Sequence[_Count] | None = None,
     ) -> None:
         """Require that a limit leaves room.
 
@@ -105,7 +147,8 @@ class JudgeBudget:
             used: so far; of an hourly limit, by minute.
             needed: room for this step and for what was set aside before it.
             step: room for this step alone.
-            hourly: room comes back with time.
+            caller: whose limit it is; "" for everybody's.
+            hour: the minutes of an hourly limit, whose room comes back with time; None for others.
         """
         excess = sum(used) + needed - limit
         if not limit or excess <= 0:
@@ -114,18 +157,20 @@ class JudgeBudget:
         remedy = "raise it and restart"
         if step > limit:
             remedy = f"ask for fewer candidates or {remedy}"
-        elif hourly:
-            wait_s = self._wait_s(used, excess)
+        elif hour is not None:
+            wait_s = self._wait_s(hour, used, excess)
             remedy = f"try again in {wait_s:.0f} s or raise it"
         more = f", and the step needs {step:,}" if step > 1 else ""
         raise JudgeBudgetError(
             f"judge {self._judge} has used {sum(used) + needed - step:,} of its {name} of "
-            f"{limit:,}{more}; {remedy}",
+            f"{limit:,}{f' for key {caller}' if caller else ''}{more}; {remedy}",
             retry_after_s=wait_s,
         )
 
-    def _wait_s(self, used: Sequence[int], excess: int) -> float:
+    def _wait_s(self, hour: Sequence[_Count], used: Sequence[int], excess: int) -> float:
         """Time until the minutes that used the excess are an hour old."""
         freed = accumulate(used)
         over = next((i for i, amount in enumerate(freed) if amount >= excess), len(used) - 1)
-        return self._hour[over].start_s + _HOUR_S + _BUCKET_S - self._clock()
+        now_s = self._clock()
+        # Where all of it is still to be sent, it will be in this minute.
+        return (hour[over].start_s if hour else now_s) + _HOUR_S + _BUCKET_S - now_s

@@ -65,6 +65,13 @@ class _Answer:
     cached: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A step that is being judged, and its caller."""
+
+    caller: str
+
+
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Question:
     """A question of the steps that are being judged.
@@ -76,7 +83,7 @@ class _Question:
     """
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
-    admitted_by: object | None = None
+    admitted_by: _Step | None = None
 
 
 _Read = Callable[[Candidate], tuple[float, ...]]
@@ -210,10 +217,10 @@ class Judge:
 
     async def _answers(self, texts: Sequence[History], read: _Read) -> list[_Answer]:
         """The answers to a step's questions, each of which is asked once, or none of them."""
-        salt = current_tenant().cache_salt
+        tenant = current_tenant()
+        salt, step = tenant.cache_salt, _Step(tenant.name)
         keys = [_text_hash(text, salt=salt) for text in texts]
         questions = [self._questions.setdefault(key, _Question()) for key in keys]
-        step = object()
         due = self._admit(step, dict(zip(keys, questions, strict=True)))
         try:
             return await all_of(
@@ -227,9 +234,9 @@ class Judge:
             for question in due:
                 if question.admitted_by is step:
                     question.admitted_by = None
-                    self._budget.release(1)
+                    self._budget.release(1, caller=step.caller)
 
-    def _admit(self, step: object, questions: Mapping[str, _Question]) -> list[_Question]:
+    def _admit(self, step: _Step, questions: Mapping[str, _Question]) -> list[_Question]:
         """The questions for which the step has set a request aside.
 
         It needs none for those that are known or that another step is asking.
@@ -241,7 +248,7 @@ class Judge:
             and question.admitted_by is None
             and not question.asking.locked()
         ]
-        self._budget.admit(len(due))
+        self._budget.admit(len(due), caller=step.caller)
         for question in due:
             question.admitted_by = step
         return due
@@ -251,8 +258,11 @@ class Judge:
             if known := self._known.get(key):
                 self.observe("cached", NOTHING)
                 return replace(known, cached=True)
+            caller = current_tenant().name
             if question.admitted_by is None:  # the step that was to ask it has failed
-                self._budget.admit(1)
+                self._budget.admit(1, caller=caller)
+            else:  # perhaps by a key of the same cache group
+                self._budget.hand_over(of=question.admitted_by.caller, to=caller)
             question.admitted_by = None
             drawn, spent = await self._drawn(text)
             try:
@@ -274,7 +284,8 @@ class Judge:
                 self.observe("failed", total_of(answered))
                 raise
             finally:
-                self._budget.spend(_tokens(total_of(answered)))
+                tokens = _tokens(total_of(answered))
+                self._budget.spend(tokens, caller=current_tenant().name)
         return drawn, total_of(answered)
 
     async def _draw_or_explain(self, question: History) -> Candidate:
@@ -305,7 +316,7 @@ class Judge:
         except UpstreamRefusedError as error:
             if not _may_mean_logprobs(error):
                 raise
-            self._budget.admit(1)
+            self._budget.admit(1, caller=current_tenant().name)
             drawn = await self._sample(question, {})
             self._takes_logprobs = False
             return drawn
@@ -313,7 +324,7 @@ class Judge:
     async def _sample(self, question: History, more: Mapping[str, object]) -> Candidate:
         asked = self.settings
         parameters: dict[str, Any] = {**asked.parameters, **more}
-        self._budget.send()
+        self._budget.send(caller=current_tenant().name)
         sampling = Sampling(asked.temperature, asked.max_tokens, parameters=parameters)
         [drawn] = await self._upstream.sample(question, n=1, sampling=sampling)
         return drawn

@@ -37,9 +37,12 @@ class JudgeSettings(BaseModel):
             the upstream takes, without windows.
         parallel: maximum number of requests at the same time for one step.
         cached_answers: number of answers kept; what is kept is not asked again.
-        calls_per_hour: maximum number of requests within an hour; 0 is no limit. A request that its
-            upstream's `retries` repeat counts once.
-        tokens_per_hour: maximum number of tokens read and generated within an hour; 0 is no limit.
+        calls_per_hour: maximum number of requests of each API key within an hour, or of all callers
+            without keys; 0 is no limit. A request that its upstream's `retries` repeat counts once.
+        tokens_per_hour: likewise for tokens read and generated.
+        total_calls_per_hour: maximum number of requests of all keys together within an hour; 0 is
+            no limit.
+        total_tokens_per_hour: likewise for tokens.
         total_calls: maximum number of requests of a process, counted as in `calls_per_hour`; 0 is
             no limit.
         total_tokens: maximum number of tokens read and generated for a process; 0 is no limit.
@@ -58,5 +61,7 @@ class JudgeSettings(BaseModel):
     cached_answers: int = Field(default=10_000, ge=0)
     calls_per_hour: int = Field(default=0, ge=0)
     tokens_per_hour: int = Field(default=0, ge=0)
+    total_calls_per_hour: int = Field(default=0, ge=0)
+    total_tokens_per_hour: int = Field(default=0, ge=0)
     total_calls: int = Field(default=0, ge=0)
     total_tokens: int = Field(default=0, ge=0)

@@ -12,9 +12,9 @@ def budget(clock: Clock, **limits: int) -> JudgeBudget:
     return JudgeBudget("j", JudgeSettings.model_validate(limits), clock=clock)
 
 
-def send(own: JudgeBudget) -> None:
-    own.admit(1)
-    own.send()
+def send(own: JudgeBudget, caller: str = "") -> None:
+    own.admit(1, caller=caller)
+    own.send(caller=caller)
 
 
 def test_requests_are_refused_until_the_hour_is_over() -> None:
@@ -85,3 +85,43 @@ def test_a_step_larger_than_a_limit_is_not_told_to_wait() -> None:
     with pytest.raises(JudgeBudgetError, match="fewer candidates or raise it") as error:
         budget(Clock(), calls_per_hour=2).admit(3)
     assert error.value.retry_after_s is None
+
+
+def test_a_key_that_has_used_up_its_hour_leaves_the_others_theirs() -> None:
+    own = budget(Clock(), calls_per_hour=2, tokens_per_hour=100)
+    for _ in range(2):
+        send(own, "eve")
+    with pytest.raises(JudgeBudgetError, match="used 2 of its calls_per_hour of 2 for key eve"):
+        send(own, "eve")
+    send(own, "ada")
+    own.spend(100, caller="ada")
+    with pytest.raises(JudgeBudgetError, match="tokens_per_hour of 100 for key ada"):
+        send(own, "ada")
+    send(own, "bob")
+
+
+@pytest.mark.parametrize("what", ["calls", "tokens"])
+def test_all_keys_together_have_an_hour_too(what: str) -> None:
+    clock = Clock()
+    own = budget(clock, **{f"total_{what}_per_hour": 2})
+    for key in ("ada", "bob"):
+        send(own, key)
+        own.spend(1, caller=key)
+    with pytest.raises(JudgeBudgetError, match=f"used 2 of its total_{what}_per_hour of 2;") as no:
+        send(own, "eve")
+    assert no.value.retry_after_s == pytest.approx(3660)
+    clock.now_s += 3660
+    send(own, "eve")
+
+
+def test_what_is_set_aside_counts_for_its_key_until_another_sends_it() -> None:
+    own = budget(Clock(), calls_per_hour=1)
+    own.admit(1, caller="ada")
+    with pytest.raises(JudgeBudgetError) as error:
+        own.admit(1, caller="ada")
+    assert error.value.retry_after_s == pytest.approx(3660)
+    own.hand_over(of="ada", to="bob")
+    own.send(caller="bob")
+    own.admit(1, caller="ada")
+    with pytest.raises(JudgeBudgetError, match="key bob"):
+        own.admit(1, caller="bob")

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from qnet.errors import ConfigError
 from qnet.judging.settings import JudgeSettings
 from qnet.records import OfferRow
+from server.access.keys import create_key
 from server.chat.fake_openai import FakeUpstream
 from server.q_models.build import build_models
 from server.settings.settings import SCRIPTED, Settings, Upstream
@@ -128,6 +129,25 @@ def test_a_spent_budget_is_a_503_that_says_when_to_come_back(
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "judge_budget")
     assert int(refused.headers["Retry-After"]) > 3000
     assert score(client)["usage"]["judge"]["cached_calls"] == 3, "what is known costs nothing"
+
+
+def test_a_key_that_has_used_up_the_judges_hour_leaves_another_its_own(
+    serve: Serve, address: Address, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    keys = {name: create_key(tmp_path / "keys.json", name) for name in ("eve", "ada")}
+    limits = {"calls_per_hour": 3, "total_calls_per_hour": 100}
+    client = serve(settings_of(address[1], limits, keys_file=tmp_path / "keys.json"))
+
+    def ask(key: str, *said: str) -> Any:
+        body = {"messages": [TASK], "candidates": said}
+        return client.post("/v1/score", json=body, headers={"X-API-Key": keys[key]})
+
+    assert ask("eve", *SAID).status_code == 200
+    refused = ask("eve", "Action: dance")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "judge_budget")
+    assert "calls_per_hour of 3 for key eve" in refused.json()["error"]["message"]
+    assert int(refused.headers["retry-after"]) > 3000
+    assert ask("ada", *SAID).status_code == 200
 
 
 def test_a_budget_that_does_not_come_back_names_no_time(
