@@ -15,7 +15,8 @@ from random import Random
 from typing import Any
 
 from qnet.decision.decide import Guidance
-from qnet.decision.selection import TieBreak
+from qnet.decision.prior import PriorBy
+from qnet.decision.selection import DEFAULT_TAU, TieBreak
 from qnet.errors import ConfigError
 from qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from training.rollouts.episode import (
@@ -41,6 +42,8 @@ class Play:
         tie_break: reply to choose among those of equal Q: the first drawn, the one drawn most
             often, or the one that the policy finds most likely.
         max_steps: actions after which an episode is cut off.
+        tau: temperature of Q in q-posterior.
+        prior: source of its prior.
     """
 
     candidates: int = 5
@@ -48,6 +51,8 @@ class Play:
     greedy_candidate: bool = False
     tie_break: TieBreak = "first"
     max_steps: int = 40
+    tau: float = DEFAULT_TAU
+    prior: PriorBy = "votes"
 
     @property
     def drawing(self) -> Sampling:
@@ -183,6 +188,23 @@ def q_guided(play: Play, seed: int, task_id: str, *, trajectory: int = 0) -> Age
     sampling_at = seeded(play.drawing, seed, task_id, *parts)
     return guided_agent(
         lambda step: Guidance(play.candidates, sampling_at(step), tie_break=play.tie_break)
+    )
+
+
+def q_posterior(play: Play, seed: int, task_id: str) -> Agent:
+    """The candidate of highest Q / tau + log prior, among the candidates of q-guided (ours).
+
+    The server decides the same with `"selection": "posterior"`.
+    """
+    sampling_at = seeded(play.drawing, seed, task_id)
+    return guided_agent(
+        lambda step: Guidance(
+            play.candidates,
+            sampling_at(step),
+            selection="posterior",
+            tau=play.tau,
+            prior=play.prior,
+        )
     )
 
 

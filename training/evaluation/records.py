@@ -15,6 +15,7 @@ MethodName = Literal[
     "self-consistency",
     "likeliest",
     "q-guided",
+    "q-posterior",
     "adaptive",
     "q-guided-aug",
     "q-guided-n",
@@ -44,8 +45,10 @@ DETERMINISTIC: frozenset[str] = frozenset({"greedy"})
 """Methods that play each task once, because every seed would give the same episode."""
 
 
-GUIDED: frozenset[str] = frozenset({"q-guided", "adaptive", "q-guided-aug", "q-guided-n"})
-"""Methods that take the candidate of highest Q at each step, as the server does."""
+GUIDED: frozenset[str] = frozenset(
+    {"q-guided", "q-posterior", "adaptive", "q-guided-aug", "q-guided-n"}
+)
+"""Methods that take the candidate of highest Q, or posterior, at each step, as the server does."""
 
 PARAPHRASED: frozenset[str] = frozenset({"q-guided-aug", "best-of-n-aug"})
 """Methods that draw under paraphrases of the task."""

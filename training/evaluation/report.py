@@ -20,6 +20,7 @@ _COLOURS = {
     "self-consistency": "#0d9488",
     "likeliest": "#7c3aed",
     "q-guided": "#2563eb",
+    "q-posterior": "#1e3a8a",
     "adaptive": "#16a34a",
     "q-guided-aug": "#4338ca",
     "q-guided-n": "#a16207",

@@ -50,6 +50,7 @@ NOTES = {
     "random-distinct": "the null hypothesis of an argmax over the distinct candidates; "
     "random-of-m is twice as likely to take a reply that was drawn twice",
     "q-guided": "steps whose candidates are all the same are not scored",
+    "q-posterior": "q-guided's candidates, chosen by Q / tau + log prior; config has tau and prior",
     "wall_time_s": "an episode's share of the run: of a sampling batch by the tokens generated for "
     "it, of a scoring batch by its tokens that went through the trunk, and the time of its "
     "environment calls, including the wait for a busy worker (calls in threads overlap, so the sum "

@@ -20,6 +20,7 @@ from training.evaluation.methods import (
     likeliest,
     no_repeat,
     q_guided,
+    q_posterior,
     random_distinct,
     random_of_m,
     sample,
@@ -208,6 +209,8 @@ def _agent(shared: TaskTrials, trial: Trial) -> Agent:
             return likeliest(play, seed, task_id)
         case "q-guided":
             return q_guided(play, seed, task_id)
+        case "q-posterior":
+            return q_posterior(play, seed, task_id)
         case "adaptive":
             return adaptive(play, seed, task_id)
         case "q-guided-aug":

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qnet.decision.prior import prior_of
 from qnet.decision.selection import select
 from qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qnet.types import (
@@ -57,7 +58,9 @@ class Decisions(BaseModel):
         draws: the candidates of a state. The episode goes on with one of the first entry, which
             should be drawn as the served agent draws; the other entries only add siblings.
         go_on: the candidate with which the episode goes on: a random one of the distinct actions,
-            the first drawn, or the one of highest Q.
+            the first drawn, or the one of highest Q ("guided").
+        tau: with "guided", temperature of Q beside the log share of the draws; None is the argmax
+            of Q.
         valued_share: share of the states, chosen at random, whose candidates are valued; of the
             others only the taken candidate is kept. Roll-outs of a policy cost far more than draws,
             and the states of one episode are much alike.
@@ -76,6 +79,7 @@ class Decisions(BaseModel):
         min_length=1,
     )
     go_on: GoOn = "random"
+    tau: float | None = Field(default=None, ge=0, exclude_if=lambda tau: tau is None)
     valued_share: float = Field(default=1.0, gt=0, le=1)
     max_steps: int = Field(default=40, ge=1)
     horizon: int = Field(default=50, ge=1)
@@ -297,9 +301,20 @@ def _chosen(
         case "random":
             return Random(derived_seed(*seed_parts, "pick")).randrange(drawn.eligible)
         case "guided":
-            messages = tuple(c.message for c in drawn.candidates[: drawn.eligible])
-            scored: ScoreResult = yield ScoreRequest(history, messages)
-            return select(messages, scored.q_values).chosen
+            eligible = drawn.candidates[: drawn.eligible]
+            messages = tuple(candidate.message for candidate in eligible)
+            counts = tuple(drawn.counts[: drawn.eligible])
+            scored: ScoreResult = yield ScoreRequest(
+                history,
+                messages,
+                counts=counts,
+                logprobs=tuple(candidate.logprob for candidate in eligible),
+            )
+            prior = prior_of(messages, counts=counts)
+            selection = select(
+                messages, scored.q_values, prior=prior, tau=settings.tau, rules=scored.rules
+            )
+            return selection.chosen
 
 
 def _distinct(several: Sequence[Sequence[Candidate]], *, greedy: bool) -> _Drawn:

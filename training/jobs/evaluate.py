@@ -20,7 +20,8 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
-from qnet.decision.selection import TieBreak
+from qnet.decision.prior import PriorBy
+from qnet.decision.selection import DEFAULT_TAU, TieBreak
 from qnet.errors import EnvironmentFailureError
 from qnet.types import BatchPolicy, Sampling, Scorer
 from training.data.paraphrases import Paraphrases, read_paraphrases
@@ -55,6 +56,7 @@ from training.rollouts.judges import usage_of
 from training.rollouts.models import (
     EMBEDDED,
     build_scorer,
+    fitted_prior_of,
     model_folder,
     sha256_of_policy,
     sha256_of_q_model,
@@ -91,6 +93,8 @@ class EvaluateConfig(RolloutConfig):
         temperature: sampling temperature of all draws except greedy ones.
         greedy_candidate: draw the first of the M candidates greedily.
         tie_break: rule that chooses among several replies of highest Q.
+        tau: temperature of Q in q-posterior; None is the Q model's fitted one, or 0.05.
+        prior: of q-posterior; None is what the Q model was fitted with, or votes.
         policy_sha256, qnet_sha256, verifier_sha256, paraphrases_sha256: hashes of the weights and
             of the paraphrases. The job fills them in, so that a run cannot be resumed with others.
     """
@@ -108,6 +112,8 @@ class EvaluateConfig(RolloutConfig):
     max_steps: int = Field(default=40, ge=1)
     greedy_candidate: bool = True
     tie_break: TieBreak = "first"
+    tau: float | None = Field(default=None, ge=0, exclude_if=lambda tau: tau is None)
+    prior: PriorBy | None = Field(default=None, exclude_if=lambda prior: prior is None)
     trajectory_value: TrajectoryValue = "last"
     stop_at: float | None = None
     trajectories: int | None = Field(default=None, ge=1)
@@ -191,6 +197,8 @@ class EvaluateConfig(RolloutConfig):
             greedy_candidate=self.greedy_candidate,
             tie_break=self.tie_break,
             max_steps=self.max_steps,
+            tau=DEFAULT_TAU if self.tau is None else self.tau,
+            prior=self.prior or "votes",
         )
 
 
@@ -242,11 +250,20 @@ def _with_hashes(
         hashes["policy_sha256"] = sha256_of_policy(config.policy)
     if own_qnet and config.needs_qnet(verified=bool(config.verifier) or not own_verifier):
         hashes["qnet_sha256"] = sha256_of_q_model(config.qnet, config.inference)
+        if "q-posterior" in config.methods:
+            config = _with_fitted_prior(config)
     if own_verifier and config.verifier:
         hashes["verifier_sha256"] = weights_sha256(model_folder(config.verifier, "qnet"))
     if config.paraphrases is not None:
         hashes["paraphrases_sha256"] = sha256_of_rows([config.paraphrases])
     return config.model_copy(update=hashes)
+
+
+def _with_fitted_prior(config: EvaluateConfig) -> EvaluateConfig:
+    """The configuration with what its Q model's manifest says where it says nothing itself."""
+    fitted = fitted_prior_of(config.qnet)
+    known = {"tau": fitted.tau, "prior": fitted.by} if fitted else {}
+    return config.model_copy(update={n: v for n, v in known.items() if getattr(config, n) is None})
 
 
 def _play_all(

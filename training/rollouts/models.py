@@ -7,6 +7,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
+from qnet.models.manifest import PriorSection, read_manifest
 from qnet.types import BatchPolicy, Scorer
 from training.environment import EnvironmentConfig, ExpertBuilder
 from training.environments.registry import find_environment
@@ -200,6 +201,18 @@ def sha256_of_q_model(name: str, inference: Inference) -> str:
     if not name or name.startswith(CLASSIFY):
         return ""
     return weights_sha256(model_folder(name, "qnet"))
+
+
+def fitted_prior_of(name: str) -> PriorSection | None:
+    """The prior that was fitted with the Q model of that name; None without one.
+
+    Raises:
+        CheckpointError: its folder does not match its manifest.
+    """
+    if not name or name.startswith((JUDGE, CLASSIFY)):
+        return None
+    manifest = read_manifest(model_folder(name, "qnet"))
+    return manifest.prior if manifest else None
 
 
 def weights_sha256(folder: Path) -> str:

@@ -24,6 +24,7 @@ from training.evaluation.methods import (
     likeliest,
     no_repeat,
     q_guided,
+    q_posterior,
     random_distinct,
     random_of_m,
     sample,
@@ -214,3 +215,12 @@ def test_a_tie_break_never_outweighs_q(tie_break: TieBreak) -> None:
 def test_a_q_that_is_no_number_is_refused() -> None:
     with pytest.raises(ScorerUnavailableError, match="nan"):
         ask(q_guided(PLAY, 0, "t"), drawn("a", "b"), ScoreResult((float("nan"), 0.5), 9))
+
+
+def test_the_posterior_weighs_votes_among_the_candidates_of_q_guided() -> None:
+    candidates, scores = drawn("a", "b", "a", "a"), ScoreResult((0.5, 0.52), 9)
+    guided, asked = ask(q_guided(PLAY, 0, "t"), candidates, scores)
+    weighed, same = ask(q_posterior(replace(PLAY, tau=0.1), 0, "t"), candidates, scores)
+    assert (guided.reply, weighed.reply) == ("b", "a")
+    assert asked[0] == same[0]
+    assert ask(q_posterior(replace(PLAY, tau=0.0), 0, "t"), candidates, scores)[0].reply == "b"

@@ -169,6 +169,15 @@ def test_the_guided_episode_takes_the_candidate_of_highest_q(tmp_path: Path) -> 
     assert {action for action, _ in taken} > {"go right"}
 
 
+def test_a_guided_episode_may_weigh_its_votes(tmp_path: Path) -> None:
+    draws = (Draws(n=8, temperature=0.7),)
+    decisions = Decisions(draws=draws, go_on="guided", tau=1e6, max_steps=4, horizon=12)
+    rows = play(configure(tmp_path, qnet="any", decisions=decisions))
+    made = [decision for row in rows for decision in row.decisions]
+    assert all(d.taken.count == max(c.count for c in d.candidates) for d in made)
+    assert any(len({c.count for c in d.candidates}) > 1 for d in made)
+
+
 def test_the_first_or_a_random_candidate_can_be_taken(tmp_path: Path) -> None:
     first = Decisions(go_on="first", max_steps=8, horizon=12)
     rows = play(configure(tmp_path / "first", decisions=first))
