@@ -4,11 +4,12 @@ import re
 from typing import Final
 
 _SUMMARY: Final = re.compile(r"<!-- summary:[^>]*-->\n(.*?)<!-- end of summary -->", re.DOTALL)
+_LINK: Final = re.compile(r"\]\((?!https?:|#)")
 _PLACE: Final = re.compile(r"(<!-- results:[^>]*-->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
 def with_summary(readme: str, results: str) -> str:
-    """The README with the summary of the results page between its markers.
+    """The README with the summary of the results page between its markers; its links lead there.
 
     Raises:
         ValueError: the markers are missing in one of the pages.
@@ -19,4 +20,5 @@ def with_summary(readme: str, results: str) -> str:
             "docs/results/index.md or README.md has no summary markers; restore the comments "
             "`<!-- summary: … -->` and `<!-- results: … -->` with their ends"
         )
-    return _PLACE.sub(lambda place: f"{place[1]}{found[1]}{place[2]}", readme)
+    summary = _LINK.sub("](docs/results/", found[1])
+    return _PLACE.sub(lambda place: f"{place[1]}{summary}{place[2]}", readme)
