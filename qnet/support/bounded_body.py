@@ -2,7 +2,8 @@
 
 httpx decompresses whatever arrives in one go: a kilobyte of gzip may hold a megabyte, and an
 answer without end fills the memory. Here the limit stops both, and decompression is cut into
-slices, between which an event loop serves others.
+slices, between which an event loop serves others. So are chunks: each takes a call of httpx's
+parser, and whatever one read of the socket brought is handed out without a pause.
 """
 
 import asyncio
@@ -15,7 +16,11 @@ import httpx
 ACCEPT_ENCODING: Final = "gzip"
 """For requests whose answers are read here: an encoding that can be taken in slices."""
 
+MAX_CHUNKS: Final = 16_384
+"""Chunks in which an answer may arrive; each costs as much as parsing some kilobytes."""
+
 _SLICE_BYTES: Final = 64 * 1024
+_SLICE_CHUNKS: Final = 16
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _GZIP: Final = ("gzip", "x-gzip")
 _PLAIN: Final = ("", "identity")
@@ -24,7 +29,7 @@ _SHOWN_CHARACTERS: Final = 20
 
 
 class AnswerTooLargeError(Exception):
-    """An answer has more bytes than the limit."""
+    """An answer has more bytes, chunks or values than the limit."""
 
 
 class UnknownEncodingError(Exception):
@@ -49,6 +54,7 @@ class BoundedBody:
             raise UnknownEncodingError(f"answered in the encoding {shown!r}; only gzip is read")
         self._max_bytes = max_bytes
         self._arrived = 0
+        self._chunks = 0
         self._size = 0
         self._parts: list[bytes] = []
         self._gzip = zlib.decompressobj(_GZIP_WINDOW) if encoding in _GZIP else None
@@ -57,11 +63,16 @@ class BoundedBody:
         """Take what arrived; pauses between slices.
 
         Raises:
-            AnswerTooLargeError: the limit is reached.
+            AnswerTooLargeError: the limit of bytes or chunks is reached.
             zlib.error: broken gzip.
         """
         self._arrived += len(raw)
         self._check(self._arrived)
+        self._chunks += 1
+        if self._chunks > MAX_CHUNKS:
+            raise AnswerTooLargeError(f"answered in more than {MAX_CHUNKS:,} chunks")
+        if self._chunks % _SLICE_CHUNKS == 0:
+            yield
         if self._gzip is None:
             self._keep(raw)
             return
@@ -108,7 +119,7 @@ async def read_bounded(response: httpx.Response, *, max_bytes: int) -> httpx.Res
     """The same answer with its body, decompressed.
 
     Raises:
-        AnswerTooLargeError: it has more than `max_bytes`, compressed or not.
+        AnswerTooLargeError: it has more than `max_bytes`, compressed or not, or too many chunks.
         UnknownEncodingError: neither gzip nor plain.
         httpx.TransportError: the connection was lost.
         httpx.DecodingError: broken gzip.

@@ -7,6 +7,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from server.connections.limits import ConnectionTable, limits_of
+from server.connections.parsing_turns import ParsingTurns
 from server.connections.protocol import LimitedHttpProtocol
 from server.settings.settings import Settings
 
@@ -27,7 +28,8 @@ def server_config(app: FastAPI, settings: Settings, *, port: int | None = None) 
         app.state.metrics.connections_closed.labels(reason).inc()
 
     table = ConnectionTable(limits_of(settings), count_closed)
-    protocol = type("ServedHttpProtocol", (LimitedHttpProtocol,), {"table": table})
+    shared = {"table": table, "turns": ParsingTurns()}
+    protocol = type("ServedHttpProtocol", (LimitedHttpProtocol,), shared)
     return uvicorn.Config(
         app,
         host=settings.host,

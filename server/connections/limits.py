@@ -9,6 +9,10 @@ from typing import Final, Protocol
 from server.settings.settings import Settings
 
 _IPV6_NETWORK_BITS: Final = 64
+_BYTES_PER_CHUNK: Final = 128
+"""The least that a chunk has on average in a body of the maximum size."""
+_LEAST_CHUNKS: Final = 1_024
+"""Chunks in which every body may arrive, however small `QGUIDE_MAX_BODY_BYTES` is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,7 @@ class ConnectionLimits:
     Attributes:
         max_header_bytes: maximum size of request line and headers.
         max_headers: maximum number of headers, including trailers.
+        max_chunks: maximum number of pieces in which a body may arrive.
         head_timeout_s: longest time from opening the connection, or from the first byte of a
             later request, to the end of the request's head.
         stalled_s: longest time for which a client may leave a written answer unread.
@@ -28,6 +33,7 @@ class ConnectionLimits:
 
     max_header_bytes: int
     max_headers: int
+    max_chunks: int
     head_timeout_s: float
     stalled_s: float
     keep_alive_s: float
@@ -117,6 +123,7 @@ def limits_of(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(
         max_header_bytes=settings.max_header_bytes,
         max_headers=settings.max_headers,
+        max_chunks=max(_LEAST_CHUNKS, settings.max_body_bytes // _BYTES_PER_CHUNK),
         head_timeout_s=settings.head_timeout_s,
         stalled_s=settings.body_timeout_s,
         keep_alive_s=settings.keep_alive_s,

@@ -2,6 +2,9 @@
 
 `h11_max_incomplete_event_size` limits the head for h11 only. httptools copies the whole header for
 each piece it receives, so an endless header would cost time quadratic in its length.
+
+The classes extended here are uvicorn's own business: `pyproject.toml` names the newest version that
+this module was tested with.
 """
 
 import json
@@ -11,12 +14,15 @@ from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 from typing import ClassVar, Final, Literal
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from server.connections.limits import ConnectionTable, network_of
+from server.connections.parsing_turns import HeldFlow, ParsingTurns
 
-_PIECE_BYTES: Final = 16_384
+_PIECE_BYTES: Final = 4_096
 """Bytes parsed at a time; limits are checked in between."""
+_CALLS_AT_ONCE: Final = 512
+"""Calls of the parser after which the rest of the data waits for a turn."""
 _MAX_PIPELINED: Final = 16
 """Maximum pipelined requests; each costs a task and a scope while it waits."""
 _COUNTED_PER_HEADER: Final = len(b": \r\n")
@@ -50,13 +56,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     """
 
     table: ClassVar[ConnectionTable]
+    turns: ClassVar[ParsingTurns]
 
+    flow: HeldFlow
     address: str
     waiting_since: float
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Admit the connection, or answer that there are too many."""
         super().connection_made(transport)
+        self.flow = HeldFlow(transport)
         self.limits = self.table.limits
         self.timeout_keep_alive = self.limits.keep_alive_s  # type: ignore[assignment]  # any number
         self.address = network_of(self.client[0]) if self.client else ""
@@ -67,6 +76,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._unused_bytes = 0
         self._head_bytes = 0
         self._headers_seen = 0
+        self._calls = 0
+        self._chunks = 0
+        self._is_chunked = False
+        self._unparsed = b""
+        self._running: list[RequestResponseCycle] = []
         self._refusal = _NO_HTTP
         self._discarded_bytes: int | None = None
         _limit_unacknowledged(transport, self.limits.stalled_s)
@@ -95,6 +109,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def evict(self) -> None:
         """Close without an answer, dropping any unsent rest of an earlier one."""
         self.table.count_closed("evicted")
+        self._drop_answers()
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -103,10 +118,21 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # Callbacks for data from the client.
 
     def data_received(self, data: bytes) -> None:
-        """Parse in pieces, and stop when a limit is reached."""
+        """Parse what arrived, or keep it if earlier data still waits for its turn."""
+        if self._unparsed:
+            self._unparsed += data
+        else:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse in pieces, and stop when a limit is reached; many small parts wait for a turn."""
+        self._calls = 0
         for start in range(0, len(data), _PIECE_BYTES):
             if self._discarded_bytes is not None or self.transport.is_closing():
                 self._discard(len(data) - start)
+                return
+            if self._calls > _CALLS_AT_ONCE:
+                self._wait_for_turn(data[start:])
                 return
             piece = data[start : start + _PIECE_BYTES]
             self._unused_bytes += len(piece)
@@ -117,11 +143,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._reading != "body" and not self._is_answering:
             self._await_head()
 
+    def _wait_for_turn(self, data: bytes) -> None:
+        self._unparsed = data
+        self.flow.hold()
+        self.turns.add(self._take_turn)
+
+    def _take_turn(self) -> None:
+        data, self._unparsed = self._unparsed, b""
+        self._parse(data)
+        if not self._unparsed and not self.transport.is_closing():
+            self.flow.let_go(read_on=not self.pipeline)
+
     def on_message_begin(self) -> None:
         """Reset the counters for a new request."""
         super().on_message_begin()
         self._reading = "head"
-        self._unused_bytes = self._head_bytes = self._headers_seen = 0
+        self._unused_bytes = self._head_bytes = self._headers_seen = self._chunks = 0
+        self._is_chunked = False
 
     def on_url(self, url: bytes) -> None:
         """Count the URL, which may arrive in pieces."""
@@ -134,7 +172,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         Raises:
             RefusedError: there are too many, or they are too large together.
         """
+        self._calls += 1
         self._headers_seen += 1
+        self._is_chunked |= name.lower() == b"transfer-encoding"
         if self._headers_seen > self.limits.max_headers:
             self._refusal = self._head_too_large()
             raise RefusedError
@@ -155,9 +195,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._unused_bytes = 0
         self._stop_clock()
         super().on_headers_complete()
+        self._running = [one for one in self._running if not one.response_complete]
+        self._running.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        """Receive a piece of the body."""
+        """Receive a piece of the body: a chunk, or what arrived together.
+
+        Raises:
+            RefusedError: there are too many.
+        """
+        self._calls += 1
+        self._chunks += 1
+        if self._chunks > self.limits.max_chunks:
+            self._refusal = self._too_many_chunks()
+            raise RefusedError
         self._unused_bytes = 0
         super().on_body(body)
 
@@ -173,11 +224,18 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # Callbacks for data to the client.
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the rest of one that was refused early."""
+        """Wait for the next request, or for the rest of one that was refused early.
+
+        The rest of a body in chunks is not parsed: it may be endless, and each chunk takes time.
+        """
         super().on_response_complete()
         self.waiting_since = self.loop.time()
-        if not self._is_answering and self._reading != "nothing":
-            self._unset_keepalive_if_required()
+        if self._is_answering or self._reading == "nothing" or self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        if self._reading == "body" and self._is_chunked:
+            self._linger()
+        else:
             self._await_head()
 
     def pause_writing(self) -> None:
@@ -215,7 +273,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._clock = None
         if self._reading != "head":  # no request has begun, or it has been answered
             self.table.count_closed("silent")
-            self.transport.close()
+            self._hang_up()
             return
         self._refuse(
             408,
@@ -239,6 +297,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             "QGUIDE_MAX_HEADER_BYTES",
         )
 
+    def _too_many_chunks(self) -> Refusal:
+        return (
+            400,
+            "too_many_chunks",
+            f"the body arrived in more than {self.limits.max_chunks:,} chunks; send larger ones, "
+            "or raise QGUIDE_MAX_BODY_BYTES: it allows one for 128 bytes",
+        )
+
     def _too_many_connections(self) -> Refusal:
         return (
             503,
@@ -250,14 +316,21 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Answer and close; only close if the answer could be taken for another request's."""
+        if self._discarded_bytes is not None or self.transport.is_closing():
+            return  # refused before, for another reason
         self.table.count_closed(code)
         self._stop_clock()
         earlier = self._is_answering and (self._reading == "head" or bool(self.pipeline))
         begun = self._is_answering and self.cycle.response_started
         if earlier or begun:
-            self.transport.close()
+            self._hang_up()
             return
+        self._drop_answers()
         self.transport.write(_raw_error(status, code, message))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Say that nothing follows, and read on for a while without parsing."""
         self.transport.write_eof()
         self._discarded_bytes = 0
         self._clock = self.loop.call_later(_LINGER_S, self.transport.close)
@@ -266,6 +339,17 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._discarded_bytes = (self._discarded_bytes or 0) + size
         if self._discarded_bytes > _LINGER_BYTES:
             self.transport.close()
+
+    def _hang_up(self) -> None:
+        self._drop_answers()
+        self.transport.close()
+
+    def _drop_answers(self) -> None:
+        """Let running requests see that their client is gone: nothing can be written any more."""
+        for cycle in self._running:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
 
 def _raw_error(status: int, code: str, message: str) -> bytes:

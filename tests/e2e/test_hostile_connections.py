@@ -7,14 +7,20 @@ server has answered or hung up, and the only clocks are the server's own limits.
 import json
 import select
 import socket
+import struct
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from logging import ERROR
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from server.access.keys import create_key
 from server.app import create_app
+from server.connections.protocol import LimitedHttpProtocol
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES
 
@@ -194,3 +200,141 @@ def test_pipelined_requests_have_a_limit() -> None:
     with serving() as url, connect(url) as connection:
         connection.sendall((HEALTH + b"\r\n") * 1000)
         assert read_to_end(connection).count(b"HTTP/1.1 200") < 1000
+
+
+CHUNKED = SCORE + b"Transfer-Encoding: chunked\r\n\r\n"
+ONE_BYTE = b"1\r\na\r\n"
+
+
+@contextmanager
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Counts pieces of bodies, the most of them without a pause, and times that data was parsed."""
+    counts = Counter[str]()
+    on_body, parse = LimitedHttpProtocol.on_body, LimitedHttpProtocol._parse
+    at_once = 0
+
+    def counted_piece(self: LimitedHttpProtocol, body: bytes) -> None:
+        nonlocal at_once
+        at_once += 1
+        counts["pieces"] += 1
+        counts["at once"] = max(counts["at once"], at_once)
+        on_body(self, body)
+
+    def counted_parse(self: LimitedHttpProtocol, data: bytes) -> None:
+        nonlocal at_once
+        at_once = 0
+        counts["pauses"] += 1
+        parse(self, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LimitedHttpProtocol, "on_body", counted_piece)
+        patched.setattr(LimitedHttpProtocol, "_parse", counted_parse)
+        yield counts
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Path:
+    create_key(tmp_path / "keys.json", "somebody")
+    return tmp_path / "keys.json"
+
+
+def test_a_body_without_a_key_is_not_parsed_once_it_is_refused(
+    keys_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        counting(monkeypatch) as counts,
+        serving(keys_file=keys_file) as url,
+        connect(url) as connection,
+    ):
+        connection.sendall(CHUNKED)
+        sent = flood(connection, ONE_BYTE * 1_000, most=32 * MEBIBYTE)
+    assert sent < 32 * MEBIBYTE
+    assert counts["pieces"] < 10_000
+
+
+def test_a_refused_body_in_chunks_gets_its_answer_and_the_end_of_the_connection(
+    keys_file: Path,
+) -> None:
+    with serving(keys_file=keys_file) as url, connect(url) as connection:
+        connection.sendall(CHUNKED + ONE_BYTE * 10_000)
+        assert error_of(read_to_end(connection)) == (401, "unauthorized")
+
+
+def test_who_was_refused_in_the_middle_of_a_body_is_served_on_the_next_connection(
+    keys_file: Path,
+) -> None:
+    def body() -> Iterator[bytes]:
+        yield b'{"messages": []'
+        yield b"}"
+
+    with serving(keys_file=keys_file) as url, httpx.Client(base_url=url) as http:
+        for _ in range(5):
+            answer = http.post("/v1/score", content=body(), timeout=PATIENCE_S)
+            assert answer.status_code == 401
+        assert http.get("/healthz").status_code == 200
+
+
+def test_a_body_in_very_many_chunks_is_400() -> None:
+    with serving() as url, connect(url) as connection:
+        connection.sendall(CHUNKED)
+        assert flood(connection, ONE_BYTE * 1_000, most=32 * MEBIBYTE) < 32 * MEBIBYTE
+    with serving() as url, connect(url) as connection:
+        connection.sendall(CHUNKED + ONE_BYTE * 33_000)
+        assert error_of(read_to_end(connection)) == (400, "too_many_chunks")
+
+
+def test_many_small_chunks_are_parsed_with_pauses_and_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = {"messages": [{"role": "user", "content": "look " * 4_000}], "candidates": ["go"]}
+    body = b"".join(ONE_BYTE.replace(b"a", bytes([byte])) for byte in json.dumps(asked).encode())
+    with (
+        counting(monkeypatch) as counts,
+        serving() as url,
+        connect(url) as connection,
+    ):
+        connection.sendall(CHUNKED + body + b"0\r\n\r\n" + HEALTH + b"Connection: close\r\n\r\n")
+        answers = read_to_end(connection)
+    assert answers.count(b"HTTP/1.1 200") == 2
+    assert counts["pieces"] > 20_000
+    assert counts["at once"] <= 2_000
+    assert counts["pauses"] >= 10
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        CHUNKED + b"no size\r\n",
+        CHUNKED + ONE_BYTE * 40_000,
+        CHUNKED + b"1\r\na\r\n0\r\n" + b"A: b\r\n" * 1_000,
+        (HEALTH + b"\r\n") * 3 + b"\x16\x03\x01 nonsense" * 10_000,
+        (HEALTH + b"\r\n") * 1_000,
+        SLOW.replace(b"100", b"1") + b"}" * 100_000,
+        b"\x16\x03\x01 nonsense\r\n" * 10_000,
+        HEALTH + b"\r\n" + HEALTH + b"X: " + b"a" * 100_000,
+    ],
+    ids=range(8),
+)
+@pytest.mark.parametrize("reads", [True, False], ids=["reads", "hangs up"])
+def test_refused_connections_are_no_errors_of_the_server(
+    keys_file: Path,
+    said: bytes,
+    reads: bool,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(keys_file=keys_file, head_timeout_s=0.3) as url:
+        for pause in (0, len(said) // 2, len(HEALTH)):
+            with connect(url) as connection:
+                with suppress(ConnectionResetError, BrokenPipeError):
+                    connection.sendall(said[:pause])
+                    connection.sendall(said[pause:])
+                if reads:
+                    read_to_end(connection)
+                else:  # with unread data, so that the server's writes fail
+                    connection.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                    )
+        assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S).status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.levelno >= ERROR] == []
+    assert "request_failed" not in capsys.readouterr().out

@@ -18,6 +18,7 @@ _INTRODUCTION: Final = (
 )
 _OTHERS: Final = (
     (400, "malformed_request", "The bytes received are not a valid HTTP/1.1 request."),
+    (400, "too_many_chunks", "The body arrived in too many chunks."),
     (400, "too_many_pipelined", "Too many requests were pipelined on one connection."),
     (429, "too_many_at_once", "The key has reached its number of concurrent requests."),
     (429, "tokens_used_up", "The key has used up its tokens of the day."),

@@ -5,12 +5,15 @@ import gzip
 import itertools
 import threading
 import zlib
+from contextlib import suppress
 
 import pytest
 
 from qnet.errors import UpstreamError
 from qnet.policies.dialects.base import Completion
 from qnet.policies.dialects.chat import read_completion
+from qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qnet.support.bounded_body import MAX_CHUNKS
 from qnet.types import Sampling
 from tests.support.upstream_policy import HISTORY, MIB, Body, answering
 
@@ -103,3 +106,32 @@ async def test_the_list_of_models_has_a_limit_too() -> None:
     policy = answering(Body(itertools.repeat(bytes(MIB // 16), 1000)))
     assert await policy.health_problem() == "answered with more than 1,048,576 bytes"
     await policy.close()
+
+
+async def test_an_answer_in_endless_tiny_chunks_is_given_up_and_lets_others_go_on() -> None:
+    async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(b"1\r\n \r\n" * 1_000)
+                await writer.drain()
+
+    others, done = 0, False
+
+    async def go_on() -> None:
+        nonlocal others
+        while not done:
+            others += 1
+            await asyncio.sleep(0)
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    policy = OpenAICompatiblePolicy("drip", url=f"http://127.0.0.1:{port}/v1", model="fake-1")
+    running = asyncio.create_task(go_on())
+    with pytest.raises(UpstreamError, match="answered in more than 16,384 chunks; ask for fewer"):
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    done = True
+    await running
+    await policy.close()
+    server.close()
+    assert others >= MAX_CHUNKS // 16
