@@ -114,7 +114,7 @@ class Metrics:
             _Q_MODEL,
         )
         self.left_out_tokens = self._counter(
-            "left_out_tokens", "Tokens of histories that such windows left out.", _Q_MODEL
+            "left_out_tokens", "Tokens of long histories that a window left out.", _Q_MODEL
         )
         self.threshold_actions = self._counter(
             "threshold_actions",
@@ -123,7 +123,8 @@ class Metrics:
         )
         self.threshold_tokens = self._counter(
             "threshold_tokens",
-            "Tokens read and generated for such actions; included in prompt and completion tokens.",
+            "Tokens read and generated because Q was below the threshold; included in prompt and "
+            "completion tokens.",
             ["q_model", "action"],
         )
         self.shadow_requests = self._counter(

@@ -168,6 +168,7 @@ class MethodSummary(_Row):
 
     Attributes:
         ci95: percentile bootstrap of `success_rate` over tasks; a task's seeds stay together.
+        reward_ci95: the same of `mean_reward`; older results have none.
         success_by_kind: success rate of each goal type.
     """
 
@@ -177,6 +178,7 @@ class MethodSummary(_Row):
     mean_reward: float
     success_rate: float
     ci95: tuple[float, float]
+    reward_ci95: tuple[float, float] | None = None
     completion_tokens_per_episode: float
     success_by_kind: dict[str, float]
     peeks: bool

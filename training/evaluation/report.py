@@ -1,6 +1,6 @@
 """Report of an evaluation: tables on the terminal, and a plot of success against tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from colorsys import hls_to_rgb
 from pathlib import Path
 from zlib import crc32
@@ -8,7 +8,7 @@ from zlib import crc32
 from rich.console import Console
 from rich.table import Table
 
-from training.evaluation.records import EpisodeRow, MethodRow, MethodSummary, Results
+from training.evaluation.records import EpisodeRow, MethodSummary, Results
 from training.evaluation.results import Key, best_of_n_curve
 
 _COLOURS = {
@@ -33,6 +33,13 @@ _COLOURS = {
 }
 
 
+_WIDTH = 80
+_BORDER = 3
+"""Characters of a column beside its text."""
+
+_SAME = 1e-9
+
+
 def colour_of(method: str) -> str:
     """Colour of a method in plots; one without an entry gets a fixed hue from its name."""
     hue = crc32(method.encode()) % 360 / 360
@@ -41,9 +48,14 @@ def colour_of(method: str) -> str:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print the methods, their success by goal type, the comparisons and the failures."""
-    console.print(_methods_table(results))
-    console.print(_kinds_table(results))
+    """Print the methods, their success by goal type, the comparisons and the failures.
+
+    No table is wider than 80 columns, as many terminals are, unless a name is.
+    """
+    console.print(_outcomes_table(results))
+    console.print(_costs_table(results))
+    for summaries in _side_by_side(results):
+        console.print(_kinds_table(results, summaries))
     if results.comparisons:
         console.print(_comparisons_table(results))
     if results.failures:
@@ -57,55 +69,88 @@ def print_results(results: Results, console: Console) -> None:
     )
 
 
-def _methods_table(results: Results) -> Table:
-    table = Table(title=f"{results.tasks} tasks, seeds averaged")
-    table.add_column("method", no_wrap=True)
-    for name in (
-        "success",
-        "95 % (tasks)",
-        "reward",
-        "tokens each",
-        "distinct",
-        "invalid",
-        "too long",
-        "s each",
-    ):
+def _outcomes_table(results: Results) -> Table:
+    """Success and reward; the reward first where it has more values than success."""
+    success, reward = ("success", _success_cells), ("reward", _reward_cells)
+    graded = any(abs(row.mean_reward - row.success_rate) > _SAME for row in results.rows)
+    table = _table(f"{results.tasks} tasks, seeds averaged")
+    columns = (reward, success) if graded else (success, reward)
+    for name, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("95 % (tasks)", justify="right", no_wrap=True)
     for summary in results.summary:
-        rows = [row for row in results.rows if row.method == summary.method]
-        table.add_row(_name(summary), *_cells(summary, rows))
+        table.add_row(_name(summary), *(cell for _, cells in columns for cell in cells(summary)))
     return table
 
 
-def _cells(summary: MethodSummary, rows: list[MethodRow]) -> list[str]:
-    episodes = sum(row.episodes for row in rows)
-    return [
-        f"{summary.success_rate:.1%}",
-        f"{100 * summary.ci95[0]:.1f} to {100 * summary.ci95[1]:.1f}",
-        f"{summary.mean_reward:.3f}",
-        f"{summary.completion_tokens_per_episode:,.0f}",
-        f"{sum(row.distinct_candidates_per_step for row in rows) / len(rows):.2f}",
-        f"{sum(row.invalid_action_rate for row in rows) / len(rows):.1%}",
-        f"{sum(row.too_long_episodes for row in rows)}",
-        f"{sum(row.wall_time_s for row in rows) / episodes:.2f}",
-    ]
+def _success_cells(summary: MethodSummary) -> tuple[str, str]:
+    low, high = summary.ci95
+    return f"{summary.success_rate:.1%}", f"{100 * low:.1f} to {100 * high:.1f}"
 
 
-def _kinds_table(results: Results) -> Table:
-    table = Table(title="success by goal type")
-    table.add_column("goal type")
-    table.add_column("tasks", justify="right")
+def _reward_cells(summary: MethodSummary) -> tuple[str, str]:
+    interval = summary.reward_ci95
+    shown = "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+    return f"{summary.mean_reward:.3f}", shown
+
+
+def _costs_table(results: Results) -> Table:
+    table = _table("what they took")
+    for name in ("tokens each", "distinct", "invalid", "too long", "s each"):
+        table.add_column(name, justify="right", no_wrap=True)
     for summary in results.summary:
-        table.add_column(_name(summary), justify="right")
+        rows = [row for row in results.rows if row.method == summary.method]
+        episodes = sum(row.episodes for row in rows)
+        table.add_row(
+            _name(summary),
+            f"{summary.completion_tokens_per_episode:,.0f}",
+            f"{sum(row.distinct_candidates_per_step for row in rows) / len(rows):.2f}",
+            f"{sum(row.invalid_action_rate for row in rows) / len(rows):.1%}",
+            f"{sum(row.too_long_episodes for row in rows)}",
+            f"{sum(row.wall_time_s for row in rows) / episodes:.2f}",
+        )
+    return table
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("method", no_wrap=True)
+    return table
+
+
+def _side_by_side(results: Results) -> list[list[MethodSummary]]:
+    """The methods in groups whose columns fit beside the goal types."""
+    beside = _WIDTH - max(map(len, (*results.kinds, "goal type"))) - len("tasks") - 2 * _BORDER - 1
+    groups: list[list[MethodSummary]] = []
+    left = 0
+    for summary in results.summary:
+        width = max(len(_name(summary)), len("100.0%")) + _BORDER
+        if not groups or width > left:
+            groups.append([])
+            left = beside
+        groups[-1].append(summary)
+        left -= width
+    return groups
+
+
+def _kinds_table(results: Results, summaries: Sequence[MethodSummary]) -> Table:
+    table = Table(title="success by goal type", title_justify="left")
+    table.add_column("goal type", no_wrap=True)
+    table.add_column("tasks", justify="right", no_wrap=True)
+    for summary in summaries:
+        table.add_column(_name(summary), justify="right", no_wrap=True)
     for kind, tasks in results.kinds.items():
-        rates = [summary.success_by_kind.get(kind) for summary in results.summary]
+        rates = [summary.success_by_kind.get(kind) for summary in summaries]
         cells = ["" if rate is None else f"{rate:.1%}" for rate in rates]
         table.add_row(kind, str(tasks), *cells)
     return table
 
 
 def _comparisons_table(results: Results) -> Table:
-    table = Table(title="q-guided against the others, paired by task and seed")
+    table = Table(
+        title="mean reward of q-guided less that of the others, paired by task and seed",
+        title_justify="left",
+    )
     for name in ("against", "difference", "95 % over tasks", "p", "tasks", "seeds"):
         table.add_column(name, justify="left" if name == "against" else "right")
     for row in results.comparisons:

@@ -21,7 +21,8 @@ from training.rollouts.episode import derived_seed
 
 NOTES = {
     "ci95 of rows": "Wilson score interval of success_rate over tasks",
-    "ci95 of summary": "percentile bootstrap of success_rate over tasks, seeds averaged per task",
+    "ci95 of summary": "percentile bootstrap of success_rate over tasks, seeds averaged per task; "
+    "reward_ci95 is that of mean_reward",
     "comparisons": "difference of mean reward over the tasks and seeds that both methods played; "
     "ci95: percentile bootstrap over tasks; p_value: two-sided sign-flip permutation test of the "
     "tasks' mean differences (10,000 flips), in which a task's seeds count as one cluster",
@@ -116,6 +117,7 @@ def summarise(episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int]) -> list[
 def _summary(method: MethodName, played_by_seed: Sequence[Sequence[EpisodeRow]]) -> MethodSummary:
     played = [row for rows in played_by_seed for row in rows]
     by_task = _means((row.task_id, float(row.success)) for row in played)
+    rewards = _means((row.task_id, row.reward) for row in played)
     return MethodSummary(
         method=method,
         seeds=sum(bool(rows) for rows in played_by_seed),
@@ -123,6 +125,7 @@ def _summary(method: MethodName, played_by_seed: Sequence[Sequence[EpisodeRow]])
         mean_reward=sum(row.reward for row in played) / len(played),
         success_rate=sum(row.success for row in played) / len(played),
         ci95=bootstrap_interval(list(by_task.values()), _generator("summary", method)),
+        reward_ci95=bootstrap_interval(list(rewards.values()), _generator("reward", method)),
         completion_tokens_per_episode=sum(r.completion_tokens for r in played) / len(played),
         success_by_kind=_means((row.kind, float(row.success)) for row in played),
         peeks=method in PEEKING,

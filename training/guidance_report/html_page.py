@@ -26,7 +26,7 @@ th:first-child, td:first-child { text-align: left; }
 .unclear, .too_few { border-left: .3rem solid var(--line); }
 .finding { padding: .3rem .8rem; margin: .5rem 0; }
 svg { max-width: 30rem; width: 100%; font-size: 11px; fill: currentColor; }
-svg text { text-anchor: middle; } svg .name { text-anchor: end; }
+svg text { text-anchor: middle; } svg .name { text-anchor: end; } svg .arm { text-anchor: start; }
 .axis, .diagonal, .bar { stroke: currentColor; fill: none; }
 .diagonal { stroke-dasharray: 4 4; opacity: .5; }
 .bar { stroke: var(--blue); stroke-width: 2; } .dot { fill: var(--blue); }

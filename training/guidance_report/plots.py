@@ -12,8 +12,9 @@ _LEFT: Final = 48
 _RIGHT: Final = _WIDTH - 30
 _BOTTOM: Final = 40
 _TOP: Final = 24
-_ROW: Final = 28
-_NAMES: Final = 150
+_ROW: Final = 40
+_CHARACTER: Final = 11
+"""Room for a character of a name: as wide as the font is high, which few are."""
 
 
 class Scale:
@@ -61,14 +62,15 @@ def reliability_plot(found: Reliability) -> str:
 
 
 def arms_plot(arms: Sequence[Arm]) -> str:
-    """Mean outcome of each arm with its interval."""
+    """Mean outcome of each arm with its interval, below its name, however long that is."""
     height = _ROW * len(arms) + _BOTTOM
+    width = max(_WIDTH, *(_LEFT + _CHARACTER * len(arm.name) for arm in arms))
     bounds = [bound for arm in arms for bound in (arm.ci95 or ()) + (arm.mean_outcome,)]
-    x = Scale(bounds, _NAMES, _RIGHT)
+    x = Scale(bounds, _LEFT, width - _LEFT)
     parts = []
     for number, arm in enumerate(arms):
-        y = _ROW * number + _ROW // 2
-        parts.append(f'<text class="name" x="{_NAMES - 10}" y="{y + 4}">{escape(arm.name)}</text>')
+        y = _ROW * number + 30
+        parts.append(f'<text class="arm" x="{_LEFT}" y="{y - 14}">{escape(arm.name)}</text>')
         if arm.ci95 is not None:
             low, high = map(x, arm.ci95)
             parts.append(f'<line class="bar" x1="{low}" y1="{y}" x2="{high}" y2="{y}"/>')
@@ -76,8 +78,8 @@ def arms_plot(arms: Sequence[Arm]) -> str:
     parts += [
         f'<text x="{x(value)}" y="{height - 18}">{value:.3g}</text>' for value in (x.low, x.high)
     ]
-    parts.append(f'<text x="{(_NAMES + _WIDTH) // 2}" y="{height - 4}">mean outcome</text>')
-    return _svg(height, "mean outcome of each arm", parts)
+    parts.append(f'<text x="{width // 2}" y="{height - 4}">mean outcome</text>')
+    return _svg(height, "mean outcome of each arm", parts, width=width)
 
 
 def _axes(x: Scale, y: Scale) -> str:
@@ -93,8 +95,8 @@ def _axes(x: Scale, y: Scale) -> str:
     )
 
 
-def _svg(height: int, label: str, parts: Sequence[str]) -> str:
+def _svg(height: int, label: str, parts: Sequence[str], *, width: int = _WIDTH) -> str:
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}">'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
         f"{''.join(parts)}</svg>"
     )

@@ -19,6 +19,7 @@ from tests.support.documents import Block, Command, blocks_of, commands_of, page
 from tests.support.serving import ROOT
 from tools.reference_pages.build import build_files
 from tools.reference_pages.jobs import JOBS
+from tools.reference_pages.metrics import metrics_page
 from tools.reference_pages.summary import with_summary
 from training.configs.job_files import load_config
 
@@ -52,6 +53,12 @@ def test_generated_pages_are_fresh() -> None:
         if (ROOT / path).read_text(encoding="utf-8") != text
     ]
     assert stale == [], "run `make docs-reference`"
+
+
+def test_a_metric_is_explained_without_the_one_above_it() -> None:
+    rows = [line for line in metrics_page().splitlines() if line.startswith("| `qguide_")]
+    assert len(rows) > 20
+    assert [row for row in rows if re.search(r"\b(such|these|those)\b", row)] == []
 
 
 def test_a_summary_without_its_marks_is_refused() -> None:
