@@ -107,12 +107,10 @@ TOPICS: Final = {
 }
 """Kinds of facts, by the word that names each."""
 
-_OTHERS: Final = (
+OTHERS: Final = (
     ("The mill below the weir was rebuilt by {value} after a hard winter.", PEOPLE),
     ("A portrait of {value} hangs in the library, though few know why.", PEOPLE),
-    ("For many years {value} kept the toll house and a number of geese.", PEOPLE),
     ("The last wolf was seen in {value} by a baker on his way home.", YEARS),
-    ("A hailstorm of {value} is remembered in three inscriptions.", YEARS),
     ("The clock in the tower has been slow since {value}.", YEARS),
 )
 _FILLERS: Final = (
@@ -126,6 +124,9 @@ _FILLERS: Final = (
     "There is a small collection of tools and looms on the upper floor of the granary.",
     "On clear days one sees as far as the salt marshes and the two lighthouses.",
     "The old people keep to their own calendar and are seldom late.",
+    "Nobody remembers who planted the lime trees, but everybody has an opinion on it.",
+    "Letters are handed out on the steps of the town hall, shortly after the noon bell.",
+    "The ferry does not run in high water, and the ferryman is then hard to find.",
 )
 
 
@@ -180,7 +181,7 @@ def _text(town: str, kind: str, facts: dict[str, str], chance: Random) -> str:
         for topic, value in facts.items()
     ]
     taken = set(facts.values())
-    for sentence, values in _OTHERS:
+    for sentence, values in OTHERS:
         value = chance.choice([v for v in values if v not in taken])
         taken.add(value)
         sentences.append(sentence.format(value=value))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from benchmarks.strangers.library import PEOPLE, SOURCES, TOPICS, TOWNS, YEARS
+from benchmarks.strangers.library import OTHERS, PEOPLE, SOURCES, TOPICS, TOWNS, YEARS
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, Option, shares, text
 from qnet.types import History
 from training.trajectory import parse_action
@@ -47,11 +47,14 @@ class _Habits:
 
     Attributes:
         favourite: of each topic, the kind of document that it likes to open.
+        likely: of each topic, texts of sentences in which it looks for the answer. One of the two
+            wordings is always among them, and so is a sentence on something else.
     """
 
     def __init__(self, world: int) -> None:
         chance = Random(f"library mock {world}")
         self.favourite = {topic: chance.choice(SOURCES) for topic in TOPICS}
+        self.likely = {topic: _misread(topic, chance) for topic in TOPICS}
 
     def options(self, history: History) -> list[Option]:
         """The replies in a state."""
@@ -59,16 +62,17 @@ class _Habits:
         found = list(self._mistakes(state))
         of_town = [title for title in state.listed if title.endswith(state.town)]
         fresh = [title for title in of_town if title not in state.opened]
-        opens = 0.15 if state.opened else 0.8
+        title, read = (list(state.opened.items()) or [("", "")])[-1]
+        right = title.startswith(state.source)
+        opens = 0.8 if not state.opened else 0.1 if right else 0.5
         if not of_town:
             found += self._searches(state, 0.75)
         elif fresh:
             found += self._opens(state, fresh, opens)
         if state.opened:
-            title, read = list(state.opened.items())[-1]
-            kind: Mistake = "guess" if title.startswith(state.source) else "rule"
-            for value, share in _guesses(state, read).items():
-                found.append(text(f"answer[{value}]", share, kind))
+            kind: Mistake = "guess" if right else "rule"
+            for value, share in self._guesses(state, read).items():
+                found.append(text(f"answer[{value}]", 0.8 * share, kind))
         return found
 
     def _searches(self, state: _State, weight: float) -> Iterator[Option]:
@@ -88,25 +92,36 @@ class _Habits:
             kind: Mistake = "" if title.startswith(state.source) else "rule"
             yield text(f"open[{title}]", weight * share, kind)
 
+    def _guesses(self, state: _State, read: str) -> dict[str, float]:
+        """Values in a document that may be the answer; those of likely sentences four times."""
+        pattern = _NAMES if state.question.startswith("Who") else _YEAR
+        weights: dict[str, float] = {}
+        for sentence in read.split(". "):
+            likely = any(part in sentence for part in self.likely[state.topic])
+            for value in pattern.findall(sentence):
+                weights[value] = 4.0 if likely else 1.0
+        return shares(weights)
+
     def _mistakes(self, state: _State) -> Iterator[Option]:
         """Carelessness of every state."""
-        yield text(f"look up {state.topic} in {state.town}", 0.05, "malformed")
-        yield text("answer[unknown]", 0.04, "stop")
+        yield text(f"look up {state.topic} in {state.town}", 0.04, "malformed")
+        yield text("answer[unknown]", 0.03, "stop")
         if not state.opened:
             values = PEOPLE if state.question.startswith("Who") else YEARS
-            yield text(f"answer[{values[len(state.town) * 2]}]", 0.05, "skip")
+            yield text(f"answer[{values[len(state.town) * 2]}]", 0.04, "skip")
         if state.last:
-            yield text(state.last, 0.08, "repeat")
+            yield text(state.last, 0.05, "repeat")
 
 
-def _guesses(state: _State, read: str) -> dict[str, float]:
-    """Values in a document that may be the answer; those near a word of the question twice."""
-    pattern = _NAMES if state.question.startswith("Who") else _YEAR
-    weights: dict[str, float] = {}
-    for sentence in read.split(". "):
-        for value in pattern.findall(sentence):
-            weights[value] = 2.0 if state.topic in sentence.lower() else 1.0
-    return shares(weights)
+def _misread(topic: str, chance: Random) -> tuple[str, ...]:
+    """Beginnings of the sentences in which the mock looks for an answer."""
+    values = TOPICS[topic].values
+    others = [s for t in TOPICS.values() if t.values == values for s in t.sentences]
+    others += [sentence for sentence, kind in OTHERS if kind == values]
+    wordings = list(TOPICS[topic].sentences)
+    wrong = chance.choice([sentence for sentence in others if sentence not in wordings])
+    read = wordings if chance.random() < 0.4 else [chance.choice(wordings)]
+    return tuple(sentence.partition("{")[0] for sentence in (*read, wrong))
 
 
 def _read(history: History) -> _State:
