@@ -38,8 +38,9 @@ def serve(
         typer.Option(
             "--q-model",
             "--scorer",
-            help="embedded, scripted, none, a checkpoint folder or judge:UPSTREAM. Without it only "
-            "the embedded policy has a Q model.",
+            help="embedded, scripted, none, votes, likelihood, validity, a checkpoint folder or "
+            "judge:UPSTREAM; rules may stand before others (validity+votes). Without it only the "
+            "embedded policy has a Q model.",
         ),
     ] = None,
     upstream: Annotated[

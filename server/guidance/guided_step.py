@@ -366,8 +366,9 @@ def _comparable(
         return asked
     if adaptive_wanted:
         raise InvalidRequestError(
-            f"adaptive compares Q with the previous step's, but {q_model.id} is a judge that ranks "
-            "the candidates of one step; leave adaptive out, or use a judge with the mode 'score'"
+            f"adaptive compares Q with the previous step's, but {q_model.id} is "
+            f"{'a judge' if q_model.judge else 'a rule'} that ranks the candidates of one step; "
+            "leave adaptive out, or name another Q model (a judge with the mode 'score')"
         )
     return replace(asked, options=asked.options.model_copy(update={"adaptive": False}))
 

@@ -18,6 +18,7 @@ from qnet.models.hub import model_folder
 from qnet.models.loading import embedded_path
 from qnet.models.manifest import content_sha256
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qnet.scoring.rules import split_rules
 from qnet.scoring.scripted import ScriptedScorer
 from qnet.support.extras import MODELS, extra_named
 from server.observability.metrics import Metrics
@@ -33,6 +34,7 @@ from server.q_models.policies import (
 )
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from server.q_models.remote_classifier import build_classify_source
+from server.q_models.rules import RuleQModel, put_before
 from server.q_models.score_cache import ScoreCache
 from server.q_models.served import ServedQModel, source_of
 from server.q_models.thresholds import check_thresholds
@@ -196,7 +198,8 @@ def build_models(settings: Settings) -> Models:
         RoutingError: a name in the settings resolves to no Q model.
     """
     check_servers(settings)
-    check_judges(settings.judges, settings.served_q_models)
+    sources = {name: split_rules(source)[1] for name, source in settings.served_q_models.items()}
+    check_judges(settings.judges, sources)
     check_policies(settings)
     check_thresholds(settings)
     runtime = build_runtime(settings)
@@ -268,6 +271,15 @@ def _configured_q_model(
     version: str | None,
 ) -> ServedQModel:
     """The Q model of an entry of `q_models`."""
+    rules, behind = split_rules(source)
+    if rules and not behind:
+        return RuleQModel(name, version, rules, runtime)
+    if rules:
+        model = _configured_q_model(
+            settings, runtime, upstreams, behind, name=name, version=version
+        )
+        put_before(rules, model)
+        return model
     if source == NONE:
         return build_no_q_model(settings, name=name, version=version)
     if not is_judge(source):

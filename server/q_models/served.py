@@ -12,7 +12,7 @@ from qnet.types import AsyncScorer, History, ScoreRequest
 from server.q_models.aliases import join
 from server.settings.settings import EMBEDDED
 
-Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstream", "none"]
+Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstream", "rules", "none"]
 
 
 def source_of(setting: str) -> Source:
@@ -28,6 +28,7 @@ class ServedQModel(ABC):
         manifest: None for a fake and for a judge.
         context: most tokens of history and candidate; None if unknown.
         judge: how a judge is asked; None for any other Q model.
+        ranks: its values mean nothing beyond the candidates of their own step.
         refusal: why `none` scores nothing; "" for a Q model.
         scorer: scores requests.
         shadow_scorer: scores requests a second time, without charging anyone.
@@ -52,6 +53,7 @@ class ServedQModel(ABC):
         self.manifest = manifest
         self.judge = judge
         self.context: int | None = None
+        self.ranks = judge is not None and judge.mode == "rank"
         self.refusal = ""
         self._holders = 0
         self._retired = False
@@ -152,5 +154,5 @@ class QModelLease:
 
     @property
     def ranks(self) -> bool:
-        """True for a judge whose values mean nothing beyond their own step."""
-        return self.judge is not None and self.judge.mode == "rank"
+        """True if its values mean nothing beyond the candidates of their own step."""
+        return self.model.ranks

@@ -1,6 +1,7 @@
 """Checks of the thresholds in the settings against the Q models and upstreams there."""
 
 from qnet.errors import ConfigError
+from qnet.scoring.rules import RuleName, compares_draws, split_rules
 from server.q_models.aliases import plain_name
 from server.q_models.judge import is_judge
 from server.settings.settings import Settings
@@ -19,6 +20,11 @@ def check_thresholds(settings: Settings) -> None:
                 f"QGUIDE_THRESHOLDS names {name!r}, which is not a Q model; name an entry of "
                 f"QGUIDE_Q_MODELS: {', '.join(sorted(known))}"
             )
+        if _ranks_by_rule(name, settings):
+            raise ConfigError(
+                f"QGUIDE_THRESHOLDS names {name!r}, whose rules compare the candidates of one step "
+                "alone, so there is no Q to compare with a threshold; name another Q model"
+            )
         if _ranks(name, settings):
             raise ConfigError(
                 f"QGUIDE_THRESHOLDS names {name!r}, a judge that ranks the candidates of a step, "
@@ -32,7 +38,20 @@ def check_thresholds(settings: Settings) -> None:
             )
 
 
+def _sources(name: str, settings: Settings) -> list[tuple[tuple[RuleName, ...], str]]:
+    """Rules and source of each Q model with that name."""
+    return [
+        split_rules(source)
+        for q, source in settings.served_q_models.items()
+        if name in (q, plain_name(q))
+    ]
+
+
+def _ranks_by_rule(name: str, settings: Settings) -> bool:
+    return any(not behind or compares_draws(rules) for rules, behind in _sources(name, settings))
+
+
 def _ranks(name: str, settings: Settings) -> bool:
-    sources = [s for q, s in settings.served_q_models.items() if name in (q, plain_name(q))]
     judge = settings.judges.get(name) or settings.judges.get(plain_name(name))
-    return any(map(is_judge, sources)) and judge is not None and judge.mode == "rank"
+    judged = any(is_judge(behind) for _, behind in _sources(name, settings))
+    return judged and judge is not None and judge.mode == "rank"

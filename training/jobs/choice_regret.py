@@ -254,8 +254,13 @@ def _request(history: History, decision: DecisionRow, *, observed: bool) -> Scor
     """A decision's candidates, with what each was answered if the Q model reads that."""
     candidates = decision.candidates
     answers = tuple(c.answer for c in candidates)
-    replies = tuple(c.message for c in candidates)
-    return ScoreRequest(history, replies, observations=answers if observed else ())
+    return ScoreRequest(
+        history,
+        tuple(candidate.message for candidate in candidates),
+        observations=answers if observed else (),
+        counts=tuple(candidate.count for candidate in candidates),
+        logprobs=tuple(candidate.logprob for candidate in candidates),
+    )
 
 
 def _scored_read_pairs(

@@ -14,6 +14,7 @@ from qnet.judging.settings import JudgeSettings
 from qnet.policies.dialects.build import build_dialect
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.policies.upstream_settings import UpstreamSettings
+from qnet.scoring.rules import RuledScorer
 from qnet.types import Candidate, History, Sampling
 from qnet.usage import TokenUsage
 from training.rollouts.hosted import PlainUrl, patient_limits, read_key
@@ -120,7 +121,8 @@ class JudgeScorer(BlockingJudge):
 
 
 def usage_of(scorer: object) -> Usage | None:
-    """Usage of a judge; None for any other scorer."""
+    """Usage of a judge, behind rules or not; None for any other scorer."""
+    scorer = scorer.inner if isinstance(scorer, RuledScorer) else scorer
     return scorer.usage if isinstance(scorer, JudgeScorer) else None
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
 from qnet.models.manifest import PriorSection, read_manifest
+from qnet.scoring.rules import RuledScorer, RuleScorer, split_rules
 from qnet.types import BatchPolicy, Scorer
 from training.environment import EnvironmentConfig, ExpertBuilder
 from training.environments.registry import find_environment
@@ -125,14 +126,17 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
     Args:
         name: "embedded" for the Q model that ships with QGuide, a checkpoint's folder (a QNet, an
             implicit Q or an ensemble), that of any sequence classifier with one label,
-            `classify:NAME` for one of `inference.classifiers`, or `judge:NAME` for one of
-            `inference.judges`.
+            `classify:NAME` for one of `inference.classifiers`, `judge:NAME` for one of
+            `inference.judges`, or rules, alone or before another: see `qnet.scoring.rules`.
         inference: how it runs.
 
     Raises:
         CheckpointError: the folder is not a Q model's.
         ConfigError: see `build_classify_scorer` and `build_judge_scorer`.
     """
+    rules, behind = split_rules(name)
+    if rules:
+        return RuledScorer(rules, build_scorer(behind, inference)) if behind else RuleScorer(rules)
     if name.startswith(JUDGE):
         return build_judge_scorer(name, inference.judges)
     if name.startswith(CLASSIFY):
@@ -196,6 +200,7 @@ def sha256_of_q_model(name: str, inference: Inference) -> str:
 
     A judge's is that of its prompt.
     """
+    _, name = split_rules(name)
     if name.startswith(JUDGE):
         return prompt_sha256(name, inference.judges)
     if not name or name.startswith(CLASSIFY):
@@ -209,6 +214,7 @@ def fitted_prior_of(name: str) -> PriorSection | None:
     Raises:
         CheckpointError: its folder does not match its manifest.
     """
+    _, name = split_rules(name)
     if not name or name.startswith((JUDGE, CLASSIFY)):
         return None
     manifest = read_manifest(model_folder(name, "qnet"))

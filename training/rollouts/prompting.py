@@ -1,14 +1,14 @@
 """Additions to every history that a policy gets: the environment's tools and few-shot turns.
 
-Agents and Q models see the history alone, and so do rows. The driver of a job adds the rest to each
-draw, so that no agent has to know of it.
+Agents and Q models see the history alone, and so do rows; the rule `validity` reads the tools, too.
+The driver of a job adds the rest to each draw, so that no agent has to know of it.
 """
 
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from qnet.types import SampleRequest
+from qnet.types import SampleRequest, ScoreRequest
 from training.rollouts.rollout import (
     RolloutRequest,
     RolloutTask,
@@ -37,6 +37,8 @@ def _with_chat(request: RolloutRequest, chat: ChatFormat) -> RolloutRequest:
             return prompt_draw(request, chat)
         case SampleRequests(requests):
             return SampleRequests(tuple(prompt_draw(each, chat) for each in requests))
+        case ScoreRequest():
+            return replace(request, tools=chat.tools)
         case _:
             return request
 
