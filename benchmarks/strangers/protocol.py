@@ -26,7 +26,10 @@ BASELINES: tuple[Chooser, ...] = ("sample", "greedy", "random", "votes")
 
 
 class Learner(Protocol):
-    """Learns Q from recorded episodes; a scorer may bring a `tau` for its posterior."""
+    """Learns Q from recorded episodes.
+
+    Its scorer may bring a `tau` for the posterior, and a `licence` that is `granted` or not.
+    """
 
     name: str
 
@@ -49,6 +52,7 @@ class Result:
         played: number of episodes.
         fit_s, play_s: CPU seconds of learning and of playing.
         tau: of the scorer's posterior.
+        licensed: the learner says that it has learned; None if it says nothing.
     """
 
     environment: str
@@ -64,6 +68,7 @@ class Result:
     fit_s: float
     play_s: float
     tau: float | None = None
+    licensed: bool | None = None
 
     @property
     def reward(self) -> float:
@@ -90,6 +95,12 @@ class Fitted:
         """Temperature of its posterior; None if it brings none."""
         tau: float | None = getattr(self.scorer, "tau", None)
         return tau
+
+    @property
+    def licensed(self) -> bool | None:
+        """Its own verdict; None if it brings none."""
+        licence = getattr(self.scorer, "licence", None)
+        return None if licence is None else bool(licence.granted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +201,7 @@ class Measurement:
             fit_s=fitted.fit_s,
             play_s=spent,
             tau=fitted.tau,
+            licensed=fitted.licensed,
         )
 
     def _seat(self, suite: SelectedSuite, task: Task, *seed: object) -> Seat:

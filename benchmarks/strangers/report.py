@@ -17,6 +17,7 @@ _HEADINGS = (
     "by recording",
     "share of the way",
     "least",
+    "licensed",
     "fit, CPU s",
 )
 
@@ -74,7 +75,14 @@ def _cells(group: Sequence[Result], random: float, oracle: float) -> Iterator[st
     yield " ".join(f"{reward:.3f}" for reward in rewards) if learns else ""
     yield f"{fmean(shares):.0%}"
     yield f"{min(shares):.0%}" if learns else ""
+    yield _licences(group)
     yield f"{fmean(result.fit_s for result in group):.1f}" if learns else ""
+
+
+def _licences(group: Sequence[Result]) -> str:
+    """Number of recordings after which the learner says that it has learned."""
+    verdicts = [result.licensed for result in group if result.licensed is not None]
+    return f"{sum(verdicts)} of {len(verdicts)}" if verdicts else ""
 
 
 def _episodes(result: Result) -> str:

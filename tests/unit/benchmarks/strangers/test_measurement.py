@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -20,10 +21,11 @@ SMALL = Measurement(STRANGERS["errands"], new_episodes=24, oracle_episodes=24, c
 
 
 class Constant:
-    """A learner of nothing, whose posterior is the prior."""
+    """A learner of nothing, whose posterior is the prior, and which says so."""
 
     name = "constant"
     tau = 1.0
+    licence = SimpleNamespace(granted=False)
 
     def fit(self, rows: Sequence[TrajectoryRow]) -> Scorer:
         return self
@@ -57,7 +59,9 @@ def test_candidates_of_one_effect_are_counted_together() -> None:
 
 def test_a_q_without_knowledge_plays_like_votes() -> None:
     by_name = {result.chooser: result for result in SMALL.baselines()}
-    for result in SMALL.learned(Constant(), 0, (5,)):
+    results = list(SMALL.learned(Constant(), 0, (5,)))
+    assert [result.licensed for result in results] == [False, False]
+    for result in results:
         assert result.task_rewards == by_name["votes"].task_rewards
         assert (result.chooser, result.episodes) in {("q", 5), ("posterior", 5)}
 
