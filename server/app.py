@@ -104,15 +104,13 @@ def create_app(
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
     install_error_handlers(app)
-    for module in (*_DIALECTS, episodes, models_route, health, docs):
+    modules = [*_DIALECTS, episodes, models_route, health, docs]
+    modules += [admin, recorded] if settings.admin else []
+    modules += [playground] if settings.playground else []
+    modules += [games_route] if games is not None else []
+    for module in modules:
         app.include_router(module.router)
-    if settings.admin:
-        app.include_router(admin.router)
-        app.include_router(recorded.router)
-    if settings.playground:
-        app.include_router(playground.router)
-    if games is not None:
-        app.include_router(games_route.router)
+    app.state.routes = [route for module in modules for route in module.router.routes]
     prepend_routes(app, _direct_routes())
     return app
 

@@ -22,7 +22,7 @@ from redis.exceptions import ResponseError
 
 from server.access.keys import Key
 from server.context.request_context import Account
-from server.errors.types import OverLimitError
+from server.errors.types import OverLimitError, rate_limit_headers
 from server.redis.client import RedisLink
 from server.settings.settings import Settings
 
@@ -108,6 +108,7 @@ class Limiter:
             raise OverLimitError(
                 f"{caller.name} has {most:,} requests running, its limit; wait until one has ended",
                 code="too_many_at_once",
+                limit=most,
                 retry_after_s=1,
             )
         self._running[caller.name] += 1
@@ -116,30 +117,38 @@ class Limiter:
         if caller.tokens_per_day:
             budget = _tokens(caller)
             if not await windows.test(budget, caller.name):
-                reset_s, _ = await _rest(windows, budget, caller)
+                reset_s, _ = await self._rest(windows, budget, caller)
                 raise OverLimitError(
                     f"{caller.name} has used up its {caller.tokens_per_day:,} tokens of 24 hours; "
                     "retry later or ask the operator for more",
                     code="tokens_used_up",
+                    limit=caller.tokens_per_day,
                     retry_after_s=reset_s,
                 )
         if not caller.requests_per_minute:
             return {}
         rate = _requests(caller)
         admitted = await windows.hit(rate, caller.name)
-        reset_s, remaining = await _rest(windows, rate, caller)
+        reset_s, remaining = await self._rest(windows, rate, caller)
         if not admitted:
             raise OverLimitError(
                 f"{caller.name} has used up its {caller.requests_per_minute:,} requests of this "
                 "minute; retry later or ask the operator for more",
                 code="rate_limited",
+                limit=caller.requests_per_minute,
                 retry_after_s=reset_s,
             )
-        return {
-            "RateLimit-Limit": str(caller.requests_per_minute),
-            "RateLimit-Remaining": str(remaining),
-            "RateLimit-Reset": str(reset_s),
-        }
+        return rate_limit_headers(caller.requests_per_minute, remaining=remaining, reset_s=reset_s)
+
+    async def _rest(
+        self, windows: RateLimiter, item: RateLimitItem, caller: Caller
+    ) -> tuple[int, int]:
+        """Whole seconds until the window has certainly ended, and the requests left in it."""
+        reset_at, remaining = await windows.get_window_stats(item, caller.name)
+        # Redis reports the rest of a window in whole seconds, up to half a second too short.
+        rounding_s = 0.0 if windows is self._own else _ROUNDING_S
+        rest_s = math.ceil(reset_at - time.time() + rounding_s)
+        return min(max(1, rest_s), item.get_expiry()), remaining
 
     async def _charge(self, caller: Caller, tokens: int) -> None:
         if tokens and caller.tokens_per_day:
@@ -172,13 +181,6 @@ class Limiter:
                 _log.warning("rate_limit_counter_unreadable", key=caller.name, window=str(item))
                 await self._shared.clear(item, caller.name)
         return await ask(self._shared)
-
-
-async def _rest(windows: RateLimiter, item: RateLimitItem, caller: Caller) -> tuple[int, int]:
-    """Whole seconds until the window has certainly ended, and the requests left in it."""
-    reset_at, remaining = await windows.get_window_stats(item, caller.name)
-    # Redis reports the rest of a window in whole seconds, up to half a second too short.
-    return max(1, math.ceil(reset_at - time.time() + _ROUNDING_S)), remaining
 
 
 def _requests(caller: Caller) -> RateLimitItem:

@@ -121,6 +121,7 @@ def error_response(
     retry_after_s: float | None = None,
     upstream: UpstreamWords = NO_WORDS,
     details: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """The response of every error; 429, 503 and 529 carry Retry-After, 401 WWW-Authenticate.
 
@@ -129,6 +130,7 @@ def error_response(
         retry_after_s: None is unknown; infinity leaves out Retry-After.
         upstream: an upstream's own code and type, which OpenAI's format keeps.
         details: figures for programs, as `qguide` in the error.
+        headers: further headers.
     """
     message = message.encode(errors="replace").decode()  # it may quote a lone surrogate
     request_id = getattr(request.state, "request_id", "")
@@ -141,7 +143,7 @@ def error_response(
         if unrouted or speaks_openai(request.method, path):
             status, detail = openai_detail(status, code, message, param, upstream)
         body = {"error": {**detail, "request_id": request_id, **_figures(details)}}
-    headers = {}
+    headers = dict(headers or {})
     if status in (429, 503, OVERLOADED) and retry_after_s != inf:
         # Clients would retry 0 in a tight loop.
         headers["Retry-After"] = str(max(RETRY_AFTER_S, ceil(retry_after_s or 0)))
@@ -175,6 +177,7 @@ def known_error_response(request: Request, error: Exception) -> JSONResponse:
                     getattr(error, "upstream_code", ""), getattr(error, "upstream_type", "")
                 ),
                 details=getattr(error, "details", None),
+                headers=error.headers if isinstance(error, OverLimitError) else None,
             )
     return unknown_error_response(request, error)
 

@@ -74,10 +74,21 @@ class OverLimitError(QGuideError):
 
     Args:
         code: error code of the limit that was reached.
+        limit: the limit, in requests or tokens.
         retry_after_s: time until a request can succeed, if the key is not used meanwhile.
     """
 
-    def __init__(self, message: str, *, code: str, retry_after_s: int) -> None:
+    def __init__(self, message: str, *, code: str, limit: int, retry_after_s: int) -> None:
         super().__init__(message)
         self.code = code
         self.retry_after_s = retry_after_s
+        self.headers = rate_limit_headers(limit, remaining=0, reset_s=retry_after_s)
+
+
+def rate_limit_headers(limit: int, *, remaining: int, reset_s: int) -> Mapping[str, str]:
+    """RateLimit headers of one limit: of the minute's requests, or of the one that was reached."""
+    return {
+        "RateLimit-Limit": str(limit),
+        "RateLimit-Remaining": str(remaining),
+        "RateLimit-Reset": str(reset_s),
+    }

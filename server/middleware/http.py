@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 from fastapi import Request
 from starlette.datastructures import MutableHeaders
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.context.request_context import Account, open_account
@@ -102,7 +103,7 @@ class Observe:
             request.state.request_id = request_id
             request.state.account = account
             status = await self._answer(request, receive, send)
-            route = getattr(request.scope.get("route"), "path", "unknown")
+            route = _route_of(request)
             describe(
                 f"{request.method} {route}",
                 {
@@ -114,8 +115,7 @@ class Observe:
             )
             elapsed_s = perf_counter() - started
             _report(request, account, route=route, status=status, elapsed_s=elapsed_s)
-        metrics.requests.labels(route, status).inc()
-        metrics.request_seconds.labels(route).observe(elapsed_s)
+        metrics.count_request(route, status, elapsed_s, key=account.key, tokens=account.tokens)
 
     async def _answer(self, request: Request, receive: Receive, send: Send) -> int:
         """Run the application with the request's id in the response; returns the status."""
@@ -157,6 +157,16 @@ class Observe:
             if status is None:  # otherwise the client sees a truncated body
                 await response(request.scope, receive, with_request_id)
         return status or CLIENT_GONE
+
+
+def _route_of(request: Request) -> str:
+    """Path of the request's route, also of a request that was refused before its route ran."""
+    found = request.scope.get("route")
+    for route in () if found else request.app.state.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found = route
+            break
+    return str(getattr(found, "path", "unknown"))
 
 
 def _report(

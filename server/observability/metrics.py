@@ -52,6 +52,14 @@ class Metrics:
         self.request_seconds = self._histogram(
             "request_seconds", "Time of a whole request.", ["route"]
         )
+        self.key_requests = self._counter(
+            "key_requests",
+            "Requests by their API key's name and status.",
+            ["key", "status"],
+        )
+        self.key_tokens = self._counter(
+            "key_tokens", "Tokens charged to an API key, by its name.", ["key"]
+        )
         self.connections_closed = self._counter(
             "connections_closed", "Connections that the server closed, by reason.", ["reason"]
         )
@@ -148,6 +156,19 @@ class Metrics:
             "Sum of the rewards of episodes, separately for positive and negative ones.",
             ["q_model", "sign"],
         )
+
+    def count_request(
+        self, route: str, status: int, elapsed_s: float, *, key: str | None, tokens: int
+    ) -> None:
+        """Count one request by its route and, on a server with keys, by the name of its key.
+
+        The names are the operator's, so their number is bounded by the keys file.
+        """
+        self.requests.labels(route, status).inc()
+        self.request_seconds.labels(route).observe(elapsed_s)
+        if key is not None:
+            self.key_requests.labels(key, status).inc()
+            self.key_tokens.labels(key).inc(tokens)
 
     def observe_wait(self, q_model: str, waited_s: float, ended: Ending) -> None:
         """Record the wait of one request in a Q model's queue."""

@@ -173,7 +173,7 @@ class Settings(BaseSettings):
         playground_games: the `[environment]` table of the games that the page's race plays, such as
             `{"name": "alfworld"}`, for ALFWorld by default with generated games that no training of
             the embedded models has played; without it there is no race. Needs the extra `train`.
-        public_metrics: serve /metrics without an API key.
+        public_metrics: serve /metrics without an API key; they name the keys.
         public_docs: serve /docs and /openapi.json without an API key.
         cors_origins: origins whose web pages may call the server.
         requests_per_minute: limit for each key that has none of its own; 0 is no limit.

@@ -37,7 +37,12 @@ def test_requests_over_the_minutes_are_429_and_other_keys_go_on(
     error = third.json()["error"]
     assert (third.status_code, error["code"]) == (429, "rate_limited")
     assert "ada has used up its 2 requests of this minute" in error["message"]
-    assert 55 <= int(third.headers["retry-after"]) <= 61
+    assert 55 <= int(third.headers["retry-after"]) <= 60
+    assert third.headers["ratelimit-limit"] == "2"
+    assert third.headers["ratelimit-remaining"] == "0"
+    assert third.headers["ratelimit-reset"] == third.headers["retry-after"]
+    metrics = client.get("/metrics", headers=bearer(bob)).text
+    assert 'qguide_requests_total{route="/v1/act",status="429"} 1.0' in metrics
     assert client.get("/healthz").status_code == 200
     answer = act(client, bob)
     assert answer.status_code == 200
@@ -55,7 +60,10 @@ def test_tokens_are_charged_when_spent_and_then_used_up(serve: Serve) -> None:
     error = refused.json()["error"]
     assert (refused.status_code, error["code"]) == (429, "tokens_used_up")
     assert "has used up its 10 tokens of 24 hours" in error["message"]
-    assert 86_000 < int(refused.headers["retry-after"]) <= 86_401
+    assert 86_000 < int(refused.headers["retry-after"]) <= 86_400
+    assert refused.headers["ratelimit-limit"] == "10"
+    assert refused.headers["ratelimit-remaining"] == "0"
+    assert refused.headers["ratelimit-reset"] == refused.headers["retry-after"]
 
 
 def test_what_is_refused_or_drawn_from_nothing_costs_no_tokens(serve: Serve) -> None:
@@ -91,6 +99,7 @@ async def test_a_caller_has_so_many_requests_at_once(most: int) -> None:
         async with limiter.admit(ada, Account()):
             pass
     assert (refused.value.code, refused.value.retry_after_s) == ("too_many_at_once", 1)
+    assert refused.value.headers["RateLimit-Limit"] == str(most)
     async with limiter.admit(bob, Account()):
         pass
     done.set()
@@ -113,4 +122,35 @@ async def test_retry_after_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
     now += refused.value.retry_after_s
     async with limiter.admit(ada, Account()):
         pass
-    assert refused.value.retry_after_s <= 60 - 12.5 + 2
+    assert refused.value.retry_after_s == 48, "the whole seconds that are left, rounded up"
+
+
+def test_keys_are_told_apart_in_the_metrics_by_their_names(serve: Serve, tmp_path: Path) -> None:
+    keys_file = tmp_path / "keys.json"
+    ada = create_key(keys_file, "ada", requests_per_minute=1)
+    create_key(keys_file, "bob")
+    client = serve(FAKES.model_copy(update={"keys_file": keys_file, "public_metrics": True}))
+    usage = act(client, ada).json()["usage"]
+    assert act(client, ada).status_code == 429
+    text = client.get("/metrics").text
+    tokens = usage["prompt_tokens"] + usage["completion_tokens"] + usage["scored_tokens"]
+    assert 'qguide_key_requests_total{key="ada",status="200"} 1.0' in text
+    assert 'qguide_key_requests_total{key="ada",status="429"} 1.0' in text
+    assert f'qguide_key_tokens_total{{key="ada"}} {float(tokens)}' in text
+    assert 'key="bob"' not in text
+    assert ada not in text
+
+
+@pytest.mark.parametrize("path", ["/v1/act", "/episodes/e/v1/chat/completions"])
+def test_what_is_refused_before_its_route_runs_is_counted_under_it(
+    serve: Serve, tmp_path: Path, path: str
+) -> None:
+    keys_file = tmp_path / "keys.json"
+    create_key(keys_file, "ada")
+    client = serve(FAKES.model_copy(update={"keys_file": keys_file, "public_metrics": True}))
+    assert client.post(path, json=BODY).status_code == 401
+    assert client.get("/v1/models/a/b").status_code == 401
+    assert client.get("/v1/nowhere").status_code == 401
+    text = client.get("/metrics").text
+    for route in (path.removeprefix("/episodes/e"), "/v1/models/{model_id:path}", "unknown"):
+        assert f'qguide_requests_total{{route="{route}",status="401"}} 1.0' in text
