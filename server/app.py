@@ -30,6 +30,7 @@ from server.middleware.drain import Drain
 from server.middleware.http import CancelWhenGone, Observe
 from server.middleware.sessions import SessionIds
 from server.middleware.trusted_hosts import TrustedHosts
+from server.observability.exposition import Exposition
 from server.observability.metered import MeteredPolicy
 from server.q_models.build import Models, build_models
 from server.race.games import Games
@@ -155,6 +156,7 @@ def _lifespan(
         app.state.models = models
         app.state.paraphraser = build_paraphraser(models, settings)
         app.state.metrics = models.runtime.metrics
+        app.state.exposition = Exposition(models.runtime.metrics)
         redis = models.runtime.redis
         app.state.episodes = Episodes(
             build_store(settings, redis),

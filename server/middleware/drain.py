@@ -1,39 +1,49 @@
-"""Graceful shutdown: SIGTERM fails readiness, refuses new requests and waits for running ones."""
+"""Graceful shutdown: readiness fails first, then new requests are refused; running ones end."""
 
 import signal
 from time import monotonic
 from types import FrameType
+from typing import Final
 
 import uvicorn
 
 from server.errors.types import DrainingError
 
+_REFUSAL_S: Final = 0.5
+"""Time before the server stops listening in which clients on open connections are told to go."""
+
 
 class Drain:
-    """Flag that is set while the server shuts down."""
+    """State of a server that shuts down.
+
+    Attributes:
+        draining: readiness fails, so that no new clients come.
+        refusing: new requests are refused as well.
+    """
 
     def __init__(self) -> None:
         self.draining = False
+        self.refusing = False
 
     def check(self) -> None:
-        """Refuse a new request during shutdown.
+        """Refuse a new request at the end of a shutdown.
 
         Raises:
-            DrainingError: the server is shutting down.
+            DrainingError: the server is about to stop.
         """
-        if self.draining:
+        if self.refusing:
             raise DrainingError("the server is shutting down; retry, another replica will answer")
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn server that keeps listening for a while after SIGTERM.
+    """uvicorn server that goes on serving for a while after SIGTERM.
 
-    Load balancers then see the failing readiness check before connections are refused. A second
+    Load balancers then see the failing readiness check before requests are refused. A second
     SIGTERM, or SIGINT at any time, skips the delay. Requests in flight are waited for in either
     case, up to `timeout_graceful_shutdown` of the configuration.
 
     Args:
-        delay_s: time from the signal until the server stops listening.
+        delay_s: time from the signal until new requests are refused.
     """
 
     def __init__(self, config: uvicorn.Config, drain: Drain, *, delay_s: float) -> None:
@@ -50,9 +60,14 @@ class DrainingServer(uvicorn.Server):
             self._leave_at = monotonic() + self._delay_s
             self._captured_signals.append(sig)
         else:
+            self._drain.refusing = True
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
         """True if the server should stop listening; uvicorn asks ten times per second."""
         is_due = self._leave_at is not None and monotonic() >= self._leave_at
+        if is_due and not self._drain.refusing:
+            self._drain.refusing = True
+            self._leave_at = monotonic() + _REFUSAL_S
+            is_due = False
         return await super().on_tick(counter) or is_due

@@ -39,6 +39,7 @@ class Metrics:
     def __init__(self, tracing: Tracing | None = None) -> None:
         self.tracing = tracing or NoTracing()
         self.registry = CollectorRegistry()
+        self._load: list[tuple[Gauge, Callable[[], float]]] = []
         self._watch_requests()
         self._watch_draws()
         self._watch_scoring()
@@ -256,7 +257,7 @@ class Metrics:
         running: Callable[[], int],
         cache_share: Callable[[], float],
     ) -> None:
-        """Add the gauges by which a gateway picks a replica; they are read when they are scraped.
+        """Add the gauges by which a gateway picks a replica; `read_load` reads them.
 
         They have no labels, because endpoint pickers read one series of each.
         """
@@ -274,7 +275,12 @@ class Metrics:
             ),
         ):
             gauge = Gauge(f"qguide_{name}", text, registry=self.registry)
-            gauge.set_function(read)
+            self._load.append((gauge, read))
+
+    def read_load(self) -> None:
+        """Set the gauges of the load; on the event loop, where what they count does not change."""
+        for gauge, read in self._load:
+            gauge.set(read())
 
     def redis_up(self) -> Gauge:
         """Gauge that is 1 while Redis answers; it exists only if Redis is configured."""

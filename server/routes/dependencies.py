@@ -13,7 +13,7 @@ from server.episodes.service import Episodes
 from server.guidance.guided_step import GuidedStepService
 from server.guidance.score_step import ScoringService
 from server.middleware.drain import Drain
-from server.observability.metrics import Metrics
+from server.observability.exposition import Exposition
 from server.q_models.build import Models
 from server.settings.settings import Settings
 from server.upstreams.health import UpstreamWatch
@@ -28,8 +28,8 @@ async def _models(request: Request) -> Models:
     return cast(Models, request.app.state.models)
 
 
-async def _metrics(request: Request) -> Metrics:
-    return cast(Metrics, request.app.state.metrics)
+async def _exposition(request: Request) -> Exposition:
+    return cast(Exposition, request.app.state.exposition)
 
 
 async def _episodes(request: Request) -> Episodes:
@@ -51,7 +51,7 @@ async def _drain(request: Request) -> Drain:
 SettingsDep = Annotated[Settings, Depends(_settings)]
 ModelsDep = Annotated[Models, Depends(_models)]
 EpisodesDep = Annotated[Episodes, Depends(_episodes)]
-MetricsDep = Annotated[Metrics, Depends(_metrics)]
+ExpositionDep = Annotated[Exposition, Depends(_exposition)]
 UpstreamsDep = Annotated[UpstreamWatch, Depends(_upstreams)]
 VllmDep = Annotated[VllmProcess | None, Depends(_vllm)]
 DrainDep = Annotated[Drain, Depends(_drain)]

@@ -3,13 +3,13 @@
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from server.messages.answers import Health, Version
 from server.q_models.build import Models
 from server.routes.dependencies import (
     DrainDep,
-    MetricsDep,
+    ExpositionDep,
     ModelsDep,
     SettingsDep,
     UpstreamsDep,
@@ -72,9 +72,9 @@ async def version(request: Request) -> Version:
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(metrics: MetricsDep) -> Response:
+async def metrics(exposition: ExpositionDep) -> Response:
     """Metrics in Prometheus text format."""
-    return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(await exposition.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _redis_details(models: Models) -> dict[str, str]:

@@ -68,7 +68,9 @@ def test_redis_killed_and_back(tmp_path: Path) -> None:
                     assert client.post("/v1/score", json=SCORE).status_code == 200
                     assert time.monotonic() < deadline, redis_is()
                     time.sleep(0.05)
-                assert f"qguide_redis_up {float(gauge)}" in client.get("/metrics").text
+                while f"qguide_redis_up {float(gauge)}" not in client.get("/metrics").text:
+                    assert time.monotonic() < deadline, "the page of a second stays"
+                    time.sleep(0.05)
 
             left = client.post("/v1/score", json=SCORE).headers["ratelimit-remaining"]
             assert (redis_is(), left) == ("ok", "999")

@@ -73,6 +73,23 @@ def test_sigterm_under_load_loses_no_request(tmp_path: Path) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
+def test_requests_are_served_during_the_delay_and_a_second_signal_ends_it(tmp_path: Path) -> None:
+    variables = {"QGUIDE_DRAIN_DELAY_S": "600"}
+    asked = {"messages": [USER], "candidates": ["go", "stay"]}
+    with (
+        serving_process(tmp_path, environment=variables) as server,
+        httpx.Client(base_url=server.url, timeout=END_S) as client,
+    ):
+        server.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + END_S
+        while client.get("/readyz").status_code == 200 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert client.get("/readyz").status_code == 503
+        assert client.post("/v1/score", json=asked).status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(END_S) in (0, -signal.SIGTERM)
+
+
 def cpu_s(server: Serving) -> float:
     """CPU time of a server so far; it grows while the server works on a request."""
     times = psutil.Process(server.process.pid).cpu_times()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from qnet.scoring.value_head import SharedPrefixScorer
 from qnet.types import CachingScorer, Policy, TaskMarker
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
+from server.observability.exposition import Exposition
 from server.observability.metrics import Metrics
 from server.q_models.build import Models, build_models
 from server.q_models.policies import ServedPolicy
@@ -40,6 +42,12 @@ def models_of(policy: Policy, scorer: CachingScorer, thread: DeviceThread) -> Mo
     q_models.add(model)
     q_models.configure({"default": {scorer.name: 1.0}}, {})
     return Models(runtime, ServedPolicy(policy.name, policy, "checkpoint", CONTEXT), q_models)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scrape sees what was counted before it; a server keeps its page for a second."""
+    monkeypatch.setattr("server.app.Exposition", partial(Exposition, kept_s=0.0))
 
 
 @pytest.fixture

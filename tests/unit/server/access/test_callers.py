@@ -62,7 +62,7 @@ def test_a_missing_key_is_refused_in_openais_shape(serve: Serve, tmp_path: Path)
 def test_a_draining_server_says_so_in_openais_shape(client: TestClient) -> None:
     app = client.app
     assert isinstance(app, FastAPI)
-    app.state.drain.draining = True
+    app.state.drain.refusing = True
     refused = client.post(CHAT, json=ASKED)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     error = openai_error(refused)
